@@ -1,0 +1,2 @@
+//! The ashlar binary: wiring and commands.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Chunks on a target: slabs, index, checksums, dirty regions, scrub.

@@ -1,0 +1,1 @@
+//! The client library: sessions, leases, striping, bounded waits.

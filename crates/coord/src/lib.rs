@@ -1,0 +1,1 @@
+//! Compare-and-set on the cluster state: local file.

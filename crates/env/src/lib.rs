@@ -1,0 +1,1 @@
+//! Clock, disk and randomness: traits, OS implementation, seeded simulation.

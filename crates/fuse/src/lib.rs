@@ -1,0 +1,1 @@
+//! FUSE: the kernel protocol, its two transports, and the adaptor to the client library.

@@ -1,0 +1,1 @@
+//! Ordered-KV transactions: log, overlay, checkpoints, the embedded engine.

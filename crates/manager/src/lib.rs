@@ -1,0 +1,1 @@
+//! The manager: cluster identity, map, targets.

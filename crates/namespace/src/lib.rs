@@ -1,0 +1,1 @@
+//! POSIX metadata as KV transactions, one verb per file.

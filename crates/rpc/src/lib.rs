@@ -1,0 +1,1 @@
+//! Calls between roles: in-process transport, deadlines, forced codec.

@@ -1,0 +1,1 @@
+//! Cluster simulation, reference model and checkers.

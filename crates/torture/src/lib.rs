@@ -1,0 +1,1 @@
+//! Black-box test programs that run against any mounted directory.
