@@ -1,1 +1,159 @@
-//! Clock, disk and randomness: traits, OS implementation, seeded simulation.
+//! The outside world as a parameter: clock, disk and randomness as traits, with an OS implementation ([`os`]) and a
+//! seeded, simulated one ([`sim`]) that can lose what was not synced, fail, fill up and stop.
+//!
+//! Protocol, namespace, log and chunk-store code names no file, socket or clock; it gets these traits. Network and task
+//! spawning join them with the cluster.
+//!
+//! Errors are `std::io::Error`, because their raw OS number is what decides (ENOSPC, EIO).
+
+use ashlar_types::Timespec;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub mod os;
+pub mod sim;
+
+/// Reads clocks.
+pub trait Clock: Send + Sync {
+    /// Wall-clock time, for file timestamps only.
+    fn now(&self) -> Timespec;
+    /// Time since an arbitrary start that never goes back and counts suspend (`CLOCK_BOOTTIME`), for leases and waits.
+    fn monotonic(&self) -> Duration;
+}
+
+/// Random numbers; the OS implementation is fit for keys and ids, the simulated one is seeded.
+pub trait Entropy: Send + Sync {
+    /// Fills `out` with random bytes.
+    fn fill(&self, out: &mut [u8]);
+
+    /// A random 64-bit number.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// For reading; it must exist.
+    Read,
+    /// For reading and writing; it must exist.
+    ReadWrite,
+    /// For reading and writing; made if absent, kept if present.
+    CreateOrOpen,
+    /// For reading and writing; an error if it exists.
+    CreateNew,
+}
+
+/// Space on the local file system under a [`Disk`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Total bytes.
+    pub bytes_total: u64,
+    /// Bytes that can still be written by this process.
+    pub bytes_free: u64,
+}
+
+/// One directory tree on a local file system. Paths are relative, `/`-separated, without `..`.
+pub trait Disk: Send + Sync {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Names in directory `path` (`""` is the root), in no order.
+    ///
+    /// # Errors
+    /// As `opendir(3)`.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+    /// Makes a directory and its parents; no error if it is there.
+    ///
+    /// # Errors
+    /// As `mkdir(2)`.
+    fn create_dir(&self, path: &str) -> io::Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As `unlink(2)`.
+    fn remove(&self, path: &str) -> io::Result<()>;
+    /// Renames a file over another, atomically.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes creations, removals and renames in directory `path` durable.
+    ///
+    /// # Errors
+    /// As `fsync(2)`; final.
+    fn sync_dir(&self, path: &str) -> io::Result<()>;
+    /// Space of the file system it is on.
+    ///
+    /// # Errors
+    /// As `statvfs(3)`.
+    fn space(&self) -> io::Result<DiskSpace>;
+    /// The absolute path of `path`, for messages and for libraries that open files themselves.
+    fn describe(&self, path: &str) -> String;
+}
+
+/// An open file. All offsets and lengths are in bytes.
+pub trait DiskFile: Send + Sync {
+    /// Reads up to `out.len()` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// As `pread(2)`.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `data` at `offset`, extending the file as needed.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`; on error any part may have been written.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+    /// Writes `parts` one behind the other at `offset` in as few system calls as possible.
+    ///
+    /// # Errors
+    /// As `pwritev(2)`.
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
+    /// Makes content and length durable (`fdatasync(2)`).
+    ///
+    /// # Errors
+    /// As `fdatasync(2)`; final: the caller takes the target out of service and never retries.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// As `ftruncate(2)`.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// The length.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    fn len(&self) -> io::Result<u64>;
+    /// Frees the space of a range; it reads as zeros afterwards. The length stays. Where the local file system cannot,
+    /// the range is overwritten with zeros.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`.
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Reserves space for a range, extending the length if need be, so that writes there cannot fail with ENOSPC. Where the
+    /// local file system cannot reserve, the length is extended only.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Takes an exclusive advisory lock for the life of this handle, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` when another handle holds it.
+    fn try_lock(&self) -> io::Result<()>;
+}
+
+/// Clock, randomness and the rest of the world in one place to hand around.
+#[derive(Clone)]
+pub struct Env {
+    /// Clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+}

@@ -1,1 +1,105 @@
-//! Ordered-KV transactions: log, overlay, checkpoints, the embedded engine.
+//! Ordered key-value transactions with one durable log (`design.md` D3, "the log alone is durable").
+//!
+//! A [`Lane`] is a log, an in-memory overlay and an embedded engine. A change is a [`Frame`] group: it is appended to
+//! the log, then enters the overlay, which reads consult before the engine. Checkpoints apply the overlay to the engine,
+//! sorted and in one large batch, and then drop the log segments behind them.
+//!
+//! What this crate is not: it knows no inode, no POSIX, and no replication; it stores keys and values and keeps the order
+//! of frames. Conflict handling is simple by design: a lane has one writer at a time.
+
+use ashlar_types::{Epoch, OpId, ShardId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::ops::ControlFlow;
+
+/// A key: at most [`KEY_BYTES_MAX`] bytes; the first two are the shard, big-endian.
+pub type Key = SmallVec<[u8; 40]>;
+
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = 512;
+/// Longest value, bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// Why a read or a change failed.
+#[derive(Debug, thiserror::Error)]
+pub enum KvError {
+    /// The log, the engine or a checkpoint could not read or write. After an error in writing or syncing the lane is
+    /// stopped: every later call fails the same way until it is opened again (`design.md` D13).
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, with the file's path.
+        what: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// Stored bytes are not what was written: the file is named, with the way out.
+    #[error("corrupt: {what}")]
+    Corrupt {
+        /// Which file or key, and what does not match.
+        what: String,
+    },
+    /// Space for the log or the engine has fallen below the reserve; only frames marked as freeing space are taken.
+    #[error("no space for metadata: {what}")]
+    NoSpace {
+        /// Which file system, with its free and needed bytes.
+        what: String,
+    },
+    /// The lane was stopped by an earlier error, named here.
+    #[error("stopped after an earlier error: {what}")]
+    Stopped {
+        /// The first error.
+        what: String,
+    },
+    /// Files are of another file system, or of a newer format than this software knows.
+    #[error("{what}")]
+    Foreign {
+        /// Which file, what it carries and what was expected.
+        what: String,
+    },
+}
+
+/// Something that answers reads at one moment.
+pub trait Snapshot {
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`KvError::Io`] or [`KvError::Corrupt`].
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
+
+    /// Calls `visit` with each pair whose key is in `[from, to)`, in ascending key order, until it breaks.
+    ///
+    /// # Errors
+    /// [`KvError::Io`] or [`KvError::Corrupt`].
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), KvError>;
+}
+
+/// The changes of one operation in one shard: ascending keys, `None` deletes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteSet(pub Vec<(Key, Option<Bytes>)>);
+
+/// One operation's outcome in one shard, as it is logged and (later) replicated: not what was asked but what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// The shard; all keys of the write set begin with it.
+    pub shard: ShardId,
+    /// The configuration epoch under which it was decided.
+    pub epoch: Epoch,
+    /// The call.
+    pub op: OpId,
+    /// The verb, for people who read logs; numbers are given in `namespace`.
+    pub verb: u8,
+    /// The changes.
+    pub writes: WriteSet,
+    /// The encoded reply for a retried call; empty where a retry cannot happen.
+    pub reply: Bytes,
+}
+
+/// Where a frame group ends in a lane's log; grows with every commit. Flushing up to it makes the group durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position(pub u64);

@@ -1,1 +1,32 @@
-//! Ids, quantities, errno, layouts, cluster map, messages and disk headers; no I/O.
+//! The vocabulary of Ashlar: ids and quantities as newtypes, errno, times, attributes, layouts, the cluster
+//! map, and every message that crosses a role boundary, with their codec.
+//!
+//! What this crate is not: it does no I/O, reads no clock, starts no thread, and knows no transport. Everything here
+//! is a value. It may depend on nothing of Ashlar; every other crate may depend on it.
+//!
+//! Invariants:
+//! - Encoded forms are versioned by their container (log frame, message frame, file header), never by guessing.
+//! - Decoding arbitrary bytes never panics and never allocates more than a constant factor of the input.
+
+pub mod attr;
+pub mod codec;
+pub mod creds;
+pub mod errno;
+pub mod id;
+pub mod layout;
+pub mod map;
+pub mod message;
+pub mod name;
+pub mod time;
+
+pub use attr::{Attr, FileType, StatFs};
+pub use creds::{Capabilities, Credentials};
+pub use errno::Errno;
+pub use id::{
+    ChainId, ChunkId, ClusterId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId, SessionId, ShardId,
+    TargetId,
+};
+pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
+pub use map::ClusterMap;
+pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
+pub use time::Timespec;

@@ -1,0 +1,1 @@
+//! A seeded, simulated environment.

@@ -1,0 +1,162 @@
+//! Where a file's bytes are: per-directory policy, and the layout a file got from it.
+
+use crate::{ChainId, Errno, PoolId};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+/// How durable an acknowledged operation is (`design.md` D14).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// Acknowledged operations survive the death of any process at once; fsync makes them survive power loss.
+    #[default]
+    Async,
+    /// On stable storage of every in-sync copy before the answer.
+    Sync,
+}
+
+/// How the chains of a new file are chosen among those of its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TargetChoice {
+    /// The next ones in turn.
+    #[default]
+    RoundRobin,
+    /// At random, weighted by the free space of their targets.
+    FreeSpace,
+    /// At random.
+    Scatter,
+}
+
+/// Layout settings of a directory. `None` inherits from the parent directory; the root has every field set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutPolicy {
+    /// Pool of targets for data.
+    pub pool: Option<PoolId>,
+    /// Chunk size in bytes, a power of two, [`LayoutPolicy::CHUNK_BYTES_MIN`] to [`LayoutPolicy::CHUNK_BYTES_MAX`].
+    pub chunk_bytes: Option<u32>,
+    /// Chains a file is striped over, 1 to [`LayoutPolicy::STRIPE_COUNT_MAX`]; 0 means all targets of the pool.
+    pub stripe_count: Option<u16>,
+    /// Files up to this many bytes live with their inode, 0 to [`LayoutPolicy::INLINE_BYTES_MAX`].
+    pub inline_bytes: Option<u32>,
+    /// How chains are chosen.
+    pub choice: Option<TargetChoice>,
+    /// Durability of acknowledged operations.
+    pub durability: Option<Durability>,
+}
+
+impl LayoutPolicy {
+    /// Smallest chunk, bytes.
+    pub const CHUNK_BYTES_MIN: u32 = 64 << 10;
+    /// Largest chunk, bytes.
+    pub const CHUNK_BYTES_MAX: u32 = 16 << 20;
+    /// Most chains in one file's layout.
+    pub const STRIPE_COUNT_MAX: u16 = 256;
+    /// Largest inline threshold, bytes.
+    pub const INLINE_BYTES_MAX: u32 = 256 << 10;
+
+    /// The settings of a new file system's root (`docs/adr/` has the measurements behind them).
+    pub fn root_default() -> LayoutPolicy {
+        LayoutPolicy {
+            pool: Some(PoolId(0)),
+            chunk_bytes: Some(1 << 20),
+            stripe_count: Some(4),
+            inline_bytes: Some(64 << 10),
+            choice: Some(TargetChoice::RoundRobin),
+            durability: Some(Durability::Async),
+        }
+    }
+
+    /// These settings where they are set, `parent`'s where not.
+    pub fn or(self, parent: LayoutPolicy) -> LayoutPolicy {
+        LayoutPolicy {
+            pool: self.pool.or(parent.pool),
+            chunk_bytes: self.chunk_bytes.or(parent.chunk_bytes),
+            stripe_count: self.stripe_count.or(parent.stripe_count),
+            inline_bytes: self.inline_bytes.or(parent.inline_bytes),
+            choice: self.choice.or(parent.choice),
+            durability: self.durability.or(parent.durability),
+        }
+    }
+
+    /// Checks the ranges given at the fields.
+    ///
+    /// # Errors
+    /// `EINVAL` when a field is out of its range.
+    pub fn check(&self) -> Result<(), Errno> {
+        let chunk = self.chunk_bytes.unwrap_or(Self::CHUNK_BYTES_MIN);
+        let is_valid = chunk.is_power_of_two()
+            && (Self::CHUNK_BYTES_MIN..=Self::CHUNK_BYTES_MAX).contains(&chunk)
+            && self.stripe_count.unwrap_or(0) <= Self::STRIPE_COUNT_MAX
+            && self.inline_bytes.unwrap_or(0) <= Self::INLINE_BYTES_MAX;
+        if is_valid { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}
+
+/// Where the bytes of one file are once it has outgrown its inode. Chunk `i` is on chain `chains[i % len]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLayout {
+    /// Part of every chunk's name; bumped when the file is emptied and when it leaves its inode.
+    pub generation: u32,
+    /// Chunk size in bytes, a power of two.
+    pub chunk_bytes: u32,
+    /// The stripe, 1 to [`LayoutPolicy::STRIPE_COUNT_MAX`] chains.
+    pub chains: SmallVec<[ChainId; 4]>,
+}
+
+impl FileLayout {
+    /// Index of the chunk that holds byte `offset`.
+    pub fn chunk_index(&self, offset: u64) -> u64 {
+        offset / u64::from(self.chunk_bytes)
+    }
+
+    /// The chain of chunk `index`.
+    ///
+    /// # Panics
+    /// When the layout has no chain, which [`FileLayout::check`] excludes.
+    pub fn chain(&self, index: u64) -> ChainId {
+        self.chains[(index % self.chains.len() as u64) as usize]
+    }
+
+    /// Splits the byte range `[offset, offset + len)` at chunk borders: (chunk index, offset in the chunk, length).
+    pub fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u32, u32)> + use<> {
+        let chunk = u64::from(self.chunk_bytes);
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let within = at % chunk;
+                let take = (chunk - within).min(end - at);
+                let piece = (at / chunk, within as u32, take as u32);
+                at += take;
+                piece
+            })
+        })
+    }
+
+    /// Checks what decoding cannot.
+    ///
+    /// # Errors
+    /// `EIO` when the layout breaks its own ranges.
+    pub fn check(&self) -> Result<(), Errno> {
+        let is_valid = !self.chains.is_empty()
+            && self.chains.len() <= usize::from(LayoutPolicy::STRIPE_COUNT_MAX)
+            && self.chunk_bytes.is_power_of_two()
+            && (LayoutPolicy::CHUNK_BYTES_MIN..=LayoutPolicy::CHUNK_BYTES_MAX).contains(&self.chunk_bytes);
+        if is_valid { Ok(()) } else { Err(Errno::EIO) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    #[test]
+    fn pieces_cover_the_range_without_crossing_chunks() {
+        let layout =
+            FileLayout { generation: 1, chunk_bytes: 1 << 16, chains: smallvec![ChainId(7), ChainId(9)] };
+        let pieces: Vec<_> = layout.pieces((1 << 16) - 10, 20 + (1 << 16)).collect();
+        assert_eq!(pieces, vec![(0, 65526, 10), (1, 0, 65536), (2, 0, 10)]);
+        assert_eq!(layout.pieces(5, 0).count(), 0);
+        assert_eq!(layout.chain(3), ChainId(9));
+    }
+}

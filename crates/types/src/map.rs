@@ -1,0 +1,100 @@
+//! The cluster map: which targets, pools, chains and shards there are, at which epoch. Only the manager writes it.
+
+use crate::{ChainId, ClusterId, Epoch, NodeId, PoolId, ShardId, TargetId};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+/// Whether a target serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TargetState {
+    /// Serving.
+    Online,
+    /// Known, but its directory is not there or was taken out of service.
+    Offline,
+}
+
+/// A storage target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Its id, never reused.
+    pub id: TargetId,
+    /// Drawn at random when the target was made; also in the target's own header.
+    pub uuid: [u8; 16],
+    /// The server it is on.
+    pub node: NodeId,
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// Whether it serves.
+    pub state: TargetState,
+    /// Where it was last seen: the data directory's path.
+    pub path: String,
+}
+
+/// A pool of targets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its id.
+    pub id: PoolId,
+    /// Its unique name.
+    pub name: String,
+}
+
+/// A virtual chain and the targets behind it, head first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// Its id.
+    pub id: ChainId,
+    /// The pool its targets are of.
+    pub pool: PoolId,
+    /// Copies of each chunk, head first; one entry without replication.
+    pub targets: SmallVec<[TargetId; 3]>,
+}
+
+/// A metadata shard and the server that is its primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Its id.
+    pub id: ShardId,
+    /// The server that answers for it.
+    pub primary: NodeId,
+}
+
+/// The whole map at one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// The file system.
+    pub cluster: ClusterId,
+    /// Grows by one with every change.
+    pub epoch: Epoch,
+    /// Pools, by id.
+    pub pools: Vec<Pool>,
+    /// Targets, by id.
+    pub targets: Vec<Target>,
+    /// Chains, by id: chain `i` is at position `i`.
+    pub chains: Vec<Chain>,
+    /// Shards, by id: shard `i` is at position `i`.
+    pub shards: Vec<Shard>,
+}
+
+impl ClusterMap {
+    /// Chains a new target brings with it (`design.md` D5: about 100 per target).
+    pub const CHAINS_PER_TARGET: u32 = 100;
+
+    /// The chain `id`, if the map has it.
+    pub fn chain(&self, id: ChainId) -> Option<&Chain> {
+        self.chains.get(id.0 as usize).filter(|chain| chain.id == id)
+    }
+
+    /// The target `id`, if the map has it.
+    pub fn target(&self, id: TargetId) -> Option<&Target> {
+        self.targets.iter().find(|target| target.id == id)
+    }
+
+    /// Chains of `pool` whose head target is online.
+    pub fn chains_of(&self, pool: PoolId) -> impl Iterator<Item = &Chain> {
+        self.chains.iter().filter(move |chain| {
+            chain.pool == pool
+                && chain.targets.first().and_then(|&t| self.target(t)).is_some_and(|t| t.state == TargetState::Online)
+        })
+    }
+}
