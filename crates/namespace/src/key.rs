@@ -1,0 +1,200 @@
+//! Keys of the namespace (`docs/formats/namespace.md`): shard (u16 big-endian), table letter, then the parts below, all integers
+//! big-endian so that byte order is numeric order.
+//!
+//! | table | rest of the key | value |
+//! |---|---|---|
+//! | `A` accounting | fileset u32, uid u32, gid u32, month u16 | [`crate::record::Account`] |
+//! | `B` body | inode u64, piece u32 | bytes of an inline file, [`BODY_PIECE_BYTES`] per piece |
+//! | `C` counter | - | u64, last inode counter given out in the shard |
+//! | `D` directory | inode u64, hash 7 bytes | [`crate::Bucket`] |
+//! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
+//! | `I` inode | inode u64 | [`crate::Inode`] |
+//! | `L` link target | inode u64 | bytes of a symbolic link |
+//! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session |
+//! | `W` writer | inode u64 | session u64: holds the size authority, size in the inode may be old |
+//! | `X` xattr | inode u64, name bytes | value bytes |
+
+use ashlar_kv::Key;
+use ashlar_types::{FilesetId, InodeId, Name, SessionId, ShardId};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// Bytes of an inline file per stored piece: an overwrite logs whole pieces, a stat none.
+pub const BODY_PIECE_BYTES: u32 = 16 << 10;
+
+/// Bits of the collision number in a readdir cookie.
+pub const COLLISION_BITS: u32 = 7;
+/// Most entries of one directory whose names share a 56-bit hash.
+pub const COLLISIONS_MAX: u8 = (1 << COLLISION_BITS) - 1;
+
+fn start(shard: ShardId, table: u8) -> Key {
+    let mut key = Key::new();
+    key.extend_from_slice(&shard.0.to_be_bytes());
+    key.push(table);
+    key
+}
+
+fn of_inode(table: u8, inode: InodeId) -> Key {
+    let mut key = start(inode.home(), table);
+    key.extend_from_slice(&inode.0.to_be_bytes());
+    key
+}
+
+/// Key of an inode record.
+pub fn inode(inode: InodeId) -> Key {
+    of_inode(b'I', inode)
+}
+
+/// Key of the bucket that holds the entries of `directory` whose names hash to `hash`.
+pub fn bucket(directory: InodeId, hash: NameHash) -> Key {
+    let mut key = of_inode(b'D', directory);
+    key.extend_from_slice(&hash.0.to_be_bytes()[1..]);
+    key
+}
+
+/// The hash in a bucket's key, given the key.
+pub fn bucket_hash(key: &[u8]) -> Option<NameHash> {
+    let tail: [u8; 7] = key.get(11..)?.try_into().ok()?;
+    let mut bytes = [0; 8];
+    bytes[1..].copy_from_slice(&tail);
+    Some(NameHash(u64::from_be_bytes(bytes)))
+}
+
+/// Key of a piece of an inline file's bytes.
+pub fn body(inode: InodeId, piece: u32) -> Key {
+    let mut key = of_inode(b'B', inode);
+    key.extend_from_slice(&piece.to_be_bytes());
+    key
+}
+
+/// Key of a symbolic link's target.
+pub fn link_target(inode: InodeId) -> Key {
+    of_inode(b'L', inode)
+}
+
+/// Key of an extended attribute.
+pub fn xattr(inode: InodeId, name: &[u8]) -> Key {
+    let mut key = of_inode(b'X', inode);
+    key.extend_from_slice(name);
+    key
+}
+
+/// Prefix of all extended attributes of an inode.
+pub fn xattr_prefix(inode: InodeId) -> Key {
+    of_inode(b'X', inode)
+}
+
+/// Key of an orphan record.
+pub fn orphan(inode: InodeId, session: SessionId) -> Key {
+    let mut key = of_inode(b'O', inode);
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key
+}
+
+/// Prefix of all orphan records of an inode.
+pub fn orphan_prefix(inode: InodeId) -> Key {
+    of_inode(b'O', inode)
+}
+
+/// Key of the record of who holds the size authority over a file.
+pub fn writer(inode: InodeId) -> Key {
+    of_inode(b'W', inode)
+}
+
+/// Key of chunks to be deleted.
+pub fn garbage(inode: InodeId, generation: u32) -> Key {
+    let mut key = of_inode(b'G', inode);
+    key.extend_from_slice(&generation.to_be_bytes());
+    key
+}
+
+/// Key of a shard's inode counter.
+pub fn counter(shard: ShardId) -> Key {
+    start(shard, b'C')
+}
+
+/// Key of an accounting counter. `month` is the month of mtime ([`crate::record::month`]).
+pub fn account(shard: ShardId, fileset: FilesetId, uid: u32, gid: u32, month: u16) -> Key {
+    let mut key = start(shard, b'A');
+    key.extend_from_slice(&fileset.0.to_be_bytes());
+    key.extend_from_slice(&uid.to_be_bytes());
+    key.extend_from_slice(&gid.to_be_bytes());
+    key.extend_from_slice(&month.to_be_bytes());
+    key
+}
+
+/// The range of all keys of `table` in `shard`.
+pub fn table_range(shard: ShardId, table: u8) -> (Key, Key) {
+    (start(shard, table), start(shard, table + 1))
+}
+
+/// The smallest key above every key with prefix `key`.
+pub fn after_prefix(key: &[u8]) -> Key {
+    let mut end = Key::from_slice(key);
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // LIMIT: prefixes begin with a shard number, which is far below 0xffff.
+    Key::from_slice(&[u8::MAX; 16])
+}
+
+/// The inode id in a key of a table whose first part is one.
+pub fn inode_of(key: &[u8]) -> Option<InodeId> {
+    Some(InodeId(u64::from_be_bytes(key.get(3..11)?.try_into().ok()?)))
+}
+
+/// A 56-bit keyed hash of a name, never 0. The key is drawn per file system, so that nobody can choose names that collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NameHash(pub u64);
+
+impl NameHash {
+    /// The hash of `name` under the file system's key.
+    pub fn of(name: Name<'_>, hash_key: &[u8; 16]) -> NameHash {
+        let mut hasher = SipHasher13::new_with_key(hash_key);
+        hasher.write(name.as_bytes());
+        NameHash((hasher.finish() >> 8).max(1))
+    }
+}
+
+/// A position in a directory as readdir hands it out: hash and collision number, always positive in 63 bits.
+/// 0 is the start; entries with a cookie greater than the given one follow it. `.` and `..` have 1 and 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// The cookie of the entry with this hash and collision number.
+    pub fn new(hash: NameHash, collision: u8) -> Cookie {
+        Cookie(hash.0 << COLLISION_BITS | u64::from(collision & COLLISIONS_MAX))
+    }
+
+    /// The bucket it is in.
+    pub fn hash(self) -> NameHash {
+        NameHash(self.0 >> COLLISION_BITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_one_inode_sort_together_and_by_number() {
+        let (a, b) = (InodeId::new(ShardId(3), 255).unwrap(), InodeId::new(ShardId(3), 256).unwrap());
+        assert!(inode(a) < inode(b));
+        assert!(body(a, 1) < body(a, 256) && body(a, u32::MAX) < body(b, 0));
+        assert_eq!(inode_of(&body(b, 7)), Some(b));
+        assert!(xattr(a, b"user.x") < after_prefix(&xattr_prefix(a)));
+        assert!(after_prefix(&xattr_prefix(a)) <= xattr_prefix(b));
+    }
+
+    #[test]
+    fn bucket_key_gives_its_hash_back() {
+        let hash = NameHash::of(Name::new(b"x").unwrap(), &[7; 16]);
+        assert!(hash.0 > 0 && hash.0 >> 56 == 0);
+        assert_eq!(bucket_hash(&bucket(InodeId::ROOT, hash)), Some(hash));
+        assert_eq!(Cookie::new(hash, 5).hash(), hash);
+    }
+}

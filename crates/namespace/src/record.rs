@@ -1,0 +1,225 @@
+//! Stored values of the namespace. Their bytes are postcard encodings, documented in `docs/formats/namespace.md`.
+
+use crate::error::NsError;
+use ashlar_types::attr::MODE_TYPE_MASK;
+use ashlar_types::{
+    Attr, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec,
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+/// Preferred I/O size reported by stat, bytes.
+pub const BLOCK_SIZE: u32 = 4096;
+/// Most hard links of one file.
+pub const NLINK_MAX: u32 = 1 << 20;
+
+/// What every inode has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inode {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Hard links; directories count themselves, their entry and their subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Length in bytes: content of a file, target of a symbolic link, number of entries of a directory.
+    pub size: u64,
+    /// Allocated units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of the content.
+    pub mtime: Timespec,
+    /// Last change of the inode.
+    pub ctime: Timespec,
+    /// Creation.
+    pub btime: Timespec,
+    /// Fileset it is accounted to.
+    pub fileset: FilesetId,
+    /// What the type adds.
+    pub kind: Kind,
+    /// POSIX ACL of the object (`acl(5)`), absent when the mode says it all. Encoding: `crate::acl`.
+    pub acl_access: Option<Bytes>,
+    /// POSIX default ACL of a directory.
+    pub acl_default: Option<Bytes>,
+    /// Whether there are extended attributes in table `X` (so that most lookups of one need no read).
+    pub has_xattrs: bool,
+}
+
+/// What an inode's type adds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A directory.
+    Directory {
+        /// The directory it is in; the root is its own parent. An orphaned directory keeps its last parent.
+        parent: InodeId,
+        /// Settings for new files in it, every field set (copied from the parent by mkdir).
+        policy: LayoutPolicy,
+    },
+    /// A regular file.
+    Regular(FileData),
+    /// A symbolic link; its target is in table `L`.
+    Symlink,
+    /// Device node, pipe or socket.
+    Special,
+}
+
+/// Where a file's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileData {
+    /// In table `B`, with the settings the file will take its layout from when it outgrows the inode.
+    Inline {
+        /// Settings of the directory it was created in, every field set.
+        policy: LayoutPolicy,
+        /// The last chunk generation used (0: none yet).
+        generation: u32,
+    },
+    /// In chunks.
+    Chunks {
+        /// Where.
+        layout: FileLayout,
+        /// Settings, kept so that an emptied file starts inline again.
+        policy: LayoutPolicy,
+    },
+}
+
+impl Inode {
+    /// A new inode without content.
+    pub fn new(mode: u32, uid: u32, gid: u32, fileset: FilesetId, now: Timespec, kind: Kind) -> Inode {
+        Inode {
+            mode,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            fileset,
+            kind,
+            acl_access: None,
+            acl_default: None,
+            has_xattrs: false,
+        }
+    }
+
+    /// The type.
+    pub fn file_type(&self) -> FileType {
+        FileType::from_mode(self.mode & MODE_TYPE_MASK).unwrap_or(FileType::Regular)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory { .. })
+    }
+
+    /// Parent and policy of a directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR` for anything else.
+    pub fn as_directory(&self) -> Result<(InodeId, LayoutPolicy), NsError> {
+        match &self.kind {
+            Kind::Directory { parent, policy } => Ok((*parent, *policy)),
+            _ => Err(Errno::ENOTDIR.into()),
+        }
+    }
+
+    /// The data of a regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, `EINVAL` for anything else.
+    pub fn as_regular(&self) -> Result<&FileData, NsError> {
+        match &self.kind {
+            Kind::Regular(data) => Ok(data),
+            Kind::Directory { .. } => Err(Errno::EISDIR.into()),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// What stat reports.
+    pub fn attr(&self, inode: InodeId) -> Attr {
+        Attr {
+            inode,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            block_size: BLOCK_SIZE,
+            fileset: self.fileset,
+        }
+    }
+}
+
+/// Entries of one directory whose names share a hash: nearly always one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The entries, by ascending collision number.
+    pub entries: SmallVec<[BucketEntry; 1]>,
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketEntry {
+    /// Tells entries of one bucket apart in readdir cookies; never changes while the entry lives.
+    pub collision: u8,
+    /// The type of what it points to.
+    pub file_type: FileType,
+    /// What it points to, possibly in another shard.
+    pub inode: InodeId,
+    /// The name, 1 to 255 bytes.
+    #[serde(with = "serde_bytes_small")]
+    pub name: SmallVec<[u8; 24]>,
+}
+
+/// Names as byte strings on disk, small ones without an allocation in memory.
+mod serde_bytes_small {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use smallvec::SmallVec;
+
+    pub fn serialize<S: Serializer>(bytes: &SmallVec<[u8; 24]>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SmallVec<[u8; 24]>, D::Error> {
+        let bytes: &[u8] = <&[u8]>::deserialize(deserializer)?;
+        Ok(SmallVec::from_slice(bytes))
+    }
+}
+
+/// Chunks that no file refers to any more; deleted on the targets after this record is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Garbage {
+    /// Where they are.
+    pub layout: FileLayout,
+}
+
+/// One accounting counter: the sum over the inodes of a shard, fileset, owner, group and month of mtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Number of inodes.
+    pub inodes: u64,
+    /// Sum of sizes of regular files and symbolic links, bytes.
+    pub bytes: u64,
+    /// Sum of allocated units of 512 bytes.
+    pub blocks: u64,
+}
+
+/// The accounting month of a time: 1970-01 is 0, months of 30.436875 days; times out of range count to the nearest.
+pub fn month(time: Timespec) -> u16 {
+    (time.secs / 2_629_746).clamp(0, i64::from(u16::MAX)) as u16
+}

@@ -1,0 +1,33 @@
+//! `lookup`: one step of path resolution.
+
+use super::{entry, permission};
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::txn::Txn;
+use ashlar_types::{Attr, Errno, InodeId, Name};
+
+/// What `lookup` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupReply {
+    /// Attributes of what the name stands for.
+    pub attr: Attr,
+}
+
+/// Finds `name` in directory `parent`.
+///
+/// # Errors
+/// `ENOENT` when there is no such entry, `ENOTDIR` when `parent` is no directory, `EACCES` when the caller may not search it.
+pub fn lookup(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    parent: InodeId,
+    name: Name<'_>,
+) -> Result<LookupReply, NsError> {
+    let directory = txn.inode(parent)?;
+    directory.as_directory()?;
+    permission::check(context, directory, permission::EXECUTE)?;
+    let entry = entry::find(txn, context, parent, name)?.ok_or(Errno::ENOENT)?;
+    let attr = txn.inode(entry.inode)?.attr(entry.inode);
+    txn.reveal(entry.inode);
+    Ok(LookupReply { attr })
+}
