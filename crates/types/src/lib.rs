@@ -23,8 +23,8 @@ pub use attr::{Attr, FileType, StatFs};
 pub use creds::{Capabilities, Credentials};
 pub use errno::Errno;
 pub use id::{
-    ChainId, ChunkId, ClusterId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId, SessionId, ShardId,
-    TargetId,
+    ChainId, ChunkId, ClusterId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId, SessionId,
+    ShardId, TargetId,
 };
 pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;

@@ -94,7 +94,11 @@ impl ClusterMap {
     pub fn chains_of(&self, pool: PoolId) -> impl Iterator<Item = &Chain> {
         self.chains.iter().filter(move |chain| {
             chain.pool == pool
-                && chain.targets.first().and_then(|&t| self.target(t)).is_some_and(|t| t.state == TargetState::Online)
+                && chain
+                    .targets
+                    .first()
+                    .and_then(|&t| self.target(t))
+                    .is_some_and(|t| t.state == TargetState::Online)
         })
     }
 }

@@ -1,0 +1,13 @@
+//! Messages between roles. Requests borrow names and data, so that an in-process call copies nothing; replies own theirs.
+//!
+//! Bulk data of chunk reads and writes travels beside the message, not in it: a transport sends header and payload in one
+//! system call, and the in-process transport passes the caller's buffer.
+
+pub mod meta;
+pub mod storage;
+
+pub use meta::{
+    DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
+    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, TimeSet,
+};
+pub use storage::{ChunkWritten, StorageReply, StorageRequest};

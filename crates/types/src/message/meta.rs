@@ -1,0 +1,403 @@
+//! Calls to the metadata service.
+
+use crate::{
+    Attr, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, SessionId, StatFs,
+    Timespec,
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What a session may cache about one inode. Bits combine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseSet(pub u8);
+
+/// Names of the lease bits.
+pub type Lease = LeaseSet;
+
+impl LeaseSet {
+    /// Attributes.
+    pub const ATTR: LeaseSet = LeaseSet(1);
+    /// Entries of a directory, the absent ones included.
+    pub const ENTRIES: LeaseSet = LeaseSet(2);
+    /// Content of a file.
+    pub const READ: LeaseSet = LeaseSet(4);
+    /// Content, size and times of a file: the sole writer, whose own knowledge of size is the authority.
+    pub const WRITE: LeaseSet = LeaseSet(8);
+    /// Nothing.
+    pub const NONE: LeaseSet = LeaseSet(0);
+
+    /// Whether any bit is in both.
+    pub fn meets(self, other: LeaseSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether all bits of `other` are held.
+    pub fn has(self, other: LeaseSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// All bits of both.
+    #[must_use]
+    pub fn with(self, other: LeaseSet) -> LeaseSet {
+        LeaseSet(self.0 | other.0)
+    }
+
+    /// The bits of `self` that are not in `other`.
+    #[must_use]
+    pub fn without(self, other: LeaseSet) -> LeaseSet {
+        LeaseSet(self.0 & !other.0)
+    }
+
+    /// The bits in both.
+    #[must_use]
+    pub fn and(self, other: LeaseSet) -> LeaseSet {
+        LeaseSet(self.0 & other.0)
+    }
+}
+
+/// Sent by the metadata service to a session: give back, then acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recall {
+    /// Names the recall in its acknowledgement.
+    pub id: u64,
+    /// The inode.
+    pub inode: InodeId,
+    /// What must be given back.
+    pub leases: LeaseSet,
+    /// Whether a WRITE lease may be kept once size and times have been reported (somebody wants to stat).
+    pub flush_only: bool,
+}
+
+/// How `setattr` sets a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TimeSet {
+    /// To the server's current time.
+    Now,
+    /// To this time.
+    At(Timespec),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAttr {
+    /// Permission, set-id and sticky bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<TimeSet>,
+    /// Last change of the content.
+    pub mtime: Option<TimeSet>,
+    /// Whether set-id bits are to be cleared as by a write.
+    pub kill_set_id: bool,
+    /// Whether the caller holds the file open for writing (no permission check for a size change).
+    pub has_handle: bool,
+}
+
+/// Flags of `renameat2(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RenameFlags {
+    /// Replace what is there.
+    #[default]
+    Replace,
+    /// Fail with EEXIST if the target exists.
+    NoReplace,
+    /// Exchange the two.
+    Exchange,
+}
+
+/// The kind of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockKind {
+    /// Shared.
+    Read,
+    /// Exclusive.
+    Write,
+    /// Release.
+    Unlock,
+}
+
+/// An inclusive byte range; `end` of `u64::MAX >> 1` means to the end of the file, wherever that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+}
+
+/// A lock call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRequest {
+    /// The file.
+    pub inode: InodeId,
+    /// Who locks, inside the session.
+    pub owner: LockOwner,
+    /// The process, for F_GETLK.
+    pub pid: u32,
+    /// What.
+    pub kind: LockKind,
+    /// Where.
+    pub range: LockRange,
+    /// Whether it is a `flock(2)` lock (they do not meet `fcntl(2)` locks).
+    pub is_flock: bool,
+}
+
+/// A call to the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // The fields are those of the verb's function in `namespace`, under the same names.
+pub enum MetaRequest<'a> {
+    /// One step of path resolution.
+    Lookup {
+        parent: InodeId,
+        #[serde(borrow)]
+        name: Name<'a>,
+    },
+    /// Attributes.
+    Getattr { inode: InodeId },
+    /// Change attributes.
+    Setattr { inode: InodeId, changes: SetAttr },
+    /// Make (or find) a regular file and open it.
+    Create {
+        parent: InodeId,
+        name: Name<'a>,
+        mode: u32,
+        umask: u32,
+        exclusive: bool,
+        read: bool,
+        write: bool,
+        truncate: bool,
+    },
+    /// Make a directory.
+    Mkdir { parent: InodeId, name: Name<'a>, mode: u32, umask: u32 },
+    /// Make a node.
+    Mknod { parent: InodeId, name: Name<'a>, mode: u32, umask: u32, rdev: u32 },
+    /// Make a symbolic link.
+    Symlink {
+        parent: InodeId,
+        name: Name<'a>,
+        #[serde(with = "serde_bytes")]
+        target: &'a [u8],
+    },
+    /// Add a name.
+    Link { inode: InodeId, parent: InodeId, name: Name<'a> },
+    /// Remove a name.
+    Unlink { parent: InodeId, name: Name<'a> },
+    /// Remove an empty directory.
+    Rmdir { parent: InodeId, name: Name<'a> },
+    /// Move a name.
+    Rename {
+        from_parent: InodeId,
+        from_name: Name<'a>,
+        to_parent: InodeId,
+        to_name: Name<'a>,
+        flags: RenameFlags,
+    },
+    /// Make an unnamed file and open it.
+    Tmpfile { parent: InodeId, mode: u32, umask: u32 },
+    /// Open a file.
+    Open { inode: InodeId, read: bool, write: bool, truncate: bool },
+    /// Close: `count` handles of this session on the inode are gone.
+    Release { inode: InodeId, count: u32 },
+    /// Target of a symbolic link.
+    Readlink { inode: InodeId },
+    /// Entries behind `after` (a cookie, 0 to begin), up to about `bytes_max` of names and attributes.
+    Readdir { directory: InodeId, after: u64, bytes_max: u32, with_attributes: bool },
+    /// Permission check by real ids (`access(2)`), mask of 4 read, 2 write, 1 execute.
+    Access { inode: InodeId, mask: u32 },
+    /// One extended attribute.
+    Getxattr {
+        inode: InodeId,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Names of extended attributes, each with a NUL behind it.
+    Listxattr { inode: InodeId },
+    /// Set an extended attribute.
+    Setxattr {
+        inode: InodeId,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        #[serde(with = "serde_bytes")]
+        value: &'a [u8],
+        create: bool,
+        replace: bool,
+        kill_setgid: bool,
+    },
+    /// Remove an extended attribute.
+    Removexattr {
+        inode: InodeId,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Space and inodes.
+    Statfs,
+    /// Content of an inline file.
+    ReadInline { inode: InodeId, offset: u64, len: u32 },
+    /// Write into an inline file; answers `NeedsChunks` when it would outgrow the threshold.
+    WriteInline {
+        inode: InodeId,
+        offset: u64,
+        #[serde(with = "serde_bytes")]
+        data: &'a [u8],
+        append: bool,
+        kill_set_id: bool,
+    },
+    /// `fallocate(2)` on an inline file: `mode` as in that call.
+    AllocateInline { inode: InodeId, mode: u32, offset: u64, len: u64 },
+    /// Ask for a layout for a file that outgrows its inode.
+    ProposeLayout { inode: InodeId },
+    /// Bind the layout after the old bytes have been written to the chunks.
+    SetLayout { inode: InodeId, layout: FileLayout, blocks: u64 },
+    /// Become reader (READ) or sole writer (WRITE) of a file.
+    AcquireData { inode: InodeId, write: bool },
+    /// Report what a writer knows; `done` gives the WRITE lease back.
+    CommitWrite {
+        inode: InodeId,
+        size_at_least: u64,
+        blocks_delta: i64,
+        mtime: Option<Timespec>,
+        atime: Option<Timespec>,
+        kill_set_id: bool,
+        done: bool,
+    },
+    /// Make every acknowledged change of metadata durable.
+    Sync,
+    /// A lock without waiting, or an unlock.
+    Lock(LockRequest),
+    /// A lock with waiting: answered `LockQueued`, and later announced to the session under this ticket.
+    LockWait { request: LockRequest, ticket: u64 },
+    /// Give up waiting.
+    LockCancel { ticket: u64 },
+    /// Which lock would prevent this one.
+    LockTest(LockRequest),
+    /// Drop all locks of an owner on an inode (close of a descriptor).
+    LockRelease { inode: InodeId, owner: LockOwner, is_flock: bool },
+    /// Layout settings of a directory, or layout of a file.
+    LayoutShow { inode: InodeId },
+    /// Change layout settings of a directory.
+    LayoutSet { inode: InodeId, policy: LayoutPolicy },
+    /// A recall has been carried out.
+    RecallDone { id: u64 },
+    /// The kernel has forgotten these inodes: their leases are given back.
+    Forget {
+        #[serde(with = "inode_list")]
+        inodes: Vec<InodeId>,
+    },
+}
+
+/// A list of inodes as a plain sequence.
+mod inode_list {
+    use crate::InodeId;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(list: &[InodeId], serializer: S) -> Result<S::Ok, S::Error> {
+        list.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<InodeId>, D::Error> {
+        Vec::deserialize(deserializer)
+    }
+}
+
+/// An entry of a directory listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Where to continue behind this entry.
+    pub cookie: u64,
+    /// What it points to.
+    pub inode: InodeId,
+    /// Its type.
+    pub file_type: FileType,
+    /// Its name.
+    pub name: Bytes,
+    /// Its attributes, if they were asked for.
+    pub attr: Option<Attr>,
+    /// What may be cached of the attributes.
+    pub leases: LeaseSet,
+}
+
+/// Where a file's content is, told to somebody who may use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataGrant {
+    /// With the inode. The content comes along when it is small.
+    Inline {
+        /// All of it, or `None` when it must be read with `ReadInline`.
+        body: Option<Bytes>,
+    },
+    /// In chunks.
+    Chunks {
+        /// Where.
+        layout: FileLayout,
+    },
+}
+
+/// A file was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenReply {
+    /// Its attributes.
+    pub attr: Attr,
+    /// Where its content is.
+    pub data: DataGrant,
+    /// READ, WRITE or nothing on the content; ATTR on the attributes; for `Create`, ENTRIES on the parent.
+    pub leases: LeaseSet,
+    /// How durable an acknowledged write is to be.
+    pub durability: Durability,
+}
+
+/// The answer of the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // Named as in the requests.
+pub enum MetaReply {
+    /// Done; nothing to tell.
+    Done,
+    /// Attributes, with what may be cached: ATTR, and ENTRIES on the parent for calls with a name.
+    Attr { attr: Attr, leases: LeaseSet },
+    /// There is no such entry; ENTRIES on the parent says whether that may be cached.
+    NoEntry { leases: LeaseSet },
+    /// Opened; `created` tells whether a new file was made.
+    Opened { open: OpenReply, created: bool },
+    /// A data lease and the state it covers.
+    Granted { attr: Attr, data: DataGrant, leases: LeaseSet },
+    /// Bytes: link target, xattr, list, inline content.
+    Bytes(Bytes),
+    /// A listing; `is_end` when nothing follows.
+    Entries { entries: Vec<DirEntry>, is_end: bool },
+    /// Written inline at `offset`.
+    WrittenInline { attr: Attr, offset: u64 },
+    /// The file must get chunks first.
+    NeedsChunks,
+    /// A layout to write the old bytes to.
+    Layout { layout: FileLayout },
+    /// Settings of a directory or file.
+    Policy { policy: LayoutPolicy, layout: Option<FileLayout> },
+    /// Space and inodes.
+    StatFs(StatFs),
+    /// Waiting; the session is told when the lock is granted.
+    LockQueued,
+    /// The lock that is in the way, or none.
+    LockConflict { conflict: Option<(LockKind, LockRange, u32)> },
+}
+
+/// Sent to a session without being asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionEvent {
+    /// Give leases back.
+    Recall(Recall),
+    /// A waiting lock was granted (`true`) or ended with an error.
+    LockDone {
+        /// The ticket it was asked under.
+        ticket: u64,
+        /// Whether it was granted; else the errno.
+        outcome: Result<(), crate::Errno>,
+    },
+    /// The session was ended by the service; it must open a new one.
+    Evicted {
+        /// The session.
+        session: SessionId,
+    },
+}

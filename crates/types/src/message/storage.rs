@@ -1,0 +1,172 @@
+//! Calls to the storage service. Payload of writes and reads is passed beside the message.
+
+use crate::{ChunkId, InodeId, TargetId};
+use serde::{Deserialize, Serialize};
+
+/// A call to one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageRequest {
+    /// Writes the payload into a chunk, creating it if need be.
+    Write {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Offset in the chunk, bytes.
+        offset: u32,
+        /// CRC-32C of each 4 KiB-aligned block that the payload covers whole, in order.
+        sums: Vec<u32>,
+    },
+    /// Reads into the payload buffer; what the chunk does not have reads as zeros.
+    Read {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Offset in the chunk, bytes.
+        offset: u32,
+        /// Bytes wanted.
+        len: u32,
+    },
+    /// Cuts a chunk to `len` bytes.
+    Truncate {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Bytes to keep.
+        len: u32,
+    },
+    /// Makes a range read as zeros and frees its space.
+    Punch {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Offset in the chunk, bytes.
+        offset: u32,
+        /// Length, bytes.
+        len: u32,
+    },
+    /// Reserves space for a range; it reads as before, or as zeros.
+    Allocate {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Offset in the chunk, bytes.
+        offset: u32,
+        /// Length, bytes.
+        len: u32,
+    },
+    /// Deletes the chunks of a file's generation from `from_index` on, as many as one call may.
+    DeleteGeneration {
+        /// The target.
+        target: TargetId,
+        /// The file.
+        inode: InodeId,
+        /// The generation.
+        generation: u32,
+        /// First chunk to delete.
+        from_index: u64,
+    },
+    /// Finds the next byte of data (or of a hole) in a chunk at or after `offset`.
+    Seek {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Where to begin, bytes.
+        offset: u32,
+        /// Whether to look for data (else for a hole).
+        data: bool,
+    },
+    /// What the target has of a file's generation.
+    Extent {
+        /// The target.
+        target: TargetId,
+        /// The file.
+        inode: InodeId,
+        /// The generation.
+        generation: u32,
+    },
+    /// Makes everything acknowledged before durable.
+    Sync {
+        /// The target.
+        target: TargetId,
+    },
+    /// Free and total space.
+    Space {
+        /// The target.
+        target: TargetId,
+    },
+}
+
+impl StorageRequest {
+    /// The target the call is for.
+    pub fn target(&self) -> TargetId {
+        match self {
+            StorageRequest::Write { target, .. }
+            | StorageRequest::Read { target, .. }
+            | StorageRequest::Truncate { target, .. }
+            | StorageRequest::Punch { target, .. }
+            | StorageRequest::Allocate { target, .. }
+            | StorageRequest::DeleteGeneration { target, .. }
+            | StorageRequest::Seek { target, .. }
+            | StorageRequest::Extent { target, .. }
+            | StorageRequest::Sync { target }
+            | StorageRequest::Space { target } => *target,
+        }
+    }
+}
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkWritten {
+    /// Change of allocated space in units of 512 bytes.
+    pub blocks_delta: i64,
+}
+
+/// The answer of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageReply {
+    /// Written, cut, punched or allocated.
+    Written(ChunkWritten),
+    /// Read: the payload buffer is filled. Checksums of the blocks it covers whole, in order.
+    Read {
+        /// CRC-32C per whole 4 KiB block.
+        sums: Vec<u32>,
+    },
+    /// Deleted some; call again while `is_done` is false.
+    Deleted {
+        /// Units of 512 bytes freed by this call.
+        blocks: u64,
+        /// Whether nothing is left.
+        is_done: bool,
+    },
+    /// Offset found, or none up to the end of the chunk.
+    Found(Option<u32>),
+    /// Last chunk index with its length in bytes, and allocated units of 512 bytes in all; `None` without chunks.
+    Extent(Option<(u64, u32, u64)>),
+    /// Done.
+    Done,
+    /// Space in bytes: total, free.
+    Space {
+        /// Total.
+        bytes_total: u64,
+        /// Free.
+        bytes_free: u64,
+    },
+}
