@@ -201,11 +201,14 @@ mod serde_bytes_small {
     }
 }
 
-/// Chunks that no file refers to any more; deleted on the targets after this record is durable.
+/// Bytes in chunks that no file refers to any more, of the generation in the record's key. They are cut on the targets after
+/// this record is durable, and the record goes when they are gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Garbage {
     /// Where they are.
     pub layout: FileLayout,
+    /// Leading bytes of the file that stay; 0 when every chunk of the generation goes.
+    pub keep_bytes: u64,
 }
 
 /// One accounting counter: the sum over the inodes of a shard, fileset, owner, group and month of mtime.
