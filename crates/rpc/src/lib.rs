@@ -1,1 +1,76 @@
-//! Calls between roles: in-process transport, deadlines, forced codec.
+//! Calls between roles, above any transport.
+//!
+//! [`MetaCalls`] and [`StorageCalls`] are what a client sees of the services. On one machine the services implement them
+//! and are called directly: no serialization, no socket, no copy ([`in_process`]). [`forced_codec`] wraps them so that every
+//! message passes through its encoding both ways, which keeps the codecs honest. The network transport joins them with the cluster.
+//!
+//! What this crate is not: it retries nothing yet, because an in-process call cannot be lost; the one retry layer belongs here
+//! when a transport can lose one.
+
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
+use ashlar_types::{Credentials, Errno, OpId, SessionId};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub mod forced_codec;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// The session and the number of the call in it.
+    pub op: OpId,
+    /// The user on whose behalf.
+    pub creds: &'a Credentials,
+}
+
+/// A session as the metadata service granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionGrant {
+    /// Its id.
+    pub session: SessionId,
+    /// For how long a lease is good without renewal. In one process the holder cannot be cut off from the service, so it is long.
+    pub lease_term: Duration,
+}
+
+/// Receives what the metadata service sends unasked. Must return at once: work goes to a thread of the receiver.
+pub trait SessionEvents: Send + Sync {
+    /// One event; events of a session arrive in order.
+    fn deliver(&self, event: SessionEvent);
+}
+
+/// The metadata service as its clients see it.
+pub trait MetaCalls: Send + Sync {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// `EAGAIN` when the service has as many sessions as it can.
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno>;
+
+    /// Ends a session: its leases, locks and orphans are gone.
+    fn close_session(&self, session: SessionId);
+
+    /// One call.
+    ///
+    /// # Errors
+    /// What the verb answers; `ENOTCONN` when the session is not known (any more).
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
+}
+
+/// Bulk data beside a storage message.
+pub enum Payload<'a> {
+    /// None.
+    None,
+    /// To be written.
+    Write(&'a [u8]),
+    /// To be filled.
+    Read(&'a mut [u8]),
+}
+
+/// The storage services as their clients see them; the request names the target.
+pub trait StorageCalls: Send + Sync {
+    /// One call.
+    ///
+    /// # Errors
+    /// `ENODEV` for a target that is not in service, `EIO` for damage or a failed device, `ENOSPC` when full.
+    fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno>;
+}
