@@ -11,7 +11,7 @@
 //! | `I` inode | inode u64 | [`crate::Inode`] |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session |
-//! | `W` writer | inode u64 | session u64: holds the size authority, size in the inode may be old |
+//! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
 
 use ashlar_kv::Key;
@@ -67,6 +67,11 @@ pub fn body(inode: InodeId, piece: u32) -> Key {
     key
 }
 
+/// Prefix of all pieces of an inline file.
+pub fn body_prefix(inode: InodeId) -> Key {
+    of_inode(b'B', inode)
+}
+
 /// Key of a symbolic link's target.
 pub fn link_target(inode: InodeId) -> Key {
     of_inode(b'L', inode)
@@ -96,9 +101,21 @@ pub fn orphan_prefix(inode: InodeId) -> Key {
     of_inode(b'O', inode)
 }
 
-/// Key of the record of who holds the size authority over a file.
+/// Prefix of the records of all sessions that write chunks of a file.
 pub fn writer(inode: InodeId) -> Key {
     of_inode(b'W', inode)
+}
+
+/// Key of the record that `session` writes chunks of a file.
+pub fn writer_of(inode: InodeId, session: SessionId) -> Key {
+    let mut key = of_inode(b'W', inode);
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key
+}
+
+/// Prefix of all garbage records of an inode.
+pub fn garbage_prefix(inode: InodeId) -> Key {
+    of_inode(b'G', inode)
 }
 
 /// Key of chunks to be deleted.
