@@ -1,1 +1,30 @@
-//! The client library: sessions, leases, striping, bounded waits.
+//! The client library: what a mount, a gateway or a program uses to reach the file system.
+//!
+//! It holds a session, keeps what its leases allow, computes where chunks are, and gives leases back when asked. It is
+//! written against the traits of `rpc`, so it does not know whether the services are in this process.
+//!
+//! What this crate is not: it knows no FUSE. The kernel's caches are behind [`KernelCache`].
+//!
+//! Locking: [`file::File`] has one lock, never held during a call to a service or to the kernel. A recall runs on the
+//! session's own event thread, which holds no lock while it invalidates.
+
+mod attr;
+mod call;
+mod client;
+mod data;
+mod directory;
+mod events;
+pub mod file;
+mod io;
+mod locks;
+mod names;
+mod xattr;
+
+pub use call::{ResolveCredentials, Who};
+pub use client::{Client, ClientConfig};
+pub use directory::Listing;
+pub use events::KernelCache;
+pub use file::{Handle, OpenFlags};
+pub use io::{AllocateMode, Seek, WriteFlags};
+pub use locks::LockOutcome;
+pub use names::{Found, Opened};

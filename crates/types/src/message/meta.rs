@@ -345,6 +345,10 @@ pub struct OpenReply {
     pub data: DataGrant,
     /// READ, WRITE or nothing on the content; ATTR on the attributes; for `Create`, ENTRIES on the parent.
     pub leases: LeaseSet,
+    /// Whether the file is shared with a writer in another session: the kernel must not cache its pages for this handle.
+    pub is_shared: bool,
+    /// Whether the session has held READ since it last had the file open, so that cached pages are still good.
+    pub kept_read: bool,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
 }

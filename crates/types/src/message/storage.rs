@@ -16,7 +16,8 @@ pub enum StorageRequest {
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
         offset: u32,
-        /// CRC-32C of each 4 KiB-aligned block that the payload covers whole, in order.
+        /// CRC-32C of each 4 KiB-aligned block that the payload covers whole, in order; empty
+        /// when nothing can happen to the payload on the way (a caller in the same process).
         sums: Vec<u32>,
     },
     /// Reads into the payload buffer; what the chunk does not have reads as zeros.
@@ -31,6 +32,8 @@ pub enum StorageRequest {
         offset: u32,
         /// Bytes wanted.
         len: u32,
+        /// Whether the reply is to carry checksums, for a reader behind a network.
+        want_sums: bool,
     },
     /// Cuts a chunk to `len` bytes.
     Truncate {
@@ -144,9 +147,9 @@ pub struct ChunkWritten {
 pub enum StorageReply {
     /// Written, cut, punched or allocated.
     Written(ChunkWritten),
-    /// Read: the payload buffer is filled. Checksums of the blocks it covers whole, in order.
+    /// Read: the payload buffer is filled.
     Read {
-        /// CRC-32C per whole 4 KiB block.
+        /// CRC-32C of each 4 KiB-aligned block the range covers whole, in order, if they were wanted.
         sums: Vec<u32>,
     },
     /// Deleted some; call again while `is_done` is false.

@@ -1,0 +1,107 @@
+//! Attributes, access and space of inodes.
+
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::file::{Data, Handle};
+use crate::names::Found;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
+use ashlar_types::{Errno, FileLayout, InodeId, LayoutPolicy, StatFs};
+use bytes::Bytes;
+
+impl Client {
+    /// `getattr`: attributes of an inode.
+    ///
+    /// # Errors
+    /// `ESTALE` when there is no such inode.
+    pub fn getattr(&self, who: &Who, inode: InodeId) -> Result<Found, Errno> {
+        let reply = self.call(who, MetaRequest::Getattr { inode })?;
+        self.found(reply)
+    }
+
+    /// `setattr`: changes attributes. A change of size waits for reads and writes of this client and reports before.
+    ///
+    /// # Errors
+    /// As `chmod(2)`, `chown(2)`, `utimensat(2)` and `truncate(2)`.
+    pub fn setattr(
+        &self,
+        who: &Who,
+        inode: InodeId,
+        handle: Option<&Handle>,
+        mut changes: SetAttr,
+    ) -> Result<Found, Errno> {
+        changes.has_handle = handle.is_some_and(|handle| handle.flags.write);
+        let Some(file) = self.open_file(inode) else {
+            let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
+            return self.found(reply);
+        };
+        if changes.size.is_none() {
+            // What this client knows of times is older than what is being set.
+            self.report(&file, false)?;
+            let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
+            return self.found(reply);
+        }
+        let _drained = file.drain()?;
+        self.report(&file, false)?;
+        let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
+        let found = self.found(reply)?;
+        let mut state = file.state.lock();
+        state.size = found.attr.size;
+        if found.attr.size == 0 {
+            // An emptied file is back with its inode; whatever was held on its chunks is void.
+            state.data = Data::Inline(None);
+            state.leases = state.leases.without(LeaseSet::WRITE);
+        } else if let Data::Inline(body) = &mut state.data {
+            *body = None;
+        }
+        Ok(found)
+    }
+
+    /// `access`: whether the caller has the permissions in `mask` (4 read, 2 write, 1 execute).
+    ///
+    /// # Errors
+    /// `EACCES` if not.
+    pub fn access(&self, who: &Who, inode: InodeId, mask: u32) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::Access { inode, mask })
+    }
+
+    /// `readlink`: the target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` for anything else.
+    pub fn readlink(&self, who: &Who, inode: InodeId) -> Result<Bytes, Errno> {
+        match self.call(who, MetaRequest::Readlink { inode })? {
+            MetaReply::Bytes(target) => Ok(target),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// `statfs`: space and inodes.
+    ///
+    /// # Errors
+    /// `EIO` when a target does not answer.
+    pub fn statfs(&self) -> Result<StatFs, Errno> {
+        match self.call(&Who::system(), MetaRequest::Statfs)? {
+            MetaReply::StatFs(statfs) => Ok(statfs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Layout settings of a directory or file, and where its chunks are if it has any.
+    ///
+    /// # Errors
+    /// `EINVAL` for what has no data.
+    pub fn layout_show(&self, who: &Who, inode: InodeId) -> Result<(LayoutPolicy, Option<FileLayout>), Errno> {
+        match self.call(who, MetaRequest::LayoutShow { inode })? {
+            MetaReply::Policy { policy, layout } => Ok((policy, layout)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes the layout settings that are set in `policy`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a value out of range, `EPERM` for somebody else's directory.
+    pub fn layout_set(&self, who: &Who, inode: InodeId, policy: LayoutPolicy) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::LayoutSet { inode, policy })
+    }
+}

@@ -1,0 +1,65 @@
+//! Calls to the metadata service on behalf of a user.
+
+use crate::client::Client;
+use ashlar_rpc::Caller;
+use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::{Credentials, Errno, OpId};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// On whose behalf a call is made.
+#[derive(Clone, Debug)]
+pub struct Who {
+    /// The caller, with what the request itself told.
+    pub creds: Credentials,
+    /// The calling thread, to find out the rest if it matters; 0 if unknown.
+    pub pid: u32,
+}
+
+impl Who {
+    /// The file system itself, with every right.
+    pub fn system() -> Who {
+        Who { creds: Credentials::root(), pid: 0 }
+    }
+}
+
+/// Finds the supplementary groups and capabilities of a running thread.
+pub trait ResolveCredentials: Send + Sync {
+    /// The whole credentials of `pid`, given what is known; `None` when the process is gone.
+    fn resolve(&self, pid: u32, known: &Credentials) -> Option<Credentials>;
+}
+
+impl Client {
+    /// One call. When it is refused for lack of rights and the caller's groups were not known, they are looked up and the call is
+    /// made once more: nearly all calls succeed by owner, primary group or mode, and a look into /proc costs as much as the call.
+    pub(crate) fn call(&self, who: &Who, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let first = self.call_once(&who.creds, request.clone());
+        match first {
+            Err(Errno::EACCES | Errno::EPERM) if !who.creds.complete && who.pid != 0 => {
+                match self.credentials.resolve(who.pid, &who.creds) {
+                    Some(whole) => self.call_once(&whole, request),
+                    None => first,
+                }
+            }
+            _ => first,
+        }
+    }
+
+    fn call_once(&self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let sequence = self.sequence.fetch_add(1, Relaxed);
+        self.meta.call(Caller { op: OpId { session: self.session, sequence }, creds }, request)
+    }
+
+    /// A call whose only good answer is `Done`.
+    pub(crate) fn call_done(&self, who: &Who, request: MetaRequest<'_>) -> Result<(), Errno> {
+        match self.call(who, request)? {
+            MetaReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// An answer of the wrong kind: the services and the client disagree about the protocol.
+pub(crate) fn unexpected(reply: &MetaReply) -> Errno {
+    tracing::error!(?reply, "metadata service gave an answer of the wrong kind");
+    Errno::EPROTO
+}

@@ -1,0 +1,133 @@
+//! The client: one session with the metadata service and the files open in it.
+
+use crate::call::{ResolveCredentials, Who};
+use crate::events::{EventQueue, KernelCache};
+use crate::file::{File, FileTable};
+use ashlar_env::Env;
+use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
+use ashlar_types::{ClusterMap, Errno, InodeId, SessionId};
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`.
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What a client is made of.
+pub struct ClientConfig {
+    /// The metadata service.
+    pub meta: Arc<dyn MetaCalls>,
+    /// The storage services.
+    pub storage: Arc<dyn StorageCalls>,
+    /// The cluster map, kept current by its owner.
+    pub map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// Clocks.
+    pub env: Env,
+    /// Finds out who a calling thread is.
+    pub credentials: Arc<dyn ResolveCredentials>,
+    /// Whether chunk payloads cross a network, so that checksums must travel with them.
+    pub checks_payload: bool,
+}
+
+/// See the module.
+pub struct Client {
+    pub(crate) meta: Arc<dyn MetaCalls>,
+    pub(crate) storage: Arc<dyn StorageCalls>,
+    pub(crate) map: Arc<RwLock<Arc<ClusterMap>>>,
+    pub(crate) env: Env,
+    pub(crate) credentials: Arc<dyn ResolveCredentials>,
+    pub(crate) checks_payload: bool,
+    pub(crate) session: SessionId,
+    pub(crate) lease_term: Duration,
+    pub(crate) sequence: AtomicU64,
+    pub(crate) files: FileTable,
+    pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
+    pub(crate) lock_waits: crate::locks::LockWaits,
+    queue: Arc<EventQueue>,
+    event_thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Client {
+    /// Opens a session and starts the thread that answers recalls.
+    ///
+    /// # Errors
+    /// What `open_session` answers; `EAGAIN` when no thread can be started.
+    pub fn connect(config: ClientConfig) -> Result<Arc<Client>, Errno> {
+        let queue = Arc::new(EventQueue::default());
+        let SessionGrant { session, lease_term } = config.meta.open_session(queue.clone())?;
+        let client = Arc::new(Client {
+            meta: config.meta,
+            storage: config.storage,
+            map: config.map,
+            env: config.env,
+            credentials: config.credentials,
+            checks_payload: config.checks_payload,
+            session,
+            lease_term,
+            sequence: AtomicU64::new(1),
+            files: FileTable::default(),
+            kernel: OnceLock::new(),
+            lock_waits: crate::locks::LockWaits::default(),
+            queue: queue.clone(),
+            event_thread: Mutex::new(None),
+        });
+        let weak = Arc::downgrade(&client);
+        let thread = std::thread::Builder::new()
+            .name("ashlar-recall".into())
+            .spawn(move || crate::events::run_events(&queue, &weak))
+            .map_err(|_| Errno::EAGAIN)?;
+        *client.event_thread.lock() = Some(thread);
+        Ok(client)
+    }
+
+    /// Tells the client how to reach the kernel's caches. Until then recalls find nothing cached.
+    pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
+        // A second mount of one client would need a second session; the first one set stays.
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// The session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Reports everything that is only known here, makes it durable, and ends the session.
+    ///
+    /// # Errors
+    /// The first error of reporting or syncing; the session is ended all the same.
+    pub fn disconnect(&self) -> Result<(), Errno> {
+        let reported = self.files.all().into_iter().map(|file| self.report(&file, true)).fold(Ok(()), Result::and);
+        let synced = self.sync();
+        self.queue.close();
+        self.meta.close_session(self.session);
+        if let Some(thread) = self.event_thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
+            let _ = thread.join();
+        }
+        reported.and(synced)
+    }
+
+    /// `syncfs(2)`: reports what is only known here and makes everything durable, data before the metadata that refers to it.
+    ///
+    /// # Errors
+    /// The first error; final, as of `fsync(2)`.
+    pub fn sync(&self) -> Result<(), Errno> {
+        let reported = self.files.all().into_iter().map(|file| self.report(&file, false)).fold(Ok(()), Result::and);
+        let map = self.map.read().clone();
+        // ORDER: data first, then the metadata that refers to it.
+        let targets = map.targets.iter().filter(|target| target.state == ashlar_types::map::TargetState::Online);
+        for target in targets {
+            self.sync_target(target.id)?;
+        }
+        reported.and(self.call_done(&Who::system(), ashlar_types::message::MetaRequest::Sync))
+    }
+
+    /// The state of an open file, if this client has one.
+    pub(crate) fn open_file(&self, inode: InodeId) -> Option<Arc<File>> {
+        self.files.find(inode)
+    }
+}

@@ -1,0 +1,252 @@
+//! What the client knows of a file that is open: its leases, size, where its bytes are, and what it has not reported yet.
+//!
+//! | state | reads | writes |
+//! |---|---|---|
+//! | no lease | wait for READ | wait for WRITE (chunks); inline writes go to metadata |
+//! | READ | served | wait for WRITE |
+//! | WRITE | served | served; size and times are reported at close, fsync, recall |
+//! | draining | wait | wait |
+
+use ashlar_types::message::{DataGrant, LeaseSet};
+use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How a file was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// Emptied on open.
+    pub truncate: bool,
+    /// Every write is durable before it returns (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+    /// Opened to be executed.
+    pub exec: bool,
+    /// `O_NOATIME`: reading does not change the access time.
+    pub no_atime: bool,
+}
+
+/// An open file description.
+#[derive(Debug)]
+pub struct Handle {
+    /// The file.
+    pub file: Arc<File>,
+    /// How it was opened.
+    pub flags: OpenFlags,
+    /// Whether the kernel must not cache pages for it.
+    pub is_shared: bool,
+    /// The access time to report, in nanoseconds since the epoch, 0 for none.
+    pub(crate) read_at_nanos: AtomicU64,
+    /// Lock owners that took a lock through it, so that a close without any need not ask.
+    pub(crate) lock_owners: Mutex<Vec<(LockOwner, bool)>>,
+}
+
+impl Handle {
+    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
+        Handle { file, flags, is_shared, read_at_nanos: AtomicU64::new(0), lock_owners: Mutex::default() }
+    }
+}
+
+/// Where the bytes are, as far as known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// With the inode; the whole content if it is small and nobody has changed it since.
+    Inline(Option<Bytes>),
+    /// In chunks.
+    Chunks(Arc<FileLayout>),
+}
+
+impl From<DataGrant> for Data {
+    fn from(grant: DataGrant) -> Data {
+        match grant {
+            DataGrant::Inline { body } => Data::Inline(body),
+            DataGrant::Chunks { layout } => Data::Chunks(Arc::new(layout)),
+        }
+    }
+}
+
+/// What is only known here until it is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unreported {
+    /// Change of allocated units of 512 bytes.
+    pub blocks_delta: i64,
+    /// Time of the last write.
+    pub mtime: Option<Timespec>,
+    /// Time of the last read, if it is to be recorded.
+    pub atime: Option<Timespec>,
+}
+
+/// State behind a file's lock.
+#[derive(Debug)]
+pub(crate) struct FileState {
+    /// READ and WRITE, as granted and not given back.
+    pub leases: LeaseSet,
+    /// Valid while a lease is held.
+    pub data: Data,
+    /// Length in bytes; valid while a lease is held.
+    pub size: u64,
+    pub unreported: Unreported,
+    /// Whether size or `unreported` differ from what metadata knows.
+    pub is_dirty: bool,
+    /// Reads and writes under way.
+    pub in_flight: u32,
+    /// Reads and writes begun ever.
+    pub begun: u64,
+    /// Whether somebody needs the file for itself; new reads and writes wait.
+    pub is_draining: bool,
+    /// Open handles.
+    pub handles: u32,
+    /// How durable an acknowledged write is to be.
+    pub durability: Durability,
+    /// Owners of fcntl locks taken through any handle of the file.
+    // LIMIT: the service bounds locks per session (ENOLCK); the list goes with the last close.
+    pub lock_owners: Vec<LockOwner>,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct File {
+    /// Which.
+    pub inode: InodeId,
+    pub(crate) state: Mutex<FileState>,
+    pub(crate) changed: Condvar,
+}
+
+/// Counts a read or write as under way for as long as it lives.
+pub(crate) struct InFlight<'a>(&'a File);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.in_flight -= 1;
+        if state.in_flight == 0 {
+            drop(state);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+/// Keeps reads and writes out for as long as it lives.
+pub(crate) struct Drained<'a>(&'a File);
+
+impl Drop for Drained<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_draining = false;
+        self.0.changed.notify_all();
+    }
+}
+
+impl File {
+    /// Counts one read or write as begun; the caller has checked the lease under the same lock.
+    pub(crate) fn begin<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> InFlight<'a> {
+        state.in_flight += 1;
+        state.begun += 1;
+        InFlight(self)
+    }
+
+    /// Waits until no read or write is under way and keeps new ones out.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    pub(crate) fn drain(&self) -> Result<Drained<'_>, Errno> {
+        let mut state = self.state.lock();
+        while state.is_draining {
+            self.wait(&mut state)?;
+        }
+        state.is_draining = true;
+        let drained = Drained(self);
+        while state.in_flight > 0 {
+            if let Err(errno) = self.wait(&mut state) {
+                drop(state);
+                drop(drained);
+                return Err(errno);
+            }
+        }
+        Ok(drained)
+    }
+
+    /// Waits for a change of the state.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    pub(crate) fn wait(&self, state: &mut MutexGuard<'_, FileState>) -> Result<(), Errno> {
+        if self.changed.wait_for(state, crate::client::WAIT_MAX).timed_out() { Err(Errno::ETIMEDOUT) } else { Ok(()) }
+    }
+}
+
+/// The open files of a client, in a few independently locked parts.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    // LIMIT: one entry per file open in this session; the kernel bounds open files.
+    parts: [Mutex<FxHashMap<InodeId, Arc<File>>>; 16],
+}
+
+impl FileTable {
+    fn part(&self, inode: InodeId) -> &Mutex<FxHashMap<InodeId, Arc<File>>> {
+        &self.parts[(inode.0 % 16) as usize]
+    }
+
+    pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<File>> {
+        self.part(inode).lock().get(&inode).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<File>> {
+        self.parts.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The file's entry with one more handle. `fresh` makes the state of a file that was not open; for one that was, what
+    /// it knows under its own leases is at least as new, so only gains are taken over by `update`.
+    pub(crate) fn open(
+        &self,
+        inode: InodeId,
+        fresh: impl FnOnce() -> FileState,
+        update: impl FnOnce(&mut FileState),
+    ) -> Arc<File> {
+        let mut part = self.part(inode).lock();
+        let file = part.entry(inode).or_insert_with(|| {
+            Arc::new(File { inode, state: Mutex::new(fresh()), changed: Condvar::new() })
+        });
+        let mut state = file.state.lock();
+        if state.handles > 0 {
+            update(&mut state);
+        }
+        state.handles += 1;
+        drop(state);
+        file.clone()
+    }
+
+    /// One handle less; tells whether it was the last, in which case the entry is gone.
+    pub(crate) fn close(&self, file: &File) -> bool {
+        let mut part = self.part(file.inode).lock();
+        let mut state = file.state.lock();
+        state.handles -= 1;
+        let is_last = state.handles == 0;
+        drop(state);
+        if is_last {
+            part.remove(&file.inode);
+        }
+        is_last
+    }
+}
+
+/// Nanoseconds for an atomic, saturating; 0 means none.
+pub(crate) fn store_time(cell: &AtomicU64, time: Timespec) {
+    let nanos = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+    cell.store(u64::try_from(nanos).unwrap_or(0), Relaxed);
+}
+
+/// The time stored by [`store_time`].
+pub(crate) fn load_time(cell: &AtomicU64) -> Option<Timespec> {
+    match cell.load(Relaxed) {
+        0 => None,
+        nanos => Some(Timespec::new((nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)),
+    }
+}

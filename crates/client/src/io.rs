@@ -1,0 +1,14 @@
+//! Reading, writing and what else `fallocate(2)`, `lseek(2)`, `copy_file_range(2)` and `fsync(2)` do to content.
+
+mod allocate;
+mod chunk;
+mod copy;
+mod fsync;
+mod read;
+mod seek;
+mod spill;
+mod write;
+
+pub use allocate::AllocateMode;
+pub use seek::Seek;
+pub use write::WriteFlags;

@@ -1,0 +1,174 @@
+//! `fallocate`.
+
+use super::chunk::unexpected as unexpected_storage;
+use super::write::FILE_BYTES_MAX;
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::file::{Data, File, Handle};
+use ashlar_rpc::Payload;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::{Errno, FileLayout};
+
+/// What `fallocate(2)` is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserve space, extending the file.
+    Allocate,
+    /// Reserve space, keeping the size.
+    KeepSize,
+    /// Free the space of a range, keeping the size.
+    PunchHole,
+    /// Make a range read as zeros, extending the file.
+    ZeroRange,
+    /// Make a range read as zeros, keeping the size.
+    ZeroRangeKeepSize,
+}
+
+impl AllocateMode {
+    const KEEP_SIZE: u32 = 1;
+    const PUNCH_HOLE: u32 = 2;
+    const ZERO_RANGE: u32 = 16;
+
+    /// The mode of `fallocate(2)`'s flags.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for combinations that are not offered (collapse, insert, unshare).
+    pub fn from_bits(bits: u32) -> Result<AllocateMode, Errno> {
+        const PUNCH: u32 = AllocateMode::PUNCH_HOLE | AllocateMode::KEEP_SIZE;
+        const ZERO_KEEP: u32 = AllocateMode::ZERO_RANGE | AllocateMode::KEEP_SIZE;
+        match bits {
+            0 => Ok(AllocateMode::Allocate),
+            Self::KEEP_SIZE => Ok(AllocateMode::KeepSize),
+            PUNCH => Ok(AllocateMode::PunchHole),
+            Self::ZERO_RANGE => Ok(AllocateMode::ZeroRange),
+            ZERO_KEEP => Ok(AllocateMode::ZeroRangeKeepSize),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            AllocateMode::Allocate => 0,
+            AllocateMode::KeepSize => Self::KEEP_SIZE,
+            AllocateMode::PunchHole => Self::PUNCH_HOLE | Self::KEEP_SIZE,
+            AllocateMode::ZeroRange => Self::ZERO_RANGE,
+            AllocateMode::ZeroRangeKeepSize => Self::ZERO_RANGE | Self::KEEP_SIZE,
+        }
+    }
+
+    fn extends(self) -> bool {
+        matches!(self, AllocateMode::Allocate | AllocateMode::ZeroRange)
+    }
+
+    fn zeroes(self) -> bool {
+        !matches!(self, AllocateMode::Allocate | AllocateMode::KeepSize)
+    }
+
+    fn reserves(self) -> bool {
+        self != AllocateMode::PunchHole
+    }
+}
+
+impl Client {
+    /// `fallocate`.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`.
+    pub fn fallocate(&self, handle: &Handle, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+        let file = &handle.file;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        for _ in 0..8 {
+            let is_inline = matches!(file.state.lock().data, Data::Inline(_));
+            if !is_inline {
+                if self.allocate_chunks(file, mode, offset, end)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let drained = file.drain()?;
+            let request = MetaRequest::AllocateInline { inode: file.inode, mode: mode.bits(), offset, len };
+            let reply = self.call(&Who::system(), request)?;
+            match reply {
+                MetaReply::Attr { attr, .. } => {
+                    let mut state = file.state.lock();
+                    state.size = attr.size;
+                    if let Data::Inline(body) = &mut state.data {
+                        *body = None;
+                    }
+                    return Ok(());
+                }
+                MetaReply::NeedsChunks => {
+                    drop(drained);
+                    self.spill(file)?;
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// On chunks; false when the file turns out to be with its inode.
+    fn allocate_chunks(&self, file: &File, mode: AllocateMode, offset: u64, end: u64) -> Result<bool, Errno> {
+        let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
+        let Data::Chunks(layout) = &state.data else { return Ok(false) };
+        let (layout, size) = (layout.clone(), state.size);
+        drop(state);
+        let mut blocks_delta = 0;
+        let outcome = (|| {
+            if mode.zeroes() {
+                // Beyond the end nothing is stored that could be anything but zeros.
+                let last = end.min(size);
+                blocks_delta += self.punch_range(file, &layout, offset, last)?;
+            }
+            if mode.reserves() {
+                blocks_delta += self.allocate_range(file, &layout, offset, end)?;
+            }
+            Ok(())
+        })();
+        let now = self.env.clock.now();
+        let mut state = file.state.lock();
+        state.is_dirty = true;
+        state.unreported.blocks_delta += blocks_delta;
+        if outcome.is_ok() {
+            if mode.extends() {
+                state.size = state.size.max(end);
+            }
+            state.unreported.mtime = Some(now);
+        }
+        drop(state);
+        drop(in_flight);
+        outcome.map(|()| true)
+    }
+
+    fn punch_range(&self, file: &File, layout: &FileLayout, offset: u64, end: u64) -> Result<i64, Errno> {
+        let mut blocks_delta = 0;
+        for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
+            let (chunk, target) = self.locate(file.inode, layout, index)?;
+            let chunk_bytes = layout.chunk_bytes;
+            let request = StorageRequest::Punch { target, chunk, chunk_bytes, offset: within, len };
+            blocks_delta += self.written(&request)?;
+        }
+        Ok(blocks_delta)
+    }
+
+    fn allocate_range(&self, file: &File, layout: &FileLayout, offset: u64, end: u64) -> Result<i64, Errno> {
+        let mut blocks_delta = 0;
+        for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
+            let (chunk, target) = self.locate(file.inode, layout, index)?;
+            let chunk_bytes = layout.chunk_bytes;
+            let request = StorageRequest::Allocate { target, chunk, chunk_bytes, offset: within, len };
+            blocks_delta += self.written(&request)?;
+        }
+        Ok(blocks_delta)
+    }
+
+    fn written(&self, request: &StorageRequest) -> Result<i64, Errno> {
+        match self.storage.call(request, Payload::None)? {
+            StorageReply::Written(written) => Ok(written.blocks_delta),
+            other => Err(unexpected_storage(&other)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Calls to the storage services about chunks of one file.
+
+use crate::client::Client;
+use ashlar_rpc::Payload;
+use ashlar_types::codec::crc32c;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, TargetId};
+
+/// Bytes under one checksum.
+const BLOCK_BYTES: usize = 4096;
+
+/// The checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
+pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
+    let skip = (BLOCK_BYTES - offset as usize % BLOCK_BYTES) % BLOCK_BYTES;
+    let whole = data.get(skip..).unwrap_or_default();
+    whole.chunks_exact(BLOCK_BYTES).map(|block| crc32c(0, block)).collect()
+}
+
+impl Client {
+    /// The chunk `index` of a file, and the target that takes writes to it.
+    pub(crate) fn locate(&self, inode: InodeId, layout: &FileLayout, index: u64) -> Result<(ChunkId, TargetId), Errno> {
+        let chain = layout.chain(index);
+        let map = self.map.read().clone();
+        let target = map.chain(chain).and_then(|chain| chain.targets.first().copied()).ok_or(Errno::EIO)?;
+        Ok((ChunkId { inode, generation: layout.generation, index }, target))
+    }
+
+    /// Writes `data` at `offset` of the file, chunk by chunk; tells the change of allocated 512-byte units.
+    ///
+    /// # Errors
+    /// What the storage service answers; parts before the failing one are written.
+    pub(crate) fn write_chunks(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<i64, Errno> {
+        let (mut at, mut blocks_delta) = (0, 0);
+        for (index, within, len) in layout.pieces(offset, data.len() as u64) {
+            let piece = &data[at..at + len as usize];
+            let (chunk, target) = self.locate(inode, layout, index)?;
+            let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
+            let request =
+                StorageRequest::Write { target, chunk, chunk_bytes: layout.chunk_bytes, offset: within, sums };
+            match self.storage.call(&request, Payload::Write(piece))? {
+                StorageReply::Written(written) => blocks_delta += written.blocks_delta,
+                other => return Err(unexpected(&other)),
+            }
+            at += len as usize;
+        }
+        Ok(blocks_delta)
+    }
+
+    /// Fills `out` from `offset` of the file; holes read as zeros. The caller has cut the range to the file's size.
+    ///
+    /// # Errors
+    /// What the storage service answers; `EIO` when checksums do not match.
+    pub(crate) fn read_chunks(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), Errno> {
+        let mut rest = out;
+        for (index, within, len) in layout.pieces(offset, rest.len() as u64) {
+            let (piece, behind) = rest.split_at_mut(len as usize);
+            rest = behind;
+            let (chunk, target) = self.locate(inode, layout, index)?;
+            let request = StorageRequest::Read {
+                target,
+                chunk,
+                chunk_bytes: layout.chunk_bytes,
+                offset: within,
+                len,
+                want_sums: self.checks_payload,
+            };
+            match self.storage.call(&request, Payload::Read(piece))? {
+                StorageReply::Read { sums } if !self.checks_payload || sums == block_sums(within, piece) => {}
+                StorageReply::Read { .. } => {
+                    tracing::error!(%chunk, %target, "content changed on the way from the target");
+                    return Err(Errno::EIO);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything a target has acknowledged durable.
+    pub(crate) fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
+        match self.storage.call(&StorageRequest::Sync { target }, Payload::None)? {
+            StorageReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// An answer of the wrong kind.
+pub(crate) fn unexpected(reply: &StorageReply) -> Errno {
+    tracing::error!(?reply, "storage service gave an answer of the wrong kind");
+    Errno::EPROTO
+}

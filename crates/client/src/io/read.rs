@@ -1,0 +1,76 @@
+//! `read`.
+
+use crate::call::Who;
+use crate::client::Client;
+use crate::file::{Data, Handle, store_time};
+use ashlar_types::message::{LeaseSet, MetaRequest};
+use ashlar_types::{Errno, Timespec};
+
+/// `relatime`: an access time at least this old is renewed even if the content has not changed since, seconds.
+const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+impl Client {
+    /// Reads at `offset` into `out`; tells how many bytes there were, fewer than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// `EBADF` when not open for reading; `EIO` for damage.
+    pub fn read(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        let file = &handle.file;
+        let (in_flight, state) = self.begin(file, LeaseSet::READ)?;
+        let available = usize::try_from(state.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = out.len().min(available);
+        if len == 0 {
+            return Ok(0);
+        }
+        let out = &mut out[..len];
+        match &state.data {
+            Data::Inline(Some(body)) => {
+                // The body may be shorter than the file: a file extended by truncate ends in a hole.
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(body.len());
+                let end = start.saturating_add(len).min(body.len());
+                let (stored, hole) = out.split_at_mut(end - start);
+                stored.copy_from_slice(&body[start..end]);
+                hole.fill(0);
+            }
+            Data::Inline(None) => {
+                drop(state);
+                self.read_inline(handle, offset, out)?;
+            }
+            Data::Chunks(layout) => {
+                let layout = layout.clone();
+                drop(state);
+                self.read_chunks(file.inode, &layout, offset, out)?;
+            }
+        }
+        drop(in_flight);
+        Ok(len)
+    }
+
+    fn read_inline(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < out.len() {
+            // LIMIT: one reply carries at most 256 KiB; an inline file is no longer than that, but its hole may be.
+            let want = (out.len() - done).min(256 << 10);
+            let request =
+                MetaRequest::ReadInline { inode: handle.file.inode, offset: offset + done as u64, len: want as u32 };
+            let bytes = self.call_bytes(&Who::system(), request)?;
+            let piece = &mut out[done..done + want];
+            let stored = bytes.len().min(want);
+            piece[..stored].copy_from_slice(&bytes[..stored]);
+            piece[stored..].fill(0);
+            done += want;
+        }
+        Ok(())
+    }
+
+    /// Notes that `handle` was read, as `relatime` does: reported at close if the old time is older than the last change, or a day.
+    pub fn note_read(&self, handle: &Handle, attr_times: Option<(Timespec, Timespec, Timespec)>) {
+        let now = self.env.clock.now();
+        let is_due = attr_times.is_none_or(|(atime, mtime, ctime)| {
+            atime <= mtime || atime <= ctime || now.seconds_since(atime) >= RELATIME_SECONDS
+        });
+        if is_due && !handle.flags.no_atime {
+            store_time(&handle.read_at_nanos, now);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `write`.
+
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::file::{Data, File, Handle};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
+use ashlar_types::{Durability, Errno};
+
+/// How a write came about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// Set-id bits must be cleared (the kernel knows that the writer is not privileged).
+    pub kill_set_id: bool,
+    /// It is the kernel writing back pages of a mapping, not a call of a program: it goes where the page is.
+    pub is_writeback: bool,
+}
+
+/// Largest file size, bytes (`s_maxbytes` of 64-bit file systems).
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+impl Client {
+    /// Writes all of `data` at `offset` (or at the end for `O_APPEND`); tells how many bytes were taken: all.
+    ///
+    /// # Errors
+    /// `EFBIG`, `ENOSPC`, `EDQUOT`, `EIO`.
+    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Errno> {
+        let file = &handle.file;
+        let append = handle.flags.append && !flags.is_writeback;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Errno::EFBIG);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
+        for _ in 0..8 {
+            let is_inline = matches!(file.state.lock().data, Data::Inline(_));
+            let is_done = if is_inline {
+                self.write_inline(file, offset, data, append, flags.kill_set_id)?
+            } else {
+                self.write_to_chunks(file, offset, data, append, flags)?
+            };
+            if is_done {
+                if handle.flags.sync || file.state.lock().durability == Durability::Sync {
+                    self.fsync(handle)?;
+                }
+                return Ok(data.len());
+            }
+            if is_inline {
+                self.spill(file)?;
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Writes with the inode; false when the file has (or must get) chunks.
+    fn write_inline(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+        kill_set_id: bool,
+    ) -> Result<bool, Errno> {
+        // Counted as under way, so that the answer is taken over before a recall of READ is acknowledged.
+        let in_flight = {
+            let mut state = file.state.lock();
+            while state.is_draining {
+                file.wait(&mut state)?;
+            }
+            file.begin(&mut state)
+        };
+        let request = MetaRequest::WriteInline { inode: file.inode, offset, data, append, kill_set_id };
+        let reply = self.call(&Who::system(), request)?;
+        let is_written = match reply {
+            MetaReply::WrittenInline { attr, .. } => {
+                let mut state = file.state.lock();
+                if let Data::Inline(body) = &mut state.data {
+                    *body = None;
+                    state.size = state.size.max(attr.size);
+                }
+                true
+            }
+            MetaReply::NeedsChunks => false,
+            other => return Err(unexpected(&other)),
+        };
+        drop(in_flight);
+        Ok(is_written)
+    }
+
+    /// Writes to chunks under WRITE; false when the file turns out to be with its inode.
+    fn write_to_chunks(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+        flags: WriteFlags,
+    ) -> Result<bool, Errno> {
+        if flags.kill_set_id {
+            let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
+            self.call(&Who::system(), MetaRequest::Setattr { inode: file.inode, changes })?;
+        }
+        let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
+        let Data::Chunks(layout) = &state.data else { return Ok(false) };
+        let layout = layout.clone();
+        let at = if append { state.size } else { offset };
+        let end = at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        if append {
+            // The place is taken before the bytes are there, so that appends of other threads go behind it.
+            state.size = end;
+            state.is_dirty = true;
+        }
+        drop(state);
+        let written = self.write_chunks(file.inode, &layout, at, data);
+        let now = self.env.clock.now();
+        let mut state = file.state.lock();
+        state.is_dirty = true;
+        state.unreported.mtime = Some(now);
+        if let Ok(blocks_delta) = written {
+            state.size = state.size.max(end);
+            state.unreported.blocks_delta += blocks_delta;
+        }
+        drop(state);
+        drop(in_flight);
+        written.map(|_| true)
+    }
+}

@@ -1,0 +1,266 @@
+//! Verbs on names: lookup, create, link, rename, remove, open and close.
+
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::file::{Data, FileState, Handle, OpenFlags, Unreported, load_time};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
+use ashlar_types::{Attr, Errno, InodeId, Name};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An inode and for how long what was told may be cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its attributes.
+    pub attr: Attr,
+    /// How long the kernel may keep the attributes.
+    pub attr_valid: Duration,
+    /// How long the kernel may keep the name.
+    pub entry_valid: Duration,
+}
+
+/// A file that was opened, perhaps made.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The file.
+    pub found: Found,
+    /// The open file.
+    pub handle: Arc<Handle>,
+    /// Whether pages the kernel still has from before are good.
+    pub keep_cache: bool,
+    /// Whether the file did not exist before.
+    pub created: bool,
+}
+
+impl Client {
+    fn valid(&self, leases: LeaseSet, lease: LeaseSet) -> Duration {
+        if leases.has(lease) { self.lease_term } else { Duration::ZERO }
+    }
+
+    pub(crate) fn found(&self, reply: MetaReply) -> Result<Found, Errno> {
+        match reply {
+            MetaReply::Attr { attr, leases } => Ok(self.found_attr(attr, leases)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn found_attr(&self, attr: Attr, leases: LeaseSet) -> Found {
+        Found {
+            attr: self.overlay(attr),
+            attr_valid: self.valid(leases, LeaseSet::ATTR),
+            entry_valid: self.valid(leases, LeaseSet::ENTRIES),
+        }
+    }
+
+    /// `lookup`: one step of path resolution; `Err` side of the inner result tells for how long the absence may be cached.
+    ///
+    /// # Errors
+    /// As the verb; `ENOENT` is told by the inner result.
+    pub fn lookup(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<Result<Found, Duration>, Errno> {
+        match self.call(who, MetaRequest::Lookup { parent, name })? {
+            MetaReply::NoEntry { leases } => Ok(Err(self.valid(leases, LeaseSet::ENTRIES))),
+            reply => Ok(Ok(self.found(reply)?)),
+        }
+    }
+
+    /// `mkdir`.
+    ///
+    /// # Errors
+    /// As `mkdir(2)`.
+    pub fn mkdir(&self, who: &Who, parent: InodeId, name: Name<'_>, mode: u32, umask: u32) -> Result<Found, Errno> {
+        let reply = self.call(who, MetaRequest::Mkdir { parent, name, mode, umask })?;
+        self.found(reply)
+    }
+
+    /// `mknod`.
+    ///
+    /// # Errors
+    /// As `mknod(2)`.
+    pub fn mknod(
+        &self,
+        who: &Who,
+        (parent, name): (InodeId, Name<'_>),
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Result<Found, Errno> {
+        let reply = self.call(who, MetaRequest::Mknod { parent, name, mode, umask, rdev })?;
+        self.found(reply)
+    }
+
+    /// `symlink`.
+    ///
+    /// # Errors
+    /// As `symlink(2)`.
+    pub fn symlink(&self, who: &Who, parent: InodeId, name: Name<'_>, target: &[u8]) -> Result<Found, Errno> {
+        let reply = self.call(who, MetaRequest::Symlink { parent, name, target })?;
+        self.found(reply)
+    }
+
+    /// `link`.
+    ///
+    /// # Errors
+    /// As `link(2)`.
+    pub fn link(&self, who: &Who, inode: InodeId, parent: InodeId, name: Name<'_>) -> Result<Found, Errno> {
+        let reply = self.call(who, MetaRequest::Link { inode, parent, name })?;
+        self.found(reply)
+    }
+
+    /// `unlink`.
+    ///
+    /// # Errors
+    /// As `unlink(2)`.
+    pub fn unlink(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::Unlink { parent, name })
+    }
+
+    /// `rmdir`.
+    ///
+    /// # Errors
+    /// As `rmdir(2)`.
+    pub fn rmdir(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::Rmdir { parent, name })
+    }
+
+    /// `renameat2`.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    pub fn rename(
+        &self,
+        who: &Who,
+        (from_parent, from_name): (InodeId, Name<'_>),
+        (to_parent, to_name): (InodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags })
+    }
+
+    /// `open` with `O_CREAT`: makes the file or finds it, and opens it.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn create(
+        &self,
+        who: &Who,
+        (parent, name): (InodeId, Name<'_>),
+        (mode, umask): (u32, u32),
+        exclusive: bool,
+        flags: OpenFlags,
+    ) -> Result<Opened, Errno> {
+        let OpenFlags { read, write, truncate, .. } = flags;
+        let request = MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate };
+        let reply = self.call(who, request)?;
+        self.opened(reply, flags)
+    }
+
+    /// `open` with `O_TMPFILE`: makes a file without a name and opens it.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn tmpfile(
+        &self,
+        who: &Who,
+        parent: InodeId,
+        (mode, umask): (u32, u32),
+        flags: OpenFlags,
+    ) -> Result<Opened, Errno> {
+        let reply = self.call(who, MetaRequest::Tmpfile { parent, mode, umask })?;
+        self.opened(reply, flags)
+    }
+
+    /// `open` of an existing file.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open(&self, who: &Who, inode: InodeId, flags: OpenFlags) -> Result<Opened, Errno> {
+        if flags.truncate
+            && let Some(file) = self.open_file(inode)
+        {
+            // What this client has not reported about the old content must not arrive after the truncation.
+            let _drained = file.drain()?;
+            self.report(&file, true)?;
+        }
+        let request = MetaRequest::Open {
+            inode,
+            read: flags.read || flags.exec,
+            write: flags.write,
+            truncate: flags.truncate,
+        };
+        let reply = self.call(who, request)?;
+        self.opened(reply, flags)
+    }
+
+    fn opened(&self, reply: MetaReply, flags: OpenFlags) -> Result<Opened, Errno> {
+        let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
+        let OpenReply { attr, data, leases, is_shared, kept_read, durability } = open;
+        let granted = leases.and(LeaseSet::READ.with(LeaseSet::WRITE));
+        let (size, fresh_data) = (attr.size, Data::from(data));
+        let update_data = fresh_data.clone();
+        let fresh = || FileState {
+            leases: granted,
+            data: fresh_data,
+            size,
+            unreported: Unreported::default(),
+            is_dirty: false,
+            in_flight: 0,
+            begun: 0,
+            is_draining: false,
+            handles: 0,
+            durability,
+            lock_owners: Vec::new(),
+        };
+        let update = |state: &mut FileState| {
+            // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
+            if flags.truncate || (state.leases == LeaseSet::NONE && granted != LeaseSet::NONE) {
+                state.data = update_data;
+                state.size = size;
+            }
+            state.leases = state.leases.with(granted);
+        };
+        let file = self.files.open(attr.inode, fresh, update);
+        let handle = Arc::new(Handle::new(file, flags, is_shared));
+        Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache: kept_read, created })
+    }
+
+    /// `close` of one descriptor: reports what is known here, so that it is seen by whoever opens next.
+    ///
+    /// # Errors
+    /// The first error of reporting.
+    pub fn flush(&self, handle: &Handle) -> Result<(), Errno> {
+        self.note_access_time(handle);
+        self.report(&handle.file, false)
+    }
+
+    /// The last `close` of an open file description.
+    pub fn release(&self, handle: &Handle) {
+        self.note_access_time(handle);
+        let is_last = self.files.close(&handle.file);
+        if is_last && let Err(errno) = self.report(&handle.file, true) {
+            tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
+        }
+        let inode = handle.file.inode;
+        if let Err(errno) = self.call_done(&Who::system(), MetaRequest::Release { inode, count: 1 }) {
+            tracing::warn!(%errno, %inode, "could not report a close");
+        }
+    }
+
+    fn note_access_time(&self, handle: &Handle) {
+        if let Some(time) = load_time(&handle.read_at_nanos) {
+            handle.read_at_nanos.store(0, std::sync::atomic::Ordering::Relaxed);
+            let mut state = handle.file.state.lock();
+            state.unreported.atime = Some(time);
+            state.is_dirty = true;
+        }
+    }
+
+    /// The kernel has forgotten inodes: their attributes need no lease any more.
+    pub fn forget(&self, inodes: Vec<InodeId>) {
+        let closed: Vec<InodeId> = inodes.into_iter().filter(|&inode| self.open_file(inode).is_none()).collect();
+        if !closed.is_empty()
+            && let Err(errno) = self.call_done(&Who::system(), MetaRequest::Forget { inodes: closed })
+        {
+            tracing::warn!(%errno, "could not give leases back");
+        }
+    }
+}

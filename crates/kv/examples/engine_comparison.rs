@@ -1,0 +1,2 @@
+//! Placeholder until the comparison is written.
+fn main() {}
