@@ -1,0 +1,122 @@
+//! The identity of a file system and its secrets.
+
+use crate::ManagerError;
+use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_types::ClusterId;
+use ashlar_types::codec::{self, crc32c};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+const SECRETS_FILE: &str = "secrets";
+const MAGIC: &[u8; 8] = b"ASHLSEC1";
+
+/// What the services need to know of who they are.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The file system.
+    pub cluster: ClusterId,
+    /// Key of the directory name hash.
+    pub name_hash_key: [u8; 16],
+}
+
+/// What must not leave the manager's directory. File `secrets`: magic `ASHLSEC1`, CRC-32C u32 little-endian of the rest, encoding.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secrets {
+    /// The file system.
+    pub cluster: ClusterId,
+    /// Key of the directory name hash.
+    pub name_hash_key: [u8; 16],
+    /// Certificate of the built-in authority, PEM.
+    pub ca_certificate_pem: String,
+    /// Private key of the built-in authority, PEM.
+    pub ca_key_pem: String,
+}
+
+impl Secrets {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { cluster: self.cluster, name_hash_key: self.name_hash_key }
+    }
+}
+
+// No secret in a log: neither type prints more than which file system it is of.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.cluster)
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.cluster)
+    }
+}
+
+/// Draws a new identity with its certificate authority (ECDSA P-256).
+pub(crate) fn draw(env: &Env) -> Result<(Identity, Secrets), ManagerError> {
+    let (mut cluster, mut name_hash_key) = ([0; 16], [0; 16]);
+    env.entropy.fill(&mut cluster);
+    env.entropy.fill(&mut name_hash_key);
+    let cluster = ClusterId(cluster);
+    let invalid = |error: rcgen::Error| ManagerError::Invalid(format!("cannot make a certificate authority: {error}"));
+    let key = rcgen::KeyPair::generate().map_err(invalid)?;
+    let mut params = rcgen::CertificateParams::new(Vec::new()).map_err(invalid)?;
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("Ashlar {cluster}"));
+    let certificate = params.self_signed(&key).map_err(invalid)?;
+    let secrets = Secrets {
+        cluster,
+        name_hash_key,
+        ca_certificate_pem: certificate.pem(),
+        ca_key_pem: key.serialize_pem(),
+    };
+    Ok((secrets.identity(), secrets))
+}
+
+fn path(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+/// Stores secrets durably; files of the state are readable by their owner only.
+pub(crate) fn store_secrets(disk: &Arc<dyn Disk>, directory: &str, secrets: &Secrets) -> Result<(), ManagerError> {
+    let target = path(directory, SECRETS_FILE);
+    let body = codec::encode(secrets);
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&crc32c(0, &body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    let store = || {
+        let new = path(directory, "secrets.new");
+        let file = disk.open(&new, OpenMode::CreateOrOpen)?;
+        file.set_len(0)?;
+        file.write_at(0, &bytes)?;
+        file.sync_data()?;
+        disk.rename(&new, &target)?;
+        disk.sync_dir(directory)
+    };
+    store().map_err(|source| ManagerError::Io { what: format!("storing {}", disk.describe(&target)), source })
+}
+
+/// Loads what [`store_secrets`] stored.
+pub(crate) fn load_secrets(disk: &Arc<dyn Disk>, directory: &str) -> Result<Secrets, ManagerError> {
+    let target = path(directory, SECRETS_FILE);
+    let load = || {
+        let file = disk.open(&target, OpenMode::Read)?;
+        // LIMIT: keys and one certificate take about 2 KiB.
+        let mut bytes = vec![0; file.len()?.min(64 << 10) as usize];
+        let got = file.read_at(0, &mut bytes)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    };
+    let bytes: Vec<u8> = load().map_err(|source: std::io::Error| ManagerError::Io {
+        what: format!("reading {} (restore it with `ashlar restore`)", disk.describe(&target)),
+        source,
+    })?;
+    let damaged =
+        || ManagerError::Invalid(format!("{} is damaged; restore it with `ashlar restore`", disk.describe(&target)));
+    let (head, body) = bytes.split_at_checked(12).ok_or_else(damaged)?;
+    if &head[..8] != MAGIC || head[8..] != crc32c(0, body).to_le_bytes() {
+        return Err(damaged());
+    }
+    codec::decode(body, "secrets").map_err(|_| damaged())
+}

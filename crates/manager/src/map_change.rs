@@ -1,0 +1,73 @@
+//! Changes of the cluster map, as pure functions from one map to the next.
+
+use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
+use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, NodeId, PoolId, ShardId, TargetId};
+use smallvec::smallvec;
+
+/// A target directory that was found at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundTarget {
+    /// Its uuid: from its header, or freshly drawn for a new one.
+    pub uuid: [u8; 16],
+    /// Where it is.
+    pub path: String,
+}
+
+/// The map of a new file system.
+pub(crate) fn first_map(cluster: ClusterId, node: NodeId) -> ClusterMap {
+    ClusterMap {
+        cluster,
+        epoch: Epoch(1),
+        pools: vec![Pool { id: PoolId(0), name: "default".to_owned() }],
+        targets: Vec::new(),
+        chains: Vec::new(),
+        shards: (0..ShardId::COUNT_DEFAULT).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
+    }
+}
+
+/// `map` with exactly the `found` targets online; unchanged (epoch too) if it says so already.
+pub(crate) fn with_targets(map: &ClusterMap, found: &[FoundTarget], node: NodeId) -> ClusterMap {
+    let mut next = map.clone();
+    for target in &mut next.targets {
+        match found.iter().find(|found| found.uuid == target.uuid) {
+            Some(found) => (target.state, target.path) = (TargetState::Online, found.path.clone()),
+            None => target.state = TargetState::Offline,
+        }
+    }
+    for new in found.iter().filter(|found| map.targets.iter().all(|known| known.uuid != found.uuid)) {
+        let id = TargetId(next.targets.iter().map(|target| target.id.0 + 1).max().unwrap_or(1));
+        let (pool, state, path) = (PoolId(0), TargetState::Online, new.path.clone());
+        next.targets.push(Target { id, uuid: new.uuid, node, pool, state, path });
+        let first = next.chains.len() as u32;
+        let chains = (first..first + ClusterMap::CHAINS_PER_TARGET)
+            .map(|chain| Chain { id: ChainId(chain), pool, targets: smallvec![id] });
+        next.chains.extend(chains);
+    }
+    if next != *map {
+        next.epoch = Epoch(map.epoch.0 + 1);
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(n: u8) -> FoundTarget {
+        FoundTarget { uuid: [n; 16], path: format!("/data{n}") }
+    }
+
+    #[test]
+    fn a_target_keeps_its_id_and_chains_wherever_it_is_found() {
+        let empty = first_map(ClusterId([9; 16]), NodeId(1));
+        let two = with_targets(&empty, &[found(1), found(2)], NodeId(1));
+        assert_eq!((two.targets.len(), two.chains.len(), two.epoch), (2, 200, Epoch(2)));
+        assert_eq!(with_targets(&two, &[found(2), found(1)], NodeId(1)), two, "another order changes nothing");
+        let missing = with_targets(&two, &[found(2)], NodeId(1));
+        assert_eq!(missing.targets[0].state, TargetState::Offline);
+        assert_eq!(missing.chains_of(PoolId(0)).count(), 100);
+        let third = with_targets(&missing, &[found(1), found(2), found(3)], NodeId(1));
+        assert_eq!(third.targets[2].id, TargetId(3));
+        assert!(third.chains[..200] == two.chains[..]);
+    }
+}
