@@ -12,10 +12,16 @@
 //! - Accounting changes with the inode it accounts for, in the same transaction ([`Txn::finish`] does it for every verb).
 //! - A directory's entries, its inode and the inodes of files created in it are in one shard.
 
+pub mod acl;
+mod body;
+pub mod bootstrap;
 pub mod context;
 pub mod error;
 pub mod key;
+pub mod lease;
 pub mod record;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod txn;
 pub mod verb;
 

@@ -37,9 +37,19 @@ pub type Revealed = SmallVec<[InodeId; 4]>;
 
 struct Slot {
     id: InodeId,
+    /// The record as it was; filled when it is first changed.
     original: Option<Inode>,
     current: Option<Inode>,
     is_dirty: bool,
+}
+
+impl Slot {
+    fn make_dirty(&mut self) {
+        if !self.is_dirty {
+            self.original.clone_from(&self.current);
+            self.is_dirty = true;
+        }
+    }
 }
 
 /// See the module.
@@ -71,7 +81,11 @@ impl<'a> Txn<'a> {
     ///
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer or the value does not decode.
-    pub fn get_record<T: DeserializeOwned>(&self, key: &[u8], what: &'static str) -> Result<Option<T>, NsError> {
+    pub fn get_record<T: DeserializeOwned>(
+        &self,
+        key: &[u8],
+        what: &'static str,
+    ) -> Result<Option<T>, NsError> {
         match self.get(key)? {
             Some(bytes) => Ok(Some(codec::decode(&bytes, what)?)),
             None => Ok(None),
@@ -103,10 +117,8 @@ impl<'a> Txn<'a> {
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), NsError> {
-        let mut own = self.writes.range::<[u8], _>((
-            std::ops::Bound::Included(from),
-            std::ops::Bound::Excluded(to),
-        ));
+        let mut own =
+            self.writes.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)));
         let mut next_own = own.next();
         let mut is_over = false;
         self.base.scan(from, to, &mut |key, value| {
@@ -146,7 +158,7 @@ impl<'a> Txn<'a> {
                     Some(bytes) => Some(codec::decode(&bytes, "inode record")?),
                     None => None,
                 };
-                self.inodes.push(Slot { id, original: record.clone(), current: record, is_dirty: false });
+                self.inodes.push(Slot { id, original: None, current: record, is_dirty: false });
                 self.inodes.len() - 1
             }
         };
@@ -169,13 +181,27 @@ impl<'a> Txn<'a> {
         self.slot(id)?.current.as_ref().ok_or(NsError::Errno(Errno::ESTALE))
     }
 
+    /// A copy of the record of `id` that the transaction does not keep: for calls that pass over many inodes.
+    ///
+    /// # Errors
+    /// [`NsError::Kv`] when the store cannot answer.
+    pub fn peek_inode(&self, id: InodeId) -> Result<Option<Inode>, NsError> {
+        if let Some(slot) = self.inodes.iter().find(|slot| slot.id == id) {
+            return Ok(slot.current.clone());
+        }
+        match self.base.get(&key::inode(id))? {
+            Some(bytes) => Ok(Some(codec::decode(&bytes, "inode record")?)),
+            None => Ok(None),
+        }
+    }
+
     /// The record of `id`, to be changed.
     ///
     /// # Errors
     /// `ESTALE` when there is none.
     pub fn inode_mut(&mut self, id: InodeId) -> Result<&mut Inode, NsError> {
         let slot = self.slot(id)?;
-        slot.is_dirty = true;
+        slot.make_dirty();
         slot.current.as_mut().ok_or(NsError::Errno(Errno::ESTALE))
     }
 
@@ -196,8 +222,8 @@ impl<'a> Txn<'a> {
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn remove_inode(&mut self, id: InodeId) -> Result<(), NsError> {
         let slot = self.slot(id)?;
+        slot.make_dirty();
         slot.current = None;
-        slot.is_dirty = true;
         Ok(())
     }
 

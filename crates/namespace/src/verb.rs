@@ -1,7 +1,74 @@
 //! The verbs, one per file, spelled as POSIX spells them. This file holds only the list.
 
+mod access;
+mod allocate_inline;
+mod begin_write;
+mod collected;
+mod commit_write;
+mod create;
 mod entry;
+mod forget_inode;
+mod getattr;
+mod layout_set;
+mod layout_show;
+mod link;
 mod lookup;
+mod mkdir;
+mod mknod;
+mod new_inode;
+mod open;
 mod permission;
+mod privilege;
+mod propose_layout;
+mod read_inline;
+mod readdir;
+mod readlink;
+mod reap_session;
+mod release;
+mod rename;
+mod resize;
+mod rmdir;
+mod set_layout;
+mod setattr;
+mod statfs;
+mod symlink;
+mod tmpfile;
+mod unlink;
+mod withdraw_layout;
+mod write_inline;
+mod xattr;
 
+pub use access::access;
+pub use allocate_inline::{AllocateArgs, allocate_inline};
+pub use begin_write::{BeginWriteReply, begin_write};
+pub use collected::{Collected, collected};
+pub use commit_write::{CommitWrite, commit_write};
+pub use create::{CreateArgs, CreateReply, create};
+pub use getattr::{GetattrReply, getattr};
+pub use layout_set::layout_set;
+pub use layout_show::{LayoutReply, layout_show};
+pub use link::{LinkReply, link};
 pub use lookup::{LookupReply, lookup};
+pub use mkdir::{MkdirReply, mkdir};
+pub use mknod::{MknodArgs, MknodReply, mknod};
+pub use open::{OPEN_BODY_BYTES_MAX, OpenArgs, OpenReply, open};
+pub use propose_layout::propose_layout;
+pub use read_inline::{READ_INLINE_BYTES_MAX, ReadInlineReply, read_inline};
+pub use readdir::{COOKIE_DOT, COOKIE_DOT_DOT, DirEntry, Emit, readdir};
+pub use readlink::{ReadlinkReply, readlink};
+pub use reap_session::{ReapArgs, ReapReply, reap_session};
+pub use release::release;
+pub use rename::{RenameReply, rename};
+pub use rmdir::{RmdirReply, rmdir};
+pub use set_layout::set_layout;
+pub use setattr::{SetattrReply, setattr};
+pub use statfs::statfs;
+pub use symlink::{SymlinkReply, symlink};
+pub use tmpfile::{TmpfileReply, tmpfile};
+pub use unlink::{UnlinkReply, unlink};
+pub use withdraw_layout::withdraw_layout;
+pub use write_inline::{WriteArgs, WriteReply, write_inline};
+pub use xattr::{
+    SetxattrArgs, SetxattrMode, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX, getxattr, listxattr, removexattr,
+    setxattr,
+};

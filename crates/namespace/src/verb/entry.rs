@@ -3,56 +3,91 @@
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{COLLISIONS_MAX, NameHash};
-use crate::record::BucketEntry;
+use crate::record::{Bucket, BucketEntry, Inode};
 use crate::txn::Txn;
-use ashlar_types::{Errno, FileType, InodeId, Name};
+use ashlar_types::{Errno, FileType, InodeId, Name, Timespec};
 use smallvec::SmallVec;
 
-/// The entry `name` of `directory`, if there is one.
-pub(crate) fn find(
+/// A name in a directory, looked up: with an entry or without. It is a copy of what the store had; after a change of another entry of
+/// the same directory in the same transaction it must be looked up again.
+pub(crate) struct Place<'n> {
+    directory: InodeId,
+    name: Name<'n>,
+    hash: NameHash,
+    bucket: Bucket,
+}
+
+/// Looks `name` up in `directory`.
+pub(crate) fn locate<'n>(
     txn: &Txn<'_>,
     context: &OpContext<'_>,
     directory: InodeId,
-    name: Name<'_>,
-) -> Result<Option<BucketEntry>, NsError> {
+    name: Name<'n>,
+) -> Result<Place<'n>, NsError> {
     let hash = NameHash::of(name, context.hash_key);
     let bucket = txn.bucket(directory, hash)?;
-    Ok(bucket.entries.into_iter().find(|entry| entry.name.as_slice() == name.as_bytes()))
+    Ok(Place { directory, name, hash, bucket })
 }
 
-/// Adds or replaces the entry `name` of `directory`. Counting entries and times is the caller's.
-pub(crate) fn set(
-    txn: &mut Txn<'_>,
-    context: &OpContext<'_>,
-    directory: InodeId,
-    name: Name<'_>,
-    (inode, file_type): (InodeId, FileType),
-) -> Result<(), NsError> {
-    let hash = NameHash::of(name, context.hash_key);
-    let mut bucket = txn.bucket(directory, hash)?;
-    if let Some(entry) = bucket.entries.iter_mut().find(|entry| entry.name.as_slice() == name.as_bytes()) {
-        (entry.inode, entry.file_type) = (inode, file_type);
-    } else {
-        let is_free = |number: &u8| bucket.entries.iter().all(|entry| entry.collision != *number);
-        let collision = (0..=COLLISIONS_MAX).find(is_free).ok_or(Errno::ENOSPC)?;
-        let name = SmallVec::from_slice(name.as_bytes());
-        bucket.entries.push(BucketEntry { collision, file_type, inode, name });
-        bucket.entries.sort_by_key(|entry| entry.collision);
+impl<'n> Place<'n> {
+    /// The entry, if there is one.
+    pub(crate) fn entry(&self) -> Option<&BucketEntry> {
+        self.bucket.entries.iter().find(|entry| entry.name.as_slice() == self.name.as_bytes())
     }
-    txn.put_bucket(directory, hash, &bucket, name);
-    Ok(())
+
+    /// The name.
+    pub(crate) fn name(&self) -> Name<'n> {
+        self.name
+    }
+
+    /// The directory.
+    pub(crate) fn directory(&self) -> InodeId {
+        self.directory
+    }
+
+    /// Adds or replaces the entry. A replaced entry keeps its readdir cookie. Counting entries and times is the caller's.
+    ///
+    /// # Errors
+    /// `ENOSPC` when more names than can be told apart share a hash.
+    pub(crate) fn set(
+        mut self,
+        txn: &mut Txn<'_>,
+        (inode, file_type): (InodeId, FileType),
+    ) -> Result<(), NsError> {
+        let entries = &mut self.bucket.entries;
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.name.as_slice() == self.name.as_bytes()) {
+            (entry.inode, entry.file_type) = (inode, file_type);
+        } else {
+            let is_free = |number: &u8| entries.iter().all(|entry| entry.collision != *number);
+            let collision = (0..=COLLISIONS_MAX).find(is_free).ok_or(Errno::ENOSPC)?;
+            let name = SmallVec::from_slice(self.name.as_bytes());
+            let position = entries.partition_point(|entry| entry.collision < collision);
+            entries.insert(position, BucketEntry { collision, file_type, inode, name });
+        }
+        txn.put_bucket(self.directory, self.hash, &self.bucket, self.name);
+        Ok(())
+    }
+
+    /// Removes the entry, which must be there. Counting entries and times is the caller's.
+    pub(crate) fn remove(mut self, txn: &mut Txn<'_>) {
+        self.bucket.entries.retain(|entry| entry.name.as_slice() != self.name.as_bytes());
+        txn.put_bucket(self.directory, self.hash, &self.bucket, self.name);
+    }
 }
 
-/// Removes the entry `name` of `directory`, which must be there.
-pub(crate) fn remove(
-    txn: &mut Txn<'_>,
-    context: &OpContext<'_>,
-    directory: InodeId,
-    name: Name<'_>,
+/// Stamps `directory`, one of whose entries changed, and counts: `entries` more entries and `subdirectories` more among them.
+///
+/// # Errors
+/// `EMLINK` when a directory's subdirectories no longer fit its link count, `EIO` when the counts in the store are wrong.
+pub(crate) fn count(
+    directory: &mut Inode,
+    now: Timespec,
+    entries: i64,
+    subdirectories: i32,
 ) -> Result<(), NsError> {
-    let hash = NameHash::of(name, context.hash_key);
-    let mut bucket = txn.bucket(directory, hash)?;
-    bucket.entries.retain(|entry| entry.name.as_slice() != name.as_bytes());
-    txn.put_bucket(directory, hash, &bucket, name);
+    // INVARIANT: size is the number of entries and nlink 2 + subdirectories; fsck repairs both.
+    directory.size = directory.size.checked_add_signed(entries).ok_or(Errno::EIO)?;
+    directory.nlink = directory.nlink.checked_add_signed(subdirectories).ok_or(Errno::EMLINK)?;
+    (directory.mtime, directory.ctime) = (now, now);
     Ok(())
 }

@@ -26,8 +26,9 @@ pub fn lookup(
     let directory = txn.inode(parent)?;
     directory.as_directory()?;
     permission::check(context, directory, permission::EXECUTE)?;
-    let entry = entry::find(txn, context, parent, name)?.ok_or(Errno::ENOENT)?;
-    let attr = txn.inode(entry.inode)?.attr(entry.inode);
-    txn.reveal(entry.inode);
+    let place = entry::locate(txn, context, parent, name)?;
+    let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    let attr = txn.inode(inode)?.attr(inode);
+    txn.reveal(inode);
     Ok(LookupReply { attr })
 }

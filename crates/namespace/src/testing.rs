@@ -1,0 +1,250 @@
+//! A namespace in memory for tests: a store, a clock that moves one second per call, placement in turn, and open files.
+//!
+//! For tests of this crate and, behind the feature `testing`, of others. Verbs run through [`World::run`] exactly as in the
+//! metadata service: on a snapshot, with their outcome applied when they succeed and dropped when they fail.
+
+use crate::bootstrap::{RootSettings, bootstrap};
+use crate::context::{OpContext, Placement};
+use crate::error::NsError;
+use crate::key;
+use crate::record::{Account, Inode};
+use crate::txn::{Txn, TxnOutcome};
+use ashlar_kv::{Key, KvError, Snapshot};
+use ashlar_types::{
+    ChainId, Credentials, Errno, InodeId, LayoutPolicy, Name, SessionId, ShardId, Timespec, codec,
+};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+/// Keys and values in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStore {
+    pairs: BTreeMap<Key, Bytes>,
+}
+
+impl MemoryStore {
+    /// Makes the changes of a finished transaction.
+    ///
+    /// # Panics
+    /// When a write set is not in ascending order, or holds a key of another shard: the caller's bug.
+    pub fn apply(&mut self, outcome: &TxnOutcome) {
+        for (shard, writes) in &outcome.writes {
+            assert!(writes.0.windows(2).all(|pair| pair[0].0 < pair[1].0), "write set out of order");
+            for (key, value) in &writes.0 {
+                assert_eq!(key[..2], shard.0.to_be_bytes(), "key of another shard");
+                match value {
+                    Some(value) => self.pairs.insert(key.clone(), value.clone()),
+                    None => self.pairs.remove(key),
+                };
+            }
+        }
+    }
+
+    /// All pairs, in key order.
+    pub fn pairs(&self) -> impl Iterator<Item = (&Key, &Bytes)> {
+        self.pairs.iter()
+    }
+
+    /// All pairs of `table`, in key order, over all shards.
+    pub fn table(&self, table: u8) -> impl Iterator<Item = (&Key, &Bytes)> {
+        self.pairs.iter().filter(move |(key, _)| key.get(2) == Some(&table))
+    }
+}
+
+impl Snapshot for MemoryStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        Ok(self.pairs.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        let range = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
+        for (key, value) in self.pairs.range::<[u8], _>(range) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shards in turn for directories; a fixed stripe for files.
+#[derive(Debug, Default)]
+pub struct PlacementInTurn {
+    /// Shards to use, 1 or more; 0 counts as 1.
+    pub shard_count: u16,
+    /// What `chains_for_file` answers.
+    pub chains: SmallVec<[ChainId; 4]>,
+    directories: Cell<u16>,
+}
+
+impl Placement for PlacementInTurn {
+    fn shard_for_directory(&self, _parent: InodeId) -> ShardId {
+        let next = self.directories.get().wrapping_add(1) % self.shard_count.max(1);
+        self.directories.set(next);
+        ShardId(next)
+    }
+
+    fn chains_for_file(&self, _policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
+        self.chains.clone()
+    }
+}
+
+/// See the module.
+pub struct World {
+    /// What is stored.
+    pub store: MemoryStore,
+    /// The time the latest call was stamped with; the next one gets a second more.
+    pub now: Timespec,
+    /// The session that calls.
+    pub session: SessionId,
+    /// Sessions that have an inode open. Tests keep it as a service would.
+    pub open: BTreeMap<InodeId, BTreeSet<SessionId>>,
+    /// Placement decisions.
+    pub placement: PlacementInTurn,
+    /// What the latest successful call changed.
+    pub outcome: TxnOutcome,
+}
+
+/// The hash key of the worlds.
+pub const HASH_KEY: [u8; 16] = *b"a key for tests.";
+
+/// Checks a name that a test gives.
+///
+/// # Panics
+/// When it is not a valid name.
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("tests give valid names")
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new()
+    }
+}
+
+impl World {
+    /// A file system with an empty root (mode 0755, owner root) over three shards.
+    ///
+    /// # Panics
+    /// When bootstrapping fails.
+    pub fn new() -> World {
+        let mut world = World {
+            store: MemoryStore::default(),
+            now: Timespec::new(1_000_000_000, 7),
+            session: SessionId(1),
+            open: BTreeMap::new(),
+            placement: PlacementInTurn { shard_count: 3, ..PlacementInTurn::default() },
+            outcome: TxnOutcome::default(),
+        };
+        let settings = RootSettings { mode: 0o755, ..RootSettings::default() };
+        let now = world.now;
+        world
+            .run(&Credentials::root(), |txn, _| bootstrap(txn, settings, now))
+            .expect("an empty store can be bootstrapped");
+        world
+    }
+
+    /// Runs a verb as `creds`, and makes its changes if it succeeds.
+    ///
+    /// # Errors
+    /// What the verb answers.
+    ///
+    /// # Panics
+    /// When the store is damaged (a verb failed without an errno of its own).
+    pub fn run<T>(
+        &mut self,
+        creds: &Credentials,
+        verb: impl FnOnce(&mut Txn<'_>, &OpContext<'_>) -> Result<T, NsError>,
+    ) -> Result<T, Errno> {
+        self.now = Timespec::new(self.now.secs + 1, self.now.nanos);
+        let open = &self.open;
+        let open_in = |inode: InodeId| {
+            open.get(&inode).map(|sessions| sessions.iter().copied().collect()).unwrap_or_default()
+        };
+        let context = OpContext {
+            now: self.now,
+            creds,
+            session: self.session,
+            hash_key: &HASH_KEY,
+            placement: &self.placement,
+            open_in: &open_in,
+        };
+        let mut txn = Txn::new(&self.store);
+        let reply = match verb(&mut txn, &context) {
+            Ok(reply) => reply,
+            Err(NsError::Errno(errno)) => return Err(errno),
+            Err(NsError::Kv(error)) => panic!("the store failed: {error}"),
+        };
+        self.outcome = txn.finish().expect("a memory store does not fail");
+        self.store.apply(&self.outcome);
+        Ok(reply)
+    }
+
+    /// Runs a verb as root.
+    ///
+    /// # Errors
+    /// What the verb answers.
+    pub fn as_root<T>(
+        &mut self,
+        verb: impl FnOnce(&mut Txn<'_>, &OpContext<'_>) -> Result<T, NsError>,
+    ) -> Result<T, Errno> {
+        self.run(&Credentials::root(), verb)
+    }
+
+    /// The record of `inode`, if there is one.
+    ///
+    /// # Panics
+    /// When it does not decode.
+    pub fn find_inode(&self, inode: InodeId) -> Option<Inode> {
+        let bytes = self.store.pairs.get(&key::inode(inode))?;
+        Some(codec::decode(bytes, "inode record").expect("inode records decode"))
+    }
+
+    /// The record of `inode`.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn inode(&self, inode: InodeId) -> Inode {
+        self.find_inode(inode).expect("the inode is there")
+    }
+
+    /// Changes the record of `inode` behind the verbs' back, with accounting.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn edit(&mut self, inode: InodeId, change: impl FnOnce(&mut Inode)) {
+        self.as_root(|txn, _| {
+            change(txn.inode_mut(inode)?);
+            Ok(())
+        })
+        .expect("the inode is there");
+    }
+
+    /// Notes that `session` holds `inode` open.
+    pub fn hold_open(&mut self, inode: InodeId, session: SessionId) {
+        self.open.entry(inode).or_default().insert(session);
+    }
+
+    /// The sum of all accounting counters.
+    ///
+    /// # Panics
+    /// When a counter does not decode.
+    pub fn accounted(&self) -> Account {
+        let mut sum = Account::default();
+        for (_, value) in self.store.table(b'A') {
+            let account: Account = codec::decode(value, "account").expect("accounts decode");
+            sum.inodes += account.inodes;
+            sum.bytes += account.bytes;
+            sum.blocks += account.blocks;
+        }
+        sum
+    }
+}

@@ -1,0 +1,235 @@
+//! `renameat2(2)`: moves or exchanges names, within a directory or between two.
+//!
+//! All decisions are made first, in [`plan`], in the order of Linux' `do_renameat2` and `vfs_rename`; then one of three changes is
+//! applied. Whether a directory would become its own ancestor is decided by walking from the target up to the root. That
+//! walk reads directories of other shards too, so the service holds the file system's rename lease around a call that moves a
+//! directory to another parent.
+
+use super::entry::{self, Place};
+use super::forget_inode;
+use super::permission::{self, Victim};
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::record::{Inode, Kind};
+use crate::txn::Txn;
+use ashlar_kv::KvError;
+use ashlar_types::message::RenameFlags;
+use ashlar_types::{Errno, InodeId, Name};
+
+/// Most directories on the way from a directory to the root that a rename looks at.
+// LIMIT: a path of PATH_MAX names 2048 levels; deeper trees can be made with relative paths, and moved as long as they are not deeper
+// than this.
+const DEPTH_MAX: usize = 1 << 14;
+
+/// What [`rename`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RenameReply {
+    /// What was moved.
+    pub moved: InodeId,
+    /// What had the target name before: it lost this name, or got the other one in an exchange.
+    pub replaced: Option<InodeId>,
+}
+
+/// One end of the call: a directory, a name in it, and what it stands for.
+struct End<'n> {
+    parent: Inode,
+    place: Place<'n>,
+    target: Option<(InodeId, Inode)>,
+}
+
+impl End<'_> {
+    fn parent_id(&self) -> InodeId {
+        self.place.directory()
+    }
+}
+
+/// Moves the entry `from_name` of `from_parent` to `to_name` of `to_parent`, replacing what is there as `flags` allow. Two names of the same
+/// inode are left as they are.
+///
+/// # Errors
+/// `ENOENT`, `ENOTDIR`, `EACCES` (also without write permission on a directory that changes its parent), `EPERM` by a sticky bit,
+/// `EEXIST` with [`RenameFlags::NoReplace`], `EINVAL` for a directory into itself or below, `ENOTEMPTY`, `EISDIR`, `ENOTDIR` for a
+/// target that cannot be replaced, `EXDEV` across filesets, `ELOOP` below 16384 directories, `EMLINK`, `ENOSPC`.
+pub fn rename(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    from_parent: InodeId,
+    from_name: Name<'_>,
+    to_parent: InodeId,
+    to_name: Name<'_>,
+    flags: RenameFlags,
+) -> Result<RenameReply, NsError> {
+    let from = look_up_end(txn, context, from_parent, from_name)?;
+    let to = look_up_end(txn, context, to_parent, to_name)?;
+    let Some((moved, _)) = from.target else { return Err(Errno::ENOENT.into()) };
+    let replaced = to.target.as_ref().map(|(id, _)| *id);
+    plan(txn, context, &from, &to, flags)?;
+    if replaced == Some(moved) {
+        return Ok(RenameReply { moved, replaced: None });
+    }
+    if flags == RenameFlags::Exchange {
+        exchange(txn, context, from, to)?;
+    } else {
+        replace(txn, context, from, to)?;
+    }
+    Ok(RenameReply { moved, replaced })
+}
+
+fn look_up_end<'n>(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    parent_id: InodeId,
+    name: Name<'n>,
+) -> Result<End<'n>, NsError> {
+    let parent = txn.inode(parent_id)?.clone();
+    parent.as_directory()?;
+    permission::check(context, &parent, permission::EXECUTE)?;
+    let place = entry::locate(txn, context, parent_id, name)?;
+    let target = match place.entry().map(|entry| entry.inode) {
+        Some(id) => Some((id, txn.inode(id)?.clone())),
+        None => None,
+    };
+    Ok(End { parent, place, target })
+}
+
+/// Decides whether the rename may be done. `Ok` for two names of one inode, too.
+fn plan(
+    txn: &Txn<'_>,
+    context: &OpContext<'_>,
+    from: &End<'_>,
+    to: &End<'_>,
+    flags: RenameFlags,
+) -> Result<(), NsError> {
+    let (moved_id, moved) = from.target.as_ref().ok_or(Errno::ENOENT)?;
+    match (flags, &to.target) {
+        (RenameFlags::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+        (RenameFlags::Exchange, None) => return Err(Errno::ENOENT.into()),
+        _ => {}
+    }
+    let changes_parent = from.parent_id() != to.parent_id();
+    if changes_parent {
+        check_ancestry(txn, from, to, flags)?;
+    }
+    if to.target.as_ref().is_some_and(|(id, _)| id == moved_id) {
+        return Ok(());
+    }
+    permission::may_delete(context, &from.parent, moved, Victim::of(moved))?;
+    match &to.target {
+        None => permission::may_create(context, &to.parent)?,
+        Some((_, replaced)) => {
+            let taken_for = if flags == RenameFlags::Exchange { replaced } else { moved };
+            permission::may_delete(context, &to.parent, replaced, Victim::of(taken_for))?;
+        }
+    }
+    let exchanged = to.target.as_ref().filter(|_| flags == RenameFlags::Exchange);
+    if changes_parent {
+        // The entry `..` of a directory that gets another parent is written.
+        if moved.is_directory() {
+            permission::check(context, moved, permission::WRITE)?;
+        }
+        if let Some((_, exchanged)) = exchanged.filter(|(_, inode)| inode.is_directory()) {
+            permission::check(context, exchanged, permission::WRITE)?;
+        }
+    }
+    if from.parent.fileset != to.parent.fileset {
+        return Err(Errno::EXDEV.into());
+    }
+    let is_occupied = |(_, inode): &(InodeId, Inode)| inode.is_directory() && inode.size != 0;
+    if exchanged.is_none() && to.target.as_ref().is_some_and(is_occupied) {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    Ok(())
+}
+
+/// Refuses to put a directory below itself, and to replace an ancestor of what is moved.
+fn check_ancestry(txn: &Txn<'_>, from: &End<'_>, to: &End<'_>, flags: RenameFlags) -> Result<(), NsError> {
+    if let Some((moved, inode)) = &from.target
+        && inode.is_directory()
+        && is_same_or_below(txn, to.parent_id(), *moved)?
+    {
+        return Err(Errno::EINVAL.into());
+    }
+    if let Some((replaced, inode)) = &to.target
+        && inode.is_directory()
+        && is_same_or_below(txn, from.parent_id(), *replaced)?
+    {
+        let is_exchange = flags == RenameFlags::Exchange;
+        return Err(if is_exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+    }
+    Ok(())
+}
+
+/// Whether `directory` is `ancestor` or somewhere below it.
+fn is_same_or_below(txn: &Txn<'_>, directory: InodeId, ancestor: InodeId) -> Result<bool, NsError> {
+    let mut at = directory;
+    for _ in 0..DEPTH_MAX {
+        if at == ancestor {
+            return Ok(true);
+        }
+        if at == InodeId::ROOT {
+            return Ok(false);
+        }
+        match txn.peek_inode(at)?.map(|inode| inode.kind) {
+            Some(Kind::Directory { parent, .. }) => at = parent,
+            // A removed directory that is still open keeps its last parent, which may be gone: nothing is above it.
+            None if at != directory => return Ok(false),
+            _ => return Err(KvError::Corrupt { what: format!("{at} should be a directory") }.into()),
+        }
+    }
+    Err(Errno::ELOOP.into())
+}
+
+/// Gives the name `to` to what `from` stands for, and takes it from what had it.
+fn replace(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_>) -> Result<(), NsError> {
+    let (from_parent, to_parent) = (from.parent_id(), to.parent_id());
+    let (moved_id, moved) = from.target.ok_or(Errno::ENOENT)?;
+    let came = i32::from(moved.is_directory());
+    let lost = to.target.as_ref().map_or(0, |(_, inode)| i32::from(inode.is_directory()));
+    let is_new_name = i64::from(to.target.is_none());
+
+    from.place.remove(txn);
+    // Looked up again: both names may be in one bucket.
+    let place = entry::locate(txn, context, to_parent, to.place.name())?;
+    place.set(txn, (moved_id, moved.file_type()))?;
+    entry::count(txn.inode_mut(from_parent)?, context.now, -1, -came)?;
+    entry::count(txn.inode_mut(to_parent)?, context.now, is_new_name, came - lost)?;
+    settle(txn, context, moved_id, to_parent)?;
+    if let Some((replaced, _)) = to.target {
+        forget_inode::drop_link(txn, context, replaced)?;
+    }
+    txn.mark_frees_space();
+    Ok(())
+}
+
+/// Exchanges what the two names stand for.
+fn exchange(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_>) -> Result<(), NsError> {
+    let (from_parent, to_parent) = (from.parent_id(), to.parent_id());
+    let (moved_id, moved) = from.target.ok_or(Errno::ENOENT)?;
+    let (replaced_id, replaced) = to.target.ok_or(Errno::ENOENT)?;
+    let came = i32::from(moved.is_directory()) - i32::from(replaced.is_directory());
+
+    let from_name = from.place.name();
+    to.place.set(txn, (moved_id, moved.file_type()))?;
+    // Looked up again: both names may be in one bucket.
+    let place = entry::locate(txn, context, from_parent, from_name)?;
+    place.set(txn, (replaced_id, replaced.file_type()))?;
+    entry::count(txn.inode_mut(from_parent)?, context.now, 0, -came)?;
+    entry::count(txn.inode_mut(to_parent)?, context.now, 0, came)?;
+    settle(txn, context, moved_id, to_parent)?;
+    settle(txn, context, replaced_id, from_parent)
+}
+
+/// Stamps an inode that has got a name in `parent`; a directory notes its new parent.
+fn settle(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    inode: InodeId,
+    new_parent: InodeId,
+) -> Result<(), NsError> {
+    let record = txn.inode_mut(inode)?;
+    record.ctime = context.now;
+    if let Kind::Directory { parent, .. } = &mut record.kind {
+        *parent = new_parent;
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! `rmdir(2)`.
+
+use super::permission::{self, Victim};
+use super::{entry, forget_inode};
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::txn::Txn;
+use ashlar_types::{Errno, InodeId, Name};
+
+/// What [`rmdir`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmdirReply {
+    /// The directory that was removed.
+    pub inode: InodeId,
+}
+
+/// Removes the empty directory `name` from `parent`. A session that has it open keeps an empty directory without links.
+///
+/// # Errors
+/// `ENOENT`; `ENOTDIR` when `parent` or what the name stands for is no directory; `EACCES`; `EPERM` by the sticky bit of `parent`; `EBUSY` for
+/// the root; `ENOTEMPTY`.
+pub fn rmdir(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    parent: InodeId,
+    name: Name<'_>,
+) -> Result<RmdirReply, NsError> {
+    let directory = txn.inode(parent)?.clone();
+    directory.as_directory()?;
+    permission::check(context, &directory, permission::EXECUTE)?;
+    let place = entry::locate(txn, context, parent, name)?;
+    let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    let victim = txn.inode(inode)?;
+    permission::may_delete(context, &directory, victim, Victim::Directory)?;
+    if inode == InodeId::ROOT {
+        return Err(Errno::EBUSY.into());
+    }
+    if victim.size != 0 {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+
+    place.remove(txn);
+    entry::count(txn.inode_mut(parent)?, context.now, -1, -1)?;
+    forget_inode::drop_link(txn, context, inode)?;
+    txn.mark_frees_space();
+    Ok(RmdirReply { inode })
+}
