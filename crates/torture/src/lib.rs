@@ -1,1 +1,17 @@
 //! Black-box test programs that run against any mounted directory.
+//!
+//! Nothing here knows how Ashlar works inside: the programs see a directory, and some of them a server process they start and
+//! kill. Each is known good because it passes on ext4 and XFS, and known to find errors because its own tests feed it broken
+//! directories. All choices come from a seed that is printed with every failure.
+//!
+//! | program | question it answers |
+//! |---|---|
+//! | `differential` | does every call answer as on ext4, and do the trees stay equal? |
+//!
+//! Only `xtask` and people run these programs; no crate depends on this one. Its tests are in `tests/` and beside the code.
+
+pub mod command;
+pub mod differential;
+pub mod report;
+pub mod rng;
+pub mod sys;

@@ -1,0 +1,3 @@
+//! The subcommands of `ashlar-torture`, one file each.
+
+pub mod differential;

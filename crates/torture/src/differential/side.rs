@@ -1,0 +1,159 @@
+//! One side of the comparison: a thread confined to its directory, with its own umask, identity and open files.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::observe::{Moved, Observation, Outcome, moved};
+use super::op::{Op, SLOTS, Slot, Step};
+use super::path::BytePath;
+use crate::sys::attr::{Stat, fstat, fstatat};
+use crate::sys::cred::{User, as_user, can_switch, enter};
+use crate::sys::data::CWD;
+
+/// The state of the thread that does the work.
+#[derive(Debug)]
+pub struct Worker {
+    /// Who may act; index 0 is root.
+    pub users: Vec<User>,
+    slots: Vec<Option<OwnedFd>>,
+}
+
+impl Worker {
+    /// A worker without open files.
+    #[must_use]
+    pub fn new(users: Vec<User>) -> Self {
+        Self { users, slots: (0..SLOTS).map(|_| None).collect() }
+    }
+
+    /// The open file in `slot`.
+    #[must_use]
+    pub fn file(&self, slot: Slot) -> Option<BorrowedFd<'_>> {
+        self.slots.get(usize::from(slot.0)).and_then(|slot| slot.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// Puts `file` into `slot` and returns what was there.
+    pub fn put(&mut self, slot: Slot, file: Option<OwnedFd>) -> Option<OwnedFd> {
+        let place = self.slots.get_mut(usize::from(slot.0))?;
+        std::mem::replace(place, file)
+    }
+
+    /// Applies one step and looks at the objects it touched.
+    pub fn observe(&mut self, step: &Step) -> Observation {
+        let before = if step.watch { self.look(&step.op) } else { Vec::new() };
+        let Some(user) = self.users.get(usize::from(step.user)).cloned() else {
+            return Observation { outcome: Outcome::Violation("no such user".into()), moved: Vec::new() };
+        };
+        let outcome = as_user(&user, || self.apply(&step.op))
+            .unwrap_or_else(|errno| Outcome::Violation(format!("cannot act as user {}: {errno}", user.uid)));
+        let after = if step.watch { self.look(&step.op) } else { Vec::new() };
+        let moved: Vec<Moved> =
+            before.iter().zip(&after).map(|(old, new)| moved(old.as_ref(), new.as_ref())).collect();
+        Observation { outcome, moved }
+    }
+
+    fn look(&self, op: &Op) -> Vec<Option<Stat>> {
+        let by_path = |path: &BytePath| fstatat(CWD, &path.0, libc::AT_SYMLINK_NOFOLLOW).ok();
+        let by_slot = |slot: &Slot| self.file(*slot).and_then(|fd| fstat(fd).ok());
+        op.touched().iter().map(by_path).chain(op.touched_slots().iter().map(by_slot)).collect()
+    }
+}
+
+/// The handle the comparing thread holds.
+#[derive(Debug)]
+pub struct Side {
+    /// `left` or `right`, for messages.
+    pub name: &'static str,
+    /// The directory the side works in.
+    pub root: PathBuf,
+    steps: Option<SyncSender<Step>>,
+    answers: Receiver<Observation>,
+    thread: Option<JoinHandle<()>>,
+    stall: Duration,
+}
+
+impl Side {
+    /// Starts the thread of one side in the existing, empty directory `root`. A step that takes longer than `stall` is an error.
+    ///
+    /// # Errors
+    /// When the thread cannot be started or confined.
+    pub fn start(
+        name: &'static str,
+        root: PathBuf,
+        users: Vec<User>,
+        stall: Duration,
+    ) -> anyhow::Result<Self> {
+        // LIMIT: one step in flight per side.
+        let (steps, inbox) = sync_channel::<Step>(1);
+        let (outbox, answers) = sync_channel::<Observation>(1);
+        let (ready, started) = sync_channel(1);
+        let directory = root.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let entered = enter(&directory, can_switch());
+            let failed = entered.is_err();
+            // The receiver waits for exactly this message.
+            let _ = ready.send(entered);
+            if failed {
+                return;
+            }
+            let mut worker = Worker::new(users);
+            while let Ok(step) = inbox.recv() {
+                if outbox.send(worker.observe(&step)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        started
+            .recv()
+            .context("the side's thread died")?
+            .with_context(|| format!("confine {}", root.display()))?;
+        Ok(Self { name, root, steps: Some(steps), answers, thread: Some(thread), stall })
+    }
+
+    /// Hands the step to the side without waiting.
+    ///
+    /// # Errors
+    /// When the side's thread has died.
+    pub fn send(&self, step: &Step) -> anyhow::Result<()> {
+        match &self.steps {
+            Some(steps) => steps.send(step.clone()).with_context(|| format!("the {} thread died", self.name)),
+            None => bail!("the {} side was stopped", self.name),
+        }
+    }
+
+    /// Waits for the answer to the step sent last.
+    ///
+    /// # Errors
+    /// When it does not come within the stall limit: the file system hangs.
+    pub fn receive(&self) -> anyhow::Result<Observation> {
+        match self.answers.recv_timeout(self.stall) {
+            Ok(observation) => Ok(observation),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "the {} side ({}) did not answer within {:?}",
+                    self.name,
+                    self.root.display(),
+                    self.stall
+                )
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("the {} thread died", self.name),
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.steps = None;
+        // A side that hangs in the kernel cannot be joined; its thread ends with the process.
+        if let Some(thread) = self.thread.take()
+            && let Err(RecvTimeoutError::Disconnected) = self.answers.recv_timeout(self.stall)
+            && thread.join().is_err()
+        {
+            eprintln!("the {} thread panicked", self.name);
+        }
+    }
+}
