@@ -1,0 +1,46 @@
+//! `begin_write`: a session is about to write a file's chunks; from now on the length in the record may be old.
+
+use super::privilege;
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::key;
+use crate::record::FileData;
+use crate::txn::Txn;
+use ashlar_types::{Attr, Errno, FileLayout, InodeId};
+use bytes::Bytes;
+
+/// What `begin_write` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BeginWriteReply {
+    /// The attributes.
+    pub attr: Attr,
+    /// Where to write.
+    pub layout: FileLayout,
+}
+
+/// Notes that the calling session writes the chunks of `id`; calling it again changes nothing. File capabilities go, and with
+/// `kill_set_id` set-id bits too: the first write of an open is what clears them.
+///
+/// # Errors
+/// `EAGAIN` when the file lives with its inode, or while a cut of its chunks is still to be carried out (what was written now
+/// would be cut with the rest).
+pub fn begin_write(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    kill_set_id: bool,
+) -> Result<BeginWriteReply, NsError> {
+    let FileData::Chunks { layout, .. } = txn.inode(id)?.as_regular()?.clone() else {
+        return Err(Errno::EAGAIN.into());
+    };
+    if txn.get(&key::garbage(id, layout.generation))?.is_some() {
+        return Err(Errno::EAGAIN.into());
+    }
+    let writer_key = key::writer_of(id, context.session);
+    if txn.get(&writer_key)?.is_none() {
+        txn.put(writer_key, Bytes::new());
+    }
+    privilege::drop_for_write(txn, context, id, kill_set_id)?;
+    txn.reveal(id);
+    Ok(BeginWriteReply { attr: txn.inode(id)?.attr(id), layout })
+}

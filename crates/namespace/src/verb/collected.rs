@@ -1,0 +1,54 @@
+//! `collected`: chunks that no file refers to have been cut on the targets.
+
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::key;
+use crate::record::{FileData, Garbage, Kind};
+use crate::txn::Txn;
+use ashlar_types::{Errno, InodeId};
+
+/// What was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collected {
+    /// Generation of the chunks.
+    pub generation: u32,
+    /// Leading bytes that were kept, as the garbage record said.
+    pub keep_bytes: u64,
+    /// Units of 512 bytes that were freed.
+    pub blocks_freed: u64,
+}
+
+/// Removes the garbage record, if it still says what was carried out, and takes the freed units off the file if it still has these
+/// chunks. Calling it again changes nothing.
+///
+/// # Errors
+/// `EAGAIN` when the record stands for a pending proposal ([`super::propose_layout`]): the chunks may be in use any moment.
+pub fn collected(
+    txn: &mut Txn<'_>,
+    _context: &OpContext<'_>,
+    id: InodeId,
+    cut: &Collected,
+) -> Result<(), NsError> {
+    let garbage_key = key::garbage(id, cut.generation);
+    let record: Option<Garbage> = txn.get_record(&garbage_key, "garbage record")?;
+    if record.is_none_or(|record| record.keep_bytes != cut.keep_bytes) {
+        return Ok(());
+    }
+    let mut has_chunks = false;
+    match txn.find_inode(id)?.map(|inode| &inode.kind) {
+        Some(Kind::Regular(FileData::Inline { generation, .. })) if *generation == cut.generation => {
+            return Err(Errno::EAGAIN.into());
+        }
+        Some(Kind::Regular(FileData::Chunks { layout, .. })) => {
+            has_chunks = layout.generation == cut.generation
+        }
+        _ => {}
+    }
+    txn.delete(garbage_key);
+    txn.mark_frees_space();
+    if has_chunks && cut.blocks_freed > 0 {
+        let inode = txn.inode_mut(id)?;
+        inode.blocks = inode.blocks.saturating_sub(cut.blocks_freed);
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `commit_write`: a writer of chunks reports what has become of the file (`design.md` D7).
+
+use super::privilege;
+use super::resize::SIZE_MAX;
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::key;
+use crate::record::FileData;
+use crate::txn::Txn;
+use ashlar_types::{Attr, Errno, InodeId, Timespec};
+
+/// What a writer reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitWrite {
+    /// Generation of the chunks it wrote; `None` when the caller knows that it is the file's.
+    pub generation: Option<u32>,
+    /// The file is at least this long, bytes.
+    pub size_at_least: u64,
+    /// Units of 512 bytes that writing added, or punching took away.
+    pub blocks_delta: i64,
+    /// When the content was last changed; `None` when it was not.
+    pub mtime: Option<Timespec>,
+    /// When it was last read.
+    pub atime: Option<Timespec>,
+    /// Whether set-id bits go.
+    pub kill_set_id: bool,
+    /// Whether the session writes no more: its writer record goes.
+    pub done: bool,
+}
+
+/// Takes over what the calling session reports. A report about another generation than the file's (it was emptied since) is
+/// about bytes that are gone: only `done` counts. The times of a report never lie ahead of the server's.
+///
+/// # Errors
+/// `EFBIG` for a length beyond 2^63-1, `EINVAL` for a malformed time, `EISDIR` or `EINVAL` for what is no regular file, `ESTALE` when it is
+/// gone.
+pub fn commit_write(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    report: &CommitWrite,
+) -> Result<Attr, NsError> {
+    if report.size_at_least > SIZE_MAX {
+        return Err(Errno::EFBIG.into());
+    }
+    if [report.mtime, report.atime].iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
+        return Err(Errno::EINVAL.into());
+    }
+    // What is reported has happened: it must be possible to note it on a full file system too.
+    txn.mark_frees_space();
+    let is_current = match txn.inode(id)?.as_regular()? {
+        FileData::Chunks { layout, .. } => report.generation.is_none_or(|wrote| wrote == layout.generation),
+        FileData::Inline { .. } => false,
+    };
+    if is_current {
+        apply(txn, context, id, report)?;
+    } else if let Some(atime) = report.atime {
+        advance_atime(txn, context, id, atime)?;
+    }
+    let writer_key = key::writer_of(id, context.session);
+    if report.done && txn.get(&writer_key)?.is_some() {
+        txn.delete(writer_key);
+    }
+    txn.reveal(id);
+    Ok(txn.inode(id)?.attr(id))
+}
+
+fn apply(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    report: &CommitWrite,
+) -> Result<(), NsError> {
+    if report.mtime.is_some() || report.kill_set_id {
+        privilege::drop_for_write(txn, context, id, report.kill_set_id)?;
+    }
+    let inode = txn.inode_mut(id)?;
+    inode.size = inode.size.max(report.size_at_least);
+    inode.blocks = inode.blocks.saturating_add_signed(report.blocks_delta);
+    if let Some(mtime) = report.mtime {
+        inode.mtime = mtime.min(context.now);
+        inode.ctime = inode.ctime.max(inode.mtime);
+    }
+    match report.atime {
+        Some(atime) => advance_atime(txn, context, id, atime),
+        None => Ok(()),
+    }
+}
+
+/// Lazy access times arrive late and must not undo a newer one.
+fn advance_atime(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    atime: Timespec,
+) -> Result<(), NsError> {
+    let atime = atime.min(context.now);
+    if txn.inode(id)?.atime < atime {
+        txn.inode_mut(id)?.atime = atime;
+    }
+    Ok(())
+}

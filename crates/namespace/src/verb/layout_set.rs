@@ -1,0 +1,44 @@
+//! `layout_set`: layout settings for new files of a directory, or for a file that is still empty.
+
+use super::privilege;
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::record::{FileData, Kind};
+use crate::txn::Txn;
+use ashlar_types::{Capabilities, Errno, InodeId, LayoutPolicy};
+
+/// Changes the settings that `changes` has; the others stay. What is in the directory already keeps what it got.
+///
+/// # Errors
+/// `EPERM` unless the caller owns the inode or is privileged, `EINVAL` for a setting out of its range, for a file that has content, and
+/// for what is neither directory nor regular file.
+pub fn layout_set(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    changes: &LayoutPolicy,
+) -> Result<LayoutPolicy, NsError> {
+    changes.check()?;
+    let inode = txn.inode(id)?;
+    let is_privileged = context.creds.caps.has(Capabilities::DAC_OVERRIDE);
+    if !is_privileged {
+        privilege::check_owner(context, inode)?;
+    }
+    let is_settled = inode.size > 0 || inode.blocks > 0;
+    match &inode.kind {
+        Kind::Directory { .. } => {}
+        Kind::Regular(FileData::Inline { .. }) if !is_settled => {}
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    let inode = txn.inode_mut(id)?;
+    let policy = match &mut inode.kind {
+        Kind::Directory { policy, .. } | Kind::Regular(FileData::Inline { policy, .. }) => policy,
+        Kind::Regular(FileData::Chunks { .. }) | Kind::Symlink | Kind::Special => {
+            return Err(Errno::EINVAL.into());
+        }
+    };
+    *policy = changes.or(*policy).or(LayoutPolicy::root_default());
+    let policy = *policy;
+    inode.ctime = context.now;
+    Ok(policy)
+}

@@ -1,0 +1,41 @@
+//! `propose_layout`: where the bytes of a file that outgrows its inode are to go (`design.md` D4).
+
+use super::resize::next_generation;
+use crate::context::OpContext;
+use crate::error::NsError;
+use crate::key;
+use crate::record::{FileData, Garbage, Kind};
+use crate::txn::Txn;
+use ashlar_types::{Errno, FileLayout, InodeId, LayoutPolicy};
+
+/// Chooses chains for the inline file `id` under a fresh generation. The writer copies the old bytes there and then binds the
+/// layout with [`super::set_layout`]; until then the file stays as it is.
+///
+/// The garbage record written here makes a crash in between leak nothing. While the inode carries the same generation it
+/// stands for a pending proposal: [`super::collected`] refuses it until [`super::withdraw_layout`] (or any change of the content,
+/// or a newer proposal) has made the proposal void.
+///
+/// # Errors
+/// `ENOSPC` when the pool has no usable target, `EAGAIN` when the file is in chunks already, `EISDIR` or `EINVAL` for what is no
+/// regular file.
+pub fn propose_layout(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+) -> Result<FileLayout, NsError> {
+    let FileData::Inline { policy, generation } = *txn.inode(id)?.as_regular()? else {
+        return Err(Errno::EAGAIN.into());
+    };
+    let settings = policy.or(LayoutPolicy::root_default());
+    let chains = context.placement.chains_for_file(&settings);
+    if chains.is_empty() {
+        return Err(Errno::ENOSPC.into());
+    }
+    let generation = next_generation(generation)?;
+    let chunk_bytes = settings.chunk_bytes.unwrap_or(LayoutPolicy::CHUNK_BYTES_MIN);
+    let layout = FileLayout { generation, chunk_bytes, chains };
+    layout.check()?;
+    txn.put_record(key::garbage(id, generation), &Garbage { layout: layout.clone(), keep_bytes: 0 });
+    txn.inode_mut(id)?.kind = Kind::Regular(FileData::Inline { policy, generation });
+    Ok(layout)
+}
