@@ -259,7 +259,8 @@ pub fn inherit(default_acl: &[u8], mode: u32) -> Result<Inherited, NsError> {
     Ok(Inherited { mode, access: (!is_exact).then(|| acl.encode()) })
 }
 
-/// Whether the access ACL `bytes` of `inode` grants all `wanted` bits to the caller, capabilities aside (`posix_acl_permission`).
+/// Whether the access ACL `bytes` of `inode` grants all `wanted` bits to the caller, capabilities aside (`posix_acl_permission`). While
+/// the caller's groups are not all known, what others get counts only if every group gets it, too.
 ///
 /// # Errors
 /// [`NsError::Kv`] when `bytes` is no ACL.
@@ -272,7 +273,7 @@ pub(crate) fn permits(
     let acl = Acl::stored(bytes)?;
     let mask =
         acl.entries.iter().find(|entry| entry.tag == Tag::Mask).map_or(7, |entry| u32::from(entry.perm));
-    let mut is_in_some_group = false;
+    let mut may_be_refused_by_group = false;
     for entry in &acl.entries {
         let perm = u32::from(entry.perm);
         let is_in_group = match entry.tag {
@@ -280,13 +281,13 @@ pub(crate) fn permits(
             Tag::User if creds.uid == entry.id => return Ok(perm & mask & wanted == wanted),
             Tag::GroupObj => creds.in_group(inode.gid),
             Tag::Group => creds.in_group(entry.id),
-            Tag::Other => return Ok(!is_in_some_group && perm & wanted == wanted),
-            _ => false,
+            Tag::Other => return Ok(!may_be_refused_by_group && perm & wanted == wanted),
+            _ => continue,
         };
         if is_in_group && perm & wanted == wanted {
             return Ok(mask & wanted == wanted);
         }
-        is_in_some_group |= is_in_group;
+        may_be_refused_by_group |= is_in_group || (!creds.complete && perm & mask & wanted != wanted);
     }
     Ok(false)
 }

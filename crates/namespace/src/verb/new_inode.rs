@@ -30,7 +30,7 @@ pub(crate) fn plan(
     let mode = match asked.file_type {
         FileType::Directory => asked.mode & (0o777 | MODE_STICKY),
         FileType::Symlink => 0o777,
-        _ => permission::strip_setgid(context, directory, asked.mode & MODE_PERMISSION_MASK),
+        _ => permission::strip_setgid(context, directory, asked.mode & MODE_PERMISSION_MASK)?,
     };
     let gives_group = directory.mode & MODE_SETGID != 0;
     let gid = if gives_group { directory.gid } else { context.creds.gid };

@@ -2,7 +2,11 @@
 //!
 //! The rules and their order are those of Linux' `fs/namei.c`, so that a caller sees the same errno whether the kernel of a
 //! client or this server was the first to refuse.
+//!
+//! A client may leave groups out at first ([`ashlar_types::Credentials::complete`]). Not being in a group can give more than being in
+//! it; where it would, the answer to incomplete credentials is a refusal, upon which the client asks again with all of them.
 
+use super::privilege;
 use crate::acl;
 use crate::context::OpContext;
 use crate::error::NsError;
@@ -47,8 +51,8 @@ fn grants(context: &OpContext<'_>, inode: &Inode, wanted: u32) -> Result<bool, N
     {
         return acl::permits(bytes, inode, creds, wanted);
     }
-    let class = if creds.in_group(inode.gid) { inode.mode >> 3 } else { inode.mode };
-    Ok(class & wanted == wanted)
+    let (group, other) = (inode.mode >> 3 & wanted == wanted, inode.mode & wanted == wanted);
+    Ok(if creds.in_group(inode.gid) { group } else { other && (group || creds.complete) })
 }
 
 /// Whether the caller may do what only the owner may (`inode_owner_or_capable`).
@@ -56,7 +60,8 @@ pub(crate) fn is_owner(context: &OpContext<'_>, inode: &Inode) -> bool {
     context.creds.uid == inode.uid || context.creds.caps.has(Capabilities::FOWNER)
 }
 
-/// Whether the caller may leave a set-group-id bit on something of group `gid` (`in_group_or_capable`).
+/// Whether the caller may leave a set-group-id bit on something of group `gid` (`in_group_or_capable`), as far as its groups are
+/// known; [`super::privilege::may_keep_setgid`] asks for the rest where that matters.
 pub(crate) fn may_set_gid(context: &OpContext<'_>, gid: u32) -> bool {
     context.creds.in_group(gid) || context.creds.caps.has(Capabilities::FSETID)
 }
@@ -115,12 +120,15 @@ pub(crate) fn may_delete(
 
 /// `mode` for a new file in `directory` without the set-group-id bit, if the file would be executable by a group that the directory
 /// gives it and that the caller is not in (`mode_strip_sgid`).
-pub(crate) fn strip_setgid(context: &OpContext<'_>, directory: &Inode, mode: u32) -> u32 {
+///
+/// # Errors
+/// `EPERM` when that depends on groups the client has not told yet.
+pub(crate) fn strip_setgid(context: &OpContext<'_>, directory: &Inode, mode: u32) -> Result<u32, NsError> {
     let is_setgid_program = mode & (MODE_SETGID | 0o010) == MODE_SETGID | 0o010;
     let gives_group = directory.mode & MODE_SETGID != 0;
-    if is_setgid_program && gives_group && !may_set_gid(context, directory.gid) {
-        mode & !MODE_SETGID
+    if is_setgid_program && gives_group && !privilege::may_keep_setgid(context, directory.gid)? {
+        Ok(mode & !MODE_SETGID)
     } else {
-        mode
+        Ok(mode)
     }
 }
