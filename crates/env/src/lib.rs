@@ -157,3 +157,16 @@ pub struct Env {
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
 }
+
+impl Env {
+    /// The operating system's clocks and random numbers.
+    pub fn os() -> Env {
+        Env { clock: Arc::new(os::OsClock), entropy: Arc::new(os::OsEntropy) }
+    }
+
+    /// A clock that stands at `now` until the returned handle moves it, and the random numbers of `seed`.
+    pub fn simulated(seed: u64, now: Timespec) -> (Env, Arc<sim::SimClock>) {
+        let clock = Arc::new(sim::SimClock::new(now));
+        (Env { clock: clock.clone(), entropy: Arc::new(sim::SimEntropy::new(seed)) }, clock)
+    }
+}

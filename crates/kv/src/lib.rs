@@ -7,6 +7,15 @@
 //! What this crate is not: it knows no inode, no POSIX, and no replication; it stores keys and values and keeps the order
 //! of frames. Conflict handling is simple by design: a lane has one writer at a time.
 
+mod engine;
+mod lane;
+mod log;
+mod overlay;
+
+pub use engine::{Engine, EngineReport, FjallEngine, FjallOptions, MemoryEngine};
+pub use lane::{Background, Lane, LaneConfig, LaneReader, LaneStats, LaneWriter, Urgency};
+pub use log::format;
+
 use ashlar_types::{Epoch, OpId, ShardId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -57,6 +66,24 @@ pub enum KvError {
         /// Which file, what it carries and what was expected.
         what: String,
     },
+    /// A group breaks a limit of this crate or the order of its keys: the caller's fault, nothing was changed.
+    #[error("invalid group: {what}")]
+    Invalid {
+        /// Which limit, with the number that breaks it.
+        what: String,
+    },
+    /// Changes come in faster than checkpoints take them, for longer than [`LaneConfig::stall_max`]; nothing was changed.
+    #[error("stalled: {what}")]
+    Stalled {
+        /// What was waited for, and how long.
+        what: String,
+    },
+}
+
+impl KvError {
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> KvError {
+        KvError::Io { what: what.into(), source }
+    }
 }
 
 /// Something that answers reads at one moment.

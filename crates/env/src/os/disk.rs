@@ -1,0 +1,106 @@
+//! A directory of the local file system as a [`Disk`].
+
+use super::OsFile;
+use crate::{Disk, DiskFile, DiskSpace, OpenMode};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// Files below one directory.
+#[derive(Clone, Debug)]
+pub struct OsDisk {
+    root: PathBuf,
+}
+
+impl OsDisk {
+    /// The tree below `root`, which should be an existing directory.
+    pub fn new(root: impl Into<PathBuf>) -> OsDisk {
+        OsDisk { root: root.into() }
+    }
+
+    /// `path` below the root; refuses what would leave it.
+    fn resolve(&self, path: &str) -> io::Result<PathBuf> {
+        let relative = Path::new(path);
+        let stays =
+            relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if !stays {
+            let what = format!("{path:?} leaves its root directory");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        Ok(self.root.join(relative))
+    }
+}
+
+impl Disk for OsDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).mode(0o600);
+        match mode {
+            OpenMode::Read => &mut options,
+            OpenMode::ReadWrite => options.write(true),
+            OpenMode::CreateOrOpen => options.write(true).create(true).truncate(false),
+            OpenMode::CreateNew => options.write(true).create_new(true),
+        };
+        Ok(Arc::new(OsFile::new(options.open(self.resolve(path)?)?)))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.resolve(path)?)? {
+            // A name that is not UTF-8 was not made through this trait and cannot be opened through it.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        std::fs::create_dir_all(self.resolve(path)?)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        std::fs::remove_file(self.resolve(path)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.resolve(from)?, self.resolve(to)?)
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        File::open(self.resolve(path)?)?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<DiskSpace> {
+        let path = CString::new(self.root.as_os_str().as_bytes())?;
+        let mut answer = MaybeUninit::<libc::statvfs>::uninit();
+        loop {
+            // SAFETY: `path` is a terminated string and `answer` is writable memory of the right type.
+            if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } == 0 {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        // SAFETY: statvfs returned 0, so it filled the structure.
+        let answer = unsafe { answer.assume_init() };
+        // SAFETY: geteuid has no preconditions and cannot fail.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let blocks_free = if is_root { answer.f_bfree } else { answer.f_bavail };
+        Ok(DiskSpace {
+            bytes_total: answer.f_blocks.saturating_mul(answer.f_frsize),
+            bytes_free: blocks_free.saturating_mul(answer.f_frsize),
+        })
+    }
+
+    fn describe(&self, path: &str) -> String {
+        self.root.join(path).display().to_string()
+    }
+}

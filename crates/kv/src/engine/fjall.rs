@@ -1,0 +1,254 @@
+//! The engine on disk: fjall, an LSM-tree (`docs/adr/0002-embedded-engine.md` says why).
+//!
+//! A checkpoint is one ingestion: new table files are written, synced, and made part of the tree by one atomic, synced
+//! change of its manifest. fjall's journal and memtables are not used, so nothing is written twice. Every block is
+//! checked when it is read; values carry a checksum of ours besides ([`super::sealed`]).
+//!
+//! fjall may panic on files that its checksums do not cover and that do not make sense. No panic leaves this module: it
+//! becomes [`KvError::Corrupt`].
+
+use super::sealed::{self, SEAL_BYTES};
+use super::{Changes, Engine, EngineReport};
+use crate::KvError;
+use bytes::{BufMut, Bytes, BytesMut};
+use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::config::{BloomConstructionPolicy, RestartIntervalPolicy};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use parking_lot::RwLock;
+use std::io;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where the note is: one byte, so that it is below every key (keys begin with two bytes of shard) and equal to none.
+const NOTE_KEY: [u8; 1] = [0];
+/// The lowest possible key.
+const KEY_MIN: [u8; 2] = [0, 0];
+// LIMIT: tables of unmerged checkpoints beyond which the next checkpoint waits for merging; a read may have to look into
+// each of them.
+const UNMERGED_TABLES_MAX: usize = 16;
+// LIMIT: how long it waits. Reads get slower beyond it; nothing fails.
+const MERGE_WAIT_MAX: Duration = Duration::from_secs(20);
+const MERGE_POLL: Duration = Duration::from_millis(2);
+
+/// Settings of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FjallOptions {
+    /// LIMIT: memory for cached blocks, bytes.
+    pub cache_bytes: u64,
+    /// Threads that merge tables.
+    pub worker_threads: usize,
+    /// LIMIT: table files kept open.
+    pub open_files_max: usize,
+    /// Values of this length and more are stored out of line, so that merging does not copy them; `None` stores all inline.
+    /// Fixed when the engine is made.
+    pub separate_values_from: Option<u32>,
+}
+
+impl Default for FjallOptions {
+    fn default() -> FjallOptions {
+        FjallOptions {
+            cache_bytes: 32 << 20,
+            worker_threads: 1,
+            open_files_max: 256,
+            separate_values_from: Some(1024),
+        }
+    }
+}
+
+struct Open {
+    /// Behind its keyspace in drop order.
+    keyspace: Keyspace,
+    database: Database,
+}
+
+/// An engine in a directory of the local file system.
+pub struct FjallEngine {
+    path: PathBuf,
+    open: RwLock<Option<Open>>,
+}
+
+impl FjallEngine {
+    /// Opens the engine in `path`, or makes it; the parent directory must exist.
+    ///
+    /// # Errors
+    /// [`KvError::Io`], [`KvError::Corrupt`].
+    pub fn open(path: impl AsRef<Path>, options: FjallOptions) -> Result<FjallEngine, KvError> {
+        let path = path.as_ref().to_owned();
+        let open = guard(&path, "open", || {
+            let database = Database::builder(&path)
+                .cache_size(options.cache_bytes)
+                .worker_threads(options.worker_threads.max(1))
+                .max_cached_files(Some(options.open_files_max))
+                .open()?;
+            let keyspace = database.keyspace("lane", || keyspace_options(&options))?;
+            Ok(Open { keyspace, database })
+        })?;
+        Ok(FjallEngine { path, open: RwLock::new(Some(open)) })
+    }
+
+    fn with_open<T>(&self, what: &str, run: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T, KvError> {
+        let open = self.open.read();
+        let open =
+            open.as_ref().ok_or_else(|| KvError::Stopped { what: "the engine is closed".to_owned() })?;
+        guard(&self.path, what, || run(open))
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn get_sealed(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let stored = self.with_open("read", |open| open.keyspace.get(key))?;
+        stored.map(|stored| sealed::open(key, stored.into(), &self.place())).transpose()
+    }
+}
+
+fn keyspace_options(options: &FjallOptions) -> KeyspaceCreateOptions {
+    let bloom = |policy| FilterPolicyEntry::Bloom(policy);
+    let separation = options.separate_values_from.map(|threshold| {
+        KvSeparationOptions::default().separation_threshold(threshold).compression(CompressionType::None)
+    });
+    KeyspaceCreateOptions::default()
+        // Metadata is dense already, and a lookup decompresses a whole block: measured in the ADR.
+        .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
+        .data_block_size_policy(BlockSizePolicy::all(4096))
+        .data_block_restart_interval_policy(RestartIntervalPolicy::all(8))
+        // Lookups of names that do not exist are as common as others: every create makes one. So every level has filters.
+        .filter_policy(FilterPolicy::all(bloom(BloomConstructionPolicy::BitsPerKey(10.0))))
+        .with_kv_separation(separation)
+}
+
+/// Runs a call into fjall and translates its errors and panics.
+fn guard<T>(path: &Path, what: &str, run: impl FnOnce() -> fjall::Result<T>) -> Result<T, KvError> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(translate(path, what, error)),
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            let what = format!("engine {} panicked in {what}: {message}; {WAY_OUT}", path.display());
+            Err(KvError::Corrupt { what })
+        }
+    }
+}
+
+const WAY_OUT: &str = "restore the lane from a replica or a copy";
+
+fn translate(path: &Path, what: &str, error: fjall::Error) -> KvError {
+    let context = format!("{what} engine {}", path.display());
+    match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            // A table that ends too early is damaged, not unreadable.
+            if source.kind() == io::ErrorKind::UnexpectedEof {
+                return KvError::Corrupt { what: format!("{context}: {source}; {WAY_OUT}") };
+            }
+            KvError::Io { what: context, source }
+        }
+        fjall::Error::Locked => KvError::Io { what: context, source: io::ErrorKind::WouldBlock.into() },
+        fjall::Error::Poisoned => {
+            let source = io::Error::other("merging tables failed earlier; the log has the first error");
+            KvError::Io { what: context, source }
+        }
+        error => KvError::Corrupt { what: format!("{context}: {error}; {WAY_OUT}") },
+    }
+}
+
+impl Engine for FjallEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.get_sealed(key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        let from = from.max(&KEY_MIN);
+        if from >= to {
+            return Ok(());
+        }
+        let open = self.open.read();
+        let open =
+            open.as_ref().ok_or_else(|| KvError::Stopped { what: "the engine is closed".to_owned() })?;
+        let mut pairs = guard(&self.path, "scan", || Ok(open.keyspace.range(from..to)))?;
+        let place = self.place();
+        // The visitor runs outside the guard: its panics are its caller's.
+        while let Some((key, stored)) =
+            guard(&self.path, "scan", || pairs.next().map(|pair| pair.into_inner()).transpose())?
+        {
+            let value = sealed::open(&key, stored.into(), &place)?;
+            if visit(&key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, changes: &mut Changes<'_>, note: &[u8]) -> Result<(), KvError> {
+        let mut buffer = BytesMut::new();
+        let mut seal = |key: &[u8], value: &[u8]| -> Bytes {
+            buffer.reserve(SEAL_BYTES + value.len());
+            buffer.put_slice(&sealed::seal(key, value));
+            buffer.put_slice(value);
+            buffer.split().freeze()
+        };
+        self.with_open("checkpoint into", |open| {
+            // Says whether a merge has failed; an ingestion does not.
+            open.database.persist(PersistMode::Buffer)?;
+            wait_for_merging(&open.keyspace);
+            let mut ingestion = open.keyspace.start_ingestion()?;
+            ingestion.write(NOTE_KEY.as_slice(), seal(&NOTE_KEY, note))?;
+            for (key, value) in changes {
+                match value {
+                    Some(value) => ingestion.write(key.as_slice(), seal(key, value))?,
+                    None => ingestion.write_tombstone(key.as_slice())?,
+                }
+            }
+            // ORDER: fjall syncs the tables and their directory, then the new manifest, then the file that names it; the last
+            // rename is the moment at which the checkpoint counts.
+            ingestion.finish()
+        })
+    }
+
+    fn note(&self) -> Result<Option<Bytes>, KvError> {
+        self.get_sealed(&NOTE_KEY)
+    }
+
+    fn verify(&self) -> Result<EngineReport, KvError> {
+        let mut report = EngineReport::default();
+        self.note()?;
+        self.scan(&KEY_MIN, &[0xFF; crate::KEY_BYTES_MAX + 1], &mut |key, value| {
+            report.pairs += 1;
+            report.bytes += (key.len() + value.len()) as u64;
+            ControlFlow::Continue(())
+        })?;
+        Ok(report)
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.open.read().as_ref().map_or(0, |open| open.keyspace.disk_space())
+    }
+
+    fn close(&self) -> Result<(), KvError> {
+        let Some(open) = self.open.write().take() else { return Ok(()) };
+        guard(&self.path, "close", || {
+            drop(open);
+            Ok(())
+        })
+    }
+}
+
+fn wait_for_merging(keyspace: &Keyspace) {
+    let start = Instant::now();
+    while keyspace.l0_table_count() >= UNMERGED_TABLES_MAX {
+        if start.elapsed() >= MERGE_WAIT_MAX {
+            let tables = keyspace.l0_table_count();
+            tracing::warn!(tables, "merging tables does not keep up; reads get slower");
+            return;
+        }
+        std::thread::sleep(MERGE_POLL);
+    }
+}

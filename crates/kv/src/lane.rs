@@ -1,0 +1,228 @@
+//! A lane: one log, one overlay, one engine, one writer at a time.
+//!
+//! ```text
+//!   commit ──> log (one write) ──> active overlay ──freeze──> frozen overlay ──checkpoint──> engine
+//!                │ flush: one fdatasync for all who wait                        │ then log segments behind it go
+//! ```
+//!
+//! Locks, in the order in which they may be taken: checkpoint, state, flush. The state lock is shared by readers and
+//! exclusive for a writer; no system call but the append (and, at a roll, a rename) is made under it, and never a sync.
+
+mod checkpoint;
+mod config;
+mod flush;
+mod health;
+mod note;
+mod open;
+mod reader;
+mod space;
+mod stats;
+mod threads;
+mod writer;
+
+pub use config::{Background, LaneConfig};
+pub use reader::LaneReader;
+pub use stats::LaneStats;
+pub use writer::{LaneWriter, Urgency};
+
+use crate::engine::Engine;
+use crate::log::segment::LogDir;
+use crate::log::writer::LogWriter;
+use crate::overlay::Overlay;
+use crate::{EngineReport, KvError, Position};
+use ashlar_env::{Clock, Disk, DiskFile, Env};
+use ashlar_types::{ClusterId, ShardId};
+use checkpoint::Checkpoints;
+use flush::Flusher;
+use health::Health;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use space::Space;
+use stats::Counters;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use threads::Threads;
+
+/// What the state lock guards.
+pub(crate) struct State {
+    active: Overlay,
+    /// Being applied to the engine.
+    frozen: Option<Arc<Overlay>>,
+    log: LogWriter,
+    /// The last frame's number in each shard. LIMIT: one entry per shard of the file system, 65,536 at most.
+    sequences: FxHashMap<ShardId, u64>,
+}
+
+/// What the lane's handle and its threads share.
+pub(crate) struct Shared {
+    config: LaneConfig,
+    clock: Arc<dyn Clock>,
+    log_dir: LogDir,
+    engine: Box<dyn Engine>,
+    state: RwLock<State>,
+    flusher: Flusher,
+    checkpoints: Checkpoints,
+    space: Space,
+    health: Health,
+    counters: Counters,
+}
+
+/// A durable ordered map with one writer at a time. See the crate's documentation.
+///
+/// Dropping a lane stops its threads and leaves everything else to the next [`Lane::open`], as a crash of the process does;
+/// [`Lane::close`] makes the next open quick.
+pub struct Lane {
+    shared: Arc<Shared>,
+    threads: Mutex<Threads>,
+    /// Held for its lock.
+    _lock: Arc<dyn DiskFile>,
+}
+
+impl Lane {
+    /// Opens the lane in directory `dir` of `disk`, or makes it. Replays the log into `engine`, so that the lane starts
+    /// with an empty log whose every earlier change is durable.
+    ///
+    /// # Errors
+    /// [`KvError::Corrupt`] when durable records of the log are damaged or missing, [`KvError::Foreign`] when log or
+    /// engine are of another file system, lane or newer format, [`KvError::Io`] for the rest, among them a lane that is
+    /// open already (`WouldBlock`).
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &str,
+        engine: Box<dyn Engine>,
+        env: &Env,
+        cluster: ClusterId,
+        config: LaneConfig,
+    ) -> Result<Lane, KvError> {
+        open::open(disk, dir, engine, env, cluster, config)
+    }
+
+    /// Reads with others at the same time, while no change happens. Keep it short: writers wait for it.
+    pub fn read(&self) -> LaneReader<'_> {
+        LaneReader::new(&self.shared)
+    }
+
+    /// Becomes the writer. Waits for other readers and writers, and while both overlays are full for a checkpoint, at most
+    /// [`LaneConfig::stall_max`]; if it is not done then, commits answer [`KvError::Stalled`].
+    ///
+    /// A thread that holds a writer must not call [`Lane::checkpoint_now`] or [`Lane::close`].
+    pub fn write(&self) -> LaneWriter<'_> {
+        LaneWriter::new(&self.shared)
+    }
+
+    /// Makes every group up to `position` durable. Callers at the same time share one sync.
+    ///
+    /// # Errors
+    /// [`KvError::Io`]; the lane is stopped then.
+    pub fn flush(&self, position: Position) -> Result<(), KvError> {
+        self.shared.flush(position)
+    }
+
+    /// Makes every group committed before the call durable.
+    ///
+    /// # Errors
+    /// As [`Lane::flush`].
+    pub fn flush_all(&self) -> Result<(), KvError> {
+        self.shared.flush(self.appended())
+    }
+
+    /// Everything up to here is durable.
+    pub fn durable(&self) -> Position {
+        self.shared.flusher.durable()
+    }
+
+    /// Position behind the last committed group.
+    pub fn appended(&self) -> Position {
+        self.shared.flusher.appended()
+    }
+
+    /// The number of the last frame of `shard`; 0 when it has had none.
+    pub fn shard_sequence(&self, shard: ShardId) -> u64 {
+        self.shared.state.read().sequences.get(&shard).copied().unwrap_or(0)
+    }
+
+    /// Applies what was committed before the call to the engine and drops the log behind it.
+    ///
+    /// # Errors
+    /// [`KvError`]; the lane is stopped then.
+    pub fn checkpoint_now(&self) -> Result<(), KvError> {
+        self.shared.checkpoint()
+    }
+
+    /// Does what is due in the background: flush, checkpoint, spare segment, space check. Only for lanes opened with
+    /// [`Background::Manual`], where nothing else does it.
+    ///
+    /// # Errors
+    /// As [`Lane::flush`] and [`Lane::checkpoint_now`].
+    pub fn tick(&self) -> Result<(), KvError> {
+        self.shared.tick_flush()?;
+        self.shared.tick_checkpoint()
+    }
+
+    /// Reads all of the engine and checks every checksum.
+    ///
+    /// # Errors
+    /// The first fault, as [`Engine::verify`].
+    pub fn verify(&self) -> Result<EngineReport, KvError> {
+        self.shared.health.check()?;
+        self.shared.engine.verify()
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> LaneStats {
+        self.shared.stats()
+    }
+
+    /// Flushes, checkpoints and closes the engine. Later calls answer [`KvError::Stopped`].
+    ///
+    /// # Errors
+    /// What the flush, the checkpoint or the engine answer; the lane is closed all the same.
+    pub fn close(&self) -> Result<(), KvError> {
+        self.threads.lock().stop();
+        let checkpointed = self.shared.checkpoint();
+        self.shared.health.stop("it was closed");
+        let closed = self.shared.engine.close();
+        checkpointed.and(closed)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.threads.lock().stop();
+    }
+}
+
+impl Shared {
+    /// Remembers the first error that makes the lane unusable, and hands it on.
+    fn stop_on(&self, error: KvError) -> KvError {
+        if matches!(error, KvError::Io { .. } | KvError::Corrupt { .. } | KvError::NoSpace { .. }) {
+            self.health.stop(&error.to_string());
+        }
+        error
+    }
+
+    fn stats(&self) -> LaneStats {
+        let state = self.state.read();
+        let frozen_bytes = state.frozen.as_ref().map_or(0, |overlay| overlay.bytes());
+        let (log_bytes, overlay_bytes) = (state.log.bytes(), state.active.bytes() + frozen_bytes);
+        let overlay_entries = state.active.len() + state.frozen.as_ref().map_or(0, |overlay| overlay.len());
+        drop(state);
+        let counters = &self.counters;
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        LaneStats {
+            log_bytes,
+            overlay_bytes: overlay_bytes as u64,
+            overlay_entries: overlay_entries as u64,
+            engine_bytes: self.engine.bytes_used(),
+            appended_groups: load(&counters.appended_groups),
+            flush_count: load(&counters.flushes),
+            checkpoint_count: load(&counters.checkpoints),
+            last_checkpoint: std::time::Duration::from_micros(load(&counters.last_checkpoint_us)),
+            write_waits: load(&counters.write_waits),
+            write_wait_total: std::time::Duration::from_micros(load(&counters.write_wait_us)),
+            refused_for_space: load(&counters.refused_for_space),
+            is_space_low: self.space.is_low(),
+            replayed_groups: load(&counters.replayed_groups),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Moves changes from the overlay to the engine, and drops the log behind them.
+
+use super::note::Note;
+use super::{Background, Shared, State};
+use crate::log::writer::{SealedSegment, create_spare_numbered};
+use crate::overlay::Overlay;
+use crate::{KvError, Position};
+use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a waiting writer sleeps at most before it looks again, should it have missed the signal.
+const RECHECK: Duration = Duration::from_millis(20);
+
+/// Who checkpoints, and who waits for it.
+#[derive(Default)]
+pub(super) struct Checkpoints {
+    /// Held by whoever checkpoints.
+    running: Mutex<()>,
+    /// A checkpoint or a spare segment is wanted.
+    is_work_wanted: AtomicBool,
+    work_lock: Mutex<()>,
+    /// Wakes the checkpoint thread.
+    work: Condvar,
+    done_lock: Mutex<()>,
+    /// Wakes writers.
+    done: Condvar,
+}
+
+impl Checkpoints {
+    /// Waits until there may be something to do, at most `timeout`.
+    pub(super) fn wait_for_work(&self, timeout: Duration) {
+        let mut guard = self.work_lock.lock();
+        if !self.is_work_wanted.load(Ordering::Acquire) {
+            self.work.wait_for(&mut guard, timeout);
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        let _guard = self.work_lock.lock();
+        self.is_work_wanted.store(true, Ordering::Release);
+        self.work.notify_all();
+    }
+
+    /// Lets waiting writers look again.
+    pub(super) fn wake_writers(&self) {
+        let _guard = self.done_lock.lock();
+        self.done.notify_all();
+    }
+}
+
+/// What a freeze took.
+struct Frozen {
+    overlay: Arc<Overlay>,
+    note: Note,
+}
+
+impl Shared {
+    /// Wakes the checkpoint thread if the state calls for it.
+    pub(super) fn request_work(&self, state: &State) {
+        let is_wanted = self.is_checkpoint_due(state) || (state.log.wants_spare() && !self.space.is_low());
+        if is_wanted && !self.checkpoints.is_work_wanted.load(Ordering::Acquire) {
+            self.checkpoints.wake();
+        }
+    }
+
+    fn is_checkpoint_due(&self, state: &State) -> bool {
+        state.frozen.is_none()
+            && (state.active.bytes() >= self.config.freeze_bytes()
+                || state.log.bytes() >= self.config.log_bytes_max)
+    }
+
+    /// The exclusive lock, after a bounded wait for room in the overlay.
+    /// Says too whether the wait was in vain.
+    pub(super) fn lock_with_room(&self) -> (RwLockWriteGuard<'_, State>, bool) {
+        let is_full =
+            |state: &State| state.frozen.is_some() && state.active.bytes() >= self.config.freeze_bytes();
+        let state = self.state.write();
+        if !is_full(&state) || self.config.background == Background::Manual {
+            return (state, false);
+        }
+        drop(state);
+        let start = self.clock.monotonic();
+        self.counters.write_waits.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let mut guard = self.checkpoints.done_lock.lock();
+            self.checkpoints.done.wait_for(&mut guard, RECHECK);
+            drop(guard);
+            let state = self.state.write();
+            let waited = self.clock.monotonic().saturating_sub(start);
+            let is_still_full = is_full(&state);
+            if !is_still_full || self.health.is_stopped() || waited >= self.config.stall_max {
+                let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+                self.counters.write_wait_us.fetch_add(waited_us, Ordering::Relaxed);
+                tracing::debug!(waited_us, "a writer waited for a checkpoint");
+                return (state, is_still_full);
+            }
+        }
+    }
+
+    /// Without threads, the writer that meets a full overlay checkpoints it. An error stops the lane and shows at the commit.
+    pub(super) fn checkpoint_if_full(&self) {
+        let is_due = self.is_checkpoint_due(&self.state.read());
+        if is_due
+            && !self.health.is_stopped()
+            && let Err(error) = self.checkpoint()
+        {
+            tracing::error!(%error, "checkpoint failed");
+        }
+    }
+
+    /// Checkpoints if it is due, keeps a spare segment and looks at free space.
+    pub(super) fn tick_checkpoint(&self) -> Result<(), KvError> {
+        self.checkpoints.is_work_wanted.store(false, Ordering::Release);
+        self.health.check()?;
+        let refreshed = self.space.refresh();
+        refreshed
+            .map_err(|e| KvError::io(format!("look for space on {}", self.log_dir.disk.describe("")), e))?;
+        let (is_due, wants_spare) = {
+            let state = self.state.read();
+            (self.is_checkpoint_due(&state), state.log.wants_spare() && !self.space.is_low())
+        };
+        if wants_spare {
+            self.add_spare()?;
+        }
+        if is_due { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// Has the next segment ready before it is needed. Without space for it the roll decides.
+    fn add_spare(&self) -> Result<(), KvError> {
+        let (number, bytes) = {
+            let mut state = self.state.write();
+            (state.log.reserve_spare_number(), state.log.segment_bytes())
+        };
+        match create_spare_numbered(&self.log_dir, number, bytes) {
+            Ok(spare) => {
+                let surplus = self.state.write().log.stock_spare(spare);
+                surplus.map_or(Ok(()), |surplus| self.log_dir.remove(&surplus.path))
+            }
+            Err(KvError::NoSpace { .. }) => {
+                self.space.set_low();
+                Ok(())
+            }
+            Err(error) => Err(self.stop_on(error)),
+        }
+    }
+
+    pub(super) fn checkpoint(&self) -> Result<(), KvError> {
+        let _running = self.checkpoints.running.lock();
+        self.health.check()?;
+        let start = self.clock.monotonic();
+        let Some(frozen) = self.freeze()? else { return Ok(()) };
+        let applied = self.apply(&frozen);
+        if applied.is_ok() {
+            self.state.write().frozen = None;
+        }
+        // Freed here, not under the lock: a large map takes a while.
+        let position = frozen.note.applied;
+        drop(frozen);
+        let dropped = applied.and_then(|()| self.drop_log_before(position));
+        self.checkpoints.wake_writers();
+        dropped.map_err(|error| self.stop_on(error))?;
+        let took_us = self.clock.monotonic().saturating_sub(start).as_micros();
+        let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
+        self.counters.last_checkpoint_us.store(took_us, Ordering::Relaxed);
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets the active overlay aside; `None` when nothing was committed since the last checkpoint.
+    fn freeze(&self) -> Result<Option<Frozen>, KvError> {
+        let applied = self.checkpoint_note()?.map_or(Position(0), |note| note.applied);
+        let mut state = self.state.write();
+        if state.active.is_empty() && self.flusher.appended() <= applied {
+            return Ok(None);
+        }
+        let overlay = Arc::new(std::mem::take(&mut state.active));
+        state.frozen = Some(Arc::clone(&overlay));
+        let note = Note {
+            identity: self.log_dir.identity,
+            applied: Position(state.log.end()),
+            sequences: state.sequences.clone(),
+        };
+        Ok(Some(Frozen { overlay, note }))
+    }
+
+    fn checkpoint_note(&self) -> Result<Option<Note>, KvError> {
+        self.engine.note()?.map(|bytes| Note::decode(&bytes)).transpose()
+    }
+
+    fn apply(&self, frozen: &Frozen) -> Result<(), KvError> {
+        // ORDER: the log first. The engine must not know a change that a power cut can still take from the log, or a later open
+        // would find the log shorter than the checkpoint.
+        self.flush(self.flusher.appended())?;
+        // Twice: the new files, and what merging them into older ones takes meanwhile.
+        let needed = frozen.overlay.bytes() as u64 * 2;
+        self.space.require(needed).map_err(|e| KvError::io("look for space before a checkpoint", e))?;
+        self.engine.apply(&mut frozen.overlay.iter(), &frozen.note.encode())
+    }
+
+    /// Drops segments that the engine has all of. A few are kept for reuse.
+    fn drop_log_before(&self, position: Position) -> Result<(), KvError> {
+        let sealed = self.state.write().log.take_sealed_before(position.0);
+        for segment in sealed {
+            self.retire(segment)?;
+        }
+        Ok(())
+    }
+
+    fn retire(&self, sealed: SealedSegment) -> Result<(), KvError> {
+        let mut segment = sealed.segment;
+        let (number, segment_bytes) = {
+            let mut state = self.state.write();
+            (state.log.reserve_spare_number(), state.log.segment_bytes())
+        };
+        if segment.file_bytes != segment_bytes || self.space.is_low() {
+            return self.log_dir.remove(&segment.path);
+        }
+        let spare_path = self.log_dir.spare_path(number);
+        let renamed = self.log_dir.disk.rename(&segment.path, &spare_path);
+        renamed.map_err(|e| KvError::io(format!("rename {}", self.log_dir.describe(&segment.path)), e))?;
+        segment.path = spare_path;
+        let surplus = self.state.write().log.stock_spare(segment);
+        surplus.map_or(Ok(()), |surplus| self.log_dir.remove(&surplus.path))
+    }
+}

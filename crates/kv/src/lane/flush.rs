@@ -1,0 +1,142 @@
+//! Group commit: one sync for all who wait.
+
+use super::Shared;
+use crate::log::segment::SegmentFile;
+use crate::{KvError, Position};
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What has been written, what is durable, and who syncs.
+pub(super) struct Flusher {
+    appended: AtomicU64,
+    durable: AtomicU64,
+    inner: Mutex<Pending>,
+    done: Condvar,
+}
+
+struct Pending {
+    /// A caller is syncing; the others wait for it.
+    has_leader: bool,
+    /// Segments that may hold something not durable, in order; the last one is the active one. LIMIT: segments between two
+    /// flushes; the flush interval bounds them.
+    segments: Vec<SegmentFile>,
+    /// A segment was begun since the directory was synced.
+    is_dir_dirty: bool,
+}
+
+impl Flusher {
+    /// For a log that is durable up to `position` and goes on in `active`.
+    pub(super) fn new(position: u64, active: SegmentFile) -> Flusher {
+        let pending = Pending { has_leader: false, segments: vec![active], is_dir_dirty: true };
+        Flusher {
+            appended: AtomicU64::new(position),
+            durable: AtomicU64::new(position),
+            inner: Mutex::new(pending),
+            done: Condvar::new(),
+        }
+    }
+
+    pub(super) fn appended(&self) -> Position {
+        Position(self.appended.load(Ordering::Acquire))
+    }
+
+    pub(super) fn durable(&self) -> Position {
+        Position(self.durable.load(Ordering::Acquire))
+    }
+
+    /// A group is in the log. Called under the lane's exclusive lock, in order.
+    pub(super) fn publish(&self, appended: Position) {
+        self.appended.store(appended.0, Ordering::Release);
+    }
+
+    /// The log goes on in `segment`. Called before the group in it is published.
+    pub(super) fn add_segment(&self, segment: SegmentFile) {
+        let mut inner = self.inner.lock();
+        inner.segments.push(segment);
+        inner.is_dir_dirty = true;
+    }
+
+    /// Lets those who wait look again.
+    pub(super) fn wake(&self) {
+        let _inner = self.inner.lock();
+        self.done.notify_all();
+    }
+}
+
+impl Shared {
+    pub(super) fn flush(&self, position: Position) -> Result<(), KvError> {
+        let flusher = &self.flusher;
+        // What was never appended cannot be waited for.
+        let position = position.min(flusher.appended());
+        if flusher.durable() >= position {
+            return Ok(());
+        }
+        let mut inner = flusher.inner.lock();
+        loop {
+            if flusher.durable() >= position {
+                return Ok(());
+            }
+            self.health.check()?;
+            if !inner.has_leader {
+                break;
+            }
+            flusher.done.wait(&mut inner);
+        }
+        inner.has_leader = true;
+        // `appended` is read before the segments are copied: a group published by now is in one of them.
+        let target = flusher.appended();
+        let segments = inner.segments.clone();
+        let is_dir_dirty = std::mem::take(&mut inner.is_dir_dirty);
+        drop(inner);
+
+        let synced = self.sync_segments(&segments, is_dir_dirty).map_err(|error| self.stop_on(error));
+        let mut inner = flusher.inner.lock();
+        inner.has_leader = false;
+        if synced.is_ok() {
+            flusher.durable.fetch_max(target.0, Ordering::AcqRel);
+            // All but the newest copied are sealed and synced as a whole; it may still be written to.
+            let newest_first = segments.last().map_or(0, |segment| segment.first);
+            inner.segments.retain(|segment| segment.first >= newest_first);
+        }
+        drop(inner);
+        flusher.done.notify_all();
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        synced
+    }
+
+    fn sync_segments(&self, segments: &[SegmentFile], is_dir_dirty: bool) -> Result<(), KvError> {
+        // ORDER: older segments first, the directory last; nobody is told before all are done, so the order only matters to
+        // what an unlucky power cut leaves of the rest.
+        for segment in segments {
+            let synced = segment.file.sync_data();
+            synced.map_err(|e| KvError::io(format!("sync {}", self.log_dir.describe(&segment.path)), e))?;
+        }
+        if is_dir_dirty { self.log_dir.sync() } else { Ok(()) }
+    }
+
+    /// Makes the segment with which the lane begins durable.
+    pub(super) fn sync_new_log(&self) -> Result<(), KvError> {
+        let mut inner = self.flusher.inner.lock();
+        self.sync_segments(&inner.segments, true)?;
+        inner.is_dir_dirty = false;
+        Ok(())
+    }
+
+    /// Flushes if there is something to flush; else notes in the log how far it is durable, once.
+    pub(super) fn tick_flush(&self) -> Result<(), KvError> {
+        self.health.check()?;
+        let (appended, durable) = (self.flusher.appended(), self.flusher.durable());
+        if appended > durable {
+            return self.flush(appended);
+        }
+        let mut state = self.state.write();
+        if self.flusher.appended() == durable && state.log.wants_mark(durable.0) {
+            match state.log.append_mark(durable.0) {
+                // Without the mark, damage to the last flushed groups looks like a torn tail. Nothing else depends on it.
+                Err(KvError::NoSpace { .. }) | Ok(()) => {}
+                Err(error) => return Err(self.stop_on(error)),
+            }
+        }
+        Ok(())
+    }
+}

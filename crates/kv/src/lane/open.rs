@@ -1,0 +1,212 @@
+//! Opens a lane: identity, replay, a fresh log.
+
+use super::checkpoint::Checkpoints;
+use super::flush::Flusher;
+use super::health::Health;
+use super::note::Note;
+use super::space::Space;
+use super::stats::Counters;
+use super::threads::Threads;
+use super::{Background, Lane, LaneConfig, Shared, State};
+use crate::engine::Engine;
+use crate::log::format::{LogIdentity, LoggedFrame, SEGMENT_HEADER_BYTES};
+use crate::log::replay::{Replayed, replay};
+use crate::log::segment::{LogDir, LogFiles};
+use crate::log::writer::LogWriter;
+use crate::overlay::Overlay;
+use crate::{KvError, Position};
+use ashlar_env::{Disk, DiskFile, Env, OpenMode};
+use ashlar_types::{ClusterId, ShardId};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(super) fn open(
+    disk: Arc<dyn Disk>,
+    dir: &str,
+    engine: Box<dyn Engine>,
+    env: &Env,
+    cluster: ClusterId,
+    config: LaneConfig,
+) -> Result<Lane, KvError> {
+    if config.segment_bytes < 2 * SEGMENT_HEADER_BYTES as u64 || config.overlay_bytes_max == 0 {
+        let what =
+            format!("segments of {} bytes, overlay of {}", config.segment_bytes, config.overlay_bytes_max);
+        return Err(KvError::Invalid { what });
+    }
+    let identity = LogIdentity { cluster, lane: config.lane };
+    let log_dir = LogDir { disk: Arc::clone(&disk), path: format!("{dir}/log"), identity };
+    let lock = prepare_directories(&log_dir, dir)?;
+    let space = Space::new(Arc::clone(&disk), dir, &config);
+
+    let files = log_dir.list()?;
+    let mut recovery = Recovery::new(engine.as_ref(), &space, &config, identity)?;
+    let replayed = recovery.run(&log_dir, &files)?;
+    let log = start_log(&log_dir, env, &config, &space, replayed.end)?;
+    // ORDER: the engine has everything, and the new segment is durable; only now may the old log go. Else a power cut could
+    // leave neither a log nor the position at which it went on.
+    let sequences = recovery.sequences;
+    let flusher = Flusher::new(replayed.end, log.active().clone());
+    let shared = Arc::new(Shared {
+        clock: Arc::clone(&env.clock),
+        engine,
+        state: RwLock::new(State { active: Overlay::default(), frozen: None, log, sequences }),
+        flusher,
+        checkpoints: Checkpoints::default(),
+        space,
+        health: Health::default(),
+        counters: Counters::default(),
+        log_dir,
+        config,
+    });
+    shared.sync_new_log()?;
+    remove_old_log(&shared.log_dir, &files, replayed.end)?;
+    shared.counters.replayed_groups.store(replayed.groups, Ordering::Relaxed);
+    let refreshed = shared.space.refresh();
+    refreshed.map_err(|e| KvError::io(format!("reserve space on {}", disk.describe(dir)), e))?;
+    let threads = match shared.config.background {
+        Background::Threads => Threads::start(&shared)?,
+        Background::Manual => Threads::none(&shared),
+    };
+    Ok(Lane { shared, threads: Mutex::new(threads), _lock: lock })
+}
+
+/// Makes the lane's directories durable and takes its lock.
+fn prepare_directories(log_dir: &LogDir, dir: &str) -> Result<Arc<dyn DiskFile>, KvError> {
+    let disk = &log_dir.disk;
+    let path = disk.describe(dir);
+    let prepare = || {
+        disk.create_dir(&log_dir.path)?;
+        let lock = disk.open(&format!("{dir}/lock"), OpenMode::CreateOrOpen)?;
+        let mut parent = dir;
+        while let Some((above, _)) = parent.rsplit_once('/') {
+            disk.sync_dir(above)?;
+            parent = above;
+        }
+        disk.sync_dir("")?;
+        disk.sync_dir(dir)?;
+        Ok(lock)
+    };
+    let lock: Arc<dyn DiskFile> = prepare().map_err(|e| KvError::io(format!("prepare lane {path}"), e))?;
+    let locked = lock.try_lock();
+    locked.map_err(|e| KvError::io(format!("lock lane {path}, which may be open already"), e))?;
+    Ok(lock)
+}
+
+/// Brings the engine up to the end of the log.
+struct Recovery<'a> {
+    engine: &'a dyn Engine,
+    space: &'a Space,
+    config: &'a LaneConfig,
+    identity: LogIdentity,
+    applied: Position,
+    sequences: FxHashMap<ShardId, u64>,
+    overlay: Overlay,
+}
+
+impl<'a> Recovery<'a> {
+    fn new(
+        engine: &'a dyn Engine,
+        space: &'a Space,
+        config: &'a LaneConfig,
+        identity: LogIdentity,
+    ) -> Result<Recovery<'a>, KvError> {
+        let mut recovery = Recovery {
+            engine,
+            space,
+            config,
+            identity,
+            applied: Position(0),
+            sequences: FxHashMap::default(),
+            overlay: Overlay::default(),
+        };
+        if let Some(bytes) = engine.note()? {
+            let note = Note::decode(&bytes)?;
+            if note.identity != identity {
+                let what = format!(
+                    "the engine holds file system {} lane {}, not {} lane {}",
+                    note.identity.cluster, note.identity.lane, identity.cluster, identity.lane
+                );
+                return Err(KvError::Foreign { what });
+            }
+            (recovery.applied, recovery.sequences) = (note.applied, note.sequences);
+        }
+        Ok(recovery)
+    }
+
+    fn run(&mut self, log_dir: &LogDir, files: &LogFiles) -> Result<Replayed, KvError> {
+        let (from, give_up_from) = (self.applied.0, self.config.give_up_from);
+        let replayed =
+            replay(log_dir, &files.segments, from, give_up_from, &mut |end, frames| self.take(end, frames))?;
+        // What was replayed may be in the page cache only, and after a failed sync perhaps nowhere else: it is written anew, into
+        // the engine, instead of being trusted in place.
+        if replayed.groups > 0 {
+            self.apply(Position(replayed.end))?;
+            tracing::info!(groups = replayed.groups, position = replayed.end, "log replayed");
+        }
+        Ok(replayed)
+    }
+
+    fn take(&mut self, end: u64, frames: Vec<LoggedFrame>) -> Result<(), KvError> {
+        for LoggedFrame { sequence, frame } in frames {
+            let last = self.sequences.entry(frame.shard).or_insert(0);
+            if sequence != *last + 1 {
+                let what = format!(
+                    "the log has frame {sequence} of {} behind frame {last}, before position {end}",
+                    frame.shard
+                );
+                return Err(KvError::Corrupt { what });
+            }
+            *last = sequence;
+            for (key, value) in frame.writes.0 {
+                self.overlay.insert(key, value);
+            }
+        }
+        if self.overlay.bytes() >= self.config.freeze_bytes() { self.apply(Position(end)) } else { Ok(()) }
+    }
+
+    fn apply(&mut self, applied: Position) -> Result<(), KvError> {
+        let overlay = std::mem::take(&mut self.overlay);
+        let needed = overlay.bytes() as u64 * 2;
+        self.space.require(needed).map_err(|e| KvError::io("look for space before replay", e))?;
+        let note = Note { identity: self.identity, applied, sequences: self.sequences.clone() };
+        self.engine.apply(&mut overlay.iter(), &note.encode())?;
+        self.applied = applied;
+        Ok(())
+    }
+}
+
+/// Begins the log anew at `position`.
+fn start_log(
+    log_dir: &LogDir,
+    env: &Env,
+    config: &LaneConfig,
+    space: &Space,
+    position: u64,
+) -> Result<LogWriter, KvError> {
+    let create =
+        || LogWriter::create(log_dir.clone(), Arc::clone(&env.entropy), config.segment_bytes, position);
+    match create() {
+        Err(KvError::NoSpace { .. }) if space.release_reserve() => create(),
+        created => created,
+    }
+}
+
+/// Removes what the new segment replaces.
+fn remove_old_log(log_dir: &LogDir, files: &LogFiles, position: u64) -> Result<(), KvError> {
+    let begun = log_dir.segment_path(position);
+    for segment in files.segments.iter().filter(|segment| segment.path != begun) {
+        log_dir.remove(&segment.path)?;
+    }
+    for spare in &files.spares {
+        match log_dir.disk.remove(spare) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(KvError::io(format!("remove {}", log_dir.describe(spare)), error));
+            }
+            // The new segment was made of it.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    log_dir.sync()
+}

@@ -1,0 +1,109 @@
+//! Keeps space back, so that a full disk can be emptied again.
+//!
+//! A reserve file holds blocks. While it cannot be held, or less than its size is free besides it, only changes that free
+//! space are taken. A checkpoint or a delete that finds no space left gives the reserve up; it is taken again when there is room
+//! for it twice over.
+
+use super::LaneConfig;
+use ashlar_env::{Disk, OpenMode};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The reserve and what is known of free space.
+pub(super) struct Space {
+    disk: Arc<dyn Disk>,
+    path: String,
+    reserve_bytes: u64,
+    is_low: AtomicBool,
+    bytes_free: AtomicU64,
+    is_held: Mutex<bool>,
+}
+
+impl Space {
+    /// Looks for a reserve left by an earlier run.
+    pub(super) fn new(disk: Arc<dyn Disk>, dir: &str, config: &LaneConfig) -> Space {
+        let path = format!("{dir}/reserve");
+        let found = disk.open(&path, OpenMode::Read).and_then(|file| file.len());
+        let is_held = found.is_ok_and(|len| len >= config.reserve_bytes);
+        Space {
+            disk,
+            path,
+            reserve_bytes: config.reserve_bytes,
+            is_low: AtomicBool::new(false),
+            bytes_free: AtomicU64::new(u64::MAX),
+            is_held: Mutex::new(is_held),
+        }
+    }
+
+    pub(super) fn is_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_low(&self) {
+        if self.reserve_bytes > 0 {
+            self.is_low.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "{} has {} bytes free, {} are kept for deletes and checkpoints",
+            self.disk.describe(""),
+            self.bytes_free.load(Ordering::Relaxed),
+            self.reserve_bytes
+        )
+    }
+
+    /// Asks the file system, takes the reserve if there is room, and decides whether space is low.
+    pub(super) fn refresh(&self) -> io::Result<()> {
+        if self.reserve_bytes == 0 {
+            return Ok(());
+        }
+        let mut is_held = self.is_held.lock();
+        let mut bytes_free = self.disk.space()?.bytes_free;
+        if !*is_held && bytes_free >= self.reserve_bytes.saturating_mul(2) {
+            let file = self.disk.open(&self.path, OpenMode::CreateOrOpen)?;
+            match file.allocate(0, self.reserve_bytes) {
+                Ok(()) => *is_held = true,
+                // Others took the space in between; the next refresh tries again.
+                Err(error) if crate::log::writer::is_out_of_space(&error) => {}
+                Err(error) => return Err(error),
+            }
+            bytes_free = self.disk.space()?.bytes_free;
+        }
+        self.bytes_free.store(bytes_free, Ordering::Relaxed);
+        let is_low = !*is_held || bytes_free < self.reserve_bytes;
+        if self.is_low.swap(is_low, Ordering::Relaxed) != is_low {
+            tracing::warn!(is_low, bytes_free, "space for metadata: {}", self.describe());
+        }
+        Ok(())
+    }
+
+    /// Gives the reserve back to the file system; false when there was none.
+    pub(super) fn release_reserve(&self) -> bool {
+        let mut is_held = self.is_held.lock();
+        if !*is_held {
+            return false;
+        }
+        self.set_low();
+        match self.disk.remove(&self.path) {
+            Ok(()) => *is_held = false,
+            Err(error) => {
+                tracing::error!(%error, file = self.disk.describe(&self.path), "could not release the reserve");
+                return false;
+            }
+        }
+        tracing::warn!(bytes = self.reserve_bytes, "the disk is full: the reserve for deletes is in use");
+        true
+    }
+
+    /// Gives the reserve up if less than `bytes` are free.
+    pub(super) fn require(&self, bytes: u64) -> io::Result<()> {
+        if self.reserve_bytes > 0 && self.disk.space()?.bytes_free < bytes {
+            self.release_reserve();
+        }
+        Ok(())
+    }
+}

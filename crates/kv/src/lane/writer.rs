@@ -1,0 +1,178 @@
+//! Changes to a lane.
+
+use super::{Background, Shared, State};
+use crate::{Frame, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
+use bytes::Bytes;
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// Whether a group is taken when space is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Refused while space is below the reserve.
+    Normal,
+    /// Taken as long as anything can be written: deletes, truncates, and what a repair needs.
+    FreesSpace,
+}
+
+/// The one writer of a lane. What it commits is seen by its own reads and by every later reader.
+pub struct LaneWriter<'a> {
+    shared: &'a Shared,
+    state: RwLockWriteGuard<'a, State>,
+    /// The overlay was full when the writer began, and stayed so.
+    is_stalled: bool,
+}
+
+impl<'a> LaneWriter<'a> {
+    pub(super) fn new(shared: &'a Shared) -> LaneWriter<'a> {
+        if shared.config.background == Background::Manual {
+            shared.checkpoint_if_full();
+        }
+        let (state, is_stalled) = shared.lock_with_room();
+        LaneWriter { shared, state, is_stalled }
+    }
+
+    /// Appends `frames` to the log as one group and makes them visible. The group is atomic: after a crash all of its frames
+    /// are there or none, and only if every earlier group is. It is durable after [`crate::Lane::flush`] of the position
+    /// returned, or after [`crate::LaneConfig::flush_interval`]. No frames: nothing happens.
+    ///
+    /// # Errors
+    /// [`KvError::Invalid`], [`KvError::NoSpace`], [`KvError::Stalled`]: nothing was changed. [`KvError::Io`]: the log could
+    /// not be written; the lane is stopped, and whether the group is in the log is found out by opening it again.
+    pub fn commit(&mut self, frames: Vec<Frame>, urgency: Urgency) -> Result<Position, KvError> {
+        let shared = self.shared;
+        shared.health.check()?;
+        if frames.is_empty() {
+            return Ok(shared.flusher.appended());
+        }
+        validate(&frames)?;
+        shared.admit(&self.state, self.is_stalled, urgency)?;
+        let sequences = self.state.number(&frames);
+        let appended = match shared.append(&mut self.state, &frames, &sequences, urgency) {
+            Ok(position) => position,
+            Err(error) => {
+                self.state.take_back_numbers(&frames);
+                return Err(error);
+            }
+        };
+        let active = &mut self.state.active;
+        for frame in frames {
+            for (key, value) in frame.writes.0 {
+                active.insert(key, value);
+            }
+        }
+        shared.flusher.publish(appended);
+        shared.counters.appended_groups.fetch_add(1, Ordering::Relaxed);
+        shared.request_work(&self.state);
+        Ok(appended)
+    }
+}
+
+impl Snapshot for LaneWriter<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.shared.get(&self.state, key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        self.shared.scan(&self.state, from, to, visit)
+    }
+}
+
+impl State {
+    /// Numbers frames in their shards.
+    fn number(&mut self, frames: &[Frame]) -> SmallVec<[u64; 8]> {
+        let mut next = |frame: &Frame| {
+            let last = self.sequences.entry(frame.shard).or_insert(0);
+            *last += 1;
+            *last
+        };
+        frames.iter().map(&mut next).collect()
+    }
+
+    /// Undoes [`State::number`].
+    fn take_back_numbers(&mut self, frames: &[Frame]) {
+        for frame in frames {
+            if let Some(last) = self.sequences.get_mut(&frame.shard) {
+                *last -= 1;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn admit(&self, state: &State, is_stalled: bool, urgency: Urgency) -> Result<(), KvError> {
+        if urgency == Urgency::Normal && self.space.is_low() {
+            return Err(self.refuse_for_space(self.space.describe()));
+        }
+        // LIMIT: a writer that commits on and on without letting go may fill the active overlay alone to the maximum.
+        if is_stalled || state.active.bytes() as u64 >= self.config.overlay_bytes_max {
+            let what = format!("{} MiB of changes wait for a checkpoint", state.active.bytes() >> 20);
+            return Err(KvError::Stalled { what });
+        }
+        Ok(())
+    }
+
+    fn refuse_for_space(&self, what: String) -> KvError {
+        self.counters.refused_for_space.fetch_add(1, Ordering::Relaxed);
+        KvError::NoSpace { what }
+    }
+
+    fn append(
+        &self,
+        state: &mut State,
+        frames: &[Frame],
+        sequences: &[u64],
+        urgency: Urgency,
+    ) -> Result<Position, KvError> {
+        let flushed = self.flusher.durable().0;
+        let mut appended = state.log.append(frames, sequences, flushed);
+        if matches!(appended, Err(KvError::NoSpace { .. })) {
+            self.space.set_low();
+            if urgency == Urgency::FreesSpace && self.space.release_reserve() {
+                appended = state.log.append(frames, sequences, flushed);
+            }
+        }
+        match appended {
+            Ok(appended) => {
+                if let Some(segment) = appended.rolled_to {
+                    self.flusher.add_segment(segment);
+                }
+                Ok(Position(appended.end))
+            }
+            Err(KvError::NoSpace { what }) => Err(self.refuse_for_space(what)),
+            Err(error) => Err(self.stop_on(error)),
+        }
+    }
+}
+
+fn validate(frames: &[Frame]) -> Result<(), KvError> {
+    let invalid = |what: String| Err(KvError::Invalid { what });
+    for frame in frames {
+        let shard = frame.shard.0.to_be_bytes();
+        let mut previous: &[u8] = &[];
+        for (key, value) in &frame.writes.0 {
+            if key.len() > KEY_BYTES_MAX {
+                return invalid(format!("a key of {} bytes, {KEY_BYTES_MAX} are the most", key.len()));
+            }
+            if key.len() < shard.len() || key[..shard.len()] != shard {
+                return invalid(format!("key {} is not of {}", key.escape_ascii(), frame.shard));
+            }
+            if key.as_slice() <= previous {
+                return invalid(format!("key {} is not above the one before", key.escape_ascii()));
+            }
+            let len = value.as_ref().map_or(0, Bytes::len);
+            if len > VALUE_BYTES_MAX {
+                return invalid(format!("a value of {len} bytes, {VALUE_BYTES_MAX} are the most"));
+            }
+            previous = key;
+        }
+    }
+    Ok(())
+}

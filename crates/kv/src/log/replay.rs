@@ -1,0 +1,223 @@
+//! Reads a log from a position to its end.
+//!
+//! The end is the first place without a valid record. Two things look like that: a torn tail - records that were being
+//! written, or written and never flushed, when power went off - and damage to records that were durable. They are told
+//! apart by the watermark every record carries, the position up to which the log was durable when it was written:
+//!
+//! | behind the bad place there is | meaning | result |
+//! |---|---|---|
+//! | no valid record | tail | the log ends here |
+//! | valid records, no watermark above the bad place | tail; later blocks reached the disk before earlier ones | the log ends here |
+//! | a valid record with a watermark above the bad place | a durable record is damaged or missing | [`KvError::Corrupt`] |
+
+use super::format::{
+    HeaderFault, LoggedFrame, RECORD_ALIGN, RECORD_MAGIC, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader,
+    decode_frames,
+};
+use super::segment::{LogDir, SegmentName, file_offset};
+use crate::{KvError, Position};
+use ashlar_env::OpenMode;
+use bytes::Bytes;
+
+/// What a group's frames are given to, with the position behind the group.
+pub(crate) type Sink<'a> = dyn FnMut(u64, Vec<LoggedFrame>) -> Result<(), KvError> + 'a;
+
+/// What replay found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    /// Position behind the last group.
+    pub(crate) end: u64,
+    /// Groups given to the sink.
+    pub(crate) groups: u64,
+}
+
+/// A segment file in memory.
+struct Segment {
+    name: SegmentName,
+    bytes: Bytes,
+    header: Option<SegmentHeader>,
+}
+
+/// Replays `segments` (in stream order) from `from`. A fault at `give_up_from`
+/// is taken for the end of the log.
+pub(crate) fn replay(
+    dir: &LogDir,
+    segments: &[SegmentName],
+    from: u64,
+    give_up_from: Option<Position>,
+    sink: &mut Sink<'_>,
+) -> Result<Replayed, KvError> {
+    let mut replayed = Replayed { end: from, groups: 0 };
+    let Some(start) = segments.iter().rposition(|segment| segment.first <= from) else {
+        if give_up_from != Some(Position(from)) {
+            first_segment_missing(dir, segments, from)?;
+        }
+        return Ok(replayed);
+    };
+    for index in start..segments.len() {
+        let segment = read_segment(dir, &segments[index])?;
+        let limit = segments.get(index + 1).map(|next| next.first);
+        match replay_segment(dir, &segment, limit, &mut replayed, sink) {
+            Ok(true) => {}
+            Ok(false) if give_up_from == Some(Position(replayed.end)) => break,
+            Ok(false) => {
+                require_torn_tail(dir, segment, &segments[index + 1..], replayed.end)?;
+                break;
+            }
+            Err(KvError::Corrupt { .. }) if give_up_from == Some(Position(replayed.end)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(replayed)
+}
+
+/// Nothing holds position `from`: fine in a new lane, a loss in any other.
+fn first_segment_missing(dir: &LogDir, segments: &[SegmentName], from: u64) -> Result<(), KvError> {
+    let found = match segments.first() {
+        None if from == 0 => return Ok(()),
+        None => "no segment".to_owned(),
+        Some(oldest) => format!("nothing before {}", dir.describe(&oldest.path)),
+    };
+    let what = format!(
+        "log directory {} has {found}, but the engine's checkpoint ends at position {from}: {}",
+        dir.describe(&dir.path),
+        way_out(from)
+    );
+    Err(KvError::Corrupt { what })
+}
+
+fn way_out(position: u64) -> String {
+    format!(
+        "restore this lane from a replica or a copy; or give up every change after position {position} by opening it \
+         with that position as give_up_from"
+    )
+}
+
+fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
+    let path = dir.describe(&name.path);
+    let read = || {
+        let file = dir.disk.open(&name.path, OpenMode::Read)?;
+        // LIMIT: one segment at a time; its length was bounded when it was written.
+        let mut bytes = vec![0; file.len()? as usize];
+        let got = file.read_at(0, &mut bytes)?;
+        bytes.truncate(got);
+        Ok(Bytes::from(bytes))
+    };
+    let bytes: Bytes = read().map_err(|e| KvError::io(format!("read log segment {path}"), e))?;
+    let header = match SegmentHeader::decode(&bytes) {
+        Ok(header) => Some(header),
+        Err(HeaderFault::Invalid) => None,
+        Err(HeaderFault::Version(version)) => {
+            let what = format!("log segment {path} has format version {version}, this software knows 1");
+            return Err(KvError::Foreign { what });
+        }
+    };
+    if let Some(header) = &header {
+        if header.identity != dir.identity {
+            let (theirs, ours) = (header.identity, dir.identity);
+            let what = format!(
+                "log segment {path} is of file system {} lane {}, not of {} lane {}",
+                theirs.cluster, theirs.lane, ours.cluster, ours.lane
+            );
+            return Err(KvError::Foreign { what });
+        }
+        if header.first != name.first {
+            let what = format!("log segment {path} begins at {:016x}: it was renamed", header.first);
+            return Err(KvError::Corrupt { what });
+        }
+    }
+    Ok(Segment { name: name.clone(), bytes, header })
+}
+
+/// Gives the segment's groups to `sink`; false when the log ends inside it.
+fn replay_segment(
+    dir: &LogDir,
+    segment: &Segment,
+    limit: Option<u64>,
+    replayed: &mut Replayed,
+    sink: &mut Sink<'_>,
+) -> Result<bool, KvError> {
+    let Some(header) = segment.header else { return Ok(false) };
+    let seed = dir.identity.seed();
+    loop {
+        if limit.is_some_and(|limit| limit <= replayed.end) {
+            return Ok(true);
+        }
+        let offset = file_offset(header.first, replayed.end) as usize;
+        let Some(rest) = segment.bytes.get(offset..) else { return Ok(false) };
+        let Some((record, body)) = RecordHeader::check(rest, seed) else { return Ok(false) };
+        if record.position != replayed.end || record.nonce != header.nonce {
+            return Ok(false);
+        }
+        let frames = decode_frames(&segment.bytes.slice_ref(body), record.frames).ok_or_else(|| {
+            let path = dir.describe(&segment.name.path);
+            let what = format!(
+                "record at offset {offset} of log segment {path} has a valid checksum and malformed frames, which no \
+                 torn write makes: {}",
+                way_out(replayed.end)
+            );
+            KvError::Corrupt { what }
+        })?;
+        replayed.end += record.record_bytes() as u64;
+        if record.frames > 0 {
+            sink(replayed.end, frames)?;
+            replayed.groups += 1;
+        }
+    }
+}
+
+/// Refuses the end of the log at `end`, in `segment`, if a later record proves that it was durable beyond it.
+fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end: u64) -> Result<(), KvError> {
+    let damaged = dir.describe(&segment.name.path);
+    let offset = file_offset(segment.name.first, end);
+    let mut limit = later.first().map(|next| next.first);
+    let mut witness = find_witness(dir, &segment, end, limit);
+    drop(segment);
+    for (index, name) in later.iter().enumerate() {
+        if witness.is_some() {
+            break;
+        }
+        limit = later.get(index + 1).map(|next| next.first);
+        witness = find_witness(dir, &read_segment(dir, name)?, end, limit);
+    }
+    let Some(record) = witness else {
+        tracing::debug!(segment = damaged, position = end, "the log ends here");
+        return Ok(());
+    };
+    let what = format!(
+        "no valid record at offset {offset} of log segment {damaged} (position {end}), though the log was durable up to \
+         position {} when the record at position {} was written: {}",
+        record.flushed,
+        record.position,
+        way_out(end)
+    );
+    Err(KvError::Corrupt { what })
+}
+
+/// A valid record of `segment` before `limit` that says the log was durable beyond `end`.
+fn find_witness(dir: &LogDir, segment: &Segment, end: u64, limit: Option<u64>) -> Option<RecordHeader> {
+    let seed = dir.identity.seed();
+    let first = segment.name.first;
+    let mut offset = file_offset(first, end.max(first)) as usize;
+    while let Some(rest) = segment.bytes.get(offset..)
+        && rest.len() >= RECORD_MAGIC.len()
+    {
+        let position = first + (offset - SEGMENT_HEADER_BYTES) as u64;
+        if limit.is_some_and(|limit| position >= limit) {
+            return None;
+        }
+        let mut step = RECORD_ALIGN;
+        if rest.starts_with(&RECORD_MAGIC)
+            && let Some((record, _)) = RecordHeader::check(rest, seed)
+            && record.position == position
+            && segment.header.is_none_or(|header| header.nonce == record.nonce)
+        {
+            if record.flushed > end {
+                return Some(record);
+            }
+            step = record.record_bytes();
+        }
+        offset += step;
+    }
+    None
+}

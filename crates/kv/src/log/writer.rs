@@ -1,0 +1,273 @@
+//! Appends records, one write each, and moves on to the next segment.
+//!
+//! ```text
+//!   spare ──header, rename──> active ──roll──> sealed ──checkpoint behind it──> spare or removed
+//! ```
+//!
+//! Nothing here syncs. A segment is born as a spare file, gets its header and is renamed to its position; both become
+//! durable with the first flush that covers a record in it. Spare files keep their blocks, so that the log does not
+//! allocate while it is written, and a full disk does not stop it at once.
+
+use super::format::{
+    GROUP_BYTES_MAX, RecordBuffer, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader, body_bytes,
+};
+use super::segment::{LogDir, SegmentFile, file_offset};
+use crate::{Frame, KvError};
+use ashlar_env::{Entropy, OpenMode};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+// LIMIT: spare segments kept for reuse; more are removed.
+const SPARES_MAX: usize = 3;
+
+/// A segment that takes no more records.
+#[derive(Clone)]
+pub(crate) struct SealedSegment {
+    pub(crate) segment: SegmentFile,
+    /// Position behind its last record.
+    pub(crate) end: u64,
+}
+
+/// The writing end of a log. Not shared: it lives under the lane's exclusive lock.
+pub(crate) struct LogWriter {
+    dir: LogDir,
+    entropy: Arc<dyn Entropy>,
+    seed: u32,
+    segment_bytes: u64,
+    active: SegmentFile,
+    nonce: u64,
+    end: u64,
+    sealed: VecDeque<SealedSegment>,
+    spares: Vec<SegmentFile>,
+    spare_number: u64,
+    buffer: RecordBuffer,
+    /// The highest watermark in a record so far.
+    flushed_logged: u64,
+}
+
+/// What an append did.
+pub(crate) struct Appended {
+    /// Position behind the group.
+    pub(crate) end: u64,
+    /// The segment that was begun for it.
+    pub(crate) rolled_to: Option<SegmentFile>,
+}
+
+impl LogWriter {
+    /// Begins a log at `position` with a segment of its own, over whatever had its name. Nothing is durable yet.
+    pub(crate) fn create(
+        dir: LogDir,
+        entropy: Arc<dyn Entropy>,
+        segment_bytes: u64,
+        position: u64,
+    ) -> Result<LogWriter, KvError> {
+        let mut spare_number = 0;
+        let spare = create_spare(&dir, &mut spare_number, segment_bytes)?;
+        let nonce = entropy.next_u64();
+        let active = begin_segment(&dir, spare, position, nonce)?;
+        let seed = dir.identity.seed();
+        Ok(LogWriter {
+            dir,
+            entropy,
+            seed,
+            segment_bytes,
+            active,
+            nonce,
+            end: position,
+            sealed: VecDeque::new(),
+            spares: Vec::new(),
+            spare_number,
+            buffer: RecordBuffer::default(),
+            flushed_logged: position,
+        })
+    }
+
+    /// Position behind the last record.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(crate) fn active(&self) -> &SegmentFile {
+        &self.active
+    }
+
+    /// Bytes of the stream that segments on disk hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.sealed.front().map_or(self.active.first, |oldest| oldest.segment.first)
+    }
+
+    /// Whether it is time to have a spare segment ready.
+    pub(crate) fn wants_spare(&self) -> bool {
+        self.spares.is_empty() && (self.end - self.active.first) * 2 > self.active.file_bytes
+    }
+
+    /// Whether a record that carries `flushed` would tell replay something new.
+    pub(crate) fn wants_mark(&self, flushed: u64) -> bool {
+        flushed > self.flushed_logged
+    }
+
+    /// Bytes left in the active segment.
+    fn room(&self) -> u64 {
+        self.active.file_bytes.saturating_sub(file_offset(self.active.first, self.end))
+    }
+
+    /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now.
+    ///
+    /// On [`KvError::Invalid`] and [`KvError::NoSpace`] the log is as before; after [`KvError::Io`] it must not be used.
+    pub(crate) fn append(
+        &mut self,
+        frames: &[Frame],
+        sequences: &[u64],
+        flushed: u64,
+    ) -> Result<Appended, KvError> {
+        let body = body_bytes(frames);
+        if body > GROUP_BYTES_MAX {
+            let what = format!("{body} bytes in one group, {GROUP_BYTES_MAX} are the most");
+            return Err(KvError::Invalid { what });
+        }
+        let header = RecordHeader {
+            body_bytes: body as u32,
+            position: self.end,
+            flushed,
+            nonce: self.nonce,
+            frames: frames.len() as u32,
+        };
+        let rolled_to = self.make_room(header.record_bytes() as u64)?;
+        let header = RecordHeader { nonce: self.nonce, ..header };
+        self.write_record(&header, frames, sequences)?;
+        Ok(Appended { end: self.end, rolled_to })
+    }
+
+    /// Appends a record without frames, so that replay knows how far the log was durable; nothing when the segment is full.
+    pub(crate) fn append_mark(&mut self, flushed: u64) -> Result<(), KvError> {
+        let header =
+            RecordHeader { body_bytes: 0, position: self.end, flushed, nonce: self.nonce, frames: 0 };
+        if self.room() < header.record_bytes() as u64 {
+            return Ok(());
+        }
+        self.write_record(&header, &[], &[])
+    }
+
+    fn write_record(
+        &mut self,
+        header: &RecordHeader,
+        frames: &[Frame],
+        sequences: &[u64],
+    ) -> Result<(), KvError> {
+        self.buffer.encode(self.seed, header, frames, sequences);
+        let offset = file_offset(self.active.first, self.end);
+        let written = match self.buffer.as_slice() {
+            Some(bytes) => self.active.file.write_at(offset, bytes),
+            None => self.active.file.write_vectored_at(offset, &self.buffer.parts()),
+        };
+        self.buffer.shrink();
+        // Part of the record may be there after an error. Without space it will be overwritten by the next one; until then it
+        // is a torn tail.
+        written.map_err(|e| write_error("append to log segment", self.dir.describe(&self.active.path), e))?;
+        self.end += header.record_bytes() as u64;
+        self.flushed_logged = self.flushed_logged.max(header.flushed);
+        Ok(())
+    }
+
+    /// Begins the next segment if `bytes` do not fit into this one.
+    fn make_room(&mut self, bytes: u64) -> Result<Option<SegmentFile>, KvError> {
+        if bytes <= self.room() {
+            return Ok(None);
+        }
+        let file_bytes = self.segment_bytes.max(SEGMENT_HEADER_BYTES as u64 + bytes);
+        let spare = match self.spares.iter().rposition(|spare| spare.file_bytes >= file_bytes) {
+            Some(index) => self.spares.swap_remove(index),
+            None => create_spare(&self.dir, &mut self.spare_number, file_bytes)?,
+        };
+        let nonce = self.entropy.next_u64();
+        let next = begin_segment(&self.dir, spare, self.end, nonce)?;
+        let full = std::mem::replace(&mut self.active, next.clone());
+        self.sealed.push_back(SealedSegment { segment: full, end: self.end });
+        self.nonce = nonce;
+        Ok(Some(next))
+    }
+
+    /// A number for a spare file made outside the lock.
+    pub(crate) fn reserve_spare_number(&mut self) -> u64 {
+        self.spare_number += 1;
+        self.spare_number
+    }
+
+    /// Takes a spare into stock; gives it back when there are enough.
+    pub(crate) fn stock_spare(&mut self, spare: SegmentFile) -> Option<SegmentFile> {
+        if self.spares.len() >= SPARES_MAX {
+            return Some(spare);
+        }
+        self.spares.push(spare);
+        None
+    }
+
+    /// Hands over the sealed segments that end at `position` or before.
+    pub(crate) fn take_sealed_before(&mut self, position: u64) -> Vec<SealedSegment> {
+        let count = self.sealed.iter().take_while(|sealed| sealed.end <= position).count();
+        self.sealed.drain(..count).collect()
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+}
+
+/// Makes a file of `file_bytes` with its blocks reserved. `NoSpace` leaves nothing behind.
+pub(crate) fn create_spare(
+    dir: &LogDir,
+    last_number: &mut u64,
+    file_bytes: u64,
+) -> Result<SegmentFile, KvError> {
+    *last_number += 1;
+    create_spare_numbered(dir, *last_number, file_bytes)
+}
+
+/// As [`create_spare`], with a number reserved before.
+pub(crate) fn create_spare_numbered(
+    dir: &LogDir,
+    number: u64,
+    file_bytes: u64,
+) -> Result<SegmentFile, KvError> {
+    let path = dir.spare_path(number);
+    let made = dir.disk.open(&path, OpenMode::CreateOrOpen).and_then(|file| {
+        file.allocate(0, file_bytes)?;
+        Ok(file)
+    });
+    match made {
+        Ok(file) => Ok(SegmentFile { file, path, first: 0, file_bytes }),
+        Err(error) => {
+            if is_out_of_space(&error)
+                && let Err(error) = dir.disk.remove(&path)
+            {
+                // It may hold part of its blocks until the lane is opened again.
+                tracing::warn!(file = dir.describe(&path), %error, "could not remove a half-made log segment");
+            }
+            Err(write_error("reserve the next log segment", dir.describe(&path), error))
+        }
+    }
+}
+
+fn write_error(what: &str, path: String, error: io::Error) -> KvError {
+    if is_out_of_space(&error) {
+        return KvError::NoSpace { what: format!("{what} {path}: {error}") };
+    }
+    KvError::io(format!("{what} {path}"), error)
+}
+
+/// Whether the local file system is full, or a quota on it.
+pub(crate) fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Turns a spare file into the segment of `first`.
+fn begin_segment(dir: &LogDir, spare: SegmentFile, first: u64, nonce: u64) -> Result<SegmentFile, KvError> {
+    let path = dir.segment_path(first);
+    let header = SegmentHeader { identity: dir.identity, first, nonce };
+    // ORDER: the header is written under the spare's name, so that no process ever finds a segment's name without one. After a
+    // power cut it may: replay takes a segment without a header for the end of the log if nothing in it was ever flushed.
+    let begun = spare.file.write_at(0, &header.encode()).and_then(|()| dir.disk.rename(&spare.path, &path));
+    begun.map_err(|e| write_error("begin log segment", dir.describe(&path), e))?;
+    Ok(SegmentFile { path, first, ..spare })
+}
