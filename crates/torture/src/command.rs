@@ -1,3 +1,4 @@
 //! The subcommands of `ashlar-torture`, one file each.
 
 pub mod differential;
+pub mod fsx;

@@ -7,11 +7,13 @@
 //! | program | question it answers |
 //! |---|---|
 //! | `differential` | does every call answer as on ext4, and do the trees stay equal? |
+//! | `fsx` | does a file hold what was written, truncated, punched, mapped and copied into it? |
 //!
 //! Only `xtask` and people run these programs; no crate depends on this one. Its tests are in `tests/` and beside the code.
 
 pub mod command;
 pub mod differential;
+pub mod fsx;
 pub mod report;
 pub mod rng;
 pub mod sys;

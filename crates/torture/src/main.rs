@@ -18,11 +18,13 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Differential(command::differential::Arguments),
+    Fsx(command::fsx::Arguments),
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Report> {
     match &cli.command {
         Command::Differential(arguments) => command::differential::run(arguments),
+        Command::Fsx(arguments) => command::fsx::run(arguments),
     }
 }
 
