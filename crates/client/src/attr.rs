@@ -90,7 +90,11 @@ impl Client {
     ///
     /// # Errors
     /// `EINVAL` for what has no data.
-    pub fn layout_show(&self, who: &Who, inode: InodeId) -> Result<(LayoutPolicy, Option<FileLayout>), Errno> {
+    pub fn layout_show(
+        &self,
+        who: &Who,
+        inode: InodeId,
+    ) -> Result<(LayoutPolicy, Option<FileLayout>), Errno> {
         match self.call(who, MetaRequest::LayoutShow { inode })? {
             MetaReply::Policy { policy, layout } => Ok((policy, layout)),
             other => Err(unexpected(&other)),

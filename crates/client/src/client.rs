@@ -98,7 +98,8 @@ impl Client {
     /// # Errors
     /// The first error of reporting or syncing; the session is ended all the same.
     pub fn disconnect(&self) -> Result<(), Errno> {
-        let reported = self.files.all().into_iter().map(|file| self.report(&file, true)).fold(Ok(()), Result::and);
+        let reported =
+            self.files.all().into_iter().map(|file| self.report(&file, true)).fold(Ok(()), Result::and);
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session);
@@ -116,10 +117,12 @@ impl Client {
     /// # Errors
     /// The first error; final, as of `fsync(2)`.
     pub fn sync(&self) -> Result<(), Errno> {
-        let reported = self.files.all().into_iter().map(|file| self.report(&file, false)).fold(Ok(()), Result::and);
+        let reported =
+            self.files.all().into_iter().map(|file| self.report(&file, false)).fold(Ok(()), Result::and);
         let map = self.map.read().clone();
         // ORDER: data first, then the metadata that refers to it.
-        let targets = map.targets.iter().filter(|target| target.state == ashlar_types::map::TargetState::Online);
+        let targets =
+            map.targets.iter().filter(|target| target.state == ashlar_types::map::TargetState::Online);
         for target in targets {
             self.sync_target(target.id)?;
         }

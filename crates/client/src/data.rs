@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// What `CommitWrite` answers; then what was to be reported is kept for the next try.
     pub(crate) fn report(&self, file: &File, done: bool) -> Result<(), Errno> {
-        let (size, taken) = {
+        let (size, generation, taken) = {
             let mut state = file.state.lock();
             let gives_back = done && state.leases.has(LeaseSet::WRITE);
             if !state.is_dirty && !gives_back {
@@ -72,17 +72,25 @@ impl Client {
             if gives_back {
                 state.leases = state.leases.without(LeaseSet::WRITE);
             }
-            (state.size, std::mem::take(&mut state.unreported))
+            let generation = match &state.data {
+                Data::Chunks(layout) => Some(layout.generation),
+                Data::Inline(_) => None,
+            };
+            (state.size, generation, std::mem::take(&mut state.unreported))
         };
-        let is_known = self.call(&Who::system(), MetaRequest::CommitWrite {
-            inode: file.inode,
-            size_at_least: size,
-            blocks_delta: taken.blocks_delta,
-            mtime: taken.mtime,
-            atime: taken.atime,
-            kill_set_id: false,
-            done,
-        });
+        let is_known = self.call(
+            &Who::system(),
+            MetaRequest::CommitWrite {
+                inode: file.inode,
+                generation,
+                size_at_least: size,
+                blocks_delta: taken.blocks_delta,
+                mtime: taken.mtime,
+                atime: taken.atime,
+                kill_set_id: false,
+                done,
+            },
+        );
         match is_known {
             Ok(_) => Ok(()),
             Err(errno) => {

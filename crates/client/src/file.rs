@@ -178,7 +178,11 @@ impl File {
     /// # Errors
     /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
     pub(crate) fn wait(&self, state: &mut MutexGuard<'_, FileState>) -> Result<(), Errno> {
-        if self.changed.wait_for(state, crate::client::WAIT_MAX).timed_out() { Err(Errno::ETIMEDOUT) } else { Ok(()) }
+        if self.changed.wait_for(state, crate::client::WAIT_MAX).timed_out() {
+            Err(Errno::ETIMEDOUT)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -211,9 +215,9 @@ impl FileTable {
         update: impl FnOnce(&mut FileState),
     ) -> Arc<File> {
         let mut part = self.part(inode).lock();
-        let file = part.entry(inode).or_insert_with(|| {
-            Arc::new(File { inode, state: Mutex::new(fresh()), changed: Condvar::new() })
-        });
+        let file = part
+            .entry(inode)
+            .or_insert_with(|| Arc::new(File { inode, state: Mutex::new(fresh()), changed: Condvar::new() }));
         let mut state = file.state.lock();
         if state.handles > 0 {
             update(&mut state);

@@ -56,7 +56,12 @@ impl Client {
     ///
     /// # Errors
     /// As the verb; `ENOENT` is told by the inner result.
-    pub fn lookup(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<Result<Found, Duration>, Errno> {
+    pub fn lookup(
+        &self,
+        who: &Who,
+        parent: InodeId,
+        name: Name<'_>,
+    ) -> Result<Result<Found, Duration>, Errno> {
         match self.call(who, MetaRequest::Lookup { parent, name })? {
             MetaReply::NoEntry { leases } => Ok(Err(self.valid(leases, LeaseSet::ENTRIES))),
             reply => Ok(Ok(self.found(reply)?)),
@@ -67,7 +72,14 @@ impl Client {
     ///
     /// # Errors
     /// As `mkdir(2)`.
-    pub fn mkdir(&self, who: &Who, parent: InodeId, name: Name<'_>, mode: u32, umask: u32) -> Result<Found, Errno> {
+    pub fn mkdir(
+        &self,
+        who: &Who,
+        parent: InodeId,
+        name: Name<'_>,
+        mode: u32,
+        umask: u32,
+    ) -> Result<Found, Errno> {
         let reply = self.call(who, MetaRequest::Mkdir { parent, name, mode, umask })?;
         self.found(reply)
     }
@@ -240,7 +252,9 @@ impl Client {
             tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
         }
         let inode = handle.file.inode;
-        if let Err(errno) = self.call_done(&Who::system(), MetaRequest::Release { inode, count: 1 }) {
+        if let Err(errno) =
+            self.call_done(&Who::system(), MetaRequest::Release { inode, write: handle.flags.write })
+        {
             tracing::warn!(%errno, %inode, "could not report a close");
         }
     }
@@ -251,16 +265,6 @@ impl Client {
             let mut state = handle.file.state.lock();
             state.unreported.atime = Some(time);
             state.is_dirty = true;
-        }
-    }
-
-    /// The kernel has forgotten inodes: their attributes need no lease any more.
-    pub fn forget(&self, inodes: Vec<InodeId>) {
-        let closed: Vec<InodeId> = inodes.into_iter().filter(|&inode| self.open_file(inode).is_none()).collect();
-        if !closed.is_empty()
-            && let Err(errno) = self.call_done(&Who::system(), MetaRequest::Forget { inodes: closed })
-        {
-            tracing::warn!(%errno, "could not give leases back");
         }
     }
 }

@@ -1,1 +1,62 @@
-//! The metadata service.
+//! The metadata service: sessions, leases and locks around the verbs of `namespace`, over one lane of `kv`.
+//!
+//! A call is decided under the lane's lock, and committed, if nobody else's lease is in the way; else the lock is dropped, the
+//! leases are recalled, and the call is decided anew. So nothing waits while it holds the lane.
+//!
+//! Lock order: lane, then one of {open table, lease table, lock table, sessions}; those four are leaves and never nest.
+//!
+//! What this crate is not: it knows no POSIX rule (that is `namespace`) and no transport (that is `rpc`).
+
+mod call;
+mod collect;
+mod execute;
+mod opens;
+mod placement;
+mod recall;
+mod recovery;
+mod sessions;
+mod settle;
+
+pub use recovery::RecoveryReport;
+
+use ashlar_env::Env;
+use ashlar_kv::Lane;
+use ashlar_namespace::lease::LeaseTable;
+use ashlar_namespace::lock::LockTable;
+use ashlar_rpc::StorageCalls;
+use ashlar_types::ClusterMap;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What a metadata service is made of.
+pub struct MetaConfig {
+    /// Log, overlay and engine.
+    pub lane: Lane,
+    /// Clocks and randomness.
+    pub env: Env,
+    /// Key of the directory name hash.
+    pub name_hash_key: [u8; 16],
+    /// The cluster map, kept current by the manager.
+    pub map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// The storage services, for what metadata itself asks of them: cutting, deleting, measuring.
+    pub storage: Arc<dyn StorageCalls>,
+}
+
+/// See the crate.
+pub struct MetaService {
+    lane: Lane,
+    env: Env,
+    name_hash_key: [u8; 16],
+    map: Arc<RwLock<Arc<ClusterMap>>>,
+    storage: Arc<dyn StorageCalls>,
+    placement: placement::PlacementState,
+    sessions: sessions::SessionTable,
+    opens: Mutex<opens::OpenTable>,
+    leases: Mutex<LeaseTable>,
+    /// Signalled when a recall or a block ends.
+    leases_changed: Condvar,
+    locks: Mutex<LockTable>,
+    garbage: collect::GarbageQueue,
+    is_stopping: AtomicBool,
+}

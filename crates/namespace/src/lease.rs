@@ -17,8 +17,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
-// LIMIT: about 48 bytes each, so 96 MiB at the most; the kernel's FORGETs give leases back.
-pub const LEASED_INODES_MAX: usize = 2 << 20;
+// LIMIT: about 48 bytes each, so 48 MiB at the most.
+pub const LEASED_INODES_MAX: usize = 1 << 20;
 
 /// A lease in somebody's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,13 +199,28 @@ impl LeaseTable {
             if !pending.flush_only {
                 self.drop_leases(pending.session, pending.inode, pending.leases);
             }
-            if let Some(count) = self.recalling.get_mut(&pending.inode) {
-                *count -= 1;
-                if *count == 0 {
-                    self.recalling.remove(&pending.inode);
-                }
+            self.end_block(pending.inode);
+        }
+    }
+
+    /// Keeps everybody from new leases on `inode` until [`LeaseTable::end_block`]: its content is being cut.
+    pub fn begin_block(&mut self, inode: InodeId) {
+        *self.recalling.entry(inode).or_insert(0) += 1;
+    }
+
+    /// Ends what [`LeaseTable::begin_block`] began.
+    pub fn end_block(&mut self, inode: InodeId) {
+        if let Some(count) = self.recalling.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                self.recalling.remove(&inode);
             }
         }
+    }
+
+    /// Forgets all leases on an inode that is no more.
+    pub fn forget_inode(&mut self, inode: InodeId) {
+        self.holders.remove(&inode);
     }
 
     /// The session a recall under way waits for.

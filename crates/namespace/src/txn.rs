@@ -6,9 +6,9 @@
 
 use crate::error::NsError;
 use crate::key::{self, NameHash};
-use crate::record::{self, Account, Bucket, Inode};
+use crate::record::{self, Account, Bucket, FileData, Inode, Kind};
 use ashlar_kv::{Key, Snapshot, WriteSet};
-use ashlar_types::{Errno, InodeId, Name, ShardId, codec};
+use ashlar_types::{Durability, Errno, InodeId, Name, ShardId, codec};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -22,12 +22,16 @@ pub struct TxnOutcome {
     pub writes: Vec<(ShardId, WriteSet)>,
     /// Inodes whose record or content changed.
     pub changed: SmallVec<[InodeId; 4]>,
+    /// Inodes whose record was removed; filled in by whoever commits.
+    pub removed: SmallVec<[InodeId; 1]>,
     /// Directory entries that were added, removed or replaced.
     pub entries: SmallVec<[(InodeId, SmallVec<[u8; 24]>); 2]>,
     /// Inodes whose attributes are in the reply.
     pub revealed: Revealed,
     /// Whether the transaction only frees space (it is then taken even when space runs out).
     pub frees_space: bool,
+    /// Whether a directory or file that changed wants its operations durable before they are answered.
+    pub is_sync: bool,
     /// Inodes whose last name went and that nothing holds open, or whose data moved: garbage records were written.
     pub has_garbage: bool,
 }
@@ -296,6 +300,7 @@ impl<'a> Txn<'a> {
                 continue;
             }
             self.touch(slot.id);
+            self.outcome.is_sync |= wants_sync(slot);
             self.account(slot)?;
             let value = slot.current.as_ref().map(|inode| Bytes::from(codec::encode(inode)));
             self.writes.insert(key::inode(slot.id), value);
@@ -345,4 +350,13 @@ impl<'a> Txn<'a> {
         }
         Ok(())
     }
+}
+
+fn wants_sync(slot: &Slot) -> bool {
+    let policy = match slot.current.as_ref().map(|inode| &inode.kind) {
+        Some(Kind::Directory { policy, .. }) => policy,
+        Some(Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. })) => policy,
+        _ => return false,
+    };
+    policy.durability == Some(Durability::Sync)
 }

@@ -18,7 +18,12 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
 
 impl Client {
     /// The chunk `index` of a file, and the target that takes writes to it.
-    pub(crate) fn locate(&self, inode: InodeId, layout: &FileLayout, index: u64) -> Result<(ChunkId, TargetId), Errno> {
+    pub(crate) fn locate(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        index: u64,
+    ) -> Result<(ChunkId, TargetId), Errno> {
         let chain = layout.chain(index);
         let map = self.map.read().clone();
         let target = map.chain(chain).and_then(|chain| chain.targets.first().copied()).ok_or(Errno::EIO)?;
@@ -41,8 +46,13 @@ impl Client {
             let piece = &data[at..at + len as usize];
             let (chunk, target) = self.locate(inode, layout, index)?;
             let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
-            let request =
-                StorageRequest::Write { target, chunk, chunk_bytes: layout.chunk_bytes, offset: within, sums };
+            let request = StorageRequest::Write {
+                target,
+                chunk,
+                chunk_bytes: layout.chunk_bytes,
+                offset: within,
+                sums,
+            };
             match self.storage.call(&request, Payload::Write(piece))? {
                 StorageReply::Written(written) => blocks_delta += written.blocks_delta,
                 other => return Err(unexpected(&other)),

@@ -25,7 +25,8 @@ impl Client {
         let mut done = 0;
         while done < len {
             let want = usize::try_from(len - done).unwrap_or(COPY_BYTES).min(buffer.len());
-            let step = self.copy_piece((from, from_offset + done), (to, to_offset + done), &mut buffer[..want]);
+            let step =
+                self.copy_piece((from, from_offset + done), (to, to_offset + done), &mut buffer[..want]);
             match step {
                 Ok(0) => break,
                 Ok(copied) => done += copied as u64,
@@ -36,7 +37,12 @@ impl Client {
         Ok(done)
     }
 
-    fn copy_piece(&self, (from, at): (&Handle, u64), (to, to_at): (&Handle, u64), buffer: &mut [u8]) -> Result<usize, Errno> {
+    fn copy_piece(
+        &self,
+        (from, at): (&Handle, u64),
+        (to, to_at): (&Handle, u64),
+        buffer: &mut [u8],
+    ) -> Result<usize, Errno> {
         let is_hole = |got: usize| match self.seek(from, at, Seek::Data) {
             Ok(data) => data >= at + got as u64,
             Err(_) => true,

@@ -19,8 +19,12 @@ impl Client {
         // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
         if let Some(layout) = layout {
             let map = self.map.read().clone();
-            let mut targets: Vec<_> =
-                layout.chains.iter().filter_map(|&id| map.chain(id)).filter_map(|chain| chain.targets.first().copied()).collect();
+            let mut targets: Vec<_> = layout
+                .chains
+                .iter()
+                .filter_map(|&id| map.chain(id))
+                .filter_map(|chain| chain.targets.first().copied())
+                .collect();
             targets.sort();
             targets.dedup();
             for target in targets {

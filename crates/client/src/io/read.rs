@@ -51,8 +51,11 @@ impl Client {
         while done < out.len() {
             // LIMIT: one reply carries at most 256 KiB; an inline file is no longer than that, but its hole may be.
             let want = (out.len() - done).min(256 << 10);
-            let request =
-                MetaRequest::ReadInline { inode: handle.file.inode, offset: offset + done as u64, len: want as u32 };
+            let request = MetaRequest::ReadInline {
+                inode: handle.file.inode,
+                offset: offset + done as u64,
+                len: want as u32,
+            };
             let bytes = self.call_bytes(&Who::system(), request)?;
             let piece = &mut out[done..done + want];
             let stored = bytes.len().min(want);

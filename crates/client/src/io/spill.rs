@@ -25,8 +25,13 @@ impl Client {
                 let body = match body {
                     Some(body) => body,
                     None => {
-                        let len = u32::try_from(attr.size).unwrap_or(u32::MAX).min(ashlar_types::LayoutPolicy::INLINE_BYTES_MAX);
-                        self.call_bytes(&Who::system(), MetaRequest::ReadInline { inode: file.inode, offset: 0, len })?
+                        let len = u32::try_from(attr.size)
+                            .unwrap_or(u32::MAX)
+                            .min(ashlar_types::LayoutPolicy::INLINE_BYTES_MAX);
+                        self.call_bytes(
+                            &Who::system(),
+                            MetaRequest::ReadInline { inode: file.inode, offset: 0, len },
+                        )?
                     }
                 };
                 let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
@@ -34,11 +39,14 @@ impl Client {
                 // ORDER: the bytes are in the chunks before the layout that points to them is bound. Both are made durable by the
                 // same fsync later; until then a power cut may lose them together, as it may the writes they came from.
                 let blocks = self.write_chunks(file.inode, &layout, 0, &body)?;
-                self.call_done(&Who::system(), MetaRequest::SetLayout {
-                    inode: file.inode,
-                    layout: layout.clone(),
-                    blocks: u64::try_from(blocks).unwrap_or(0),
-                })?;
+                self.call_done(
+                    &Who::system(),
+                    MetaRequest::SetLayout {
+                        inode: file.inode,
+                        layout: layout.clone(),
+                        blocks: u64::try_from(blocks).unwrap_or(0),
+                    },
+                )?;
                 layout
             }
         };

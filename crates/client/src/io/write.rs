@@ -23,7 +23,13 @@ impl Client {
     ///
     /// # Errors
     /// `EFBIG`, `ENOSPC`, `EDQUOT`, `EIO`.
-    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Errno> {
+    pub fn write(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Errno> {
         let file = &handle.file;
         let append = handle.flags.append && !flags.is_writeback;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
@@ -105,7 +111,8 @@ impl Client {
         let Data::Chunks(layout) = &state.data else { return Ok(false) };
         let layout = layout.clone();
         let at = if append { state.size } else { offset };
-        let end = at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        let end =
+            at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if append {
             // The place is taken before the bytes are there, so that appends of other threads go behind it.
             state.size = end;

@@ -201,8 +201,8 @@ pub enum MetaRequest<'a> {
     Tmpfile { parent: InodeId, mode: u32, umask: u32 },
     /// Open a file.
     Open { inode: InodeId, read: bool, write: bool, truncate: bool },
-    /// Close: `count` handles of this session on the inode are gone.
-    Release { inode: InodeId, count: u32 },
+    /// Close of an open file description, which was open for writing or not.
+    Release { inode: InodeId, write: bool },
     /// Target of a symbolic link.
     Readlink { inode: InodeId },
     /// Entries behind `after` (a cookie, 0 to begin), up to about `bytes_max` of names and attributes.
@@ -258,6 +258,7 @@ pub enum MetaRequest<'a> {
     /// Report what a writer knows; `done` gives the WRITE lease back.
     CommitWrite {
         inode: InodeId,
+        generation: Option<u32>,
         size_at_least: u64,
         blocks_delta: i64,
         mtime: Option<Timespec>,
@@ -283,25 +284,6 @@ pub enum MetaRequest<'a> {
     LayoutSet { inode: InodeId, policy: LayoutPolicy },
     /// A recall has been carried out.
     RecallDone { id: u64 },
-    /// The kernel has forgotten these inodes: their leases are given back.
-    Forget {
-        #[serde(with = "inode_list")]
-        inodes: Vec<InodeId>,
-    },
-}
-
-/// A list of inodes as a plain sequence.
-mod inode_list {
-    use crate::InodeId;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(list: &[InodeId], serializer: S) -> Result<S::Ok, S::Error> {
-        list.serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<InodeId>, D::Error> {
-        Vec::deserialize(deserializer)
-    }
 }
 
 /// An entry of a directory listing.

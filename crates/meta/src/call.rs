@@ -1,0 +1,94 @@
+//! The calls, by family; this file holds the table.
+
+mod attrs;
+mod data;
+mod files;
+mod locks;
+mod names;
+mod xattrs;
+
+use crate::MetaService;
+use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
+use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::{Errno, SessionId};
+use std::sync::Arc;
+
+/// Numbers of the verbs in log frames. They are part of the log format: never reused, only added.
+pub(crate) mod verb {
+    pub(crate) const BOOTSTRAP: u8 = 1;
+    pub(crate) const CREATE: u8 = 2;
+    pub(crate) const MKDIR: u8 = 3;
+    pub(crate) const MKNOD: u8 = 4;
+    pub(crate) const SYMLINK: u8 = 5;
+    pub(crate) const LINK: u8 = 6;
+    pub(crate) const UNLINK: u8 = 7;
+    pub(crate) const RMDIR: u8 = 8;
+    pub(crate) const RENAME: u8 = 9;
+    pub(crate) const TMPFILE: u8 = 10;
+    pub(crate) const OPEN: u8 = 11;
+    pub(crate) const RELEASE: u8 = 12;
+    pub(crate) const SETATTR: u8 = 13;
+    pub(crate) const SETXATTR: u8 = 14;
+    pub(crate) const REMOVEXATTR: u8 = 15;
+    pub(crate) const WRITE_INLINE: u8 = 16;
+    pub(crate) const ALLOCATE_INLINE: u8 = 17;
+    pub(crate) const PROPOSE_LAYOUT: u8 = 18;
+    pub(crate) const SET_LAYOUT: u8 = 19;
+    pub(crate) const BEGIN_WRITE: u8 = 20;
+    pub(crate) const COMMIT_WRITE: u8 = 21;
+    pub(crate) const COLLECTED: u8 = 22;
+    pub(crate) const LAYOUT_SET: u8 = 23;
+    pub(crate) const REAP: u8 = 24;
+}
+
+impl MetaCalls for MetaService {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.session_open(events)
+    }
+
+    fn close_session(&self, session: SessionId) {
+        self.session_end(session);
+    }
+
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        if !self.sessions.has(caller.op.session) {
+            return Err(Errno::ENOTCONN);
+        }
+        match request {
+            MetaRequest::Lookup { .. }
+            | MetaRequest::Mkdir { .. }
+            | MetaRequest::Mknod { .. }
+            | MetaRequest::Symlink { .. }
+            | MetaRequest::Link { .. }
+            | MetaRequest::Unlink { .. }
+            | MetaRequest::Rmdir { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::Readdir { .. } => self.call_on_names(caller, request),
+            MetaRequest::Create { .. }
+            | MetaRequest::Tmpfile { .. }
+            | MetaRequest::Open { .. }
+            | MetaRequest::Release { .. } => self.call_on_files(caller, request),
+            MetaRequest::Getxattr { .. }
+            | MetaRequest::Listxattr { .. }
+            | MetaRequest::Setxattr { .. }
+            | MetaRequest::Removexattr { .. } => self.call_on_xattrs(caller, request),
+            MetaRequest::ReadInline { .. }
+            | MetaRequest::WriteInline { .. }
+            | MetaRequest::AllocateInline { .. }
+            | MetaRequest::ProposeLayout { .. }
+            | MetaRequest::SetLayout { .. }
+            | MetaRequest::AcquireData { .. }
+            | MetaRequest::CommitWrite { .. } => self.call_on_data(caller, request),
+            MetaRequest::Lock(_)
+            | MetaRequest::LockWait { .. }
+            | MetaRequest::LockCancel { .. }
+            | MetaRequest::LockTest(_)
+            | MetaRequest::LockRelease { .. } => self.call_on_locks(caller, &request),
+            MetaRequest::RecallDone { id } => {
+                self.recall_done(id);
+                Ok(MetaReply::Done)
+            }
+            other => self.call_on_attrs(caller, other),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Calls on attributes, layouts, space, and durability.
+
+use super::verb as number;
+use crate::MetaService;
+use ashlar_namespace::verb;
+use ashlar_rpc::Caller;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
+use ashlar_types::{Errno, InodeId, ShardId, StatFs};
+
+/// Bytes of storage an inode costs at the least, for the estimate of how many more can be made.
+const INODE_BYTES_ESTIMATE: u64 = 1024;
+
+impl MetaService {
+    pub(super) fn call_on_attrs(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        match request {
+            MetaRequest::Getattr { inode } => self.inspect(
+                caller,
+                |txn, _| verb::getattr(txn, inode),
+                |reply, leases| {
+                    let held = leases.grant(session, inode, LeaseSet::ATTR);
+                    MetaReply::Attr { attr: reply.attr, leases: held }
+                },
+            ),
+            MetaRequest::Setattr { inode, changes } => self.setattr(caller, inode, &changes),
+            MetaRequest::Access { inode, mask } => self.inspect(
+                caller,
+                |txn, context| verb::access(txn, context, inode, mask),
+                |(), _| MetaReply::Done,
+            ),
+            MetaRequest::Readlink { inode } => self.inspect(
+                caller,
+                |txn, _| verb::readlink(txn, inode),
+                |reply, _| MetaReply::Bytes(reply.target),
+            ),
+            MetaRequest::Statfs => self.statfs(caller),
+            MetaRequest::Sync => {
+                self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
+                Ok(MetaReply::Done)
+            }
+            MetaRequest::LayoutShow { inode } => self.inspect(
+                caller,
+                |txn, context| verb::layout_show(txn, context, inode),
+                |reply, _| MetaReply::Policy { policy: reply.policy, layout: reply.layout },
+            ),
+            MetaRequest::LayoutSet { inode, policy } => self.mutate(
+                caller,
+                number::LAYOUT_SET,
+                |txn, context| verb::layout_set(txn, context, inode, &policy),
+                |_, _| MetaReply::Done,
+            ),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    fn setattr(&self, caller: Caller<'_>, inode: InodeId, changes: &SetAttr) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let (reply, must_cut) = self.mutate(
+            caller,
+            number::SETATTR,
+            |txn, context| {
+                let reply = verb::setattr(txn, context, inode, changes)?;
+                let generation = Self::generation_of(txn.inode(inode)?);
+                txn.reveal(inode);
+                Ok((reply, generation))
+            },
+            |(reply, generation), leases| {
+                let held = leases.grant(session, inode, LeaseSet::ATTR);
+                let cut = generation.filter(|_| reply.must_cut);
+                if cut.is_some() {
+                    leases.begin_block(inode);
+                }
+                (MetaReply::Attr { attr: reply.attr, leases: held }, cut)
+            },
+        )?;
+        if let Some(generation) = must_cut {
+            let outcome = self.cut(inode, generation);
+            self.leases.lock().end_block(inode);
+            self.leases_changed.notify_all();
+            outcome?;
+        }
+        Ok(reply)
+    }
+
+    fn statfs(&self, caller: Caller<'_>) -> Result<MetaReply, Errno> {
+        let map = self.map.read().clone();
+        let shards: Vec<ShardId> = map.shards.iter().map(|shard| shard.id).collect();
+        let used =
+            self.inspect(caller, |txn, context| verb::statfs(txn, context, &shards), |used, _| used)?;
+        let space = self.space(&map);
+        let bytes_total: u64 = space.values().map(|(total, _)| total).sum();
+        let bytes_free: u64 = space.values().map(|(_, free)| free).sum();
+        Ok(MetaReply::StatFs(StatFs {
+            bytes_total,
+            bytes_free,
+            bytes_available: bytes_free,
+            inodes_used: used.inodes,
+            inodes_free: bytes_free / INODE_BYTES_ESTIMATE,
+        }))
+    }
+}

@@ -1,0 +1,153 @@
+//! Calls on content: inline bytes, layouts, data leases, reports of writers.
+
+use super::verb as number;
+use crate::MetaService;
+use crate::execute::DECIDE_MAX;
+use ashlar_namespace::verb;
+use ashlar_rpc::Caller;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::{Credentials, Errno, InodeId};
+use std::time::Instant;
+
+impl MetaService {
+    pub(super) fn call_on_data(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        match request {
+            MetaRequest::ReadInline { inode, offset, len } => self
+                .inspect(
+                    caller,
+                    |txn, context| verb::read_inline(txn, context, inode, offset, len),
+                    |reply, _| reply,
+                )
+                .and_then(|reply| match reply {
+                    verb::ReadInlineReply::Bytes { data, .. } => Ok(MetaReply::Bytes(data)),
+                    verb::ReadInlineReply::InChunks { .. } => Err(Errno::EAGAIN),
+                }),
+            MetaRequest::WriteInline { inode, offset, data, append, kill_set_id } => {
+                let args = verb::WriteArgs { append, kill_set_id };
+                self.mutate(
+                    caller,
+                    number::WRITE_INLINE,
+                    |txn, context| verb::write_inline(txn, context, inode, offset, data, args),
+                    |reply, _| written(reply),
+                )
+            }
+            MetaRequest::AllocateInline { inode, mode, offset, len } => {
+                let args = verb::AllocateArgs { mode, offset, len, kill_set_id: false };
+                self.mutate(
+                    caller,
+                    number::ALLOCATE_INLINE,
+                    |txn, context| verb::allocate_inline(txn, context, inode, &args),
+                    |reply, _| match reply {
+                        verb::WriteReply::Written { attr, .. } => {
+                            MetaReply::Attr { attr, leases: LeaseSet::NONE }
+                        }
+                        other => written(other),
+                    },
+                )
+            }
+            MetaRequest::ProposeLayout { inode } => self.mutate(
+                caller,
+                number::PROPOSE_LAYOUT,
+                |txn, context| verb::propose_layout(txn, context, inode),
+                |layout, _| MetaReply::Layout { layout },
+            ),
+            MetaRequest::SetLayout { inode, layout, blocks } => self.mutate(
+                caller,
+                number::SET_LAYOUT,
+                |txn, context| verb::set_layout(txn, context, inode, &layout, blocks),
+                |_, _| MetaReply::Done,
+            ),
+            MetaRequest::AcquireData { inode, write } => self.acquire_data(caller, inode, write),
+            MetaRequest::CommitWrite {
+                inode,
+                generation,
+                size_at_least,
+                blocks_delta,
+                mtime,
+                atime,
+                kill_set_id,
+                done,
+            } => {
+                let report = verb::CommitWrite {
+                    generation,
+                    size_at_least,
+                    blocks_delta,
+                    mtime,
+                    atime,
+                    kill_set_id,
+                    done,
+                };
+                self.mutate(
+                    caller,
+                    number::COMMIT_WRITE,
+                    |txn, context| verb::commit_write(txn, context, inode, &report),
+                    |attr, leases| {
+                        if done {
+                            leases.drop_leases(session, inode, LeaseSet::WRITE);
+                        }
+                        MetaReply::Attr { attr, leases: LeaseSet::NONE }
+                    },
+                )
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Grants READ or WRITE on content, after others have given back what is in the way.
+    fn acquire_data(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let deadline = Instant::now() + DECIDE_MAX;
+        let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
+        let creds = Credentials::root();
+        let caller = Caller { op: caller.op, creds: &creds };
+        loop {
+            let conflicts = self.leases.lock().conflicts_of_data(session, inode, write);
+            if !conflicts.is_empty() {
+                self.recall(&conflicts, deadline)?;
+                continue;
+            }
+            if write {
+                self.begin_write(caller, inode)?;
+            }
+            let args = verb::OpenArgs { wants_body: true, is_granted: true, ..verb::OpenArgs::default() };
+            let (reply, is_granted) = self.inspect(
+                caller,
+                |txn, context| verb::open(txn, context, inode, &args),
+                |open, leases| {
+                    let held = leases.grant(session, inode, wanted);
+                    (MetaReply::Granted { attr: open.attr, data: open.data, leases: held }, held.has(wanted))
+                },
+            )?;
+            if is_granted {
+                return Ok(reply);
+            }
+            self.wait_for_leases(deadline)?;
+        }
+    }
+
+    /// Records that the session is about to write chunks, so that the size can be settled if it dies. Not for inline files.
+    fn begin_write(&self, caller: Caller<'_>, inode: InodeId) -> Result<(), Errno> {
+        let begun = self.mutate(
+            caller,
+            number::BEGIN_WRITE,
+            |txn, context| verb::begin_write(txn, context, inode, false),
+            |_, _| (),
+        );
+        match begun {
+            Err(Errno::EAGAIN) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn written(reply: verb::WriteReply) -> MetaReply {
+    match reply {
+        verb::WriteReply::Written { attr, offset } => MetaReply::WrittenInline { attr, offset },
+        verb::WriteReply::NeedsChunks | verb::WriteReply::InChunks { .. } => MetaReply::NeedsChunks,
+    }
+}

@@ -1,0 +1,134 @@
+//! Opening and closing files.
+
+use super::names::grant_named;
+use super::verb as number;
+use crate::MetaService;
+use ashlar_namespace::lease::LeaseTable;
+use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
+use ashlar_rpc::Caller;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
+use ashlar_types::{Credentials, Errno, InodeId, SessionId};
+
+impl MetaService {
+    pub(super) fn call_on_files(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        match request {
+            MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate } => self
+                .mutate(
+                    caller,
+                    number::CREATE,
+                    |txn, context| {
+                        let args = verb::CreateArgs { mode, umask, exclusive };
+                        let reply = verb::create(txn, context, parent, name, args)?;
+                        let args = verb::OpenArgs {
+                            read,
+                            write,
+                            truncate: truncate && !reply.created,
+                            wants_body: read && !reply.created,
+                            is_granted: reply.created,
+                            ..verb::OpenArgs::default()
+                        };
+                        Ok((verb::open(txn, context, reply.attr.inode, &args)?, reply.created))
+                    },
+                    |(open, created), leases| {
+                        let named = grant_named(session, parent, open.attr.inode, leases);
+                        MetaReply::Opened { open: self.opened(session, open, write, named, leases), created }
+                    },
+                ),
+            MetaRequest::Tmpfile { parent, mode, umask } => self.mutate(
+                caller,
+                number::TMPFILE,
+                |txn, context| {
+                    let reply = verb::tmpfile(txn, context, parent, mode, umask)?;
+                    let args =
+                        verb::OpenArgs { read: true, write: true, is_granted: true, ..Default::default() };
+                    verb::open(txn, context, reply.attr.inode, &args)
+                },
+                |open, leases| {
+                    let held = leases.grant(session, open.attr.inode, LeaseSet::ATTR);
+                    MetaReply::Opened { open: self.opened(session, open, true, held, leases), created: true }
+                },
+            ),
+            MetaRequest::Open { inode, read, write, truncate } => {
+                self.open(caller, inode, (read, write, truncate))
+            }
+            MetaRequest::Release { inode, write } => self.release(caller, inode, write),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    fn open(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        (read, write, truncate): (bool, bool, bool),
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let args = verb::OpenArgs { read, write, truncate, wants_body: read, ..verb::OpenArgs::default() };
+        let decide = |txn: &mut Txn<'_>, context: &OpContext<'_>| verb::open(txn, context, inode, &args);
+        let grant = |open: verb::OpenReply, leases: &mut LeaseTable| {
+            let held = leases.grant(session, inode, LeaseSet::ATTR);
+            MetaReply::Opened { open: self.opened(session, open, write, held, leases), created: false }
+        };
+        // An unlinked file that is opened again (through /proc/self/fd) gets an orphan record; any other plain open changes nothing.
+        let is_orphan = self.opens.lock().is_orphan(inode);
+        if truncate || is_orphan {
+            self.mutate(caller, number::OPEN, decide, grant)
+        } else {
+            self.inspect(caller, decide, grant)
+        }
+    }
+
+    /// Notes the handle and grants what the opener may cache.
+    fn opened(
+        &self,
+        session: SessionId,
+        open: verb::OpenReply,
+        write: bool,
+        held: LeaseSet,
+        leases: &mut LeaseTable,
+    ) -> OpenReply {
+        let inode = open.attr.inode;
+        let mut opens = self.opens.lock();
+        let is_shared = opens.is_shared(session, inode, write);
+        opens.open(session, inode, write);
+        drop(opens);
+        let kept_read = leases.held(session, inode).has(LeaseSet::READ);
+        let content = leases.grant(session, inode, LeaseSet::READ);
+        OpenReply {
+            attr: open.attr,
+            data: open.data,
+            leases: held.with(content),
+            is_shared,
+            kept_read,
+            durability: open.durability,
+        }
+    }
+
+    fn release(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        if !self.opens.lock().close(session, inode, write) {
+            return Ok(MetaReply::Done);
+        }
+        let creds = Credentials::root();
+        let by_itself = Caller { op: caller.op, creds: &creds };
+        self.mutate(
+            by_itself,
+            number::RELEASE,
+            |txn, context| verb::release(txn, context, inode, session),
+            |(), _| MetaReply::Done,
+        )
+    }
+
+    /// The layout generation of a file's chunks, if it has any.
+    pub(crate) fn generation_of(inode: &ashlar_namespace::Inode) -> Option<u32> {
+        match &inode.kind {
+            Kind::Regular(FileData::Chunks { layout, .. }) => Some(layout.generation),
+            _ => None,
+        }
+    }
+}

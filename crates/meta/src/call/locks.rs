@@ -1,0 +1,60 @@
+//! Calls on locks.
+
+use crate::MetaService;
+use ashlar_namespace::lock::{LockGrant, LockWait, WaitArgs};
+use ashlar_rpc::Caller;
+use ashlar_types::Errno;
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+
+impl MetaService {
+    pub(super) fn call_on_locks(
+        &self,
+        caller: Caller<'_>,
+        request: &MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let mut grants = Vec::new();
+        let reply = {
+            let mut locks = self.locks.lock();
+            match request {
+                MetaRequest::Lock(request) => {
+                    locks.lock(session, request, &mut grants).map(|()| MetaReply::Done)
+                }
+                MetaRequest::LockWait { request, ticket } => {
+                    // The kernel does not tell descriptor-owned locks from process-owned ones; both are watched for deadlock.
+                    let wait = WaitArgs { ticket: *ticket, is_ofd: false };
+                    locks.lock_wait(session, request, wait, &mut grants).map(|outcome| match outcome {
+                        LockWait::Granted => MetaReply::Done,
+                        LockWait::Queued => MetaReply::LockQueued,
+                    })
+                }
+                MetaRequest::LockCancel { ticket } => {
+                    if locks.cancel(session, *ticket) {
+                        Ok(MetaReply::Done)
+                    } else {
+                        Err(Errno::ENOENT)
+                    }
+                }
+                MetaRequest::LockTest(request) => locks.test(session, request).map(|conflict| {
+                    let conflict = conflict.map(|found| (found.kind, found.range, found.pid));
+                    MetaReply::LockConflict { conflict }
+                }),
+                MetaRequest::LockRelease { inode, owner, is_flock } => {
+                    locks.release(session, *owner, (*inode, *is_flock), &mut grants);
+                    Ok(MetaReply::Done)
+                }
+                _ => Err(Errno::EPROTO),
+            }
+        };
+        self.announce_locks(grants);
+        reply
+    }
+
+    /// Tells sessions that their waits are over.
+    pub(crate) fn announce_locks(&self, grants: Vec<LockGrant>) {
+        for grant in grants {
+            let event = SessionEvent::LockDone { ticket: grant.wait.ticket, outcome: grant.outcome };
+            self.sessions.deliver(grant.wait.session, event);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Calls on names.
+
+use super::verb as number;
+use crate::MetaService;
+use ashlar_namespace::key::Cookie;
+use ashlar_namespace::lease::LeaseTable;
+use ashlar_namespace::verb;
+use ashlar_rpc::Caller;
+use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::{Attr, Errno, InodeId, Name, SessionId};
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+/// Bytes a listed entry costs besides its name, with and without attributes, as the kernel packs them.
+const ENTRY_BYTES: u32 = 24;
+const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
+/// Most bytes of entries in one reply.
+// LIMIT: a reply is built in memory while the lane is read-locked.
+const LISTING_BYTES_MAX: u32 = 128 << 10;
+
+/// The reply for a name in `parent` that stands for `attr`, with the leases that go with it.
+pub(super) fn named(session: SessionId, parent: InodeId, attr: Attr, leases: &mut LeaseTable) -> MetaReply {
+    let held = grant_named(session, parent, attr.inode, leases);
+    MetaReply::Attr { attr, leases: held }
+}
+
+pub(super) fn grant_named(
+    session: SessionId,
+    parent: InodeId,
+    inode: InodeId,
+    leases: &mut LeaseTable,
+) -> LeaseSet {
+    let of_name = leases.grant(session, parent, LeaseSet::ENTRIES);
+    of_name.with(leases.grant(session, inode, LeaseSet::ATTR))
+}
+
+impl MetaService {
+    pub(super) fn call_on_names(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        match request {
+            MetaRequest::Lookup { parent, name } => self.lookup(caller, parent, name),
+            MetaRequest::Mkdir { parent, name, mode, umask } => self.mutate(
+                caller,
+                number::MKDIR,
+                |txn, context| verb::mkdir(txn, context, parent, name, mode, umask),
+                |reply, leases| named(session, parent, reply.attr, leases),
+            ),
+            MetaRequest::Mknod { parent, name, mode, umask, rdev } => self.mutate(
+                caller,
+                number::MKNOD,
+                |txn, context| verb::mknod(txn, context, parent, name, verb::MknodArgs { mode, umask, rdev }),
+                |reply, leases| named(session, parent, reply.attr, leases),
+            ),
+            MetaRequest::Symlink { parent, name, target } => self.mutate(
+                caller,
+                number::SYMLINK,
+                |txn, context| verb::symlink(txn, context, parent, name, target),
+                |reply, leases| named(session, parent, reply.attr, leases),
+            ),
+            MetaRequest::Link { inode, parent, name } => self.mutate(
+                caller,
+                number::LINK,
+                |txn, context| {
+                    let reply = verb::link(txn, context, inode, parent, name)?;
+                    txn.reveal(inode);
+                    Ok(reply)
+                },
+                |reply, leases| named(session, parent, reply.attr, leases),
+            ),
+            MetaRequest::Unlink { parent, name } => self.mutate(
+                caller,
+                number::UNLINK,
+                |txn, context| verb::unlink(txn, context, parent, name),
+                |_, _| MetaReply::Done,
+            ),
+            MetaRequest::Rmdir { parent, name } => self.mutate(
+                caller,
+                number::RMDIR,
+                |txn, context| verb::rmdir(txn, context, parent, name),
+                |_, _| MetaReply::Done,
+            ),
+            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
+                caller,
+                number::RENAME,
+                |txn, context| verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags),
+                |_, _| MetaReply::Done,
+            ),
+            MetaRequest::Readdir { directory, after, bytes_max, with_attributes } => {
+                self.readdir(caller, directory, Cookie(after), bytes_max, with_attributes)
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    fn lookup(&self, caller: Caller<'_>, parent: InodeId, name: Name<'_>) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        self.inspect(
+            caller,
+            |txn, context| match verb::lookup(txn, context, parent, name) {
+                Ok(reply) => Ok(Some(reply.attr)),
+                Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+                Err(error) => Err(error),
+            },
+            |found, leases| match found {
+                Some(attr) => named(session, parent, attr, leases),
+                None => MetaReply::NoEntry { leases: leases.grant(session, parent, LeaseSet::ENTRIES) },
+            },
+        )
+    }
+
+    fn readdir(
+        &self,
+        caller: Caller<'_>,
+        directory: InodeId,
+        after: Cookie,
+        bytes_max: u32,
+        with_attributes: bool,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let bytes_max = bytes_max.min(LISTING_BYTES_MAX);
+        let base = if with_attributes { ENTRY_BYTES_WITH_ATTRIBUTES } else { ENTRY_BYTES };
+        let listed = RefCell::new(Vec::new());
+        self.inspect(
+            caller,
+            |txn, context| {
+                let mut entries = listed.borrow_mut();
+                entries.clear();
+                let mut bytes = 0;
+                verb::readdir(txn, context, directory, after, with_attributes, &mut |entry| {
+                    bytes += base + entry.name.len() as u32;
+                    if bytes > bytes_max && !entries.is_empty() {
+                        return ControlFlow::Break(());
+                    }
+                    entries.push(DirEntry {
+                        cookie: entry.cookie.0,
+                        inode: entry.inode,
+                        file_type: entry.file_type,
+                        name: bytes::Bytes::copy_from_slice(entry.name),
+                        attr: entry.attr,
+                        leases: LeaseSet::NONE,
+                    });
+                    ControlFlow::Continue(())
+                })
+            },
+            |is_end, leases| {
+                let mut entries = listed.take();
+                for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
+                    entry.leases = grant_named(session, directory, entry.inode, leases);
+                }
+                MetaReply::Entries { entries, is_end }
+            },
+        )
+    }
+}

@@ -1,0 +1,219 @@
+//! Deleting and cutting chunks that no file refers to any more, after the record that says so is durable.
+//!
+//! `unlink` and truncation to nothing leave a garbage record; a thread deletes the chunks and then the record. A truncation to
+//! something cuts at once, in the call, because the bytes beyond the new end must be gone before the file can grow again.
+
+use crate::MetaService;
+use crate::call::verb as number;
+use crate::execute::itself;
+use ashlar_kv::{Position, Snapshot};
+use ashlar_namespace::record::Garbage;
+use ashlar_namespace::{key, verb};
+use ashlar_rpc::{Caller, Payload};
+use ashlar_types::codec;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChunkId, Errno, InodeId, OpId, TargetId};
+use parking_lot::{Condvar, Mutex};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Garbage records taken up at a time.
+const BATCH: usize = 256;
+/// Time between looks for garbage that an error left behind.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Wakes the collector.
+#[derive(Default)]
+pub(crate) struct GarbageQueue {
+    pending: Mutex<Option<Position>>,
+    woken: Condvar,
+}
+
+impl GarbageQueue {
+    pub(crate) fn wake(&self, position: Position) {
+        let mut pending = self.pending.lock();
+        *pending = (*pending).max(Some(position));
+        self.woken.notify_one();
+    }
+
+    fn wait(&self) -> Option<Position> {
+        let mut pending = self.pending.lock();
+        if pending.is_none() {
+            self.woken.wait_for(&mut pending, IDLE);
+        }
+        pending.take()
+    }
+}
+
+impl MetaService {
+    /// Starts the collector; it ends with the service.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_collector(self: &Arc<Self>) -> std::io::Result<()> {
+        let weak: Weak<MetaService> = Arc::downgrade(self);
+        std::thread::Builder::new().name("ashlar-collect".into()).spawn(move || {
+            while let Some(service) = weak.upgrade() {
+                service.garbage.wait();
+                if service.is_stopping.load(Acquire) {
+                    return;
+                }
+                if let Err(errno) = service.collect_all() {
+                    tracing::error!(%errno, "could not delete chunks of removed files; trying again later");
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Ends the collector and flushes the lane.
+    ///
+    /// # Errors
+    /// What the lane answers.
+    pub fn stop(&self) -> Result<(), ashlar_kv::KvError> {
+        self.is_stopping.store(true, Release);
+        self.garbage.woken.notify_all();
+        self.lane.close()
+    }
+
+    /// Deletes the chunks of all garbage records there are.
+    pub(crate) fn collect_all(&self) -> Result<(), Errno> {
+        loop {
+            let found = self.find_garbage(BATCH)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            // ORDER: chunks go only after the record that nothing refers to them is durable; else a power cut could bring the
+            // file back without its bytes.
+            self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
+            for (inode, garbage) in &found {
+                self.collect_one(*inode, garbage)?;
+                if self.is_stopping.load(Acquire) {
+                    return Ok(());
+                }
+            }
+            if found.len() < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn find_garbage(&self, limit: usize) -> Result<Vec<(InodeId, Garbage)>, Errno> {
+        let mut found = Vec::new();
+        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        for shard in shards {
+            let (from, to) = key::table_range(shard, b'G');
+            let mut damage = None;
+            self.lane
+                .read()
+                .scan(&from, &to, &mut |record_key, value| {
+                    match (key::inode_of(record_key), codec::decode::<Garbage>(value, "garbage record")) {
+                        (Some(inode), Ok(garbage)) => found.push((inode, garbage)),
+                        _ => damage = Some(Errno::EIO),
+                    }
+                    if found.len() < limit && damage.is_none() {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                })
+                .map_err(|error| self.answer(&error.into()))?;
+            if let Some(errno) = damage {
+                tracing::error!(%shard, "a garbage record is damaged; run `ashlar fsck`");
+                return Err(errno);
+            }
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes or cuts what one record names, and the record.
+    pub(crate) fn collect_one(&self, inode: InodeId, garbage: &Garbage) -> Result<(), Errno> {
+        let layout = &garbage.layout;
+        let map = self.map.read().clone();
+        let mut targets: Vec<TargetId> = layout
+            .chains
+            .iter()
+            .filter_map(|&id| map.chain(id))
+            .filter_map(|chain| chain.targets.first().copied())
+            .collect();
+        targets.sort();
+        targets.dedup();
+        let chunk_bytes = u64::from(layout.chunk_bytes);
+        let mut blocks_freed: u64 = 0;
+        let boundary = garbage.keep_bytes % chunk_bytes;
+        if boundary > 0 {
+            let index = layout.chunk_index(garbage.keep_bytes);
+            let target = map
+                .chain(layout.chain(index))
+                .and_then(|chain| chain.targets.first().copied())
+                .ok_or(Errno::EIO)?;
+            let chunk = ChunkId { inode, generation: layout.generation, index };
+            let request = StorageRequest::Truncate {
+                target,
+                chunk,
+                chunk_bytes: layout.chunk_bytes,
+                len: boundary as u32,
+            };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::Written(written) => blocks_freed += written.blocks_delta.min(0).unsigned_abs(),
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        let from_index = garbage.keep_bytes.div_ceil(chunk_bytes);
+        for target in targets {
+            blocks_freed += self.delete_generation(target, inode, layout.generation, from_index)?;
+        }
+        let creds = itself();
+        let cut =
+            verb::Collected { generation: layout.generation, keep_bytes: garbage.keep_bytes, blocks_freed };
+        self.mutate(
+            Caller { op: OpId::default(), creds: &creds },
+            number::COLLECTED,
+            |txn, context| {
+                txn.mark_frees_space();
+                verb::collected(txn, context, inode, &cut)
+            },
+            |(), _| (),
+        )
+    }
+
+    fn delete_generation(
+        &self,
+        target: TargetId,
+        inode: InodeId,
+        generation: u32,
+        from_index: u64,
+    ) -> Result<u64, Errno> {
+        let mut freed = 0;
+        loop {
+            let request = StorageRequest::DeleteGeneration { target, inode, generation, from_index };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::Deleted { blocks, is_done } => {
+                    freed += blocks;
+                    if is_done {
+                        return Ok(freed);
+                    }
+                }
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+    }
+
+    /// Carries out the truncation of a file with chunks: the record is durable first, then the bytes beyond the end go.
+    pub(crate) fn cut(&self, inode: InodeId, generation: u32) -> Result<(), Errno> {
+        self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
+        let record = self
+            .lane
+            .read()
+            .get(&key::garbage(inode, generation))
+            .map_err(|error| self.answer(&error.into()))?;
+        let Some(bytes) = record else { return Ok(()) };
+        let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
+        self.collect_one(inode, &garbage)
+    }
+}

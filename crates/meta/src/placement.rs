@@ -1,0 +1,124 @@
+//! Where new directories and new chunks go (`design.md` D3, D5).
+
+use crate::MetaService;
+use ashlar_namespace::Placement;
+use ashlar_rpc::Payload;
+use ashlar_types::map::TargetState;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ClusterMap, InodeId, LayoutPolicy, PoolId, ShardId, TargetChoice, TargetId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long figures of free space are used before they are asked for again.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Total and free bytes of each target that answered.
+pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
+
+/// Counters that spread load.
+#[derive(Default)]
+pub(crate) struct PlacementState {
+    next_shard: AtomicU64,
+    next_chain: AtomicU64,
+    space: Mutex<Option<(Instant, SpaceByTarget)>>,
+}
+
+impl Placement for MetaService {
+    fn shard_for_directory(&self, _parent: InodeId) -> ShardId {
+        let shards = self.map.read().shards.len() as u64;
+        ShardId((self.placement.next_shard.fetch_add(1, Relaxed) % shards.max(1)) as u16)
+    }
+
+    fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
+        let map = self.map.read().clone();
+        let pool = policy.pool.unwrap_or_default();
+        let targets = self.targets_by_choice(&map, pool, policy.choice.unwrap_or_default());
+        let wanted = match policy.stripe_count.unwrap_or(1) {
+            0 => targets.len(),
+            count => usize::from(count).min(targets.len()),
+        };
+        let turn = self.placement.next_chain.fetch_add(1, Relaxed);
+        targets.iter().take(wanted).filter_map(|&target| chain_of(&map, pool, target, turn)).collect()
+    }
+}
+
+/// The chain of `target` whose turn it is.
+fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Option<ChainId> {
+    let chains: SmallVec<[ChainId; 128]> = map
+        .chains_of(pool)
+        .filter(|chain| chain.targets.first() == Some(&target))
+        .map(|chain| chain.id)
+        .collect();
+    let count = chains.len() as u64;
+    (count > 0).then(|| chains[(turn % count) as usize])
+}
+
+impl MetaService {
+    /// Usable targets of a pool, in the order in which a new file takes them.
+    fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
+        let mut targets: Vec<TargetId> = map
+            .targets
+            .iter()
+            .filter(|target| target.pool == pool && target.state == TargetState::Online)
+            .map(|target| target.id)
+            .collect();
+        if targets.is_empty() {
+            return targets;
+        }
+        match choice {
+            TargetChoice::RoundRobin => {
+                let turn = self.placement.next_chain.load(Relaxed) as usize % targets.len();
+                targets.rotate_left(turn);
+            }
+            TargetChoice::Scatter => self.shuffle(&mut targets, |_| 1),
+            TargetChoice::FreeSpace => {
+                let space = self.space(map);
+                self.shuffle(&mut targets, |target| {
+                    space.get(&target).map_or(1, |(_, free)| (free >> 20).max(1))
+                });
+            }
+        }
+        targets
+    }
+
+    /// A random order in which heavier ones tend to come first.
+    fn shuffle(&self, targets: &mut [TargetId], weight: impl Fn(TargetId) -> u64) {
+        for at in 0..targets.len() {
+            let total: u64 = targets[at..].iter().map(|&target| weight(target)).sum();
+            let mut pick = self.env.entropy.next_u64() % total.max(1);
+            let chosen = targets[at..].iter().position(|&target| {
+                let own = weight(target);
+                let is_it = pick < own;
+                pick = pick.saturating_sub(own);
+                is_it
+            });
+            targets.swap(at, at + chosen.unwrap_or(0));
+        }
+    }
+
+    /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old. A target that does not answer is left out.
+    pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
+        let mut cached = self.placement.space.lock();
+        if let Some((when, space)) = cached.as_ref()
+            && when.elapsed() < SPACE_AGE_MAX
+        {
+            return space.clone();
+        }
+        let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
+        let space: SpaceByTarget = online
+            .filter_map(|target| {
+                match self.storage.call(&StorageRequest::Space { target: target.id }, Payload::None) {
+                    Ok(StorageReply::Space { bytes_total, bytes_free }) => {
+                        Some((target.id, (bytes_total, bytes_free)))
+                    }
+                    _ => None,
+                }
+            })
+            .collect();
+        *cached = Some((Instant::now(), space.clone()));
+        space
+    }
+}

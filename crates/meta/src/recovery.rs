@@ -1,0 +1,118 @@
+//! Starting: a new file system gets its root; an old one is cleaned of what dead sessions left, before anybody is served.
+
+use crate::call::verb as number;
+use crate::execute::itself;
+use crate::{MetaConfig, MetaService};
+use ashlar_kv::Snapshot;
+use ashlar_namespace::bootstrap::{RootSettings, bootstrap};
+use ashlar_namespace::key;
+use ashlar_namespace::record::Garbage;
+use ashlar_rpc::Caller;
+use ashlar_types::{Errno, InodeId, OpId, SessionId, codec};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// What a start found to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Sessions that had not ended.
+    pub sessions_reaped: usize,
+    /// Truncations that had not been carried out on the targets.
+    pub cuts_finished: usize,
+}
+
+/// Dead sessions, and truncations not carried out.
+type LeftBehind = (BTreeSet<SessionId>, Vec<(InodeId, Garbage)>);
+
+impl MetaService {
+    /// A service over `config`, recovered and ready to serve. A lane without a root gets one with `root`.
+    ///
+    /// # Errors
+    /// What storage and lane answer.
+    pub fn start(
+        config: MetaConfig,
+        root: RootSettings,
+    ) -> Result<(Arc<MetaService>, RecoveryReport), Errno> {
+        let service = Arc::new(MetaService {
+            lane: config.lane,
+            env: config.env,
+            name_hash_key: config.name_hash_key,
+            map: config.map,
+            storage: config.storage,
+            placement: Default::default(),
+            sessions: Default::default(),
+            opens: Default::default(),
+            leases: Mutex::default(),
+            leases_changed: Condvar::new(),
+            locks: Mutex::default(),
+            garbage: Default::default(),
+            is_stopping: Default::default(),
+        });
+        let has_root = service
+            .lane
+            .read()
+            .get(&key::inode(InodeId::ROOT))
+            .map_err(|error| service.answer(&error.into()))?
+            .is_some();
+        if !has_root {
+            let creds = itself();
+            let caller = Caller { op: OpId::default(), creds: &creds };
+            service.mutate(
+                caller,
+                number::BOOTSTRAP,
+                |txn, context| bootstrap(txn, root, context.now),
+                |(), _| (),
+            )?;
+            service.lane.flush_all().map_err(|error| service.answer(&error.into()))?;
+        }
+        let report = service.recover()?;
+        service.garbage.wake(service.lane.appended());
+        Ok((service, report))
+    }
+
+    fn recover(&self) -> Result<RecoveryReport, Errno> {
+        let (sessions, cuts) = self.find_left_behind()?;
+        // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
+        for (inode, garbage) in &cuts {
+            self.collect_one(*inode, garbage)?;
+        }
+        for &session in &sessions {
+            self.reap(session)?;
+        }
+        Ok(RecoveryReport { sessions_reaped: sessions.len(), cuts_finished: cuts.len() })
+    }
+
+    /// Sessions with orphan or writer records, and truncations to be carried out.
+    fn find_left_behind(&self) -> Result<LeftBehind, Errno> {
+        let (mut sessions, mut cuts) = (BTreeSet::new(), Vec::new());
+        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let reader = self.lane.read();
+        for shard in shards {
+            for table in [b'O', b'W'] {
+                let (from, to) = key::table_range(shard, table);
+                reader
+                    .scan(&from, &to, &mut |record_key, _| {
+                        let tail = record_key.get(11..19).and_then(|tail| <[u8; 8]>::try_from(tail).ok());
+                        sessions.extend(tail.map(|tail| SessionId(u64::from_be_bytes(tail))));
+                        ControlFlow::Continue(())
+                    })
+                    .map_err(|error| self.answer(&error.into()))?;
+            }
+            let (from, to) = key::table_range(shard, b'G');
+            reader
+                .scan(&from, &to, &mut |record_key, value| {
+                    if let (Some(inode), Ok(garbage)) =
+                        (key::inode_of(record_key), codec::decode::<Garbage>(value, "garbage record"))
+                        && garbage.keep_bytes > 0
+                    {
+                        cuts.push((inode, garbage));
+                    }
+                    ControlFlow::Continue(())
+                })
+                .map_err(|error| self.answer(&error.into()))?;
+        }
+        Ok((sessions, cuts))
+    }
+}

@@ -1,0 +1,86 @@
+//! Sessions: who is connected and where events go.
+
+use crate::MetaService;
+use ashlar_rpc::{SessionEvents, SessionGrant};
+use ashlar_types::message::SessionEvent;
+use ashlar_types::{Errno, SessionId};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most sessions at once.
+// LIMIT: one per mount; a cluster of 10,000 nodes with a few mounts each.
+const SESSIONS_MAX: usize = 65_536;
+
+/// Term of leases of a session in the same process: it cannot be cut off from the service, and ends with it.
+const LEASE_TERM_IN_PROCESS: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct SessionTable {
+    sessions: RwLock<FxHashMap<SessionId, Arc<dyn SessionEvents>>>,
+}
+
+impl SessionTable {
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.sessions.read().contains_key(&session)
+    }
+
+    pub(crate) fn deliver(&self, session: SessionId, event: SessionEvent) {
+        let events = self.sessions.read().get(&session).cloned();
+        if let Some(events) = events {
+            events.deliver(event);
+        }
+    }
+}
+
+impl MetaService {
+    pub(crate) fn session_open(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        let mut sessions = self.sessions.sessions.write();
+        if sessions.len() >= SESSIONS_MAX {
+            return Err(Errno::EAGAIN);
+        }
+        // Never reused: drawn at random from 2^63, and never 0, which means the service itself.
+        let session = loop {
+            let id = SessionId(self.env.entropy.next_u64() >> 1);
+            if id.0 != 0 && !sessions.contains_key(&id) {
+                break id;
+            }
+        };
+        sessions.insert(session, events);
+        Ok(SessionGrant { session, lease_term: LEASE_TERM_IN_PROCESS })
+    }
+
+    /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed.
+    pub(crate) fn session_end(&self, session: SessionId) {
+        if self.sessions.sessions.write().remove(&session).is_none() {
+            return;
+        }
+        // ORDER: files it was writing are settled before anybody else gets a lease on them, so that nobody sees an old size.
+        let written = {
+            let mut leases = self.leases.lock();
+            let written = leases.end_session(session);
+            written.iter().for_each(|&inode| leases.begin_block(inode));
+            written
+        };
+        self.opens.lock().end_session(session);
+        let mut grants = Vec::new();
+        self.locks.lock().release_session(session, &mut grants);
+        self.announce_locks(grants);
+        if let Err(errno) = self.reap(session) {
+            tracing::error!(%errno, %session, "could not clean up after a session; the next start does it");
+        }
+        let mut leases = self.leases.lock();
+        written.iter().for_each(|&inode| leases.end_block(inode));
+        drop(leases);
+        self.leases_changed.notify_all();
+    }
+
+    /// Ends a session that did not answer a recall in time, and tells it.
+    pub(crate) fn session_evict(&self, session: SessionId) {
+        tracing::warn!(%session, "a session did not answer a recall in time and is evicted");
+        self.sessions.deliver(session, SessionEvent::Evicted { session });
+        self.session_end(session);
+    }
+}

@@ -1,0 +1,105 @@
+//! After the death of a session: sizes that only it knew are asked of the chains, orphans are removed.
+
+use crate::MetaService;
+use crate::call::verb as number;
+use crate::execute::itself;
+use ashlar_namespace::{FileData, Kind, verb};
+use ashlar_rpc::{Caller, Payload};
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
+
+/// Records looked at under one hold of the lane.
+const RECORDS_PER_CALL: u32 = 256;
+
+impl MetaService {
+    /// Cleans up after a dead session in every shard.
+    pub(crate) fn reap(&self, session: SessionId) -> Result<(), Errno> {
+        let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        for shard in shards {
+            let mut from = None;
+            loop {
+                let args =
+                    verb::ReapArgs { session, shard, from: from.take(), records_max: RECORDS_PER_CALL };
+                let creds = itself();
+                let reply = self.mutate(
+                    Caller { op: OpId::default(), creds: &creds },
+                    number::REAP,
+                    |txn, context| verb::reap_session(txn, context, &args),
+                    |reply, _| reply,
+                )?;
+                for inode in reply.unsettled {
+                    self.settle(inode, session)?;
+                }
+                from = reply.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing.
+    pub(crate) fn settle(&self, inode: InodeId, session: SessionId) -> Result<(), Errno> {
+        let creds = itself();
+        let caller = Caller { op: OpId { session, sequence: 0 }, creds: &creds };
+        let (layout, blocks) = self.inspect(
+            caller,
+            |txn, _| {
+                Ok(match txn.find_inode(inode)?.map(|record| (&record.kind, record.blocks)) {
+                    Some((Kind::Regular(FileData::Chunks { layout, .. }), blocks)) => {
+                        (Some(layout.clone()), blocks)
+                    }
+                    _ => (None, 0),
+                })
+            },
+            |found, _| found,
+        )?;
+        let (size_at_least, chunk_blocks) = match &layout {
+            Some(layout) => self.measure(inode, layout)?,
+            None => (0, 0),
+        };
+        let blocks_delta = if layout.is_some() { chunk_blocks as i64 - blocks as i64 } else { 0 };
+        let report = verb::CommitWrite {
+            generation: layout.map(|layout| layout.generation),
+            size_at_least,
+            blocks_delta,
+            mtime: (blocks_delta != 0).then(|| self.env.clock.now()),
+            atime: None,
+            kill_set_id: false,
+            done: true,
+        };
+        self.mutate(
+            caller,
+            number::COMMIT_WRITE,
+            |txn, context| verb::commit_write(txn, context, inode, &report),
+            |_, _| (),
+        )
+    }
+
+    /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.
+    fn measure(&self, inode: InodeId, layout: &FileLayout) -> Result<(u64, u64), Errno> {
+        let map = self.map.read().clone();
+        let mut targets: Vec<_> = layout
+            .chains
+            .iter()
+            .filter_map(|&id| map.chain(id))
+            .filter_map(|chain| chain.targets.first().copied())
+            .collect();
+        targets.sort();
+        targets.dedup();
+        let (mut size, mut blocks) = (0, 0);
+        for target in targets {
+            let request = StorageRequest::Extent { target, inode, generation: layout.generation };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::Extent(Some((index, len, target_blocks))) => {
+                    size = size.max(index * u64::from(layout.chunk_bytes) + u64::from(len));
+                    blocks += target_blocks;
+                }
+                StorageReply::Extent(None) => {}
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        Ok((size, blocks))
+    }
+}
