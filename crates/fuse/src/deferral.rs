@@ -1,0 +1,209 @@
+//! Replies that come later: blocking lock requests that must wait without holding a worker thread.
+//!
+//! | state of a request | entered by | an interrupt then |
+//! |---|---|---|
+//! | unknown | - | goes to the file system, and is remembered for a request that is still on its way |
+//! | entering | `Deferral::defer` | is kept until the handler has returned |
+//! | parked | the handler's return | goes to the file system |
+//! | gone | `Replier::reply` or its drop | goes to the file system, which does not know it any more |
+//!
+//! Without the middle state an interrupt could overtake the request it belongs to and be lost.
+
+use crate::errno::Errno;
+use crate::id::Unique;
+use crate::transport::Route;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+/// LIMIT: interrupts remembered for requests that have not arrived; the oldest is dropped. More can be in flight only if
+/// as many worker threads are inside a handler.
+const EARLY_INTERRUPTS_MAX: usize = 256;
+
+/// How a blocking lock request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWait {
+    /// The lock is held; the reply goes out at once.
+    Granted,
+    /// A [`Replier`] was taken and will reply.
+    Deferred,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Entering { interrupted: bool },
+    Parked,
+}
+
+#[derive(Default)]
+struct State {
+    phases: HashMap<Unique, Phase>,
+    early: VecDeque<Unique>,
+}
+
+/// Every deferred request of a session.
+pub(crate) struct Deferred {
+    state: Mutex<State>,
+    count_max: usize,
+}
+
+impl Deferred {
+    /// LIMIT: at most `count_max` requests wait at a time; a further one gets ENOLCK.
+    pub(crate) fn new(count_max: usize) -> Self {
+        Self { state: Mutex::new(State::default()), count_max }
+    }
+
+    fn enter(&self, unique: Unique) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.phases.len() >= self.count_max {
+            return Err(Errno::ENOLCK);
+        }
+        let early = state.early.iter().position(|&other| other == unique);
+        if let Some(index) = early {
+            state.early.remove(index);
+        }
+        state.phases.insert(unique, Phase::Entering { interrupted: early.is_some() });
+        Ok(())
+    }
+
+    /// The handler has returned. Whether an interrupt came meanwhile and must be delivered now.
+    pub(crate) fn settle(&self, unique: Unique) -> bool {
+        let mut state = self.state.lock();
+        let Some(phase) = state.phases.get_mut(&unique) else { return false };
+        std::mem::replace(phase, Phase::Parked) == Phase::Entering { interrupted: true }
+    }
+
+    /// An interrupt for `unique` has come. Whether to deliver it now.
+    pub(crate) fn interrupt(&self, unique: Unique) -> bool {
+        let mut state = self.state.lock();
+        match state.phases.get_mut(&unique) {
+            Some(Phase::Entering { interrupted }) => {
+                *interrupted = true;
+                false
+            }
+            Some(Phase::Parked) => true,
+            None => {
+                if state.early.len() >= EARLY_INTERRUPTS_MAX {
+                    state.early.pop_front();
+                }
+                state.early.push_back(unique);
+                true
+            }
+        }
+    }
+
+    fn leave(&self, unique: Unique) {
+        self.state.lock().phases.remove(&unique);
+    }
+}
+
+/// The right to reply later to the request being handled.
+pub struct Deferral<'a> {
+    pub(crate) deferred: &'a Arc<Deferred>,
+    pub(crate) route: &'a dyn Fn() -> Option<Route>,
+    pub(crate) unique: Unique,
+    pub(crate) is_taken: &'a Cell<bool>,
+}
+
+impl Deferral<'_> {
+    /// Takes the reply over. Once this succeeded only the replier replies, whatever the handler returns. Call it before
+    /// the request becomes visible to whoever grants the lock.
+    ///
+    /// # Errors
+    /// ENOLCK if too many requests of the mount wait already (`MountOptions::deferred_max`) or it was taken before.
+    pub fn defer(&self) -> Result<Replier, Errno> {
+        if self.is_taken.get() {
+            return Err(Errno::ENOLCK);
+        }
+        let route = (self.route)().ok_or(Errno::ENOLCK)?;
+        self.deferred.enter(self.unique)?;
+        self.is_taken.set(true);
+        Ok(Replier { unique: self.unique, route: Some(route), deferred: Arc::clone(self.deferred) })
+    }
+}
+
+/// Replies to one deferred request, once, from any thread. Dropping it replies EIO, so that no caller waits for ever.
+pub struct Replier {
+    unique: Unique,
+    route: Option<Route>,
+    deferred: Arc<Deferred>,
+}
+
+impl Replier {
+    /// The request; `Filesystem::interrupt` names it.
+    pub fn unique(&self) -> Unique {
+        self.unique
+    }
+
+    /// Replies. A session that has ended meanwhile takes it silently, as the caller was answered by the kernel.
+    pub fn reply(mut self, result: Result<(), Errno>) {
+        self.send(result);
+    }
+
+    fn send(&mut self, result: Result<(), Errno>) {
+        if let Some(route) = self.route.take() {
+            // ORDER: forget the request first; its id may be reused for nothing, but the limit must not lag behind.
+            self.deferred.leave(self.unique);
+            route.send(self.unique, result);
+        }
+    }
+}
+
+impl Drop for Replier {
+    fn drop(&mut self) {
+        if self.route.is_some() {
+            tracing::warn!(unique = %self.unique, "deferred request dropped without a reply; answering EIO");
+            self.send(Err(Errno::EIO));
+        }
+    }
+}
+
+impl fmt::Debug for Replier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replier").field("unique", &self.unique).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Unique = Unique(2);
+
+    #[test]
+    fn an_interrupt_is_never_lost_whenever_it_comes() {
+        let deferred = Deferred::new(4);
+        // Before the request arrived.
+        assert!(deferred.interrupt(ONE));
+        deferred.enter(ONE).unwrap();
+        assert!(deferred.settle(ONE), "the early interrupt comes back");
+        deferred.leave(ONE);
+        // While the handler runs.
+        deferred.enter(ONE).unwrap();
+        assert!(!deferred.interrupt(ONE));
+        assert!(deferred.settle(ONE));
+        // When it is parked.
+        assert!(deferred.interrupt(ONE));
+        deferred.leave(ONE);
+        // A reply that was faster than the handler's return.
+        deferred.enter(ONE).unwrap();
+        deferred.leave(ONE);
+        assert!(!deferred.settle(ONE));
+    }
+
+    #[test]
+    fn waiting_requests_and_early_interrupts_are_bounded() {
+        let deferred = Deferred::new(2);
+        deferred.enter(Unique(2)).unwrap();
+        deferred.enter(Unique(4)).unwrap();
+        assert_eq!(deferred.enter(Unique(6)), Err(Errno::ENOLCK));
+        deferred.leave(Unique(2));
+        deferred.enter(Unique(6)).unwrap();
+        for unique in 0..10_000 {
+            deferred.interrupt(Unique(1000 + unique));
+        }
+        assert_eq!(deferred.state.lock().early.len(), EARLY_INTERRUPTS_MAX);
+    }
+}

@@ -1,0 +1,59 @@
+//! Making and ending the mount itself: checks, mount(2) or fusermount3, umount(2).
+
+mod check;
+mod error;
+mod fusermount;
+mod kernel;
+pub(crate) mod table;
+mod unmount;
+
+pub use error::MountError;
+pub use unmount::{UnmountError, UnmountOutcome};
+
+use crate::options::{MountOptions, MountVia};
+use crate::transport::device::Device;
+use std::path::{Path, PathBuf};
+use table::MountId;
+
+/// A mount this process made.
+#[derive(Clone, Debug)]
+pub(crate) struct Mount {
+    /// Absolute, without symbolic links.
+    pub(crate) path: PathBuf,
+    pub(crate) id: MountId,
+    via: MountVia,
+}
+
+impl Mount {
+    /// Checks `mountpoint` and mounts a new FUSE device there.
+    pub(crate) fn make(mountpoint: &Path, options: &MountOptions) -> Result<(Self, Device), MountError> {
+        let path = check::mountpoint(mountpoint, options)?;
+        let via = match options.via {
+            MountVia::Auto if is_root() => MountVia::Kernel,
+            MountVia::Auto => MountVia::Fusermount,
+            chosen => chosen,
+        };
+        let device = match via {
+            MountVia::Fusermount => fusermount::mount(&path, options)?,
+            MountVia::Kernel | MountVia::Auto => kernel::mount(&path, options)?,
+        };
+        let Some(entry) = table::find(&path).map_err(MountError::MountTable)? else {
+            return Err(MountError::Vanished(path));
+        };
+        Ok((Self { path, id: entry.id, via }, device))
+    }
+
+    /// See `Session::unmount`.
+    pub(crate) fn unmount(&self) -> Result<UnmountOutcome, UnmountError> {
+        unmount::unmount(self)
+    }
+
+    pub(crate) fn is_via_fusermount(&self) -> bool {
+        self.via == MountVia::Fusermount
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}

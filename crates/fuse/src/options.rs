@@ -1,0 +1,138 @@
+//! What a mount is asked to be. One structure; every field has a default that fits Ashlar.
+
+use crate::protocol::Features;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// Who calls mount(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MountVia {
+    /// This process where it is root, `fusermount3` otherwise.
+    #[default]
+    Auto,
+    /// This process (needs `CAP_SYS_ADMIN`).
+    Kernel,
+    /// The set-user-id program `fusermount3` of the package fuse3.
+    Fusermount,
+}
+
+/// Which transport carries the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// io_uring where the kernel offers it (the administrator enabled it), /dev/fuse otherwise.
+    #[default]
+    Auto,
+    /// /dev/fuse.
+    Device,
+}
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The source shown by mount(8).
+    pub source: String,
+    /// The type is shown as `fuse.<subtype>`.
+    pub subtype: String,
+    /// Other users may use the mount; needs root, or `user_allow_other` in /etc/fuse.conf.
+    pub allow_other: bool,
+    /// The kernel checks permission bits. Costs a GETATTR per access where attributes have no lifetime.
+    pub default_permissions: bool,
+    /// Nothing can be changed through this mount.
+    pub read_only: bool,
+    /// Mount over a directory that is not empty.
+    pub allow_nonempty: bool,
+    /// Largest READ in bytes; `None` leaves it to the kernel (the size of the largest write).
+    pub max_read: Option<u32>,
+    /// Who calls mount(2).
+    pub via: MountVia,
+    /// Features to ask for. Those the kernel lacks are left out; see `Negotiated::features`.
+    pub features: Features,
+    /// Features to treat as missing, to test what an older kernel does.
+    pub mask_features: Features,
+    /// Largest WRITE in bytes, rounded down to whole pages. More than 1 MiB needs a larger
+    /// /proc/sys/fs/fuse/max_pages_limit.
+    pub max_write: u32,
+    /// Read-ahead of buffered reads in bytes. The kernel starts with 128 KiB; a larger value is set for this mount alone,
+    /// as root, through /sys/class/bdi.
+    pub max_readahead: u32,
+    /// Requests nobody waits for (read-ahead, direct I/O, release) in flight at a time.
+    pub max_background: u16,
+    /// From how many of them on the kernel considers the mount congested.
+    pub congestion_threshold: u16,
+    /// Granularity of timestamps in nanoseconds.
+    pub time_granularity_ns: u32,
+    /// Levels of stacking above a passthrough file; used only with `PASSTHROUGH`.
+    pub stack_depth_max: u32,
+    /// The kernel aborts the mount when a request takes longer (6.16 and later, whole seconds); `None` for never.
+    pub request_timeout: Option<Duration>,
+    /// Which transport.
+    pub transport: TransportChoice,
+    /// Threads that read /dev/fuse; `None` for one per processor, which measured best. io_uring has one per processor always.
+    pub threads: Option<NonZeroUsize>,
+    /// Whether each such thread gets a device of its own (`FUSE_DEV_IOC_CLONE`); `None` for: if there are more than two.
+    pub clone_device: Option<bool>,
+    /// Requests in the hands of one io_uring queue at a time.
+    pub ring_depth: u16,
+    /// With io_uring, how long FORGETs may collect in the kernel before they are read (in one request).
+    pub forget_delay: Duration,
+    /// Blocking lock requests that may wait at a time; a further one gets ENOLCK.
+    pub deferred_max: usize,
+}
+
+impl MountOptions {
+    /// The features Ashlar asks for by default. Not in it, because they change semantics or cost: `POSIX_ACL` (switches
+    /// `default_permissions` on), `PASSTHROUGH`, `WRITEBACK_CACHE`, `NO_OPEN_SUPPORT`, `ALLOW_IDMAP`, `SECURITY_CTX`,
+    /// `EXPLICIT_INVAL_DATA` (excludes `AUTO_INVAL_DATA`).
+    pub const FEATURES_DEFAULT: Features = Features::ASYNC_READ
+        .union(Features::POSIX_LOCKS)
+        .union(Features::FLOCK_LOCKS)
+        .union(Features::ATOMIC_O_TRUNC)
+        .union(Features::EXPORT_SUPPORT)
+        .union(Features::BIG_WRITES)
+        .union(Features::DONT_MASK)
+        .union(Features::HAS_IOCTL_DIR)
+        .union(Features::AUTO_INVAL_DATA)
+        .union(Features::DO_READDIRPLUS)
+        .union(Features::READDIRPLUS_AUTO)
+        .union(Features::ASYNC_DIO)
+        .union(Features::PARALLEL_DIROPS)
+        .union(Features::ABORT_ERROR)
+        .union(Features::MAX_PAGES)
+        .union(Features::CACHE_SYMLINKS)
+        .union(Features::HANDLE_KILLPRIV_V2)
+        .union(Features::SETXATTR_EXT)
+        .union(Features::CREATE_SUPP_GROUP)
+        .union(Features::HAS_EXPIRE_ONLY)
+        .union(Features::DIRECT_IO_ALLOW_MMAP)
+        .union(Features::HAS_RESEND);
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "ashlar".into(),
+            subtype: "ashlar".into(),
+            allow_other: false,
+            default_permissions: false,
+            read_only: false,
+            allow_nonempty: false,
+            max_read: None,
+            via: MountVia::Auto,
+            features: Self::FEATURES_DEFAULT,
+            mask_features: Features::EMPTY,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            time_granularity_ns: 1,
+            stack_depth_max: 1,
+            request_timeout: None,
+            transport: TransportChoice::Auto,
+            threads: None,
+            clone_device: None,
+            ring_depth: 8,
+            forget_delay: Duration::from_millis(20),
+            deferred_max: 1024,
+        }
+    }
+}

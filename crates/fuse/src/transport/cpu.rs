@@ -1,0 +1,61 @@
+//! Processors: how many the kernel may ever have (io_uring wants a queue for each), and which this process may use.
+
+use std::io;
+
+/// Processors the kernel may ever have, `num_possible_cpus()`.
+pub(crate) fn possible_count() -> io::Result<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    count_list(list.trim())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable processor list"))
+}
+
+/// The size of a list such as `0-3,8`.
+fn count_list(list: &str) -> Option<usize> {
+    list.split(',').try_fold(0usize, |sum, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+/// The numbers of the processors this process may run on, in order; never empty.
+pub(crate) fn allowed() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is as large as said.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    // SAFETY: CPU_ISSET reads a bit of the set; the number is below its size.
+    let is_set = |cpu: usize| result == 0 && unsafe { libc::CPU_ISSET(cpu, &set) };
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| is_set(cpu)).collect();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// Binds the calling thread to a processor.
+///
+/// # Errors
+/// EINVAL if it is offline or not allowed; the thread then runs where it may.
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below the size of the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is as large as said.
+    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_lists_are_counted() {
+        assert_eq!(count_list("0"), Some(1));
+        assert_eq!(count_list("0-3,8,10-11"), Some(7));
+        assert_eq!(count_list("3-1"), None);
+        assert_eq!(count_list(""), None);
+    }
+}

@@ -1,0 +1,27 @@
+//! FUSE over io_uring (Linux 6.14 and later): requests arrive as completions, replies leave as submissions.
+//!
+//! ```text
+//! worker thread, one per processor, owns one ring:
+//!   REGISTER(queue, header buffer, payload buffer)        once per entry
+//!   completion(entry)  ->  handler  ->  COMMIT_AND_FETCH(queue, commit id)  ->  completion(entry) ...
+//! ```
+//!
+//! The kernel sends a request to the queue of the processor its caller runs on, and wants a queue for every processor it
+//! may ever have; queues of processors this process may not use are spread over the threads there are. FORGET, INTERRUPT and
+//! INIT still come through /dev/fuse. Sources: `fs/fuse/dev_uring.c`, `Documentation/filesystems/fuse/fuse-io-uring.rst`.
+//!
+//! A request whose reply is deferred keeps its entry, so the thread registers a spare one in its place: waiting for locks
+//! never uses up the entries that unlocking needs.
+
+mod crew;
+mod entry;
+mod worker;
+
+pub(crate) use crew::{Crew, CrewPlan};
+
+/// LIMIT: requests of one queue whose replies are deferred (each holds an entry); a further one gets ENOLCK.
+const PARKED_PER_QUEUE_MAX: usize = 256;
+
+/// LIMIT: memory of all payload buffers together. It is address space; a page becomes memory when first used. With more
+/// processors than fit, queues get fewer entries than asked for, but at least two.
+const PAYLOAD_BYTES_MAX: usize = 2 << 30;

@@ -1,0 +1,210 @@
+//! All rings of a mount: who serves which queue, and the steps from nothing to serving, each of which can be taken back.
+//!
+//! | step | threads | kernel |
+//! |---|---|---|
+//! | `assemble` | build rings and buffers; a failure here costs nothing | knows nothing |
+//! | (INIT is answered with the io_uring bit) | wait | holds requests back |
+//! | `register` | hand the entries over | sends requests to the rings once all queues have entries |
+//! | `serve` | serve | |
+//!
+//! Dropping a crew ends its threads in every state before `serve`; later they end with the mount.
+
+use super::PAYLOAD_BYTES_MAX;
+use super::worker::{Queue, RingWorker};
+use crate::filesystem::Filesystem;
+use crate::service::Service;
+use crate::transport::cpu;
+use crate::transport::device::Device;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// LIMIT: how long one step of all threads may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which thread serves which queues.
+pub(crate) struct CrewPlan {
+    threads: Vec<ThreadPlan>,
+    pub(crate) queues: usize,
+    pub(crate) depth: usize,
+    payload_len: usize,
+}
+
+struct ThreadPlan {
+    cpu: usize,
+    queues: Vec<(u16, usize)>,
+}
+
+impl CrewPlan {
+    /// A thread for each of `cpus`, and a queue for each of `possible` processors.
+    pub(crate) fn new(possible: usize, cpus: &[usize], depth: usize, payload_len: usize) -> Self {
+        let depth_fitting = PAYLOAD_BYTES_MAX / (payload_len.max(1) * cpus.len().max(1));
+        let depth = depth.max(1).min(depth_fitting.max(2));
+        let mut threads: Vec<ThreadPlan> =
+            cpus.iter().map(|&cpu| ThreadPlan { cpu, queues: Vec::new() }).collect();
+        let count = threads.len();
+        for qid in 0..possible.min(usize::from(u16::MAX)) {
+            let own = threads.iter().position(|thread| thread.cpu == qid);
+            // A processor that is not ours (offline, or outside our cpuset) gets one entry: seldom used, but required.
+            let (index, depth) = own.map_or((qid % count.max(1), 1), |index| (index, depth));
+            if let Some(thread) = threads.get_mut(index) {
+                thread.queues.push((qid as u16, depth));
+            }
+        }
+        threads.retain(|thread| !thread.queues.is_empty());
+        Self { threads, queues: possible, depth, payload_len }
+    }
+}
+
+enum Step {
+    Register,
+    Serve,
+}
+
+/// The threads of a mount's rings.
+pub(crate) struct Crew {
+    steps: Vec<Sender<Step>>,
+    reports: Receiver<io::Result<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crew {
+    /// Starts the threads and waits until each has its ring. `on_end` runs as each ends after having served.
+    ///
+    /// # Errors
+    /// The first thread's failure; all are gone then.
+    pub(crate) fn assemble<F: Filesystem>(
+        plan: &CrewPlan,
+        service: &Arc<Service<F>>,
+        device: &Arc<Device>,
+        on_end: &Arc<dyn Fn(io::Result<()>) + Send + Sync>,
+    ) -> io::Result<Self> {
+        let (report, reports) = channel();
+        let mut crew = Self { steps: Vec::new(), reports, threads: Vec::new() };
+        for thread in &plan.threads {
+            let (step, steps) = channel();
+            let queues = thread.queues.clone();
+            let (cpu, payload_len) = (thread.cpu, plan.payload_len);
+            let (service, device) = (Arc::clone(service), Arc::clone(device));
+            let (report, on_end) = (report.clone(), Arc::clone(on_end));
+            let body = move || {
+                if let Err(error) = cpu::pin(cpu) {
+                    tracing::debug!(cpu, %error, "ring thread runs unpinned");
+                }
+                let queues = queues.into_iter().map(|(qid, depth)| Queue::new(qid, depth)).collect();
+                let worker = RingWorker::new(service, &device, queues, payload_len);
+                // The device must not be kept open by a thread that waits for it to close.
+                drop(device);
+                if let Some(worker) = advance(worker, &steps, &report) {
+                    on_end(worker.run());
+                }
+            };
+            crew.threads.push(std::thread::Builder::new().name(format!("fuse-ring-{cpu}")).spawn(body)?);
+            crew.steps.push(step);
+        }
+        crew.await_reports()?;
+        Ok(crew)
+    }
+
+    /// Hands all entries to the kernel. INIT must have been answered.
+    ///
+    /// # Errors
+    /// The first refusal. The kernel may have taken other queues: the mount must be given up.
+    pub(crate) fn register(&self) -> io::Result<()> {
+        self.send(|| Step::Register)?;
+        self.await_reports()
+    }
+
+    /// Lets the threads serve; they end with the mount.
+    ///
+    /// # Errors
+    /// A thread is gone.
+    pub(crate) fn serve(mut self) -> io::Result<Vec<JoinHandle<()>>> {
+        self.send(|| Step::Serve)?;
+        Ok(std::mem::take(&mut self.threads))
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads.len()
+    }
+
+    fn send(&self, step: impl Fn() -> Step) -> io::Result<()> {
+        self.steps
+            .iter()
+            .try_for_each(|steps| steps.send(step()))
+            .map_err(|_| io::Error::other("a ring thread has ended"))
+    }
+
+    fn await_reports(&self) -> io::Result<()> {
+        for _ in &self.threads {
+            let report = self.reports.recv_timeout(STEP_TIMEOUT);
+            report
+                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a ring thread does not answer"))??;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        // Without a next step the threads end; their rings and buffers are gone when this returns.
+        self.steps.clear();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a ring thread panicked before it served");
+            }
+        }
+    }
+}
+
+/// Takes a worker through the steps; `None` if one failed or the crew was dropped.
+fn advance<F: Filesystem>(
+    worker: io::Result<RingWorker<F>>,
+    steps: &Receiver<Step>,
+    report: &Sender<io::Result<()>>,
+) -> Option<RingWorker<F>> {
+    let mut worker = match worker {
+        Ok(worker) => worker,
+        Err(error) => {
+            // A crew that is gone needs no report.
+            let _ = report.send(Err(error));
+            return None;
+        }
+    };
+    report.send(Ok(())).ok()?;
+    while let Ok(step) = steps.recv() {
+        match step {
+            Step::Register => report.send(worker.register()).ok()?,
+            Step::Serve => return Some(worker),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queues(plan: &CrewPlan) -> Vec<Vec<(u16, usize)>> {
+        plan.threads.iter().map(|thread| thread.queues.clone()).collect()
+    }
+
+    #[test]
+    fn every_possible_processor_has_a_queue() {
+        assert_eq!(queues(&CrewPlan::new(2, &[0, 1], 8, 1 << 20)), [vec![(0, 8)], vec![(1, 8)]]);
+        // Two of four processors are ours: the others' queues are spread with one entry each.
+        assert_eq!(
+            queues(&CrewPlan::new(4, &[1, 3], 8, 1 << 20)),
+            [vec![(0, 1), (1, 8), (2, 1)], vec![(3, 8)]]
+        );
+    }
+
+    #[test]
+    fn memory_bounds_the_depth_on_large_machines() {
+        let cpus: Vec<usize> = (0..512).collect();
+        assert_eq!(CrewPlan::new(512, &cpus, 8, 1 << 20).depth, 4);
+        assert_eq!(CrewPlan::new(512, &cpus, 8, 8 << 20).depth, 2);
+    }
+}
