@@ -19,6 +19,7 @@ pub mod context;
 pub mod error;
 pub mod key;
 pub mod lease;
+pub mod lock;
 pub mod record;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
