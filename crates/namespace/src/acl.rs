@@ -126,7 +126,12 @@ impl Acl {
         if entries.len() > ENTRIES_MAX {
             return Err(Errno::E2BIG);
         }
-        let acl = Acl { entries: SmallVec::from_slice(entries) };
+        let mut acl = Acl { entries: SmallVec::from_slice(entries) };
+        for entry in &mut acl.entries {
+            if !matches!(entry.tag, Tag::User | Tag::Group) {
+                entry.id = ID_UNDEFINED;
+            }
+        }
         acl.check()?;
         Ok(acl)
     }

@@ -9,6 +9,7 @@ use crate::error::NsError;
 use crate::key;
 use crate::record::{Account, Inode};
 use crate::txn::{Txn, TxnOutcome};
+use crate::verb;
 use ashlar_kv::{Key, KvError, Snapshot};
 use ashlar_types::{
     ChainId, Credentials, Errno, InodeId, LayoutPolicy, Name, SessionId, ShardId, Timespec, codec,
@@ -226,6 +227,37 @@ impl World {
             Ok(())
         })
         .expect("the inode is there");
+    }
+
+    /// Makes a directory as root, mode 0777.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn make_directory(&mut self, parent: InodeId, text: &str) -> InodeId {
+        let made = self.as_root(|txn, context| verb::mkdir(txn, context, parent, name(text), 0o777, 0));
+        made.expect("root may make a directory").attr.inode
+    }
+
+    /// Makes an empty file as root, mode 0666.
+    ///
+    /// # Panics
+    /// When that is refused, or something of this name is there.
+    pub fn make_file(&mut self, parent: InodeId, text: &str) -> InodeId {
+        let args = verb::CreateArgs { mode: 0o666, umask: 0, exclusive: true };
+        let made = self.as_root(|txn, context| verb::create(txn, context, parent, name(text), args));
+        made.expect("root may make a file").attr.inode
+    }
+
+    /// What `text` stands for in `parent`, if anything.
+    ///
+    /// # Panics
+    /// When looking is refused to root.
+    pub fn find(&mut self, parent: InodeId, text: &str) -> Option<InodeId> {
+        match self.as_root(|txn, context| verb::lookup(txn, context, parent, name(text))) {
+            Ok(reply) => Some(reply.attr.inode),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => panic!("{errno}"),
+        }
     }
 
     /// Notes that `session` holds `inode` open.
