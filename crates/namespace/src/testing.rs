@@ -146,9 +146,8 @@ impl World {
             outcome: TxnOutcome::default(),
         };
         let settings = RootSettings { mode: 0o755, ..RootSettings::default() };
-        let now = world.now;
         world
-            .run(&Credentials::root(), |txn, _| bootstrap(txn, settings, now))
+            .run(&Credentials::root(), |txn, context| bootstrap(txn, settings, context.now))
             .expect("an empty store can be bootstrapped");
         world
     }
