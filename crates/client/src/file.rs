@@ -43,6 +43,8 @@ pub struct Handle {
     pub flags: OpenFlags,
     /// Whether the kernel must not cache pages for it.
     pub is_shared: bool,
+    /// Whether the first read is to be recorded as access time.
+    pub(crate) is_atime_due: bool,
     /// The access time to report, in nanoseconds since the epoch, 0 for none.
     pub(crate) read_at_nanos: AtomicU64,
     /// Lock owners that took a lock through it, so that a close without any need not ask.
@@ -50,8 +52,15 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
-        Handle { file, flags, is_shared, read_at_nanos: AtomicU64::new(0), lock_owners: Mutex::default() }
+    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool, is_atime_due: bool) -> Handle {
+        Handle {
+            is_atime_due,
+            file,
+            flags,
+            is_shared,
+            read_at_nanos: AtomicU64::new(0),
+            lock_owners: Mutex::default(),
+        }
     }
 }
 

@@ -26,5 +26,4 @@ pub use directory::Listing;
 pub use events::KernelCache;
 pub use file::{Handle, OpenFlags};
 pub use io::{AllocateMode, Seek, WriteFlags};
-pub use locks::LockOutcome;
 pub use names::{Found, Opened};

@@ -10,15 +10,6 @@ use rustc_hash::FxHashMap;
 
 type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// How a blocking lock call ended for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockOutcome {
-    /// Held.
-    Granted,
-    /// Waiting; the answer comes later.
-    Waiting,
-}
-
 /// Lock calls that wait, by ticket.
 #[derive(Default)]
 pub(crate) struct LockWaits {
@@ -50,36 +41,24 @@ impl Client {
         self.call_done(&Who::system(), MetaRequest::Lock(request))
     }
 
-    /// Takes a lock, waiting for it (`F_SETLKW`). `answer` is called once, perhaps before this returns, when the wait is over.
-    ///
-    /// # Errors
-    /// `EDEADLK`, `ENOLCK`; then `answer` is never called.
-    pub fn lock_wait(
+    /// Takes a lock, waiting for it (`F_SETLKW`). `answer` is called exactly once when the wait is over, perhaps before this returns.
+    pub fn lock_wait_deferred(
         &self,
         handle: &Handle,
         request: LockRequest,
         ticket: u64,
         answer: Box<dyn FnOnce(Result<(), Errno>) + Send>,
-    ) -> Result<LockOutcome, Errno> {
+    ) {
         self.note_lock(handle, &request);
         // ORDER: the waiter is known before the service can announce the lock.
         self.lock_waits.waiting.lock().insert(ticket, answer);
-        let forget = || self.lock_waits.waiting.lock().remove(&ticket);
-        match self.call(&Who::system(), MetaRequest::LockWait { request, ticket }) {
-            Ok(MetaReply::LockQueued) => Ok(LockOutcome::Waiting),
-            Ok(MetaReply::Done) => {
-                forget();
-                Ok(LockOutcome::Granted)
-            }
-            Ok(other) => {
-                forget();
-                Err(unexpected(&other))
-            }
-            Err(errno) => {
-                forget();
-                Err(errno)
-            }
-        }
+        let outcome = match self.call(&Who::system(), MetaRequest::LockWait { request, ticket }) {
+            Ok(MetaReply::LockQueued) => return,
+            Ok(MetaReply::Done) => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+            Err(errno) => Err(errno),
+        };
+        self.lock_waits.finish(ticket, outcome);
     }
 
     /// Ends a wait early, as a signal does: the answer is `EINTR` unless the lock was granted before.

@@ -231,7 +231,8 @@ impl Client {
             state.leases = state.leases.with(granted);
         };
         let file = self.files.open(attr.inode, fresh, update);
-        let handle = Arc::new(Handle::new(file, flags, is_shared));
+        let is_atime_due = !flags.no_atime && crate::io::is_atime_due(&attr, self.env.clock.now());
+        let handle = Arc::new(Handle::new(file, flags, is_shared, is_atime_due));
         Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache: kept_read, created })
     }
 

@@ -2,9 +2,9 @@
 
 use crate::call::Who;
 use crate::client::Client;
-use crate::file::{Data, Handle, store_time};
+use crate::file::{Data, Handle, load_time, store_time};
 use ashlar_types::message::{LeaseSet, MetaRequest};
-use ashlar_types::{Errno, Timespec};
+use ashlar_types::{Attr, Errno, Timespec};
 
 /// `relatime`: an access time at least this old is renewed even if the content has not changed since, seconds.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -43,6 +43,7 @@ impl Client {
             }
         }
         drop(in_flight);
+        self.note_read(handle);
         Ok(len)
     }
 
@@ -66,14 +67,15 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that `handle` was read, as `relatime` does: reported at close if the old time is older than the last change, or a day.
-    pub fn note_read(&self, handle: &Handle, attr_times: Option<(Timespec, Timespec, Timespec)>) {
-        let now = self.env.clock.now();
-        let is_due = attr_times.is_none_or(|(atime, mtime, ctime)| {
-            atime <= mtime || atime <= ctime || now.seconds_since(atime) >= RELATIME_SECONDS
-        });
-        if is_due && !handle.flags.no_atime {
-            store_time(&handle.read_at_nanos, now);
+    /// Notes that `handle` was read, as `relatime` does; reported at close.
+    pub fn note_read(&self, handle: &Handle) {
+        if handle.is_atime_due && load_time(&handle.read_at_nanos).is_none() {
+            store_time(&handle.read_at_nanos, self.env.clock.now());
         }
     }
+}
+
+/// Whether a read now would change the access time under `relatime`: the old one is not after the last change, or a day old.
+pub(crate) fn is_atime_due(attr: &Attr, now: Timespec) -> bool {
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.seconds_since(attr.atime) >= RELATIME_SECONDS
 }

@@ -1,0 +1,225 @@
+//! The adaptor: requests of the kernel become calls of the client library, and back. No semantics live here.
+//!
+//! Node ids are inode ids, so nothing is kept per inode and FORGET needs no answer. Lifetimes given to the kernel are those
+//! the client's leases allow; a recalled lease reaches the kernel through [`cache::NotifierCache`].
+
+mod cache;
+mod convert;
+mod directory;
+mod file;
+mod handles;
+mod identity;
+mod lock;
+mod name;
+mod node;
+mod xattr;
+
+pub use cache::NotifierCache;
+pub use identity::ProcCredentials;
+
+use crate::errno::Errno;
+use crate::id::{FileHandle, Unique};
+use crate::negotiation::Negotiated;
+use crate::notify::Notifier;
+use crate::protocol::{
+    CopyFileRange, Create, Fallocate, FileLock, Flush, Fsync, Link, LockRequest, Lseek, Mkdir, Mknod, Open, Read,
+    ReadDir, Release, Rename, SetAttr, SetXattr, StatxQuery, Write,
+};
+use crate::reply::{
+    AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
+};
+use crate::request::Request;
+use crate::{Deferral, Filesystem, LockWait};
+use ashlar_client::Client;
+use std::sync::Arc;
+
+/// Whether the mount shares its file system with other sessions, and how much the kernel may keep.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdaptorOptions {
+    /// No other session can exist: names may be kept even where the kernel cannot drop them in bulk.
+    pub is_sole_session: bool,
+}
+
+/// A mounted client.
+pub struct Adaptor {
+    client: Arc<Client>,
+    options: AdaptorOptions,
+    handles: handles::HandleTable,
+    cache: Arc<NotifierCache>,
+}
+
+impl Adaptor {
+    /// An adaptor for `client`, to be mounted once.
+    pub fn new(client: Arc<Client>, options: AdaptorOptions) -> Adaptor {
+        Adaptor { client, options, handles: Default::default(), cache: Arc::new(NotifierCache::default()) }
+    }
+}
+
+impl Filesystem for Adaptor {
+    fn init(&self, _granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
+        self.cache.attach(notifier.clone());
+        self.client.set_kernel_cache(self.cache.clone());
+        Ok(())
+    }
+
+    fn interrupt(&self, unique: Unique) {
+        self.client.lock_cancel(unique.0);
+    }
+
+    fn lookup(&self, request: &Request<'_>, name: &[u8]) -> Result<Entry, Errno> {
+        self.on_lookup(request, name)
+    }
+
+    fn getattr(&self, request: &Request<'_>, _fh: Option<FileHandle>) -> Result<AttrReply, Errno> {
+        self.on_getattr(request)
+    }
+
+    fn setattr(&self, request: &Request<'_>, changes: &SetAttr) -> Result<AttrReply, Errno> {
+        self.on_setattr(request, changes)
+    }
+
+    fn readlink(&self, request: &Request<'_>, reply: &mut ReplyBuffer<'_>) -> Result<(), Errno> {
+        self.on_readlink(request, reply)
+    }
+
+    fn symlink(&self, request: &Request<'_>, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+        self.on_symlink(request, name, target)
+    }
+
+    fn mknod(&self, request: &Request<'_>, args: &Mknod<'_>) -> Result<Entry, Errno> {
+        self.on_mknod(request, args)
+    }
+
+    fn mkdir(&self, request: &Request<'_>, args: &Mkdir<'_>) -> Result<Entry, Errno> {
+        self.on_mkdir(request, args)
+    }
+
+    fn unlink(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
+        self.on_unlink(request, name)
+    }
+
+    fn rmdir(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
+        self.on_rmdir(request, name)
+    }
+
+    fn rename(&self, request: &Request<'_>, args: &Rename<'_>) -> Result<(), Errno> {
+        self.on_rename(request, args)
+    }
+
+    fn link(&self, request: &Request<'_>, args: &Link<'_>) -> Result<Entry, Errno> {
+        self.on_link(request, args)
+    }
+
+    fn open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
+        self.on_open(request, args)
+    }
+
+    fn read(&self, request: &Request<'_>, args: &Read, reply: &mut ReplyBuffer<'_>) -> Result<(), Errno> {
+        self.on_read(request, args, reply)
+    }
+
+    fn write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
+        self.on_write(request, args)
+    }
+
+    fn statfs(&self, _request: &Request<'_>) -> Result<Statfs, Errno> {
+        self.on_statfs()
+    }
+
+    fn release(&self, _request: &Request<'_>, args: &Release) -> Result<(), Errno> {
+        self.on_release(args)
+    }
+
+    fn fsync(&self, _request: &Request<'_>, args: &Fsync) -> Result<(), Errno> {
+        self.on_fsync(args)
+    }
+
+    fn setxattr(&self, request: &Request<'_>, args: &SetXattr<'_>) -> Result<(), Errno> {
+        self.on_setxattr(request, args)
+    }
+
+    fn getxattr(&self, request: &Request<'_>, name: &[u8], reply: &mut XattrBuffer<'_, '_>) -> Result<(), Errno> {
+        self.on_getxattr(request, name, reply)
+    }
+
+    fn listxattr(&self, request: &Request<'_>, reply: &mut XattrBuffer<'_, '_>) -> Result<(), Errno> {
+        self.on_listxattr(request, reply)
+    }
+
+    fn removexattr(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
+        self.on_removexattr(request, name)
+    }
+
+    fn flush(&self, _request: &Request<'_>, args: &Flush) -> Result<(), Errno> {
+        self.on_flush(args)
+    }
+
+    fn opendir(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
+        self.on_opendir(request, args)
+    }
+
+    fn readdir(&self, request: &Request<'_>, args: &ReadDir, reply: &mut DirBuffer<'_, '_>) -> Result<(), Errno> {
+        self.on_readdir(request, args, reply)
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request<'_>,
+        args: &ReadDir,
+        reply: &mut DirPlusBuffer<'_, '_>,
+    ) -> Result<(), Errno> {
+        self.on_readdirplus(request, args, reply)
+    }
+
+    fn releasedir(&self, _request: &Request<'_>, args: &Release) -> Result<(), Errno> {
+        self.on_release(args)
+    }
+
+    fn fsyncdir(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {
+        Ok(self.client.fsyncdir()?)
+    }
+
+    fn getlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<FileLock, Errno> {
+        self.on_getlk(request, lock)
+    }
+
+    fn setlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<(), Errno> {
+        self.on_setlk(request, lock)
+    }
+
+    fn setlkw(&self, request: &Request<'_>, lock: &LockRequest, deferral: &Deferral<'_>) -> Result<LockWait, Errno> {
+        self.on_setlkw(request, lock, deferral)
+    }
+
+    fn access(&self, request: &Request<'_>, mask: u32) -> Result<(), Errno> {
+        Ok(self.client.access(&identity::who(request), convert::inode(request.node), mask)?)
+    }
+
+    fn create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
+        self.on_create(request, args)
+    }
+
+    fn tmpfile(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
+        self.on_tmpfile(request, args)
+    }
+
+    fn fallocate(&self, _request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
+        self.on_fallocate(args)
+    }
+
+    fn lseek(&self, _request: &Request<'_>, args: &Lseek) -> Result<u64, Errno> {
+        self.on_lseek(args)
+    }
+
+    fn copy_file_range(&self, _request: &Request<'_>, args: &CopyFileRange) -> Result<u64, Errno> {
+        self.on_copy_file_range(args)
+    }
+
+    fn syncfs(&self, _request: &Request<'_>) -> Result<(), Errno> {
+        Ok(self.client.sync()?)
+    }
+
+    fn statx(&self, request: &Request<'_>, _args: &StatxQuery) -> Result<StatxReply, Errno> {
+        self.on_statx(request)
+    }
+}

@@ -1,0 +1,59 @@
+//! The kernel's caches, as the client drops them when a lease is recalled.
+
+use crate::id::NodeId;
+use crate::notify::{Notifier, NotifyError};
+use ashlar_client::KernelCache;
+use ashlar_types::InodeId;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// See the module. Entries are dropped by raising the connection's epoch (Linux 6.16): that takes no lock that a request under way
+/// may hold, and reaches names that a lookup under way is about to put in. It drops the names of all directories; they are
+/// looked up again when used, while attributes and pages stay.
+#[derive(Default)]
+pub struct NotifierCache {
+    notifier: OnceLock<Notifier>,
+    lacks_epoch: AtomicBool,
+}
+
+impl NotifierCache {
+    pub(super) fn attach(&self, notifier: Notifier) {
+        // Raising the epoch of an empty cache costs nothing and tells whether the kernel can.
+        self.lacks_epoch.store(matches!(notifier.inc_epoch(), Err(NotifyError::Unsupported)), Relaxed);
+        let _ = self.notifier.set(notifier);
+    }
+
+    pub(super) fn can_drop_entries(&self) -> bool {
+        !self.lacks_epoch.load(Relaxed)
+    }
+
+    fn inval(&self, inode: InodeId, offset: i64) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(NodeId(inode.0), offset, 0)
+        {
+            tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
+        }
+    }
+}
+
+impl KernelCache for NotifierCache {
+    fn drop_attributes(&self, inode: InodeId) {
+        // A negative offset means: attributes only.
+        self.inval(inode, -1);
+    }
+
+    fn drop_content(&self, inode: InodeId) {
+        self.inval(inode, 0);
+    }
+
+    fn drop_entries(&self, directory: InodeId) {
+        if let Some(notifier) = self.notifier.get()
+            && self.can_drop_entries()
+            && let Err(error) = notifier.inc_epoch()
+        {
+            tracing::warn!(%error, %directory, "the kernel did not raise its epoch");
+        }
+        // Cached names of a listing are attributes of the directory, too.
+        self.inval(directory, -1);
+    }
+}

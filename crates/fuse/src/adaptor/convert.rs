@@ -1,0 +1,83 @@
+//! Between the kernel's types and the client's.
+
+use super::Adaptor;
+use crate::errno::Errno;
+use crate::id::NodeId;
+use crate::protocol::SetTime;
+use crate::reply::{Attr, AttrReply, Entry, FileKind, Timestamp};
+use ashlar_client::Found;
+use ashlar_types::message::TimeSet;
+use ashlar_types::{FileType, InodeId, Timespec};
+use std::time::Duration;
+
+impl From<ashlar_types::Errno> for Errno {
+    fn from(errno: ashlar_types::Errno) -> Errno {
+        Errno::new(errno.raw())
+    }
+}
+
+/// Node ids are inode ids.
+pub(super) fn inode(node: NodeId) -> InodeId {
+    InodeId(node.0)
+}
+
+pub(super) fn timestamp(time: Timespec) -> Timestamp {
+    Timestamp { secs: time.secs, nanos: time.nanos }
+}
+
+pub(super) fn time_set(time: SetTime) -> TimeSet {
+    match time {
+        SetTime::Now => TimeSet::Now,
+        SetTime::At(at) => TimeSet::At(Timespec::new(at.secs, at.nanos)),
+    }
+}
+
+pub(super) fn file_kind(file_type: FileType) -> FileKind {
+    match file_type {
+        FileType::Fifo => FileKind::Fifo,
+        FileType::CharDevice => FileKind::CharDevice,
+        FileType::Directory => FileKind::Directory,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Regular => FileKind::Regular,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Socket => FileKind::Socket,
+    }
+}
+
+pub(super) fn attr(attr: &ashlar_types::Attr) -> Attr {
+    Attr {
+        ino: attr.inode.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: timestamp(attr.atime),
+        mtime: timestamp(attr.mtime),
+        ctime: timestamp(attr.ctime),
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: attr.block_size,
+    }
+}
+
+pub(super) fn attr_reply(found: &Found) -> AttrReply {
+    AttrReply { attr: attr(&found.attr), lifetime: found.attr_valid }
+}
+
+impl Adaptor {
+    pub(super) fn entry(&self, found: &Found) -> Entry {
+        Entry {
+            node: NodeId(found.attr.inode.0),
+            generation: 0,
+            attr: attr(&found.attr),
+            entry_lifetime: self.entry_lifetime(found.entry_valid),
+            attr_lifetime: found.attr_valid,
+        }
+    }
+
+    /// A name is kept only if it can be taken back: by the kernel's epoch, or because nobody else could change it.
+    pub(super) fn entry_lifetime(&self, valid: Duration) -> Duration {
+        if self.options.is_sole_session || self.cache.can_drop_entries() { valid } else { Duration::ZERO }
+    }
+}

@@ -1,0 +1,123 @@
+//! Requests on open files.
+
+use super::{Adaptor, convert, identity, name};
+use crate::errno::Errno;
+use crate::id::LockOwner;
+use crate::protocol::{
+    CopyFileRange, Create, Fallocate, Flush, Fsync, Lseek, Open, OpenReplyFlags, Read, Release, Write,
+};
+use crate::reply::{Created, Opened, ReplyBuffer};
+use crate::request::Request;
+use ashlar_client::{AllocateMode, OpenFlags, Seek, WriteFlags};
+
+/// `__FMODE_EXEC`, which the kernel passes in the flags of an open for execution.
+const FMODE_EXEC: u32 = 0x20;
+
+/// The client's flags for those of `open(2)`.
+pub(super) fn open_flags(flags: u32) -> OpenFlags {
+    let has = |flag: i32| flags & flag as u32 == flag as u32;
+    let access = flags & libc::O_ACCMODE as u32;
+    OpenFlags {
+        read: access != libc::O_WRONLY as u32,
+        write: access == libc::O_WRONLY as u32 || access == libc::O_RDWR as u32,
+        append: has(libc::O_APPEND),
+        truncate: has(libc::O_TRUNC),
+        sync: has(libc::O_DSYNC),
+        exec: flags & FMODE_EXEC != 0,
+        no_atime: has(libc::O_NOATIME),
+    }
+}
+
+impl Adaptor {
+    fn opened(&self, opened: &ashlar_client::Opened) -> Opened {
+        let flags = if opened.handle.is_shared {
+            OpenReplyFlags::DIRECT_IO
+        } else {
+            OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache)
+        };
+        Opened { fh: self.handles.insert(opened.handle.clone()), flags, backing: None }
+    }
+
+    pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
+        let flags = open_flags(args.flags);
+        Ok(self.opened(&self.client.open(&identity::who(request), convert::inode(request.node), flags)?))
+    }
+
+    pub(super) fn on_create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
+        let place = (convert::inode(request.node), name::checked(args.name)?);
+        let is_exclusive = args.flags & libc::O_EXCL as u32 != 0;
+        let flags = open_flags(args.flags);
+        let modes = (args.mode, args.umask);
+        let opened = self.client.create(&identity::who(request), place, modes, is_exclusive, flags)?;
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
+    }
+
+    pub(super) fn on_tmpfile(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
+        let parent = convert::inode(request.node);
+        let flags = open_flags(args.flags);
+        let opened = self.client.tmpfile(&identity::who(request), parent, (args.mode, args.umask), flags)?;
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
+    }
+
+    pub(super) fn on_read(
+        &self,
+        _request: &Request<'_>,
+        args: &Read,
+        reply: &mut ReplyBuffer<'_>,
+    ) -> Result<(), Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let spare = reply.spare();
+        let want = spare.len().min(args.size as usize);
+        let len = self.client.read(&handle, args.offset, &mut spare[..want])?;
+        reply.advance(len);
+        Ok(())
+    }
+
+    pub(super) fn on_write(&self, _request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let flags = WriteFlags { kill_set_id: args.kill_suid_gid, is_writeback: args.from_cache };
+        // The kernel bounds a write by max_write, far below 4 GiB.
+        Ok(self.client.write(&handle, args.offset, args.data, flags)? as u32)
+    }
+
+    pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let reported = self.client.flush(&handle);
+        self.client.lock_release(&handle, ashlar_types::LockOwner(args.lock_owner.0), false)?;
+        Ok(reported?)
+    }
+
+    pub(super) fn on_release(&self, args: &Release) -> Result<(), Errno> {
+        let handle = self.handles.remove(args.fh)?;
+        if let Some(LockOwner(owner)) = args.flock_unlock {
+            self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)?;
+        }
+        self.client.release(&handle);
+        Ok(())
+    }
+
+    pub(super) fn on_fsync(&self, args: &Fsync) -> Result<(), Errno> {
+        Ok(self.client.fsync(&*self.handles.find(args.fh)?)?)
+    }
+
+    pub(super) fn on_fallocate(&self, args: &Fallocate) -> Result<(), Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let mode = AllocateMode::from_bits(args.mode)?;
+        Ok(self.client.fallocate(&handle, mode, args.offset, args.length)?)
+    }
+
+    pub(super) fn on_lseek(&self, args: &Lseek) -> Result<u64, Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let what = match args.whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(self.client.seek(&handle, args.offset, what)?)
+    }
+
+    pub(super) fn on_copy_file_range(&self, args: &CopyFileRange) -> Result<u64, Errno> {
+        let (from, to) = (self.handles.find(args.fh_in)?, self.handles.find(args.fh_out)?);
+        Ok(self.client.copy_file_range((&from, args.offset_in), (&to, args.offset_out), args.length)?)
+    }
+}

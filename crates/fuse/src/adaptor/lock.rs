@@ -1,0 +1,65 @@
+//! Requests on locks.
+
+use super::{Adaptor, convert};
+use crate::errno::Errno;
+use crate::protocol::{FileLock, LockKind, LockRequest};
+use crate::request::Request;
+use crate::{Deferral, LockWait};
+use ashlar_types::message;
+
+fn kind(kind: LockKind) -> message::LockKind {
+    match kind {
+        LockKind::Read => message::LockKind::Read,
+        LockKind::Write => message::LockKind::Write,
+        LockKind::Unlock => message::LockKind::Unlock,
+    }
+}
+
+fn lock_request(request: &Request<'_>, lock: &LockRequest) -> message::LockRequest {
+    message::LockRequest {
+        inode: convert::inode(request.node),
+        owner: ashlar_types::LockOwner(lock.owner.0),
+        pid: lock.lock.pid,
+        kind: kind(lock.lock.kind),
+        range: message::LockRange { start: lock.lock.start, end: lock.lock.end },
+        is_flock: lock.is_flock,
+    }
+}
+
+impl Adaptor {
+    pub(super) fn on_getlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<FileLock, Errno> {
+        let free = FileLock { kind: LockKind::Unlock, ..lock.lock };
+        Ok(self.client.lock_test(lock_request(request, lock))?.map_or(free, |(kind, range, pid)| FileLock {
+            start: range.start,
+            end: range.end,
+            kind: if kind == message::LockKind::Read { LockKind::Read } else { LockKind::Write },
+            pid,
+        }))
+    }
+
+    pub(super) fn on_setlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<(), Errno> {
+        let handle = self.handles.find(lock.fh)?;
+        Ok(self.client.lock(&handle, lock_request(request, lock))?)
+    }
+
+    pub(super) fn on_setlkw(
+        &self,
+        request: &Request<'_>,
+        lock: &LockRequest,
+        deferral: &Deferral<'_>,
+    ) -> Result<LockWait, Errno> {
+        let handle = self.handles.find(lock.fh)?;
+        let wanted = lock_request(request, lock);
+        // Most blocking calls find the lock free; only those that do not are parked.
+        match self.client.lock(&handle, wanted) {
+            Err(ashlar_types::Errno::EAGAIN) => {}
+            other => return Ok(other.map(|()| LockWait::Granted)?),
+        }
+        let replier = deferral.defer()?;
+        let answer = Box::new(move |outcome: Result<(), ashlar_types::Errno>| {
+            replier.reply(outcome.map_err(Errno::from));
+        });
+        self.client.lock_wait_deferred(&handle, wanted, request.unique.0, answer);
+        Ok(LockWait::Deferred)
+    }
+}

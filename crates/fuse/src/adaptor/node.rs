@@ -1,0 +1,65 @@
+//! Requests on inodes.
+
+use super::{Adaptor, convert, identity};
+use crate::errno::Errno;
+use crate::protocol::SetAttr;
+use crate::reply::{AttrReply, ReplyBuffer, Statfs, StatxReply};
+use crate::request::Request;
+use ashlar_types::{NAME_BYTES_MAX, message};
+
+/// Unit of the block counts of statfs, bytes.
+const STATFS_BLOCK_BYTES: u64 = 4096;
+
+impl Adaptor {
+    pub(super) fn on_getattr(&self, request: &Request<'_>) -> Result<AttrReply, Errno> {
+        let found = self.client.getattr(&identity::who(request), convert::inode(request.node))?;
+        Ok(convert::attr_reply(&found))
+    }
+
+    pub(super) fn on_statx(&self, request: &Request<'_>) -> Result<StatxReply, Errno> {
+        let found = self.client.getattr(&identity::who(request), convert::inode(request.node))?;
+        Ok(StatxReply {
+            attr: convert::attr(&found.attr),
+            btime: Some(convert::timestamp(found.attr.btime)),
+            attributes: 0,
+            attributes_mask: 0,
+            lifetime: found.attr_valid,
+        })
+    }
+
+    pub(super) fn on_setattr(&self, request: &Request<'_>, changes: &SetAttr) -> Result<AttrReply, Errno> {
+        let handle = changes.fh.map(|fh| self.handles.find(fh)).transpose()?;
+        let changes = message::SetAttr {
+            mode: changes.mode,
+            uid: changes.uid,
+            gid: changes.gid,
+            size: changes.size,
+            atime: changes.atime.map(convert::time_set),
+            mtime: changes.mtime.map(convert::time_set),
+            kill_set_id: changes.kill_suid_gid,
+            has_handle: false,
+        };
+        let inode = convert::inode(request.node);
+        let found = self.client.setattr(&identity::who(request), inode, handle.as_deref(), changes)?;
+        Ok(convert::attr_reply(&found))
+    }
+
+    pub(super) fn on_readlink(&self, request: &Request<'_>, reply: &mut ReplyBuffer<'_>) -> Result<(), Errno> {
+        reply.put(&self.client.readlink(&identity::who(request), convert::inode(request.node))?);
+        Ok(())
+    }
+
+    pub(super) fn on_statfs(&self) -> Result<Statfs, Errno> {
+        let statfs = self.client.statfs()?;
+        Ok(Statfs {
+            blocks: statfs.bytes_total / STATFS_BLOCK_BYTES,
+            blocks_free: statfs.bytes_free / STATFS_BLOCK_BYTES,
+            blocks_available: statfs.bytes_available / STATFS_BLOCK_BYTES,
+            files: statfs.inodes_used.saturating_add(statfs.inodes_free),
+            files_free: statfs.inodes_free,
+            block_size: STATFS_BLOCK_BYTES as u32,
+            name_len_max: NAME_BYTES_MAX as u32,
+            fragment_size: STATFS_BLOCK_BYTES as u32,
+        })
+    }
+}
