@@ -15,6 +15,7 @@
 pub mod acl;
 mod body;
 pub mod bootstrap;
+pub mod check;
 pub mod context;
 pub mod error;
 pub mod key;
