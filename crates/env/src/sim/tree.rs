@@ -26,6 +26,12 @@ fn parent(path: &str) -> &str {
 }
 
 impl Change {
+    fn node(&self) -> Node {
+        match self {
+            Change::Create { node, .. } | Change::Remove { node, .. } | Change::Rename { node, .. } => *node,
+        }
+    }
+
     fn is_in(&self, dir: &str) -> bool {
         match self {
             Change::Create { path, .. } | Change::Remove { path, .. } => parent(path) == dir,
@@ -142,12 +148,22 @@ impl Tree {
         Ok(())
     }
 
-    /// A power cut: every pending change is kept or lost.
+    /// A power cut: every pending change is kept or lost. One that is kept brings the earlier changes of its file along, as
+    /// the journals of real file systems do: a file never ends up under two names because of a lost rename.
     pub(super) fn crash(&mut self, random: &mut u64) {
-        for change in std::mem::take(&mut self.pending) {
-            if split_mix(random).is_multiple_of(2) {
-                change.apply(&mut self.durable);
+        let pending = std::mem::take(&mut self.pending);
+        let mut kept: Vec<bool> = pending.iter().map(|_| split_mix(random).is_multiple_of(2)).collect();
+        let mut kept_files = BTreeSet::new();
+        for (change, kept) in pending.iter().zip(&mut kept).rev() {
+            if let Node::File(file) = change.node() {
+                *kept |= kept_files.contains(&file);
+                if *kept {
+                    kept_files.insert(file);
+                }
             }
+        }
+        for (change, _) in pending.into_iter().zip(kept).filter(|(_, kept)| *kept) {
+            change.apply(&mut self.durable);
         }
         self.live = self.durable.clone();
     }
@@ -162,10 +178,8 @@ impl Tree {
 
     /// Files that a lookup finds, or may find after a power cut.
     pub(super) fn files_reachable(&self) -> BTreeSet<u64> {
-        let pending = self.pending.iter().map(|change| match change {
-            Change::Create { node, .. } | Change::Remove { node, .. } | Change::Rename { node, .. } => node,
-        });
-        let nodes = self.live.values().chain(self.durable.values()).chain(pending);
-        nodes.filter_map(|node| if let Node::File(file) = node { Some(*file) } else { None }).collect()
+        let pending = self.pending.iter().map(Change::node);
+        let nodes = self.live.values().chain(self.durable.values()).copied().chain(pending);
+        nodes.filter_map(|node| if let Node::File(file) = node { Some(file) } else { None }).collect()
     }
 }

@@ -52,6 +52,8 @@ impl Flusher {
     /// The log goes on in `segment`. Called before the group in it is published.
     pub(super) fn add_segment(&self, segment: SegmentFile) {
         let mut inner = self.inner.lock();
+        // An empty segment whose place was too small for a group is replaced under its name.
+        inner.segments.retain(|older| older.first < segment.first);
         inner.segments.push(segment);
         inner.is_dir_dirty = true;
     }

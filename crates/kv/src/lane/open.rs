@@ -137,7 +137,7 @@ impl<'a> Recovery<'a> {
 
     fn run(&mut self, log_dir: &LogDir, files: &LogFiles) -> Result<Replayed, KvError> {
         let (from, give_up_from) = (self.applied.0, self.config.give_up_from);
-        let replayed =
+        let mut replayed =
             replay(log_dir, &files.segments, from, give_up_from, &mut |end, frames| self.take(end, frames))?;
         // What was replayed may be in the page cache only, and after a failed sync perhaps nowhere else: it is written anew, into
         // the engine, instead of being trusted in place.
@@ -145,6 +145,8 @@ impl<'a> Recovery<'a> {
             self.apply(Position(replayed.end))?;
             tracing::info!(groups = replayed.groups, position = replayed.end, "log replayed");
         }
+        // The log goes on where the engine's note ends, not behind marks that the note does not know of.
+        replayed.end = self.applied.0;
         Ok(replayed)
     }
 

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The reserve and what is known of free space.
 pub(super) struct Space {
     disk: Arc<dyn Disk>,
+    dir: String,
+    /// The reserve file.
     path: String,
     reserve_bytes: u64,
     is_low: AtomicBool,
@@ -29,6 +31,7 @@ impl Space {
         let is_held = found.is_ok_and(|len| len >= config.reserve_bytes);
         Space {
             disk,
+            dir: dir.to_owned(),
             path,
             reserve_bytes: config.reserve_bytes,
             is_low: AtomicBool::new(false),
@@ -65,7 +68,12 @@ impl Space {
         let mut bytes_free = self.disk.space()?.bytes_free;
         if !*is_held && bytes_free >= self.reserve_bytes.saturating_mul(2) {
             let file = self.disk.open(&self.path, OpenMode::CreateOrOpen)?;
-            match file.allocate(0, self.reserve_bytes) {
+            // Durable, so that a power cut does not give the blocks to others.
+            let held = file.allocate(0, self.reserve_bytes).and_then(|()| {
+                file.sync_data()?;
+                self.disk.sync_dir(&self.dir)
+            });
+            match held {
                 Ok(()) => *is_held = true,
                 // Others took the space in between; the next refresh tries again.
                 Err(error) if crate::log::writer::is_out_of_space(&error) => {}

@@ -139,13 +139,11 @@ impl Shared {
                 appended = state.log.append(frames, sequences, flushed);
             }
         }
+        if let Some(segment) = state.log.take_begun() {
+            self.flusher.add_segment(segment);
+        }
         match appended {
-            Ok(appended) => {
-                if let Some(segment) = appended.rolled_to {
-                    self.flusher.add_segment(segment);
-                }
-                Ok(Position(appended.end))
-            }
+            Ok(end) => Ok(Position(end)),
             Err(KvError::NoSpace { what }) => Err(self.refuse_for_space(what)),
             Err(error) => Err(self.stop_on(error)),
         }

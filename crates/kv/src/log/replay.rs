@@ -121,11 +121,9 @@ fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
             );
             return Err(KvError::Foreign { what });
         }
-        if header.first != name.first {
-            let what = format!("log segment {path} begins at {:016x}: it was renamed", header.first);
-            return Err(KvError::Corrupt { what });
-        }
     }
+    // A recycled file may show its last use's header, if power failed before the new one was on the disk.
+    let header = header.filter(|header| header.first == name.first);
     Ok(Segment { name: name.clone(), bytes, header })
 }
 

@@ -38,20 +38,13 @@ pub(crate) struct LogWriter {
     active: SegmentFile,
     nonce: u64,
     end: u64,
+    begun: Option<SegmentFile>,
     sealed: VecDeque<SealedSegment>,
     spares: Vec<SegmentFile>,
     spare_number: u64,
     buffer: RecordBuffer,
     /// The highest watermark in a record so far.
     flushed_logged: u64,
-}
-
-/// What an append did.
-pub(crate) struct Appended {
-    /// Position behind the group.
-    pub(crate) end: u64,
-    /// The segment that was begun for it.
-    pub(crate) rolled_to: Option<SegmentFile>,
 }
 
 impl LogWriter {
@@ -75,6 +68,7 @@ impl LogWriter {
             active,
             nonce,
             end: position,
+            begun: None,
             sealed: VecDeque::new(),
             spares: Vec::new(),
             spare_number,
@@ -112,7 +106,7 @@ impl LogWriter {
         self.active.file_bytes.saturating_sub(file_offset(self.active.first, self.end))
     }
 
-    /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now.
+    /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now. Answers the position behind it.
     ///
     /// On [`KvError::Invalid`] and [`KvError::NoSpace`] the log is as before; after [`KvError::Io`] it must not be used.
     pub(crate) fn append(
@@ -120,7 +114,7 @@ impl LogWriter {
         frames: &[Frame],
         sequences: &[u64],
         flushed: u64,
-    ) -> Result<Appended, KvError> {
+    ) -> Result<u64, KvError> {
         let body = body_bytes(frames);
         if body > GROUP_BYTES_MAX {
             let what = format!("{body} bytes in one group, {GROUP_BYTES_MAX} are the most");
@@ -133,10 +127,15 @@ impl LogWriter {
             nonce: self.nonce,
             frames: frames.len() as u32,
         };
-        let rolled_to = self.make_room(header.record_bytes() as u64)?;
+        self.make_room(header.record_bytes() as u64)?;
         let header = RecordHeader { nonce: self.nonce, ..header };
         self.write_record(&header, frames, sequences)?;
-        Ok(Appended { end: self.end, rolled_to })
+        Ok(self.end)
+    }
+
+    /// The segment begun since this was asked last, even if the append that needed it failed.
+    pub(crate) fn take_begun(&mut self) -> Option<SegmentFile> {
+        self.begun.take()
     }
 
     /// Appends a record without frames, so that replay knows how far the log was durable; nothing when the segment is full.
@@ -171,9 +170,9 @@ impl LogWriter {
     }
 
     /// Begins the next segment if `bytes` do not fit into this one.
-    fn make_room(&mut self, bytes: u64) -> Result<Option<SegmentFile>, KvError> {
+    fn make_room(&mut self, bytes: u64) -> Result<(), KvError> {
         if bytes <= self.room() {
-            return Ok(None);
+            return Ok(());
         }
         let file_bytes = self.segment_bytes.max(SEGMENT_HEADER_BYTES as u64 + bytes);
         let spare = match self.spares.iter().rposition(|spare| spare.file_bytes >= file_bytes) {
@@ -183,9 +182,13 @@ impl LogWriter {
         let nonce = self.entropy.next_u64();
         let next = begin_segment(&self.dir, spare, self.end, nonce)?;
         let full = std::mem::replace(&mut self.active, next.clone());
-        self.sealed.push_back(SealedSegment { segment: full, end: self.end });
+        // A segment without records had the name of the new one and is gone: the group did not fit into an empty segment.
+        if full.first < self.end {
+            self.sealed.push_back(SealedSegment { segment: full, end: self.end });
+        }
         self.nonce = nonce;
-        Ok(Some(next))
+        self.begun = Some(next);
+        Ok(())
     }
 
     /// A number for a spare file made outside the lock.

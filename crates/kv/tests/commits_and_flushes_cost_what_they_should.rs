@@ -1,0 +1,195 @@
+//! Counted system calls: a commit is one write and no sync; flushes at the same time share their syncs.
+
+mod ledger;
+
+use ashlar_env::sim::{FaultOp, SimDisk};
+use ashlar_env::{Disk, DiskFile, DiskSpace, OpenMode};
+use ashlar_kv::{Background, Lane, LaneConfig, MemoryEngine};
+use bytes::Bytes;
+use ledger::{CLUSTER, commit, frame, get, key, open_sim, put, sim_env, small_config};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+#[test]
+fn a_commit_is_one_write_and_no_sync() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let config = LaneConfig { segment_bytes: 1 << 20, overlay_bytes_max: 1 << 20, ..small_config() };
+    let lane = open_sim(&disk, &engine, config, 1).unwrap();
+    let before = disk.counts();
+    for number in 0..100 {
+        let two_shards = [0, 1].map(|shard| {
+            let name = format!("name {number}");
+            let small = (key(shard, &name), Some(Bytes::from("value")));
+            let large = (
+                key(shard, &format!("{name} body")),
+                Some(Bytes::from(vec![9; 5000 * usize::from(number == 50)])),
+            );
+            frame(shard, number, vec![small, large])
+        });
+        commit(&lane, two_shards.into()).unwrap();
+    }
+    let after = disk.counts();
+    assert_eq!(after.writes - before.writes, 100);
+    assert_eq!((after.syncs, after.dir_syncs, after.names), (before.syncs, before.dir_syncs, before.names));
+    assert_eq!((after.reads, after.allocations), (before.reads, before.allocations));
+}
+
+#[test]
+fn reads_of_fresh_changes_touch_no_disk() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    commit(&lane, vec![put("a", "1")]).unwrap();
+    let before = disk.counts();
+    assert_eq!(get(&lane, "a").unwrap(), "1");
+    assert_eq!(disk.counts(), before);
+}
+
+#[test]
+fn a_flush_of_what_is_durable_costs_nothing() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    let position = commit(&lane, vec![put("a", "1")]).unwrap();
+    lane.flush(position).unwrap();
+    assert_eq!(lane.durable(), position);
+    let before = disk.counts();
+    lane.flush(position).unwrap();
+    lane.flush_all().unwrap();
+    assert_eq!(disk.counts(), before);
+}
+
+/// A disk whose syncs take their time, as real ones do.
+struct SlowSync {
+    inner: SimDisk,
+    syncs: Arc<AtomicU64>,
+}
+
+struct SlowFile {
+    inner: Arc<dyn DiskFile>,
+    syncs: Arc<AtomicU64>,
+}
+
+impl Disk for SlowSync {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let inner = self.inner.open(path, mode)?;
+        Ok(Arc::new(SlowFile { inner, syncs: Arc::clone(&self.syncs) }))
+    }
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        self.inner.create_dir(path)
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.inner.sync_dir(path)
+    }
+    fn space(&self) -> io::Result<DiskSpace> {
+        self.inner.space()
+    }
+    fn describe(&self, path: &str) -> String {
+        self.inner.describe(path)
+    }
+}
+
+impl DiskFile for SlowFile {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        self.inner.read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, data)
+    }
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.inner.write_vectored_at(offset, parts)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(20));
+        self.inner.sync_data()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.punch_hole(offset, len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+    fn try_lock(&self) -> io::Result<()> {
+        self.inner.try_lock()
+    }
+}
+
+#[test]
+fn sixteen_flushes_at_once_share_a_few_syncs() {
+    let syncs = Arc::new(AtomicU64::new(0));
+    let disk = SlowSync { inner: SimDisk::new(), syncs: Arc::clone(&syncs) };
+    let config = LaneConfig { segment_bytes: 1 << 20, ..small_config() };
+    let engine = Box::new(MemoryEngine::new());
+    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
+    syncs.store(0, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let lane = &lane;
+            scope.spawn(move || {
+                let position = commit(lane, vec![put(&format!("thread {thread}"), "x")]).unwrap();
+                lane.flush(position).unwrap();
+                assert!(lane.durable() >= position);
+            });
+        }
+    });
+    let count = syncs.load(Ordering::Relaxed);
+    assert!(count <= 6, "{count} syncs for 16 flushes");
+    assert!(lane.stats().flush_count <= 6);
+}
+
+#[test]
+fn commits_go_on_while_a_flush_waits_for_the_disk() {
+    let syncs = Arc::new(AtomicU64::new(0));
+    let disk = SlowSync { inner: SimDisk::new(), syncs };
+    let config = LaneConfig { segment_bytes: 1 << 20, ..small_config() };
+    let engine = Box::new(MemoryEngine::new());
+    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
+    commit(&lane, vec![put("first", "x")]).unwrap();
+    std::thread::scope(|scope| {
+        let flushing = scope.spawn(|| lane.flush_all());
+        let mut count = 0;
+        while !flushing.is_finished() {
+            commit(&lane, vec![put("more", "x")]).unwrap();
+            count += 1;
+        }
+        flushing.join().unwrap().unwrap();
+        assert!(count > 10, "only {count} commits in 20 ms of syncing");
+    });
+}
+
+#[test]
+fn background_threads_make_commits_durable_within_the_interval() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let config = LaneConfig {
+        background: Background::Threads,
+        flush_interval: Duration::from_millis(40),
+        ..small_config()
+    };
+    let engine = Box::new(engine);
+    let env = ashlar_env::Env::os();
+    let lane = Lane::open(Arc::new(disk.clone()), "lane", engine, &env, CLUSTER, config).unwrap();
+    let position = commit(&lane, vec![put("a", "1")]).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(lane.durable() >= position);
+    // And an error in the background stops the lane at the latest at the next interval.
+    commit(&lane, vec![put("b", "1")]).unwrap();
+    disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(commit(&lane, vec![put("c", "1")]).is_err());
+}

@@ -1,0 +1,196 @@
+//! EIO stops a lane until it is opened again. ENOSPC does not: changes that free space still work.
+
+mod ledger;
+
+use ashlar_env::Disk;
+use ashlar_env::sim::{FaultOp, SimDisk};
+use ashlar_kv::{KvError, Lane, LaneConfig, MemoryEngine, Urgency};
+use bytes::Bytes;
+use ledger::{commit, frame, get, key, open_sim, put, scan_all, small_config};
+
+fn delete(name: &str) -> ashlar_kv::Frame {
+    frame(0, 1, vec![(key(0, name), None)])
+}
+
+#[test]
+fn a_failed_sync_stops_the_lane_and_is_never_retried() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    commit(&lane, vec![put("a", "1")]).unwrap();
+    let durable = lane.durable();
+    disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
+    assert!(matches!(lane.flush_all(), Err(KvError::Io { what, .. }) if what.contains("lane/log")));
+    let syncs = disk.counts().syncs;
+    for _ in 0..3 {
+        assert!(matches!(lane.flush_all(), Err(KvError::Stopped { .. })));
+        assert!(matches!(lane.tick(), Err(KvError::Stopped { .. })));
+        assert!(matches!(lane.checkpoint_now(), Err(KvError::Stopped { .. })));
+        assert!(matches!(commit(&lane, vec![put("b", "1")]), Err(KvError::Stopped { .. })));
+    }
+    assert!(scan_all(&lane).is_err(), "a stopped lane answers no reads");
+    assert_eq!((disk.counts().syncs, lane.durable()), (syncs, durable));
+}
+
+#[test]
+fn a_failed_write_stops_the_lane_and_leaves_a_torn_tail() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    commit(&lane, vec![put("a", "1")]).unwrap();
+    disk.fail_nth(FaultOp::Write, 1, libc::EIO);
+    assert!(matches!(commit(&lane, vec![put("b", "1")]), Err(KvError::Io { .. })));
+    assert!(matches!(commit(&lane, vec![put("c", "1")]), Err(KvError::Stopped { .. })));
+    drop(lane);
+    let lane = open_sim(&disk, &engine, small_config(), 2).unwrap();
+    assert_eq!((get(&lane, "a").is_some(), get(&lane, "b")), (true, None));
+}
+
+#[test]
+fn a_failed_checkpoint_stops_the_lane_and_loses_nothing() {
+    for was_applied in [false, true] {
+        let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+        let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+        commit(&lane, vec![put("a", "1")]).unwrap();
+        engine.fail_next_apply(libc::EIO, was_applied);
+        assert!(matches!(lane.checkpoint_now(), Err(KvError::Io { .. })));
+        assert!(matches!(commit(&lane, vec![put("b", "1")]), Err(KvError::Stopped { .. })));
+        drop(lane);
+        disk.crash(3);
+        assert_eq!(get(&open_sim(&disk, &engine, small_config(), 2).unwrap(), "a").unwrap(), "1");
+    }
+}
+
+/// A small full disk: 1 MiB, of which 128 KiB are kept back.
+fn full_disk_config() -> LaneConfig {
+    LaneConfig {
+        segment_bytes: 64 << 10,
+        overlay_bytes_max: 64 << 10,
+        reserve_bytes: 128 << 10,
+        ..small_config()
+    }
+}
+
+/// Fills the disk with files of others, up to `left` bytes.
+fn fill(disk: &SimDisk, left: u64) {
+    let file = disk.open("other", ashlar_env::OpenMode::CreateOrOpen).unwrap();
+    let free = disk.space().unwrap().bytes_free;
+    file.allocate(0, file.len().unwrap() + free.saturating_sub(left)).unwrap();
+}
+
+fn lane_on_a_full_disk() -> (SimDisk, MemoryEngine, Lane) {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    disk.set_capacity(1 << 20);
+    let lane = open_sim(&disk, &engine, full_disk_config(), 1).unwrap();
+    for number in 0..20 {
+        commit(&lane, vec![put(&format!("k{number}"), vec![1; 500])]).unwrap();
+    }
+    fill(&disk, 0);
+    lane.tick().unwrap();
+    (disk, engine, lane)
+}
+
+#[test]
+fn below_the_reserve_only_what_frees_space_is_taken() {
+    let (disk, engine, lane) = lane_on_a_full_disk();
+    assert!(lane.stats().is_space_low);
+    let error = commit(&lane, vec![put("new", "x")]).err();
+    assert!(matches!(&error, Some(KvError::NoSpace { what }) if what.contains("bytes free")), "{error:?}");
+    // More deletes and checkpoints than the active segment has room for.
+    for round in 0..400 {
+        let name = format!("k{}", round % 20);
+        let padded = frame(0, 1, vec![(key(0, &name), None), (key(0, "z"), Some(Bytes::from(vec![2; 400])))]);
+        lane.write().commit(vec![padded], Urgency::FreesSpace).unwrap();
+        lane.tick().unwrap();
+    }
+    assert!(lane.stats().refused_for_space > 0 && get(&lane, "k3").is_none());
+    // Space is back: so is everything.
+    disk.remove("other").unwrap();
+    lane.tick().unwrap();
+    lane.tick().unwrap();
+    commit(&lane, vec![put("new", "x")]).unwrap();
+    assert!(!lane.stats().is_space_low);
+    let expected = scan_all(&lane).unwrap();
+    drop(lane);
+    disk.kill_process();
+    assert_eq!(scan_all(&open_sim(&disk, &engine, full_disk_config(), 2).unwrap()).unwrap(), expected);
+}
+
+#[test]
+fn a_lane_on_a_full_disk_opens_again_after_a_crash() {
+    for seed in 0..20 {
+        let (disk, engine, lane) = lane_on_a_full_disk();
+        lane.write().commit(vec![delete("k1")], Urgency::FreesSpace).unwrap();
+        lane.flush_all().unwrap();
+        drop(lane);
+        disk.crash(seed);
+        fill(&disk, 0);
+        let lane = open_sim(&disk, &engine, full_disk_config(), 2).unwrap();
+        assert_eq!((get(&lane, "k1"), get(&lane, "k2").is_some()), (None, true));
+        lane.write().commit(vec![delete("k2")], Urgency::FreesSpace).unwrap();
+    }
+}
+
+#[test]
+fn without_a_reserve_a_full_disk_refuses_and_goes_on_when_there_is_space() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    disk.set_capacity(256 << 10);
+    let config = LaneConfig { log_bytes_max: 1 << 30, overlay_bytes_max: 1 << 30, ..small_config() };
+    let lane = open_sim(&disk, &engine, config.clone(), 1).unwrap();
+    fill(&disk, 40 << 10);
+    let mut taken = 0;
+    let error = loop {
+        match commit(&lane, vec![put(&format!("k{taken:04}"), vec![3; 1000])]) {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, KvError::NoSpace { .. }) && taken > 20, "{error} after {taken}");
+    let sequence = lane.shard_sequence(ashlar_types::ShardId(0));
+    assert_eq!(sequence, taken);
+    disk.remove("other").unwrap();
+    commit(&lane, vec![put("last", "x")]).unwrap();
+    drop(lane);
+    disk.kill_process();
+    let lane = open_sim(&disk, &engine, config, 2).unwrap();
+    assert_eq!(scan_all(&lane).unwrap().len() as u64, taken + 1);
+}
+
+#[test]
+fn groups_that_break_a_limit_change_nothing() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    let writes = disk.counts().writes;
+    let value = || Some(Bytes::from_static(b"x"));
+    let bad = [
+        vec![(key(0, "b"), value()), (key(0, "a"), value())],
+        vec![(key(0, "a"), value()), (key(0, "a"), value())],
+        vec![(key(1, "a"), value())],
+        vec![(key(0, &"k".repeat(600)), value())],
+        vec![(key(0, "a"), Some(Bytes::from(vec![0; (1 << 20) + 1])))],
+    ];
+    for writes in bad {
+        let error = commit(&lane, vec![frame(0, 1, writes)]);
+        assert!(matches!(error, Err(KvError::Invalid { .. })), "{error:?}");
+    }
+    let many = (0..20).map(|n| put(&format!("k{n}"), vec![0; 1 << 20])).collect();
+    assert!(matches!(commit(&lane, many), Err(KvError::Invalid { .. })));
+    assert_eq!((disk.counts().writes, scan_all(&lane).unwrap().len()), (writes, 0));
+    assert_eq!(lane.shard_sequence(ashlar_types::ShardId(0)), 0);
+    // A group longer than a segment is fine.
+    let position = commit(&lane, vec![put("long", vec![5; 1 << 20])]).unwrap();
+    lane.flush(position).unwrap();
+    disk.crash(1);
+    drop(lane);
+    assert_eq!(get(&open_sim(&disk, &engine, small_config(), 2).unwrap(), "long").unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_read_error_at_open_is_reported_as_such() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
+    commit(&lane, vec![put("a", "1")]).unwrap();
+    drop(lane);
+    disk.fail_nth(FaultOp::Read, 1, libc::EIO);
+    let error = open_sim(&disk, &engine, small_config(), 2).err();
+    assert!(matches!(error, Some(KvError::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO)));
+    assert_eq!(get(&open_sim(&disk, &engine, small_config(), 3).unwrap(), "a").unwrap(), "1");
+}
