@@ -1,2 +1,22 @@
-//! The ashlar binary: wiring and commands.
-fn main() {}
+//! The `ashlar` binary: one command line for every role and every task. This crate only wires; what things mean is below it.
+
+mod admin;
+mod cli;
+mod command;
+mod node;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    cli::init_logging(&cli);
+    match command::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            // The chain of causes on one line: what failed, why, and what to do about it.
+            eprintln!("ashlar: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -58,7 +58,8 @@ pub(crate) fn draw(env: &Env) -> Result<(Identity, Secrets), ManagerError> {
     env.entropy.fill(&mut cluster);
     env.entropy.fill(&mut name_hash_key);
     let cluster = ClusterId(cluster);
-    let invalid = |error: rcgen::Error| ManagerError::Invalid(format!("cannot make a certificate authority: {error}"));
+    let invalid =
+        |error: rcgen::Error| ManagerError::Invalid(format!("cannot make a certificate authority: {error}"));
     let key = rcgen::KeyPair::generate().map_err(invalid)?;
     let mut params = rcgen::CertificateParams::new(Vec::new()).map_err(invalid)?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
@@ -79,7 +80,11 @@ fn path(directory: &str, name: &str) -> String {
 }
 
 /// Stores secrets durably; files of the state are readable by their owner only.
-pub(crate) fn store_secrets(disk: &Arc<dyn Disk>, directory: &str, secrets: &Secrets) -> Result<(), ManagerError> {
+pub(crate) fn store_secrets(
+    disk: &Arc<dyn Disk>,
+    directory: &str,
+    secrets: &Secrets,
+) -> Result<(), ManagerError> {
     let target = path(directory, SECRETS_FILE);
     let body = codec::encode(secrets);
     let mut bytes = MAGIC.to_vec();
@@ -112,8 +117,12 @@ pub(crate) fn load_secrets(disk: &Arc<dyn Disk>, directory: &str) -> Result<Secr
         what: format!("reading {} (restore it with `ashlar restore`)", disk.describe(&target)),
         source,
     })?;
-    let damaged =
-        || ManagerError::Invalid(format!("{} is damaged; restore it with `ashlar restore`", disk.describe(&target)));
+    let damaged = || {
+        ManagerError::Invalid(format!(
+            "{} is damaged; restore it with `ashlar restore`",
+            disk.describe(&target)
+        ))
+    };
     let (head, body) = bytes.split_at_checked(12).ok_or_else(damaged)?;
     if &head[..8] != MAGIC || head[8..] != crc32c(0, body).to_le_bytes() {
         return Err(damaged());

@@ -78,10 +78,15 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError`].
-    pub fn open(disk: &Arc<dyn Disk>, directory: &str, coord: Box<dyn Coord>) -> Result<Manager, ManagerError> {
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        directory: &str,
+        coord: Box<dyn Coord>,
+    ) -> Result<Manager, ManagerError> {
         let (revision, bytes) = coord.load()?;
-        let map: ClusterMap = codec::decode(&bytes, "cluster map")
-            .map_err(|error| ManagerError::Invalid(format!("cluster state in {}: {error}", disk.describe(directory))))?;
+        let map: ClusterMap = codec::decode(&bytes, "cluster map").map_err(|error| {
+            ManagerError::Invalid(format!("cluster state in {}: {error}", disk.describe(directory)))
+        })?;
         let secrets = identity::load_secrets(disk, directory)?;
         if secrets.cluster != map.cluster {
             return Err(ManagerError::Invalid(format!(
@@ -92,7 +97,12 @@ impl Manager {
             )));
         }
         let identity = secrets.identity();
-        Ok(Manager { coord, identity, revision: Mutex::new(revision), map: Arc::new(RwLock::new(Arc::new(map))) })
+        Ok(Manager {
+            coord,
+            identity,
+            revision: Mutex::new(revision),
+            map: Arc::new(RwLock::new(Arc::new(map))),
+        })
     }
 
     /// Who the file system is.
@@ -105,7 +115,7 @@ impl Manager {
         self.map.clone()
     }
 
-    /// Takes the targets that were found into the map: new ones get an id and chains, known ones their path and state; those that
+    /// Takes the targets that were found into the map: new ones get chains, known ones their path and state; those that
     /// were not found go offline. Tells the map after it.
     ///
     /// # Errors
@@ -113,6 +123,15 @@ impl Manager {
     pub fn take_targets(&self, found: &[FoundTarget]) -> Result<Arc<ClusterMap>, ManagerError> {
         let mut revision = self.revision.lock();
         let current = self.map.read().clone();
+        for new in found {
+            let taken = current.targets.iter().find(|known| known.id == new.id && known.uuid != new.uuid);
+            if let Some(taken) = taken {
+                return Err(ManagerError::Invalid(format!(
+                    "{} says it is {}, but that is another one, last seen at {}",
+                    new.path, new.id, taken.path
+                )));
+            }
+        }
         let next = map_change::with_targets(&current, found, NodeId(1));
         if next == *current {
             return Ok(current);

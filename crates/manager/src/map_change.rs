@@ -7,7 +7,9 @@ use smallvec::smallvec;
 /// A target directory that was found at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundTarget {
-    /// Its uuid: from its header, or freshly drawn for a new one.
+    /// Its id, from its header.
+    pub id: TargetId,
+    /// Its uuid, from its header.
     pub uuid: [u8; 16],
     /// Where it is.
     pub path: String,
@@ -35,12 +37,15 @@ pub(crate) fn with_targets(map: &ClusterMap, found: &[FoundTarget], node: NodeId
         }
     }
     for new in found.iter().filter(|found| map.targets.iter().all(|known| known.uuid != found.uuid)) {
-        let id = TargetId(next.targets.iter().map(|target| target.id.0 + 1).max().unwrap_or(1));
+        let id = new.id;
         let (pool, state, path) = (PoolId(0), TargetState::Online, new.path.clone());
         next.targets.push(Target { id, uuid: new.uuid, node, pool, state, path });
         let first = next.chains.len() as u32;
-        let chains = (first..first + ClusterMap::CHAINS_PER_TARGET)
-            .map(|chain| Chain { id: ChainId(chain), pool, targets: smallvec![id] });
+        let chains = (first..first + ClusterMap::CHAINS_PER_TARGET).map(|chain| Chain {
+            id: ChainId(chain),
+            pool,
+            targets: smallvec![id],
+        });
         next.chains.extend(chains);
     }
     if next != *map {
@@ -54,7 +59,7 @@ mod tests {
     use super::*;
 
     fn found(n: u8) -> FoundTarget {
-        FoundTarget { uuid: [n; 16], path: format!("/data{n}") }
+        FoundTarget { id: TargetId(u32::from(n)), uuid: [n; 16], path: format!("/data{n}") }
     }
 
     #[test]
@@ -62,7 +67,11 @@ mod tests {
         let empty = first_map(ClusterId([9; 16]), NodeId(1));
         let two = with_targets(&empty, &[found(1), found(2)], NodeId(1));
         assert_eq!((two.targets.len(), two.chains.len(), two.epoch), (2, 200, Epoch(2)));
-        assert_eq!(with_targets(&two, &[found(2), found(1)], NodeId(1)), two, "another order changes nothing");
+        assert_eq!(
+            with_targets(&two, &[found(2), found(1)], NodeId(1)),
+            two,
+            "another order changes nothing"
+        );
         let missing = with_targets(&two, &[found(2)], NodeId(1));
         assert_eq!(missing.targets[0].state, TargetState::Offline);
         assert_eq!(missing.chains_of(PoolId(0)).count(), 100);

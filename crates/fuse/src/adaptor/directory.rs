@@ -20,7 +20,13 @@ impl Adaptor {
         let handle: &Handle = &*self.handles.find(args.fh)?;
         self.client.note_read(handle);
         let directory = handle.file.inode;
-        Ok(self.client.readdir(&identity::who(request), directory, args.offset, args.size, with_attributes)?)
+        Ok(self.client.readdir(
+            &identity::who(request),
+            directory,
+            args.offset,
+            args.size,
+            with_attributes,
+        )?)
     }
 
     pub(super) fn on_readdir(
@@ -57,7 +63,8 @@ impl Adaptor {
                 name: &entry.name,
             };
             let is_dot = matches!(&entry.name[..], b"." | b"..");
-            let node = self.client.found_in_listing(&entry).filter(|_| !is_dot).map(|found| self.entry(&found));
+            let node =
+                self.client.found_in_listing(&entry).filter(|_| !is_dot).map(|found| self.entry(&found));
             if !reply.push(node.as_ref(), &item) {
                 break;
             }

@@ -35,7 +35,9 @@ impl ResolveCredentials for ProcCredentials {
 }
 
 fn parse(status: &str, known: &Credentials) -> Option<Credentials> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
     let effective = u64::from_str_radix(field("CapEff")?, 16).ok()?;
     let mut creds = known.clone();
     creds.groups = field("Groups")?.split_whitespace().filter_map(|group| group.parse().ok()).collect();

@@ -23,7 +23,12 @@ impl Adaptor {
         }
     }
 
-    pub(super) fn on_symlink(&self, request: &Request<'_>, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+    pub(super) fn on_symlink(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Errno> {
         let parent = convert::inode(request.node);
         Ok(self.entry(&self.client.symlink(&identity::who(request), parent, checked(name)?, target)?))
     }

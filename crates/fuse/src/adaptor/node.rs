@@ -44,7 +44,11 @@ impl Adaptor {
         Ok(convert::attr_reply(&found))
     }
 
-    pub(super) fn on_readlink(&self, request: &Request<'_>, reply: &mut ReplyBuffer<'_>) -> Result<(), Errno> {
+    pub(super) fn on_readlink(
+        &self,
+        request: &Request<'_>,
+        reply: &mut ReplyBuffer<'_>,
+    ) -> Result<(), Errno> {
         reply.put(&self.client.readlink(&identity::who(request), convert::inode(request.node))?);
         Ok(())
     }

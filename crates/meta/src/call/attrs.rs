@@ -2,10 +2,11 @@
 
 use super::verb as number;
 use crate::MetaService;
+use crate::execute::itself;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
-use ashlar_types::{Errno, InodeId, ShardId, StatFs};
+use ashlar_types::{Errno, InodeId, OpId, ShardId, StatFs};
 
 /// Bytes of storage an inode costs at the least, for the estimate of how many more can be made.
 const INODE_BYTES_ESTIMATE: u64 = 1024;
@@ -37,7 +38,7 @@ impl MetaService {
                 |txn, _| verb::readlink(txn, inode),
                 |reply, _| MetaReply::Bytes(reply.target),
             ),
-            MetaRequest::Statfs => self.statfs(caller),
+            MetaRequest::Statfs => self.statfs(),
             MetaRequest::Sync => {
                 self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
                 Ok(MetaReply::Done)
@@ -98,7 +99,7 @@ impl MetaService {
             bytes_total,
             bytes_free,
             bytes_available: bytes_free,
-            inodes_used: used.inodes,
+            inodes_used: self.inodes_used()?,
             inodes_free: bytes_free / INODE_BYTES_ESTIMATE,
         }))
     }

@@ -1,0 +1,91 @@
+//! The local socket through which commands reach a running file system: one JSON line in, one JSON line out.
+//!
+//! The socket is named after the file system's id, in /run/ashlar for root and in the user's runtime directory else. Only root
+//! and the user who runs the file system are answered.
+
+mod connect;
+mod serve;
+
+pub use connect::{ask, find_running};
+pub use serve::AdminSocket;
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Longest request or reply line, bytes.
+pub const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// What can be asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "request")]
+pub enum AdminRequest {
+    /// What is there and how it is.
+    Status,
+}
+
+/// A target in [`Status`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Its id.
+    pub id: u32,
+    /// The pool it belongs to.
+    pub pool: String,
+    /// Whether it serves.
+    pub online: bool,
+    /// Where it is.
+    pub path: String,
+    /// Total bytes of the local file system.
+    pub bytes_total: u64,
+    /// Free bytes.
+    pub bytes_free: u64,
+}
+
+/// The state of a file system.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its id.
+    pub cluster: String,
+    /// Epoch of its map.
+    pub epoch: u64,
+    /// Process id of the server.
+    pub pid: u32,
+    /// Version of the software.
+    pub version: String,
+    /// Where its metadata is.
+    pub meta: PathBuf,
+    /// Where it is mounted.
+    pub mounts: Vec<PathBuf>,
+    /// Its targets.
+    pub targets: Vec<TargetStatus>,
+    /// Total bytes of all targets.
+    pub bytes_total: u64,
+    /// Free bytes of all targets.
+    pub bytes_free: u64,
+    /// Inodes in use.
+    pub inodes_used: u64,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdminReply {
+    /// To [`AdminRequest::Status`].
+    Status(Box<Status>),
+    /// It could not be done.
+    Error(String),
+}
+
+/// Directories that may hold sockets, the own one first.
+fn socket_directories() -> Vec<PathBuf> {
+    let system = PathBuf::from("/run/ashlar");
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let uid = unsafe { libc::geteuid() };
+    if uid == 0 {
+        return vec![system];
+    }
+    let own = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir).join("ashlar"),
+        None => std::env::temp_dir().join(format!("ashlar-{uid}")),
+    };
+    vec![own, system]
+}

@@ -1,0 +1,249 @@
+//! The command line. Its doc comments are the help, the man pages and the completions.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// A parallel file system in one binary.
+///
+/// `ashlar up MOUNTPOINT` starts a complete file system on this machine and mounts it. Everything else talks to a running one, or
+/// works on the data directories of one that is stopped.
+#[derive(Debug, Parser)]
+#[command(name = "ashlar", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to log: error, warn, info, debug or trace, or a filter such as `info,ashlar_meta=debug`.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILTER",
+        env = "ASHLAR_LOG",
+        default_value = "warn",
+        hide_env_values = true
+    )]
+    pub log: String,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a complete file system on this machine and mount it, until Ctrl-C or SIGTERM.
+    Up(UpArgs),
+    /// Show targets, space, inodes and mounts of a running file system.
+    Status(StatusArgs),
+    /// Show or change where the data of new files goes.
+    Layout(LayoutArgs),
+    /// Unmount a mount point, also one whose process has died.
+    Umount(UmountArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Write the man pages into a directory.
+    Man(ManArgs),
+}
+
+/// Where the file system is.
+#[derive(Clone, Debug, Args)]
+pub struct DataArgs {
+    /// A directory on a local file system to keep data in; each one is a target. Repeat for more, in any order.
+    ///
+    /// Without it: /var/lib/ashlar for root, else $XDG_DATA_HOME/ashlar (~/.local/share/ashlar).
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<PathBuf>,
+
+    /// The directory to keep metadata in, best on flash.
+    ///
+    /// Without it: beside the first target of a new file system, and where it is found for an existing one.
+    #[arg(long, value_name = "DIR")]
+    pub meta: Option<PathBuf>,
+}
+
+/// `ashlar up`
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Where to mount. Several mount points give several mounts, each with a session of its own.
+    #[arg(required = true, value_name = "MOUNTPOINT")]
+    pub mountpoints: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub place: DataArgs,
+
+    /// Let other users than the one who mounts use it. Root's mounts always do; for others /etc/fuse.conf must say user_allow_other.
+    #[arg(long)]
+    pub allow_other: bool,
+
+    /// Mount read-only.
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Transport to the kernel.
+    #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
+    pub fuse_transport: FuseTransport,
+
+    /// Pass every message between the roles through its codec, as on a network (for testing).
+    #[arg(long, hide = true)]
+    pub force_codec: bool,
+
+    /// Pretend that the kernel lacks these FUSE features (a bit mask, for testing).
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub mask_features: u64,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FuseTransport {
+    /// io_uring where the administrator has enabled it, else /dev/fuse.
+    Auto,
+    /// /dev/fuse.
+    Device,
+}
+
+/// `ashlar status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The mount point, if several file systems run here.
+    pub mountpoint: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ashlar layout`
+#[derive(Debug, Args)]
+pub struct LayoutArgs {
+    #[command(subcommand)]
+    pub command: LayoutCommand,
+}
+
+/// Layout commands.
+#[derive(Debug, Subcommand)]
+pub enum LayoutCommand {
+    /// Show the settings of a directory, or where the chunks of a file are.
+    Show {
+        /// A path below a mount point.
+        path: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the settings of a directory; files and directories made in it from now on inherit them.
+    Set(LayoutSetArgs),
+}
+
+/// `ashlar layout set`
+#[derive(Debug, Args)]
+pub struct LayoutSetArgs {
+    /// A directory below a mount point.
+    pub path: PathBuf,
+    /// Pool of targets, by name.
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Bytes per chunk, a power of two from 64k to 16m.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk_size: Option<u32>,
+    /// Targets a file is striped over; 0 means all of the pool.
+    #[arg(long, value_name = "COUNT")]
+    pub stripe_count: Option<u16>,
+    /// Files up to this size live with their inode, 0 to 256k.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub inline_size: Option<u32>,
+    /// How targets are chosen.
+    #[arg(long, value_enum)]
+    pub choice: Option<Choice>,
+    /// When an operation is answered: async (safe against the death of any process) or sync (safe against power loss).
+    #[arg(long, value_enum)]
+    pub durability: Option<DurabilityChoice>,
+}
+
+/// How targets are chosen for a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    /// In turn.
+    RoundRobin,
+    /// At random, weighted by free space.
+    FreeSpace,
+    /// At random.
+    Scatter,
+}
+
+/// When an operation is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityChoice {
+    /// Once it survives the death of any process; a power cut loses at most a second of what was not fsynced.
+    Async,
+    /// Once it is on stable storage.
+    Sync,
+}
+
+/// `ashlar umount`
+#[derive(Debug, Args)]
+pub struct UmountArgs {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+}
+
+/// `ashlar completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `ashlar man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The directory.
+    pub directory: PathBuf,
+}
+
+/// A number of bytes with an optional suffix k, m or g (powers of 1024).
+fn parse_size(text: &str) -> Result<u32, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, shift) = match lower.strip_suffix(['k', 'm', 'g']) {
+        Some(digits) => (
+            digits,
+            if lower.ends_with('k') {
+                10
+            } else if lower.ends_with('m') {
+                20
+            } else {
+                30
+            },
+        ),
+        None => (lower.as_str(), 0),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 64k or 1m"))?;
+    number
+        .checked_shl(shift)
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .ok_or(format!("`{text}` is too large"))
+}
+
+/// Sends log lines to standard error.
+pub fn init_logging(cli: &Cli) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_take_a_suffix() {
+        assert_eq!(parse_size("64k"), Ok(65536));
+        assert_eq!(parse_size("1M"), Ok(1 << 20));
+        assert_eq!(parse_size("0"), Ok(0));
+        assert!(parse_size("4g").is_err() && parse_size("x").is_err() && parse_size("").is_err());
+    }
+}

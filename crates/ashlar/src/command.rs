@@ -1,0 +1,27 @@
+//! The commands, one file each; this file holds the table.
+
+mod completions;
+mod layout;
+mod man;
+mod status;
+mod umount;
+mod up;
+
+use crate::cli::{Cli, Command};
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Runs the command.
+///
+/// # Errors
+/// What went wrong, with the thing and the way out.
+pub fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Command::Up(args) => up::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Layout(args) => layout::run(&args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}

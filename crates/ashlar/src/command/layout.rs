@@ -1,0 +1,100 @@
+//! `ashlar layout`: settings of a directory, through the extended attribute `ashlar.layout`, so that every user may ask and the
+//! file system's own permissions decide.
+
+use crate::cli::{Choice, DurabilityChoice, LayoutArgs, LayoutCommand, LayoutSetArgs};
+use anyhow::{Context, Result, bail};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+const ATTRIBUTE: &std::ffi::CStr = c"ashlar.layout";
+/// Longest text of a layout, bytes: 256 chains and their targets.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+
+pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
+    match &args.command {
+        LayoutCommand::Show { path, json } => show(path, *json)?,
+        LayoutCommand::Set(args) => set(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(path: &Path, json: bool) -> Result<()> {
+    let text = get(path)?;
+    if json {
+        let pairs: serde_json::Map<String, serde_json::Value> = text
+            .split_whitespace()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.parse::<u64>().map_or(value.into(), Into::into)))
+            .collect();
+        println!("{}", serde_json::Value::Object(pairs));
+    } else {
+        text.split_whitespace().for_each(|pair| println!("{}", pair.replacen('=', ": ", 1)));
+    }
+    Ok(())
+}
+
+fn set(args: &LayoutSetArgs) -> Result<()> {
+    let mut pairs = Vec::new();
+    pairs.extend(args.pool.as_ref().map(|pool| format!("pool={pool}")));
+    pairs.extend(args.chunk_size.map(|bytes| format!("chunk_bytes={bytes}")));
+    pairs.extend(args.stripe_count.map(|count| format!("stripe_count={count}")));
+    pairs.extend(args.inline_size.map(|bytes| format!("inline_bytes={bytes}")));
+    pairs.extend(args.choice.map(|choice| {
+        let name = match choice {
+            Choice::RoundRobin => "round-robin",
+            Choice::FreeSpace => "free-space",
+            Choice::Scatter => "scatter",
+        };
+        format!("choice={name}")
+    }));
+    pairs.extend(args.durability.map(|durability| {
+        let name = if durability == DurabilityChoice::Sync { "sync" } else { "async" };
+        format!("durability={name}")
+    }));
+    if pairs.is_empty() {
+        bail!(
+            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability"
+        );
+    }
+    let text = pairs.join(" ");
+    let path = c_path(&args.path)?;
+    // SAFETY: the strings are NUL-terminated and live through the call, and the length is that of the value.
+    let done =
+        unsafe { libc::setxattr(path.as_ptr(), ATTRIBUTE.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
+    if done != 0 {
+        let error = std::io::Error::last_os_error();
+        let hint = match error.raw_os_error() {
+            Some(libc::EINVAL) => {
+                "a value is out of range, the pool is unknown, or the file has chunks already"
+            }
+            Some(libc::EOPNOTSUPP) => "it is not on an Ashlar mount",
+            Some(libc::EPERM | libc::EACCES) => "only the owner of a directory and root may",
+            _ => "see above",
+        };
+        return Err(error)
+            .with_context(|| format!("cannot set the layout of {} ({hint})", args.path.display()));
+    }
+    Ok(())
+}
+
+fn get(path: &Path) -> Result<String> {
+    let c_path = c_path(path)?;
+    let mut text = vec![0u8; TEXT_BYTES_MAX];
+    // SAFETY: the strings are NUL-terminated and live through the call, and the buffer is as long as said.
+    let got =
+        unsafe { libc::getxattr(c_path.as_ptr(), ATTRIBUTE.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
+    let Ok(len) = usize::try_from(got) else {
+        let error = std::io::Error::last_os_error();
+        return Err(error).with_context(|| {
+            format!("cannot read the layout of {} (is it on an Ashlar mount?)", path.display())
+        });
+    };
+    text.truncate(len);
+    String::from_utf8(text).context("the layout is not text")
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte")
+}

@@ -1,0 +1,126 @@
+//! `ashlar up`: a complete file system in this process, until it is told to stop.
+
+use crate::admin::{AdminReply, AdminRequest, AdminSocket, Status, TargetStatus};
+use crate::cli::UpArgs;
+use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount};
+use anyhow::{Context, Result};
+use ashlar_types::map::TargetState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How often the end is looked for.
+const TURN: Duration = Duration::from_millis(50);
+
+pub fn run(args: &UpArgs) -> Result<ExitCode> {
+    let is_told_to_stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
+    }
+    let directories = Directories::find(&args.place)?;
+    let services = Arc::new(Services::start(directories, ServicesConfig { force_codec: args.force_codec })?);
+    let outcome = serve(args, &services, &is_told_to_stop);
+    let stopped = match Arc::try_unwrap(services) {
+        Ok(services) => services.stop(),
+        Err(_) => Err(anyhow::anyhow!("the services are still in use; the next start recovers them")),
+    };
+    outcome.and(stopped)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) -> Result<()> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let config = MountConfig {
+        allow_other: args.allow_other || is_root,
+        read_only: args.read_only,
+        transport: args.fuse_transport,
+        mask_features: args.mask_features,
+        is_sole_session: args.mountpoints.len() == 1,
+    };
+    let mut mounted: Vec<Mounted> = Vec::new();
+    for mountpoint in &args.mountpoints {
+        match mount(services, mountpoint, config) {
+            Ok(done) => mounted.push(done),
+            Err(error) => {
+                end_all(mounted);
+                return Err(error);
+            }
+        }
+    }
+    let mountpoints: Vec<PathBuf> =
+        args.mountpoints.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    let weak = Arc::downgrade(services);
+    let listed = mountpoints.clone();
+    let socket = AdminSocket::open(
+        &services.cluster().to_string(),
+        Arc::new(move |request| match weak.upgrade() {
+            Some(services) => answer(&services, &listed, &request),
+            None => AdminReply::Error("the file system is stopping".into()),
+        }),
+    );
+    let _socket = match socket {
+        Ok(socket) => socket,
+        Err(error) => {
+            end_all(mounted);
+            return Err(error);
+        }
+    };
+    for mountpoint in &args.mountpoints {
+        println!("mounted {}", mountpoint.display());
+    }
+    while !is_told_to_stop.load(Relaxed) && !mounted.iter_mut().all(|mount| mount.has_ended(Duration::ZERO)) {
+        std::thread::sleep(TURN);
+    }
+    end_all(mounted).into_iter().reduce(|first, _| first).map_or(Ok(()), Err)
+}
+
+/// Ends every mount; tells what went wrong.
+fn end_all(mounted: Vec<Mounted>) -> Vec<anyhow::Error> {
+    mounted.into_iter().filter_map(|mount| mount.end().err()).collect()
+}
+
+fn answer(services: &Services, mounts: &[PathBuf], request: &AdminRequest) -> AdminReply {
+    match request {
+        AdminRequest::Status => match status(services, mounts) {
+            Ok(status) => AdminReply::Status(Box::new(status)),
+            Err(error) => AdminReply::Error(format!("{error:#}")),
+        },
+    }
+}
+
+fn status(services: &Services, mounts: &[PathBuf]) -> Result<Status> {
+    let map = services.map().read().clone();
+    let mut targets = Vec::new();
+    for target in &map.targets {
+        let space = services.storage().target(target.id).map(|store| store.space()).transpose()?;
+        targets.push(TargetStatus {
+            id: target.id.0,
+            pool: map
+                .pools
+                .iter()
+                .find(|pool| pool.id == target.pool)
+                .map(|pool| pool.name.clone())
+                .unwrap_or_default(),
+            online: target.state == TargetState::Online,
+            path: target.path.clone(),
+            bytes_total: space.as_ref().map_or(0, |space| space.bytes_total),
+            bytes_free: space.as_ref().map_or(0, |space| space.bytes_free),
+        });
+    }
+    Ok(Status {
+        cluster: services.cluster().to_string(),
+        epoch: map.epoch.0,
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        meta: services.meta_directory().clone(),
+        mounts: mounts.to_vec(),
+        bytes_total: targets.iter().map(|target| target.bytes_total).sum(),
+        bytes_free: targets.iter().map(|target| target.bytes_free).sum(),
+        inodes_used: services.inodes_used()?,
+        targets,
+    })
+}

@@ -1,0 +1,134 @@
+//! Which directories make up a file system: `DIR/target` in each data directory, and one metadata directory.
+//!
+//! A data directory may be listed in any place; what it is says its header. Metadata is where `--meta` says, else in the one data
+//! directory that has `meta/`, else, for a new file system, in the first.
+
+use crate::cli::DataArgs;
+use anyhow::{Context, Result, bail};
+use ashlar_chunkstore::TargetIdentity;
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, OpenMode};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directory of a target inside a data directory.
+const TARGET_DIR: &str = "target";
+/// Directory of metadata inside a data directory.
+const META_DIR: &str = "meta";
+/// File that exists in the metadata directory of every file system.
+const STATE_FILE: &str = "cluster-state";
+
+/// See the module.
+pub struct Directories {
+    /// The metadata directory.
+    pub meta: PathBuf,
+    /// Whether a file system is there already.
+    pub exists: bool,
+    /// Each target directory, with its identity if it has one.
+    pub targets: Vec<(PathBuf, Option<TargetIdentity>)>,
+}
+
+impl Directories {
+    /// Looks at the directories that the arguments name; makes nothing.
+    ///
+    /// # Errors
+    /// When they contradict each other; the text names the directory and the way out.
+    pub fn find(place: &DataArgs) -> Result<Directories> {
+        let data = if place.data.is_empty() { vec![default_data()?] } else { distinct(&place.data)? };
+        let with_meta: Vec<PathBuf> =
+            data.iter().map(|dir| dir.join(META_DIR)).filter(|meta| meta.join(STATE_FILE).exists()).collect();
+        let (meta, exists) = match (&place.meta, with_meta.as_slice()) {
+            (Some(meta), []) => (meta.clone(), meta.join(STATE_FILE).exists()),
+            (Some(meta), [found]) if same(meta, found) => (meta.clone(), true),
+            (Some(meta), [found, ..]) => bail!(
+                "--meta {} contradicts {}, which holds the metadata of a file system; name one of them",
+                meta.display(),
+                found.display()
+            ),
+            (None, [found]) => (found.clone(), true),
+            (None, []) => (data[0].join(META_DIR), false),
+            (None, [first, second, ..]) => {
+                bail!(
+                    "{} and {} both hold metadata; they are two file systems",
+                    first.display(),
+                    second.display()
+                )
+            }
+        };
+        let mut targets = Vec::new();
+        for dir in &data {
+            let dir = dir.join(TARGET_DIR);
+            let identity = read_identity(&dir)?;
+            if let (Some(identity), false) = (&identity, exists) {
+                bail!(
+                    "{} is {} of file system {}, but its metadata is not at {}: name its directory with --meta, or list the data \
+                     directory that holds it, or restore it with `ashlar restore`",
+                    dir.display(),
+                    identity.target,
+                    identity.cluster,
+                    meta.display()
+                );
+            }
+            targets.push((dir, identity));
+        }
+        Ok(Directories { meta, exists, targets })
+    }
+
+    /// The metadata directory as a disk.
+    pub fn meta_disk(&self) -> Arc<dyn Disk> {
+        Arc::new(OsDisk::new(&self.meta))
+    }
+}
+
+/// The data directory of a user who names none.
+fn default_data() -> Result<PathBuf> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        return Ok(PathBuf::from("/var/lib/ashlar"));
+    }
+    let base = std::env::var_os("XDG_DATA_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let home = || {
+        std::env::var_os("HOME")
+            .filter(|dir| !dir.is_empty())
+            .map(|home| PathBuf::from(home).join(".local/share"))
+    };
+    match base.or_else(home) {
+        Some(base) => Ok(base.join("ashlar")),
+        None => bail!("neither XDG_DATA_HOME nor HOME is set; say where to keep data with --data DIR"),
+    }
+}
+
+fn same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+fn distinct(data: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    for (at, dir) in data.iter().enumerate() {
+        if data[..at].iter().any(|earlier| same(earlier, dir)) {
+            bail!("--data {} is listed twice", dir.display());
+        }
+    }
+    Ok(data.to_vec())
+}
+
+fn read_identity(dir: &Path) -> Result<Option<TargetIdentity>> {
+    let file = match OsDisk::new(dir).open("target", OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot open {}", dir.join("target").display()));
+        }
+    };
+    // LIMIT: a target's header is 52 bytes; more than that is damage, which decoding tells.
+    let mut bytes = [0; 4096];
+    let got = file
+        .read_at(0, &mut bytes)
+        .with_context(|| format!("cannot read {}", dir.join("target").display()))?;
+    let name = dir.join("target").display().to_string();
+    TargetIdentity::decode(&bytes[..got], &name).map(Some).with_context(|| {
+        format!("{} is not usable; leave this data directory out to start without it", dir.display())
+    })
+}

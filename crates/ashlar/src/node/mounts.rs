@@ -1,0 +1,98 @@
+//! Mounting a client on a directory.
+
+use super::Services;
+use crate::cli::FuseTransport;
+use anyhow::{Context, Result};
+use ashlar_client::{Client, ClientConfig};
+use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
+use ashlar_fuse::{Features, MountOptions, Session, TransportChoice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for the requests under way when a mount ends.
+const END_MAX: Duration = Duration::from_secs(20);
+
+/// How to mount.
+#[derive(Clone, Copy, Debug)]
+pub struct MountConfig {
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// How requests come from the kernel.
+    pub transport: FuseTransport,
+    /// Kernel features to do without.
+    pub mask_features: u64,
+    /// Whether this is the only session there will be.
+    pub is_sole_session: bool,
+}
+
+/// A mount and the client behind it.
+pub struct Mounted {
+    /// Where.
+    pub mountpoint: PathBuf,
+    client: Arc<Client>,
+    session: Session,
+}
+
+/// Opens a session with the services and mounts it.
+///
+/// # Errors
+/// When the mount point cannot be used; the text says why and what to do.
+pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Result<Mounted> {
+    let client = Client::connect(ClientConfig {
+        meta: services.meta_calls(),
+        storage: services.storage_calls(),
+        map: services.map(),
+        env: services.env().clone(),
+        credentials: Arc::new(ProcCredentials),
+        checks_payload: false,
+    })
+    .context("cannot open a session with the metadata service")?;
+    let options = MountOptions {
+        // Permissions are checked by the kernel as well, which knows all of a caller's groups and capabilities.
+        default_permissions: true,
+        allow_other: config.allow_other,
+        read_only: config.read_only,
+        features: MountOptions::FEATURES_DEFAULT | Features::POSIX_ACL,
+        mask_features: Features::from_bits(config.mask_features),
+        transport: match config.transport {
+            FuseTransport::Auto => TransportChoice::Auto,
+            FuseTransport::Device => TransportChoice::Device,
+        },
+        ..MountOptions::default()
+    };
+    let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    let session = match Session::mount(adaptor, mountpoint, &options) {
+        Ok(session) => session,
+        Err(error) => {
+            if let Err(errno) = client.disconnect() {
+                tracing::warn!(%errno, "could not end the session of a mount that failed");
+            }
+            return Err(error).context(format!("cannot mount on {}", mountpoint.display()));
+        }
+    };
+    if let Some(hint) = session.transport_hint() {
+        tracing::info!("{hint}");
+    }
+    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session })
+}
+
+impl Mounted {
+    /// Unmounts, waits for requests under way, reports and makes durable what the client holds.
+    ///
+    /// # Errors
+    /// The first failure; the rest is done all the same.
+    pub fn end(mut self) -> Result<()> {
+        let unmounted = self.session.unmount().map(|_| ()).context("cannot unmount");
+        let joined = self.session.join(END_MAX).context("requests under way did not end");
+        let disconnected = self.client.disconnect().context("could not make everything durable");
+        unmounted.and(joined).and(disconnected).with_context(|| self.mountpoint.display().to_string())
+    }
+
+    /// Waits until the mount has been taken away from outside (`umount`), at most `bound`; tells whether it has.
+    pub fn has_ended(&mut self, bound: Duration) -> bool {
+        self.session.join(bound).is_ok()
+    }
+}

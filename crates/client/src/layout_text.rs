@@ -1,0 +1,96 @@
+//! Layouts as text, as the extended attribute `ashlar.layout` has them: `key=value` pairs with blanks between.
+
+use crate::call::Who;
+use crate::client::Client;
+use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, TargetChoice};
+use std::fmt::Write as _;
+
+/// Name of the attribute.
+pub const LAYOUT_ATTRIBUTE: &[u8] = b"ashlar.layout";
+
+impl Client {
+    /// The layout settings of a directory, or those of a file with the targets of its chunks.
+    ///
+    /// # Errors
+    /// `EINVAL` for what has no data.
+    pub fn layout_text(&self, who: &Who, inode: InodeId) -> Result<String, Errno> {
+        let (policy, layout) = self.layout_show(who, inode)?;
+        let map = self.map.read().clone();
+        let pool =
+            map.pools.iter().find(|pool| Some(pool.id) == policy.pool).map_or("?", |pool| pool.name.as_str());
+        let chunk_bytes =
+            layout.as_ref().map_or(policy.chunk_bytes.unwrap_or(0), |layout| layout.chunk_bytes);
+        let stripe_count =
+            layout.as_ref().map_or(policy.stripe_count.unwrap_or(0), |layout| layout.chains.len() as u16);
+        let mut text = format!(
+            "pool={pool} chunk_bytes={chunk_bytes} stripe_count={stripe_count} inline_bytes={} choice={} durability={}",
+            policy.inline_bytes.unwrap_or(0),
+            choice_name(policy.choice.unwrap_or_default()),
+            if policy.durability == Some(Durability::Sync) { "sync" } else { "async" },
+        );
+        if let Some(layout) = layout {
+            let targets: Vec<String> = layout
+                .chains
+                .iter()
+                .map(|&chain| {
+                    map.chain(chain)
+                        .and_then(|chain| chain.targets.first())
+                        .map_or("?".into(), |t| t.0.to_string())
+                })
+                .collect();
+            // Writing into a String cannot fail.
+            let _ = write!(text, " targets={}", targets.join(","));
+        }
+        Ok(text)
+    }
+
+    /// Changes the settings that `text` names.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown key, a value out of range or an unknown pool.
+    pub fn layout_set_text(&self, who: &Who, inode: InodeId, text: &[u8]) -> Result<(), Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let mut policy = LayoutPolicy::default();
+        for pair in text.split_whitespace() {
+            let (key, value) = pair.split_once('=').ok_or(Errno::EINVAL)?;
+            self.set_field(&mut policy, key, value)?;
+        }
+        policy.check()?;
+        self.layout_set(who, inode, policy)
+    }
+
+    fn set_field(&self, policy: &mut LayoutPolicy, key: &str, value: &str) -> Result<(), Errno> {
+        match key {
+            "pool" => {
+                let map = self.map.read().clone();
+                let pool = map.pools.iter().find(|pool| pool.name == value).ok_or(Errno::EINVAL)?;
+                policy.pool = Some(pool.id);
+            }
+            "chunk_bytes" => policy.chunk_bytes = Some(value.parse().map_err(|_| Errno::EINVAL)?),
+            "stripe_count" => policy.stripe_count = Some(value.parse().map_err(|_| Errno::EINVAL)?),
+            "inline_bytes" => policy.inline_bytes = Some(value.parse().map_err(|_| Errno::EINVAL)?),
+            "choice" => {
+                let all = [TargetChoice::RoundRobin, TargetChoice::FreeSpace, TargetChoice::Scatter];
+                policy.choice =
+                    Some(all.into_iter().find(|&choice| choice_name(choice) == value).ok_or(Errno::EINVAL)?);
+            }
+            "durability" => {
+                policy.durability = Some(match value {
+                    "async" => Durability::Async,
+                    "sync" => Durability::Sync,
+                    _ => return Err(Errno::EINVAL),
+                });
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+}
+
+fn choice_name(choice: TargetChoice) -> &'static str {
+    match choice {
+        TargetChoice::RoundRobin => "round-robin",
+        TargetChoice::FreeSpace => "free-space",
+        TargetChoice::Scatter => "scatter",
+    }
+}
