@@ -12,6 +12,7 @@ pub use unmount::{UnmountError, UnmountOutcome};
 
 use crate::options::{MountOptions, MountVia};
 use crate::transport::device::Device;
+use std::io;
 use std::path::{Path, PathBuf};
 use table::MountId;
 
@@ -46,6 +47,11 @@ impl Mount {
     /// See `Session::unmount`.
     pub(crate) fn unmount(&self) -> Result<UnmountOutcome, UnmountError> {
         unmount::unmount(self)
+    }
+
+    /// See `Session::abort`.
+    pub(crate) fn abort(&self) -> io::Result<()> {
+        unmount::abort(self)
     }
 
     pub(crate) fn is_via_fusermount(&self) -> bool {

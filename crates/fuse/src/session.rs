@@ -139,13 +139,13 @@ impl Session {
         Ok(outcome)
     }
 
-    /// Makes the kernel give the mount up: every request in progress fails with ECONNABORTED or EIO, and the mount point says ENOTCONN
+    /// Makes the kernel give the mount up: every request in progress fails, and a mount point that is in use says ENOTCONN
     /// until it is unmounted.
     ///
     /// # Errors
-    /// Those of writing /sys/fs/fuse/connections/*/abort.
+    /// Neither /sys/fs/fuse/connections is mounted nor this process root.
     pub fn abort(&self) -> io::Result<()> {
-        abort_connection(&self.mount)
+        self.mount.abort()
     }
 
     /// Waits at most `bound` for the threads to end, after the mount ended.
@@ -188,9 +188,4 @@ impl Drop for Session {
             }
         }
     }
-}
-
-/// See `Session::abort`.
-fn abort_connection(mount: &Mount) -> io::Result<()> {
-    std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.id.minor), "1")
 }

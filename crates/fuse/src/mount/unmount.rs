@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// How a mount ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) fn unmount(mount: &Mount) -> Result<UnmountOutcome, UnmountError> {
             umount(&mount.path, is_lazy)
         }
     };
-    match detach(false) {
+    match detach_patiently(|| detach(false)) {
         Ok(()) => return Ok(UnmountOutcome::Clean),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
         // EINVAL: it went away between the look and the call.
@@ -60,9 +61,48 @@ pub(super) fn unmount(mount: &Mount) -> Result<UnmountOutcome, UnmountError> {
     Ok(UnmountOutcome::Lazy { message })
 }
 
+/// Tries again while the mount is busy, but not for long: a process that is just being started still holds its parent's
+/// descriptors, a file just closed may not be released yet.
+fn detach_patiently(detach: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    // LIMIT: how long a clean unmount waits for others to leave.
+    const BUSY_TIMEOUT: Duration = Duration::from_millis(250);
+    const BUSY_PAUSE: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match detach() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Makes the kernel give a mount up: through /sys/fs/fuse/connections where that is mounted (its owner may), otherwise by a
+/// forced unmount (as root), which aborts the connection even if the mount itself stays because it is in use.
+pub(super) fn abort(mount: &Mount) -> io::Result<()> {
+    let control = format!("/sys/fs/fuse/connections/{}/abort", mount.id.minor);
+    match std::fs::write(control, "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        result => return result,
+    }
+    let is_there = table::find(&mount.path)?.is_some_and(|entry| entry.id == mount.id);
+    if !is_there {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    match umount2(&mount.path, libc::MNT_FORCE) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+        result => result,
+    }
+}
+
 fn umount(path: &Path, is_lazy: bool) -> io::Result<()> {
+    umount2(path, if is_lazy { libc::MNT_DETACH } else { 0 })
+}
+
+fn umount2(path: &Path, flags: libc::c_int) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if is_lazy { libc::MNT_DETACH } else { 0 };
     // SAFETY: `path` ends with a NUL and outlives the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,6 +1,6 @@
 //! From an empty directory to a serving mount. Each step that fails takes back the ones before it.
 
-use super::{Session, Workers, abort_connection};
+use super::{Session, Workers};
 use crate::deferral::Deferred;
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
@@ -181,7 +181,7 @@ fn on_end<F: Filesystem>(fs: &Arc<F>, workers: &Arc<OnceLock<Arc<Workers>>>, mou
     Arc::new(move |result| {
         if let Err(error) = result {
             tracing::error!(%error, mount = %mount.path.display(), "a FUSE worker failed; giving the mount up");
-            if let Err(error) = abort_connection(&mount) {
+            if let Err(error) = mount.abort() {
                 tracing::error!(%error, "cannot abort the FUSE connection");
             }
         }

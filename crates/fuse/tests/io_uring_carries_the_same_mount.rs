@@ -1,0 +1,100 @@
+//! Goal: FUSE over io_uring gives the same file system as /dev/fuse: data, names, deferred locks, interrupts, FORGETs, panics, end.
+//! Method: the same suites, with the kernel's switch set for the length of the test.
+
+mod memory;
+
+use ashlar_fuse::{MountOptions, NodeId, Transport, TransportChoice};
+use memory::{MemoryFs, Mounted, RingSwitch, mount, suite, waits};
+use std::fs;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+fn ring(lifetime: Duration) -> Option<(Mounted, RingSwitch)> {
+    let switch = RingSwitch::set_or_skip(true)?;
+    let mounted = mount(MemoryFs::new(lifetime), &MountOptions::default()).unwrap();
+    let transport = mounted.session.transport_in_use();
+    assert!(matches!(transport, Transport::Ring { depth: 8, .. }), "{transport}");
+    assert_eq!(mounted.session.transport_hint(), None);
+    Some((mounted, switch))
+}
+
+#[test]
+fn everything_an_application_does() {
+    let Some((mounted, _switch)) = ring(Duration::ZERO) else { return };
+    suite::everything(&mounted);
+    mounted.end();
+}
+
+#[test]
+fn everything_with_cached_names_and_attributes() {
+    let Some((mounted, _switch)) = ring(Duration::from_secs(60)) else { return };
+    suite::everything(&mounted);
+    mounted.end();
+}
+
+#[test]
+fn more_waiting_locks_than_a_queue_has_entries() {
+    let Some((mounted, _switch)) = ring(Duration::from_secs(1)) else { return };
+    waits::many(&mounted, 60);
+    mounted.end();
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_lock() {
+    let Some((mounted, _switch)) = ring(Duration::from_secs(1)) else { return };
+    waits::interrupted(&mounted);
+    mounted.end();
+}
+
+#[test]
+fn aborting_the_mount_ends_every_wait() {
+    let Some((mounted, _switch)) = ring(Duration::from_secs(1)) else { return };
+    waits::aborted(mounted);
+}
+
+#[test]
+fn forgets_notifications_and_panics() {
+    let Some((mounted, _switch)) = ring(Duration::from_secs(3600)) else { return };
+    for index in 0..2000 {
+        fs::write(mounted.join(&format!("file-{index}")), "x").unwrap();
+        fs::remove_file(mounted.join(&format!("file-{index}"))).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while mounted.fs.calls.forgotten.load(SeqCst) < 2000 {
+        assert!(Instant::now() < deadline, "FORGETs do not arrive");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::write(mounted.join("file"), "old").unwrap();
+    let node = mounted.fs.overwrite(&["file"], b"newer");
+    assert_ne!(node, NodeId::ROOT);
+    mounted.session.notifier().inval_inode(node, 0, 0).unwrap();
+    assert_eq!(fs::read_to_string(mounted.join("file")).unwrap(), "newer");
+    for _ in 0..20 {
+        assert_eq!(fs::metadata(mounted.join("panic")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    mounted.end();
+}
+
+#[test]
+fn without_the_switch_the_device_is_used_and_a_hint_says_why() {
+    let Some(_switch) = RingSwitch::set_or_skip(false) else { return };
+    let mounted = mount(MemoryFs::new(Duration::ZERO), &MountOptions::default()).unwrap();
+    assert!(matches!(mounted.session.transport_in_use(), Transport::Device { .. }));
+    assert!(
+        mounted
+            .session
+            .transport_hint()
+            .unwrap()
+            .contains("echo 1 > /sys/module/fuse/parameters/enable_uring")
+    );
+    mounted.end();
+}
+
+#[test]
+fn the_choice_of_the_device_is_respected() {
+    let Some(_switch) = RingSwitch::set_or_skip(true) else { return };
+    let options = MountOptions { transport: TransportChoice::Device, ..Default::default() };
+    let mounted = mount(MemoryFs::new(Duration::ZERO), &options).unwrap();
+    assert!(matches!(mounted.session.transport_in_use(), Transport::Device { .. }));
+    mounted.end();
+}
