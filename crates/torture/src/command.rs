@@ -1,4 +1,9 @@
 //! The subcommands of `ashlar-torture`, one file each.
 
+pub mod corrupt;
 pub mod differential;
 pub mod fsx;
+pub mod kill_cycles;
+pub mod ledger;
+pub mod power_loss;
+pub mod with_mount;

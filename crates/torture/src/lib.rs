@@ -8,12 +8,21 @@
 //! |---|---|
 //! | `differential` | does every call answer as on ext4, and do the trees stay equal? |
 //! | `fsx` | does a file hold what was written, truncated, punched, mapped and copied into it? |
+//! | `ledger-write`, `ledger-verify` | is everything there that was acknowledged, and nothing else? |
+//! | `kill-cycles` | ... after the server was killed under load? |
+//! | `power-loss` | ... that was synced, after the disk lost power? |
+//! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
+//! | `with-mount` | runs any other program on a mount, with a clean start and end |
 //!
 //! Only `xtask` and people run these programs; no crate depends on this one. Its tests are in `tests/` and beside the code.
 
 pub mod command;
+pub mod cycles;
 pub mod differential;
 pub mod fsx;
+pub mod ledger;
+pub mod loop_disk;
 pub mod report;
 pub mod rng;
+pub mod server;
 pub mod sys;

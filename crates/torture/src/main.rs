@@ -19,12 +19,24 @@ struct Cli {
 enum Command {
     Differential(command::differential::Arguments),
     Fsx(command::fsx::Arguments),
+    LedgerWrite(command::ledger::WriteArguments),
+    LedgerVerify(command::ledger::VerifyArguments),
+    KillCycles(command::kill_cycles::Arguments),
+    PowerLoss(command::power_loss::Arguments),
+    Corrupt(command::corrupt::Arguments),
+    WithMount(command::with_mount::Arguments),
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Report> {
     match &cli.command {
         Command::Differential(arguments) => command::differential::run(arguments),
         Command::Fsx(arguments) => command::fsx::run(arguments),
+        Command::LedgerWrite(arguments) => command::ledger::write(arguments),
+        Command::LedgerVerify(arguments) => command::ledger::check(arguments),
+        Command::KillCycles(arguments) => command::kill_cycles::run(arguments),
+        Command::PowerLoss(arguments) => command::power_loss::run(arguments),
+        Command::Corrupt(arguments) => command::corrupt::run(arguments),
+        Command::WithMount(arguments) => command::with_mount::run(arguments),
     }
 }
 
