@@ -1,0 +1,185 @@
+//! The header in front of every chunk (`docs/formats/target.md`): who the slot belongs to, how long the chunk is, one
+//! checksum per block.
+//!
+//! Identity, length and checksums are guarded one by one, because they change one by one: the identity never while the
+//! slot is in use, length and checksums in place. The identity and the length lie in the first 512 bytes and change by
+//! one write, so no power cut tears them.
+
+use crate::checksum::SUM_HOLE;
+use crate::geometry::{HEADER_PREFIX_BYTES, SlabId, Slot};
+use ashlar_types::codec::crc32c;
+use ashlar_types::{ChunkId, ClusterId, InodeId, TargetId};
+
+/// First bytes of a slot in use.
+pub(crate) const MAGIC_USED: [u8; 8] = *b"ASHLSLOT";
+/// First bytes of a slot that was freed and not yet used again.
+pub(crate) const MAGIC_FREED: [u8; 8] = *b"ASHLFREE";
+/// Format of slot headers.
+pub(crate) const FORMAT: u16 = 1;
+/// Bytes guarded by the identity's checksum.
+const IDENTITY_BYTES: usize = 72;
+/// Offset of the length.
+pub(crate) const LENGTH_AT: u32 = 80;
+
+/// Names the target in every header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) cluster: ClusterId,
+    pub(crate) target: TargetId,
+}
+
+/// Who a slot belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) chunk: ChunkId,
+    /// Grows with every allocation on the target, across restarts.
+    pub(crate) generation: u64,
+}
+
+/// A decoded header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlotHeader {
+    pub(crate) identity: Identity,
+    /// One past the last byte written, at most the chunk size.
+    pub(crate) len: u32,
+    pub(crate) sums: Box<[u32]>,
+}
+
+/// What is in front of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SlotContent {
+    /// Nothing was written here, or it was punched.
+    Blank,
+    /// The slot was freed.
+    Freed,
+    /// A chunk.
+    Used(SlotHeader),
+    /// Anything else, with what does not hold.
+    Damaged(String),
+    /// A newer format.
+    Newer(u16),
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).and_then(|raw| raw.try_into().ok()).map_or(0, u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|raw| raw.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|raw| raw.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+fn length_check(len: u32, generation: u64) -> u32 {
+    crc32c(crc32c(0, &len.to_le_bytes()), &generation.to_le_bytes())
+}
+
+/// The bytes from the length up to (without) the checksum of block `end`, for one write at [`LENGTH_AT`].
+pub(crate) fn encode_length_and_sums(len: u32, generation: u64, sums: &[u32], end: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + 4 * end);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&length_check(len, generation).to_le_bytes());
+    out.extend_from_slice(&[0; 8]);
+    encode_sums(&sums[..end], &mut out);
+    out
+}
+
+/// Appends checksums as they are on disk.
+pub(crate) fn encode_sums(sums: &[u32], out: &mut Vec<u8>) {
+    out.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+}
+
+/// Offset in the slot of the checksum of `block`.
+pub(crate) fn sum_at(block: u32) -> u32 {
+    HEADER_PREFIX_BYTES + 4 * block
+}
+
+/// One number for all checksums of a header: recovery compares it for slots that held another chunk before.
+pub(crate) fn digest(sums: &[u32]) -> u32 {
+    sums.iter().fold(0, |crc, sum| crc32c(crc, &sum.to_le_bytes()))
+}
+
+impl SlotHeader {
+    /// A header without data.
+    pub(crate) fn new(slot: Slot, identity: Identity) -> SlotHeader {
+        let sums = vec![SUM_HOLE; slot.slab.class.blocks() as usize].into_boxed_slice();
+        SlotHeader { identity, len: 0, sums }
+    }
+
+    /// The whole header, padded to whole blocks.
+    pub(crate) fn encode(&self, owner: Owner, slot: Slot) -> Vec<u8> {
+        let SlabId { class, number } = slot.slab;
+        let chunk = self.identity.chunk;
+        let mut out = Vec::with_capacity(class.header_bytes() as usize);
+        out.extend_from_slice(&MAGIC_USED);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[class.log2(), 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&owner.cluster.0);
+        out.extend_from_slice(&owner.target.0.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&slot.number.to_le_bytes());
+        out.extend_from_slice(&chunk.generation.to_le_bytes());
+        out.extend_from_slice(&chunk.inode.0.to_le_bytes());
+        out.extend_from_slice(&chunk.index.to_le_bytes());
+        out.extend_from_slice(&self.identity.generation.to_le_bytes());
+        let crc = crc32c(0, &out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        let end = self.sums.len();
+        out.extend(encode_length_and_sums(self.len, self.identity.generation, &self.sums, end));
+        out.resize(class.header_bytes() as usize, 0);
+        out
+    }
+
+    /// Decodes what is in front of `slot`; `bytes` are at least the header's.
+    pub(crate) fn decode(bytes: &[u8], owner: Owner, slot: Slot) -> SlotContent {
+        let class = slot.slab.class;
+        if bytes.len() < class.header_bytes() as usize {
+            return SlotContent::Damaged(format!("{} bytes of header", bytes.len()));
+        }
+        if bytes.starts_with(&MAGIC_FREED) {
+            return SlotContent::Freed;
+        }
+        if !bytes.starts_with(&MAGIC_USED) {
+            let is_blank = bytes[..class.header_bytes() as usize].iter().all(|byte| *byte == 0);
+            let damaged = || SlotContent::Damaged("the slot's magic number is wrong".into());
+            return if is_blank { SlotContent::Blank } else { damaged() };
+        }
+        if u32_at(bytes, IDENTITY_BYTES) != crc32c(0, &bytes[..IDENTITY_BYTES]) {
+            return SlotContent::Damaged("the checksum of the slot's identity is wrong".into());
+        }
+        let format = u16_at(bytes, 8);
+        if format > FORMAT {
+            return SlotContent::Newer(format);
+        }
+        if let Some(what) = misplacement(bytes, owner, slot) {
+            return SlotContent::Damaged(what);
+        }
+        let chunk = ChunkId {
+            inode: InodeId(u64_at(bytes, 48)),
+            generation: u32_at(bytes, 44),
+            index: u64_at(bytes, 56),
+        };
+        let identity = Identity { chunk, generation: u64_at(bytes, 64) };
+        let len = u32_at(bytes, LENGTH_AT as usize);
+        if u32_at(bytes, LENGTH_AT as usize + 4) != length_check(len, identity.generation)
+            || len > class.chunk_bytes()
+        {
+            return SlotContent::Damaged("the slot's length fails its check".into());
+        }
+        let sums = (0..class.blocks()).map(|block| u32_at(bytes, sum_at(block) as usize)).collect();
+        SlotContent::Used(SlotHeader { identity, len, sums })
+    }
+}
+
+/// What of a header's place is not the place it was read from.
+fn misplacement(bytes: &[u8], owner: Owner, slot: Slot) -> Option<String> {
+    if bytes.get(16..32) != Some(owner.cluster.0.as_slice()) || u32_at(bytes, 32) != owner.target.0 {
+        return Some("the slot's header is of another file system or target".into());
+    }
+    let (class, slab, number) = (bytes[10], u32_at(bytes, 36), u32_at(bytes, 40));
+    let is_here = class == slot.slab.class.log2() && slab == slot.slab.number && number == slot.number;
+    (!is_here).then(|| format!("the header belongs into slot {number} of slab {slab}, class 2^{class}"))
+}

@@ -1,0 +1,277 @@
+//! Keys and values of the index (`docs/formats/target.md`). A key is the shard (always 0), a letter for the table, then
+//! big-endian fields, so that the order of keys is the order of the fields. Values are little-endian.
+
+use crate::error::ChunkError;
+use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
+use ashlar_kv::Key;
+use ashlar_types::{ChunkId, InodeId};
+use bytes::Bytes;
+
+/// Words of a group's bits.
+pub(crate) const GROUP_WORDS: usize = GROUP_SLOTS as usize / 64;
+
+/// Table of chunks: where each is.
+pub(crate) const CHUNKS: u8 = b'c';
+/// Table of groups: which of its 256 slots are in use.
+pub(crate) const GROUPS: u8 = b'g';
+/// Table of fresh slots: taken since the last sync.
+pub(crate) const FRESH: u8 = b'n';
+/// Table of dirty regions.
+pub(crate) const DIRTY: u8 = b'd';
+/// Table of the target's own numbers.
+const META: u8 = b'm';
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placement {
+    pub(crate) slot: Slot,
+    /// The slot's generation.
+    pub(crate) generation: u64,
+    /// Whether every block has data, so that length and blocks need no look at the header.
+    pub(crate) is_full: bool,
+}
+
+/// A slot taken since the last sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreshRecord {
+    pub(crate) slot: Slot,
+    pub(crate) chunk: ChunkId,
+    /// For a slot whose old bytes were still on the disk: the digest of its checksums. It was written whole.
+    pub(crate) stale: Option<u32>,
+}
+
+fn corrupt(table: &str) -> ChunkError {
+    ChunkError::Corrupt { file: "index".into(), what: format!("a record of table {table} is malformed") }
+}
+
+/// The key of everything in `table` and of the table behind it.
+pub(crate) fn table_range(table: u8) -> (Key, Key) {
+    (Key::from_slice(&[0, 0, table]), Key::from_slice(&[0, 0, table + 1]))
+}
+
+/// The key under which the number of opens is kept.
+pub(crate) fn opens() -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(b"opens");
+    key
+}
+
+/// The key of a chunk.
+pub(crate) fn chunk(id: ChunkId) -> Key {
+    let mut key = Key::from_slice(&[0, 0, CHUNKS]);
+    key.extend_from_slice(&id.inode.0.to_be_bytes());
+    key.extend_from_slice(&id.generation.to_be_bytes());
+    key.extend_from_slice(&id.index.to_be_bytes());
+    key
+}
+
+/// The first key behind all chunks of a generation.
+pub(crate) fn generation_end(inode: InodeId, generation: u32) -> Key {
+    let mut key = chunk(ChunkId { inode, generation, index: u64::MAX });
+    key.push(0);
+    key
+}
+
+/// The chunk of a key of table [`CHUNKS`].
+pub(crate) fn decode_chunk(key: &[u8]) -> Result<ChunkId, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let id = ChunkId {
+        inode: InodeId(fields.u64_be().ok_or_else(|| corrupt("c"))?),
+        generation: fields.u32_be().ok_or_else(|| corrupt("c"))?,
+        index: fields.u64_be().ok_or_else(|| corrupt("c"))?,
+    };
+    if fields.rest.is_empty() { Ok(id) } else { Err(corrupt("c")) }
+}
+
+/// The key of a group's bits.
+pub(crate) fn group(slab: SlabId, group: u32) -> Key {
+    let mut key = Key::from_slice(&[0, 0, GROUPS, slab.class.log2()]);
+    key.extend_from_slice(&slab.number.to_be_bytes());
+    key.extend_from_slice(&group.to_be_bytes());
+    key
+}
+
+/// Slab and group of a key of table [`GROUPS`].
+pub(crate) fn decode_group(key: &[u8]) -> Result<(SlabId, u32), ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let decoded = fields.slab_be().zip(fields.u32_be());
+    match decoded {
+        Some((slab, group)) if fields.rest.is_empty() && group < slab.class.groups_per_slab() => {
+            Ok((slab, group))
+        }
+        _ => Err(corrupt("g")),
+    }
+}
+
+/// The bits of a group.
+pub(crate) fn encode_bits(bits: &[u64]) -> Bytes {
+    bits.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The bits of a group.
+pub(crate) fn decode_bits(value: &[u8]) -> Result<[u64; GROUP_WORDS], ChunkError> {
+    let mut fields = Fields { rest: value };
+    let mut bits = [0; GROUP_WORDS];
+    for word in &mut bits {
+        *word = fields.u64().ok_or_else(|| corrupt("g"))?;
+    }
+    if fields.rest.is_empty() { Ok(bits) } else { Err(corrupt("g")) }
+}
+
+/// The key of a fresh slot.
+pub(crate) fn fresh(generation: u64) -> Key {
+    let mut key = Key::from_slice(&[0, 0, FRESH]);
+    key.extend_from_slice(&generation.to_be_bytes());
+    key
+}
+
+/// The slot generation of a key of table [`FRESH`].
+pub(crate) fn decode_fresh(key: &[u8]) -> Result<u64, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    match fields.u64_be() {
+        Some(generation) if fields.rest.is_empty() => Ok(generation),
+        _ => Err(corrupt("n")),
+    }
+}
+
+/// The key of a dirty region.
+pub(crate) fn dirty(region: Region) -> Key {
+    let mut key = Key::from_slice(&[0, 0, DIRTY, region.slab.class.log2()]);
+    key.extend_from_slice(&region.slab.number.to_be_bytes());
+    key.extend_from_slice(&region.number.to_be_bytes());
+    key
+}
+
+/// The region of a key of table [`DIRTY`].
+pub(crate) fn decode_dirty(key: &[u8]) -> Result<Region, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    match fields.slab_be().zip(fields.u32_be()) {
+        Some((slab, number)) if fields.rest.is_empty() && number < slab.class.regions_per_slab() => {
+            Ok(Region { slab, number })
+        }
+        _ => Err(corrupt("d")),
+    }
+}
+
+impl Placement {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(18);
+        put_slot(self.slot, &mut out);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.push(u8::from(self.is_full));
+        out.into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Placement, ChunkError> {
+        let mut fields = Fields { rest: value };
+        let decoded = fields.slot().zip(fields.u64()).zip(fields.u8());
+        match decoded {
+            Some(((slot, generation), full)) if fields.rest.is_empty() && full < 2 => {
+                Ok(Placement { slot, generation, is_full: full == 1 })
+            }
+            _ => Err(corrupt("c")),
+        }
+    }
+}
+
+impl FreshRecord {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(34);
+        put_slot(self.slot, &mut out);
+        out.extend_from_slice(&self.chunk.inode.0.to_le_bytes());
+        out.extend_from_slice(&self.chunk.generation.to_le_bytes());
+        out.extend_from_slice(&self.chunk.index.to_le_bytes());
+        out.push(u8::from(self.stale.is_some()));
+        out.extend_from_slice(&self.stale.unwrap_or(0).to_le_bytes());
+        out.into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<FreshRecord, ChunkError> {
+        let mut fields = Fields { rest: value };
+        let mut read = || {
+            let slot = fields.slot()?;
+            let chunk =
+                ChunkId { inode: InodeId(fields.u64()?), generation: fields.u32()?, index: fields.u64()? };
+            let (is_stale, digest) = (fields.u8()?, fields.u32()?);
+            let record = FreshRecord { slot, chunk, stale: (is_stale == 1).then_some(digest) };
+            (fields.rest.is_empty() && is_stale < 2).then_some(record)
+        };
+        read().ok_or_else(|| corrupt("n"))
+    }
+}
+
+fn put_slot(slot: Slot, out: &mut Vec<u8>) {
+    out.push(slot.slab.class.log2());
+    out.extend_from_slice(&slot.slab.number.to_le_bytes());
+    out.extend_from_slice(&slot.number.to_le_bytes());
+}
+
+/// Fields taken one by one from the front; `None` when the bytes end.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*field)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn u32_be(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64_be(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn slab_be(&mut self) -> Option<SlabId> {
+        Some(SlabId { class: Class::from_log2(self.u8()?)?, number: self.u32_be()? })
+    }
+
+    fn slot(&mut self) -> Option<Slot> {
+        let slab = SlabId { class: Class::from_log2(self.u8()?)?, number: self.u32()? };
+        let number = self.u32()?;
+        (number < slab.class.slots_per_slab()).then_some(Slot { slab, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_round_trip_and_short_ones_are_refused() {
+        let slab = SlabId { class: Class::of(1 << 20).unwrap(), number: 9 };
+        let slot = Slot { slab, number: 1023 };
+        let id = ChunkId { inode: InodeId(5), generation: 6, index: 7 };
+        let placement = Placement { slot, generation: 1 << 40, is_full: true };
+        assert_eq!(Placement::decode(&placement.encode()).unwrap(), placement);
+        let record = FreshRecord { slot, chunk: id, stale: Some(3) };
+        assert_eq!(FreshRecord::decode(&record.encode()).unwrap(), record);
+        for end in 0..record.encode().len() {
+            assert!(FreshRecord::decode(&record.encode()[..end]).is_err());
+            assert!(Placement::decode(&placement.encode()[..end.min(17)]).is_err());
+        }
+        assert_eq!(decode_chunk(&chunk(id)).unwrap(), id);
+        let region = Region { slab, number: 8 };
+        assert_eq!(decode_dirty(&dirty(region)).unwrap(), region);
+        assert_eq!(decode_group(&group(slab, 3)).unwrap(), (slab, 3));
+        assert!(decode_group(&group(slab, 4)).is_err());
+        assert_eq!(decode_fresh(&fresh(77)).unwrap(), 77);
+        assert!(chunk(id) < generation_end(id.inode, id.generation));
+    }
+}

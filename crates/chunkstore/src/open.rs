@@ -1,0 +1,188 @@
+//! Making, opening and closing a target.
+
+use crate::alloc::Allocator;
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::dirty::DirtyRegions;
+use crate::error::ChunkError;
+use crate::fresh::FreshSlots;
+use crate::geometry::{Class, SlabId};
+use crate::header::Owner;
+use crate::index::{Index, Verb};
+use crate::key;
+use crate::recover::RecoveryReport;
+use crate::slab::Slabs;
+use crate::space::Space;
+use crate::stop::StopSwitch;
+use crate::store::ChunkStore;
+use crate::sync::SyncRounds;
+use crate::target::{self, TargetIdentity};
+use ashlar_env::{Disk, DiskFile, Env};
+use ashlar_kv::{Engine, KvError, Lane, Urgency};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Directory of the index under the target; its engine belongs into [`ENGINE_DIR`].
+pub const INDEX_DIR: &str = "index";
+/// Directory for the engine of the index under the target.
+pub const ENGINE_DIR: &str = "index/engine";
+/// Bits of a slot generation that count inside one open.
+const GENERATION_BITS: u32 = 40;
+
+/// A target that is locked and whose index is open.
+pub(crate) struct Opening {
+    pub(crate) index: Index,
+    pub(crate) stop: Arc<StopSwitch>,
+    pub(crate) lock: Arc<dyn DiskFile>,
+}
+
+impl Opening {
+    /// Locks a target, checks that it is the expected one, and opens its index.
+    pub(crate) fn start(
+        disk: &Arc<dyn Disk>,
+        engine: impl FnOnce() -> Result<Box<dyn Engine>, KvError>,
+        env: &Env,
+        expected: &TargetIdentity,
+        config: &Config,
+    ) -> Result<Opening, ChunkError> {
+        target::require_identity(&**disk, expected)?;
+        let lock = target::lock(&**disk, &config.holder)?;
+        let stop = Arc::new(StopSwitch::default());
+        let engine = engine()?;
+        let lane =
+            Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())?;
+        Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock })
+    }
+}
+
+/// The number of opens so far, as the index has it.
+pub(crate) fn stored_opens(index: &Index) -> Result<u64, ChunkError> {
+    let Some(value) = index.get(&key::opens())? else { return Ok(0) };
+    let corrupt =
+        |_| ChunkError::Corrupt { file: "index".into(), what: "the number of opens is malformed".into() };
+    Ok(u64::from_le_bytes(<[u8; 8]>::try_from(&*value).map_err(corrupt)?))
+}
+
+/// The number of opens that slot generation `generation` was made in.
+pub(crate) fn opens_of(generation: u64) -> u64 {
+    generation >> GENERATION_BITS
+}
+
+impl ChunkStore {
+    /// Makes a target in an empty directory.
+    ///
+    /// # Errors
+    /// [`ChunkError::Foreign`] when a target is there already, [`ChunkError::Io`].
+    pub fn format(disk: &dyn Disk, identity: &TargetIdentity) -> Result<(), ChunkError> {
+        target::create(disk, identity)
+    }
+
+    /// What a target's header says, without opening it.
+    ///
+    /// # Errors
+    /// [`ChunkError::Io`], [`ChunkError::Corrupt`], [`ChunkError::Foreign`] or [`ChunkError::Newer`].
+    pub fn identity(disk: &dyn Disk) -> Result<TargetIdentity, ChunkError> {
+        target::read_identity(disk)
+    }
+
+    /// Opens a target and puts right what an unclean stop left. `engine` makes the engine of the index, in [`ENGINE_DIR`]; it is
+    /// called once the target is locked.
+    ///
+    /// # Errors
+    /// [`ChunkError::Foreign`] when it is another target than `expected`, [`ChunkError::Newer`], [`ChunkError::Locked`],
+    /// [`ChunkError::Corrupt`], [`ChunkError::Io`].
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        engine: impl FnOnce() -> Result<Box<dyn Engine>, KvError>,
+        env: &Env,
+        expected: &TargetIdentity,
+        config: Config,
+    ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
+        let Opening { index, stop, lock } = Opening::start(&disk, engine, env, expected, &config)?;
+        let opens = stored_opens(&index)? + 1;
+        let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
+            changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
+        })?;
+        // ORDER: durable before the first slot of this open, so that no generation is ever given twice.
+        index.flush(position)?;
+        let space = Space::new(Arc::clone(&disk), Arc::clone(&env.clock), |total| config.reserve(total))?;
+        let store = ChunkStore {
+            owner: Owner { cluster: expected.cluster, target: expected.target },
+            slabs: Slabs::new(Arc::clone(&disk), Arc::clone(&stop), config.open_slabs_max),
+            alloc: Allocator::new(),
+            cache: Cache::new(config.header_cache_bytes),
+            fresh: FreshSlots::new(),
+            dirty: DirtyRegions::new(),
+            rounds: SyncRounds::default(),
+            counters: Counters::default(),
+            next_generation: AtomicU64::new(opens << GENERATION_BITS),
+            synced_at: AtomicU64::new(u64::try_from(env.clock.monotonic().as_micros()).unwrap_or(0)),
+            mark_gate: RwLock::new(()),
+            growing: Mutex::new(()),
+            clock: Arc::clone(&env.clock),
+            _lock: lock,
+            config,
+            stop,
+            index,
+            space,
+        };
+        store.find_slabs()?;
+        let report = store.recover()?;
+        store.stock_clean_slots()?;
+        Ok((store, report))
+    }
+
+    /// Syncs, forgets all dirty regions and closes the index, so that the next open has nothing to put right. Later calls
+    /// answer [`ChunkError::Stopped`].
+    ///
+    /// # Errors
+    /// As [`ChunkStore::sync`]; the target is closed all the same.
+    pub fn close(&self) -> Result<(), ChunkError> {
+        let synced = self.sync();
+        let cleared = synced.and_then(|()| {
+            while self.clear(Some(self.clock.monotonic()))? > 0 {}
+            Ok(())
+        });
+        let closed = self.index.close();
+        let _ = self.stop.stop("close".into(), &"it was closed");
+        cleared.and(closed)
+    }
+
+    /// Learns which slabs there are and which of their slots are in use.
+    fn find_slabs(&self) -> Result<(), ChunkError> {
+        for class in Class::all() {
+            let numbers = self.slabs.list(class)?;
+            for number in &numbers {
+                self.alloc.add_found_slab(SlabId { class, number: *number });
+            }
+            if let Some(number) = numbers.last() {
+                // Only the newest one can be incomplete: a slab is finished before the next one is begun.
+                self.slabs.create(SlabId { class, number: *number })?;
+            }
+        }
+        let (from, to) = key::table_range(key::GROUPS);
+        self.index.for_each(&from, &to, |key, value| {
+            let (slab, group) = key::decode_group(key)?;
+            let bits = key::decode_bits(value)?;
+            if !self.alloc.load_group(slab, group, bits) {
+                tracing::error!(slab = self.slabs.describe(slab), "a slab with chunks is missing");
+                self.alloc.add_lost_slab(slab);
+                self.alloc.load_group(slab, group, bits);
+            }
+            Ok(())
+        })
+    }
+
+    /// Cleans a first batch of free slots per class, while nothing is in the way of the sync that takes.
+    fn stock_clean_slots(&self) -> Result<(), ChunkError> {
+        for class in Class::all() {
+            if self.alloc.free_slots(class).0 > 0 {
+                self.clean_slots(class)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! Recovery after an unclean stop: only fresh slots and dirty regions are looked at (`design.md` D5).
+//!
+//! | where | what is found | what becomes of it |
+//! |---|---|---|
+//! | fresh slot | no header of the chunk, or (stale slot) not the checksums it was given | the chunk was never synced: it is dropped |
+//! | fresh slot, stale | a block that does not match | bytes of an earlier chunk: the block becomes a hole |
+//! | fresh slot, else | a block that does not match | old or new bytes of a write in flight: accepted |
+//! | dirty region | a block that does not match | the same: accepted |
+//! | either | data behind the length | of a write whose length is lost: becomes zeros |
+//!
+//! A stale fresh slot is never changed in place before it is synced, so after the death of the process alone all its
+//! blocks match. Everything is made durable before the index forgets it, so recovery may be interrupted and begin anew.
+
+use crate::cache::Chunk;
+use crate::checksum::{BLOCK, SUM_HOLE, has_data, sum_of};
+use crate::error::ChunkError;
+use crate::geometry::{Region, Slot};
+use crate::header::{SlotContent, digest};
+use crate::index::Verb;
+use crate::key::{self, FreshRecord, Placement};
+use crate::store::ChunkStore;
+use ashlar_kv::{Key, Urgency};
+use ashlar_types::ChunkId;
+
+/// Records removed by one commit.
+const REMOVE_BATCH: usize = 4096;
+
+/// What an open had to put right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Slots looked at because they were not synced yet.
+    pub fresh_slots: u64,
+    /// Dirty regions looked at.
+    pub dirty_regions: u64,
+    /// Chunks dropped, of which nothing had been synced.
+    pub chunks_dropped: u64,
+    /// Blocks whose content was accepted with a new checksum.
+    pub blocks_accepted: u64,
+    /// Blocks that became holes, because they never reached the disk.
+    pub blocks_dropped: u64,
+    /// Slots in dirty regions whose header is damaged or does not agree with the index; they were left alone.
+    pub slots_damaged: u64,
+}
+
+impl RecoveryReport {
+    /// Whether the last stop was a clean one, as far as the chunks show.
+    pub fn is_clean(&self) -> bool {
+        *self == RecoveryReport::default()
+    }
+}
+
+impl ChunkStore {
+    /// Puts right what the last stop left.
+    pub(crate) fn recover(&self) -> Result<RecoveryReport, ChunkError> {
+        let mut report = RecoveryReport::default();
+        let mut done: Vec<Key> = Vec::new();
+        let (from, to) = key::table_range(key::FRESH);
+        self.index.for_each(&from, &to, |key, value| {
+            let (generation, record) = (key::decode_fresh(key)?, FreshRecord::decode(value)?);
+            report.fresh_slots += 1;
+            done.push(Key::from_slice(key));
+            self.recover_fresh(generation, &record, &mut report)
+        })?;
+        let (from, to) = key::table_range(key::DIRTY);
+        self.index.for_each(&from, &to, |key, _| {
+            report.dirty_regions += 1;
+            done.push(Key::from_slice(key));
+            self.recover_region(key::decode_dirty(key)?, &mut report)
+        })?;
+        // ORDER: what was put right is durable before the index forgets what was wrong.
+        self.slabs.sync_touched()?;
+        for keys in done.chunks(REMOVE_BATCH) {
+            self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
+                changes.extend(keys.iter().map(|key| (key.clone(), None)));
+            })?;
+        }
+        self.index.flush(self.index.appended())?;
+        if !report.is_clean() {
+            tracing::info!(?report, "recovered from an unclean stop");
+        }
+        Ok(report)
+    }
+
+    fn recover_fresh(
+        &self,
+        generation: u64,
+        record: &FreshRecord,
+        report: &mut RecoveryReport,
+    ) -> Result<(), ChunkError> {
+        let Some(placement) = self.placement_at(record.chunk, record.slot)? else { return Ok(()) };
+        if placement.generation != generation {
+            return Ok(());
+        }
+        let slab = self.slabs.slab(record.slot.slab);
+        let header = match self.read_header(&slab, record.slot) {
+            Ok(SlotContent::Used(header)) => Some(header),
+            Ok(_) => None,
+            Err(ChunkError::Corrupt { file, what }) => {
+                tracing::error!(file, what, "a slab is not whole");
+                report.slots_damaged += 1;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let is_ours = |header: &crate::header::SlotHeader| {
+            let is_same = header.identity.chunk == record.chunk && header.identity.generation == generation;
+            is_same && record.stale.is_none_or(|expected| expected == digest(&header.sums))
+        };
+        let Some(header) = header.filter(is_ours) else {
+            report.chunks_dropped += 1;
+            return self.drop_chunk(record.chunk, record.slot);
+        };
+        let mut chunk = Chunk::new(slab, record.slot, header, placement.is_full);
+        let blocks = chunk.slot.slab.class.blocks();
+        let mut changed = 0;
+        if record.stale.is_some() {
+            changed = self.drop_blocks(&mut chunk)?;
+            report.blocks_dropped += changed;
+        }
+        changed += self.recover_blocks(&mut chunk, 0, blocks, report)?;
+        self.finish_chunk(&mut chunk, changed, 0, blocks)
+    }
+
+    fn recover_region(&self, region: Region, report: &mut RecoveryReport) -> Result<(), ChunkError> {
+        for (slot, from, to) in region.slots() {
+            if !self.alloc.is_used(slot) {
+                continue;
+            }
+            let slab = self.slabs.slab(slot.slab);
+            let found = match self.read_header(&slab, slot) {
+                Ok(SlotContent::Used(header)) => {
+                    let placement = self.placement_at(header.identity.chunk, slot)?;
+                    placement.filter(|at| at.generation == header.identity.generation).map(|at| (header, at))
+                }
+                Ok(_) | Err(ChunkError::Corrupt { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            let Some((header, placement)) = found else {
+                tracing::error!(place = self.place(slot), "header and index do not agree");
+                report.slots_damaged += 1;
+                continue;
+            };
+            let mut chunk = Chunk::new(slab, slot, header, placement.is_full);
+            let (from, to) = (from / BLOCK, to / BLOCK);
+            let changed = self.recover_blocks(&mut chunk, from, to, report)?;
+            self.finish_chunk(&mut chunk, changed, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Where a chunk is, if that is in `slot`.
+    fn placement_at(&self, id: ChunkId, slot: Slot) -> Result<Option<Placement>, ChunkError> {
+        Ok(self.index.placement(id)?.filter(|placement| placement.slot == slot))
+    }
+
+    /// Accepts the blocks `[from, to)` as they are and makes those behind the length holes; returns how many changed.
+    fn recover_blocks(
+        &self,
+        chunk: &mut Chunk,
+        from: u32,
+        to: u32,
+        report: &mut RecoveryReport,
+    ) -> Result<u64, ChunkError> {
+        let mut dropped = 0;
+        for block in from.max(chunk.len.div_ceil(BLOCK))..to {
+            if has_data(chunk.sum(block)) {
+                chunk.set_sum(block, SUM_HOLE);
+                dropped += 1;
+            }
+        }
+        let accepted = self.accept_blocks(chunk, from, to)?;
+        report.blocks_accepted += accepted;
+        report.blocks_dropped += dropped;
+        Ok(accepted + dropped)
+    }
+
+    /// Makes holes of the blocks that do not match.
+    fn drop_blocks(&self, chunk: &mut Chunk) -> Result<u64, ChunkError> {
+        let mut dropped = 0;
+        let mut bytes = vec![0; BLOCK as usize];
+        for block in 0..chunk.slot.slab.class.blocks() {
+            if !has_data(chunk.sum(block)) {
+                continue;
+            }
+            self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), &mut bytes)?;
+            if sum_of(&bytes) != chunk.sum(block) {
+                chunk.set_sum(block, SUM_HOLE);
+                self.punch_blocks(chunk, block, block + 1)?;
+                dropped += 1;
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// Writes changed checksums, and corrects what the index says about fullness.
+    fn finish_chunk(&self, chunk: &mut Chunk, changed: u64, from: u32, to: u32) -> Result<(), ChunkError> {
+        if changed > 0 {
+            self.write_sums(chunk, from, to, false)?;
+        }
+        let is_full = chunk.is_full();
+        self.note_full(chunk, is_full, Urgency::FreesSpace)
+    }
+
+    fn drop_chunk(&self, id: ChunkId, slot: Slot) -> Result<(), ChunkError> {
+        self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
+            changes.insert(key::chunk(id), None);
+            self.alloc.mark_used(&[slot], false, changes);
+        })?;
+        self.alloc.put_back(slot, false);
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! The file `target` names the target, the file `lock` says who has it open (`docs/formats/target.md`).
+
+use crate::error::ChunkError;
+use ashlar_env::{Disk, DiskFile, OpenMode};
+use ashlar_types::codec::crc32c;
+use ashlar_types::{ClusterId, TargetId};
+use std::fmt;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+const PATH: &str = "target";
+const PATH_NEW: &str = "target.new";
+const LOCK_PATH: &str = "lock";
+const MAGIC: [u8; 8] = *b"ASHLTRGT";
+/// The newest format of a target this software knows, and the one it makes.
+pub const FORMAT: u16 = 1;
+/// Bytes of the file.
+const HEADER_BYTES: usize = 52;
+/// Bytes of a holder's name that are shown.
+const HOLDER_BYTES_MAX: usize = 256;
+
+/// Drawn at random when a target is made, so that two targets that were given one id are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TargetUuid(pub [u8; 16]);
+
+impl fmt::Display for TargetUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ClusterId(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for TargetUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TargetUuid({self})")
+    }
+}
+
+/// What a target is called, in its own header and by those who ask for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetIdentity {
+    /// The file system.
+    pub cluster: ClusterId,
+    /// The target's number in the cluster map.
+    pub target: TargetId,
+    /// The target's own random name.
+    pub uuid: TargetUuid,
+}
+
+impl TargetIdentity {
+    /// The bytes of the file `target`.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&self.target.0.to_le_bytes());
+        out.extend_from_slice(&self.cluster.0);
+        out.extend_from_slice(&self.uuid.0);
+        let crc = crc32c(0, &out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes the bytes of the file `target`; `file` is its name for messages.
+    ///
+    /// # Errors
+    /// [`ChunkError::Corrupt`], [`ChunkError::Foreign`] (not a target at all) or [`ChunkError::Newer`].
+    pub fn decode(bytes: &[u8], file: &str) -> Result<TargetIdentity, ChunkError> {
+        let corrupt = |what: &str| ChunkError::Corrupt { file: file.into(), what: what.into() };
+        if !bytes.starts_with(&MAGIC) {
+            return Err(ChunkError::Foreign {
+                file: file.into(),
+                what: "it is not a target's header".into(),
+            });
+        }
+        let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| corrupt("its length is wrong"))?;
+        let (body, crc) = bytes.split_at(HEADER_BYTES - 4);
+        if crc32c(0, body).to_le_bytes() != crc {
+            return Err(corrupt("its checksum is wrong"));
+        }
+        let found = u16::from_le_bytes([body[8], body[9]]);
+        if found > FORMAT {
+            return Err(ChunkError::Newer { file: file.into(), found, known: FORMAT });
+        }
+        let field = |at: usize| <[u8; 16]>::try_from(&body[at..at + 16]).map_err(|_| corrupt("it is short"));
+        let target = TargetId(u32::from_le_bytes([body[12], body[13], body[14], body[15]]));
+        Ok(TargetIdentity { cluster: ClusterId(field(16)?), target, uuid: TargetUuid(field(32)?) })
+    }
+}
+
+/// Writes the header of a new target into an empty directory.
+pub(crate) fn create(disk: &dyn Disk, identity: &TargetIdentity) -> Result<(), ChunkError> {
+    let file = disk.describe(PATH);
+    let io = |what: &str, error| ChunkError::io(format!("{what} {file}"), error);
+    match disk.open(PATH, OpenMode::Read) {
+        Ok(_) => return Err(ChunkError::Foreign { file, what: "there is a target here already".into() }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(io("look for", error)),
+    }
+    disk.create_dir("slabs").map_err(|error| io("make slabs beside", error))?;
+    disk.create_dir("index").map_err(|error| io("make index beside", error))?;
+    // ORDER: the header gets its name last, once it is whole and durable; a directory without it is not a target.
+    let header = disk.open(PATH_NEW, OpenMode::CreateOrOpen).map_err(|error| io("make", error))?;
+    header.set_len(0).map_err(|error| io("make", error))?;
+    header.write_at(0, &identity.encode()).map_err(|error| io("write", error))?;
+    header.sync_data().map_err(|error| io("sync", error))?;
+    disk.sync_dir("").map_err(|error| io("sync the directory of", error))?;
+    disk.rename(PATH_NEW, PATH).map_err(|error| io("name", error))?;
+    disk.sync_dir("").map_err(|error| io("sync the directory of", error))
+}
+
+/// Reads a target's header.
+pub(crate) fn read_identity(disk: &dyn Disk) -> Result<TargetIdentity, ChunkError> {
+    let name = disk.describe(PATH);
+    let file =
+        disk.open(PATH, OpenMode::Read).map_err(|error| ChunkError::io(format!("open {name}"), error))?;
+    let mut bytes = [0; HEADER_BYTES + 1];
+    let got = file.read_at(0, &mut bytes).map_err(|error| ChunkError::io(format!("read {name}"), error))?;
+    TargetIdentity::decode(&bytes[..got], &name)
+}
+
+/// Reads a target's header and compares it with the one that is asked for.
+pub(crate) fn require_identity(disk: &dyn Disk, expected: &TargetIdentity) -> Result<(), ChunkError> {
+    let found = read_identity(disk)?;
+    if found == *expected {
+        return Ok(());
+    }
+    let show = |id: &TargetIdentity| format!("{} {} of file system {}", id.target, id.uuid, id.cluster);
+    let what = format!("it is {}, not {}", show(&found), show(expected));
+    Err(ChunkError::Foreign { file: disk.describe(PATH), what })
+}
+
+/// Locks the target for the life of the returned handle and writes `holder` into the lock file.
+pub(crate) fn lock(disk: &dyn Disk, holder: &str) -> Result<Arc<dyn DiskFile>, ChunkError> {
+    let name = disk.describe(LOCK_PATH);
+    let io = |what: &str, error| ChunkError::io(format!("{what} {name}"), error);
+    let file = disk.open(LOCK_PATH, OpenMode::CreateOrOpen).map_err(|error| io("open", error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            let mut text = [0; HOLDER_BYTES_MAX];
+            let got = file.read_at(0, &mut text).unwrap_or(0);
+            let holder = String::from_utf8_lossy(&text[..got]).trim().to_string();
+            return Err(ChunkError::Locked { file: name, holder });
+        }
+        Err(error) => return Err(io("lock", error)),
+    }
+    // A full disk must not keep the target closed: the text is for people only.
+    let told = file.set_len(0).and_then(|()| file.write_at(0, holder.as_bytes()));
+    if let Err(error) = told {
+        tracing::warn!(file = name, %error, "cannot write the holder into the lock file");
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_round_trip_and_names_its_damage() {
+        let identity = TargetIdentity {
+            cluster: ClusterId([1; 16]),
+            target: TargetId(7),
+            uuid: TargetUuid(*b"0123456789abcdef"),
+        };
+        let bytes = identity.encode();
+        assert_eq!(TargetIdentity::decode(&bytes, "t").unwrap(), identity);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            assert!(TargetIdentity::decode(&damaged, "t").is_err(), "byte {at}");
+            assert!(TargetIdentity::decode(&bytes[..at], "t").is_err(), "length {at}");
+        }
+        let mut newer = bytes[..48].to_vec();
+        newer[8] = 2;
+        newer.extend_from_slice(&crc32c(0, &newer).to_le_bytes());
+        assert!(matches!(TargetIdentity::decode(&newer, "t"), Err(ChunkError::Newer { found: 2, .. })));
+    }
+}

@@ -1,0 +1,150 @@
+//! Background work, in portions the caller asks for: freed slots, clean slots, idle regions, the regular sync.
+
+use crate::error::ChunkError;
+use crate::geometry::{Class, Slot};
+use crate::header::MAGIC_FREED;
+use crate::store::ChunkStore;
+use ashlar_kv::Background;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a call of [`ChunkStore::background_tick`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TickReport {
+    /// Freed slots kept for quick reuse.
+    pub slots_kept: u64,
+    /// Free slots whose space was given back.
+    pub slots_punched: u64,
+    /// Dirty regions cleared.
+    pub regions_cleared: u64,
+    /// Whether the target was synced.
+    pub is_synced: bool,
+}
+
+/// Space of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetSpace {
+    /// Total, bytes.
+    pub bytes_total: u64,
+    /// What writes can still use, bytes: free on the local file system or held by free slots, without the reserve.
+    pub bytes_free: u64,
+    /// Kept back for deletes, truncates and syncs, bytes.
+    pub bytes_reserved: u64,
+}
+
+impl ChunkStore {
+    /// Does up to `slots_max` slots' worth of background work, and syncs when [`crate::Config::sync_interval`] has passed. To be
+    /// called every second or so, by one thread.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::sync`].
+    pub fn background_tick(&self, slots_max: usize) -> Result<TickReport, ChunkError> {
+        self.check()?;
+        let mut report = TickReport::default();
+        if self.config.index.background == Background::Manual {
+            self.index.tick()?;
+        }
+        let mut budget = slots_max;
+        for class in Class::all() {
+            self.alloc.settle_punched(class, self.rounds.completed());
+            self.tick_freed(class, &mut budget, &mut report)?;
+            self.tick_stale(class, &mut budget, &mut report)?;
+        }
+        if self.is_sync_due() {
+            self.sync()?;
+            report.is_synced = true;
+        }
+        if let Some(idle_since) = self.clock.monotonic().checked_sub(self.config.dirty_idle) {
+            report.regions_cleared = self.clear(Some(idle_since))? as u64;
+        }
+        Ok(report)
+    }
+
+    /// Space of the target.
+    ///
+    /// # Errors
+    /// [`ChunkError::Io`].
+    pub fn space(&self) -> Result<TargetSpace, ChunkError> {
+        let disk = self.space.ask()?;
+        let reserve = self.space.reserve_bytes();
+        let bytes_free = (disk.bytes_free + self.alloc.free_bytes().held).saturating_sub(reserve);
+        let bytes_free = bytes_free.min(disk.bytes_total);
+        Ok(TargetSpace { bytes_total: disk.bytes_total, bytes_free, bytes_reserved: reserve })
+    }
+
+    fn is_above_bound(&self) -> bool {
+        self.alloc.free_bytes().held > self.config.freed_bytes_max
+    }
+
+    /// Slots whose deletion has become durable: kept with a mark in their header, or punched beyond the bound.
+    fn tick_freed(
+        &self,
+        class: Class,
+        budget: &mut usize,
+        report: &mut TickReport,
+    ) -> Result<(), ChunkError> {
+        let durable = self.index.durable();
+        while *budget > 0 {
+            let is_above_bound = self.is_above_bound();
+            let Some(slot) = self.alloc.pop_freed(class, durable) else { break };
+            *budget -= 1;
+            if is_above_bound {
+                self.punch_later_clean(&[slot])?;
+                report.slots_punched += 1;
+                continue;
+            }
+            // For a rebuild of the index, which must not take the chunk for a living one.
+            let slab = self.slabs.slab(slot.slab);
+            let marked = self.slabs.change(&slab, |file| file.write_at(slot.offset(), &MAGIC_FREED));
+            self.alloc.put_back(slot, false);
+            marked?;
+            report.slots_kept += 1;
+        }
+        Ok(())
+    }
+
+    /// Punches stale slots while they hold too much, or while there are too few clean ones for writes of parts.
+    fn tick_stale(
+        &self,
+        class: Class,
+        budget: &mut usize,
+        report: &mut TickReport,
+    ) -> Result<(), ChunkError> {
+        while *budget > 0 {
+            let (stale, clean) = self.alloc.free_slots(class);
+            let clean = clean + self.alloc.punched_slots(class) as u64;
+            let missing = self.config.clean_slots_min.saturating_sub(clean).min(stale);
+            let wanted = if self.is_above_bound() { missing.max(16).min(stale) } else { missing };
+            let slots = self.alloc.take_stale(class, (wanted as usize).min(*budget));
+            if slots.is_empty() {
+                break;
+            }
+            *budget -= slots.len();
+            report.slots_punched += slots.len() as u64;
+            self.punch_later_clean(&slots)?;
+        }
+        Ok(())
+    }
+
+    /// Punches taken slots; the next sync round makes them clean.
+    fn punch_later_clean(&self, slots: &[Slot]) -> Result<(), ChunkError> {
+        let punched = self.punch_slots(slots);
+        let round = self.rounds.started() + 1;
+        for slot in slots {
+            match punched {
+                Ok(()) => self.alloc.punched(*slot, round),
+                Err(_) => self.alloc.put_back(*slot, false),
+            }
+        }
+        punched
+    }
+
+    fn is_sync_due(&self) -> bool {
+        let now = u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        let age = Duration::from_micros(now.saturating_sub(self.synced_at.load(Ordering::Relaxed)));
+        let is_owed = self.slabs.has_touched()
+            || self.fresh.count() > 0
+            || self.index.appended() > self.index.durable();
+        is_owed && age >= self.config.sync_interval
+    }
+}

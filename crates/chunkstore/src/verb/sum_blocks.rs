@@ -1,0 +1,134 @@
+//! What several verbs do with single blocks and with the header of a chunk in memory.
+
+use crate::cache::Chunk;
+use crate::checksum::{BLOCK, BLOCK_BYTES, has_data, sum_of};
+use crate::error::ChunkError;
+use crate::header::{LENGTH_AT, encode_length_and_sums, encode_sums, sum_at};
+use crate::index::Verb;
+use crate::key;
+use crate::store::ChunkStore;
+use ashlar_kv::Urgency;
+use std::sync::atomic::Ordering;
+
+impl ChunkStore {
+    /// Reads one block with data and checks it.
+    pub(crate) fn read_block(&self, chunk: &Chunk, block: u32) -> Result<Box<[u8; BLOCK_BYTES]>, ChunkError> {
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), bytes.as_mut_slice())?;
+        self.verify(chunk, block, sum_of(bytes.as_slice()))?;
+        Ok(bytes)
+    }
+
+    /// Compares the sum of what was read with what was written.
+    pub(crate) fn verify(&self, chunk: &Chunk, block: u32, got: u32) -> Result<(), ChunkError> {
+        let expected = chunk.sum(block);
+        if got == expected {
+            return Ok(());
+        }
+        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(chunk = %chunk.identity.chunk, block, expected, got, place = self.place(chunk.slot), "bad checksum");
+        Err(ChunkError::Checksum { chunk: chunk.identity.chunk, block, expected, got })
+    }
+
+    /// Writes the checksums of the blocks `[from, to)` as they are in memory, with the length if it changed. A header has
+    /// its space, so a failure here, whatever it is, stops the target.
+    pub(crate) fn write_sums(
+        &self,
+        chunk: &Chunk,
+        from: u32,
+        to: u32,
+        with_length: bool,
+    ) -> Result<(), ChunkError> {
+        let (at, bytes) = if with_length {
+            let end = to as usize;
+            (LENGTH_AT, encode_length_and_sums(chunk.len, chunk.identity.generation, &chunk.sums, end))
+        } else {
+            let mut bytes = Vec::with_capacity(4 * (to - from) as usize);
+            encode_sums(&chunk.sums[from as usize..to as usize], &mut bytes);
+            (sum_at(from), bytes)
+        };
+        let offset = chunk.slot.offset() + u64::from(at);
+        self.slabs.change(&chunk.slab, |file| file.write_at(offset, &bytes)).map_err(|error| match error {
+            ChunkError::NoSpace { what } => self.stop.stop("update a slot header".into(), &what),
+            other => other,
+        })
+    }
+
+    /// Overwrites bytes inside the blocks `[from, to)`, which have data. Where the local file system needs space for that and
+    /// has none, the blocks are taken as they are then, so that they stay readable.
+    pub(crate) fn write_in_place(
+        &self,
+        chunk: &mut Chunk,
+        (from, to): (u32, u32),
+        offset: u64,
+        parts: &[&[u8]],
+    ) -> Result<(), ChunkError> {
+        let result = self.slabs.change(&chunk.slab, |file| file.write_vectored_at(offset, parts));
+        if let Err(ChunkError::NoSpace { .. }) = &result {
+            let stop = |error: ChunkError| self.stop.stop("put a half written chunk right".into(), &error);
+            self.accept_blocks(chunk, from, to).map_err(stop)?;
+            self.write_sums(chunk, from, to, false)?;
+        }
+        result
+    }
+
+    /// Frees the space of the blocks `[from, to)`; their checksums say already that they have no data. Where the local file
+    /// system has no space for even that, the space comes back with the slot.
+    pub(crate) fn punch_blocks(&self, chunk: &Chunk, from: u32, to: u32) -> Result<(), ChunkError> {
+        if from >= to {
+            return Ok(());
+        }
+        let (offset, bytes) = (chunk.slot.data_offset(from * BLOCK), u64::from(to - from) * u64::from(BLOCK));
+        match self.slabs.change(&chunk.slab, |file| file.punch_hole(offset, bytes)) {
+            Err(ChunkError::NoSpace { what }) => {
+                tracing::warn!(what, place = self.place(chunk.slot), "cannot punch");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Takes the blocks `[from, to)` as they are on disk: after a write that may have stopped half way, each of them is old
+    /// or new. What lies behind the length becomes zeros again.
+    pub(crate) fn accept_blocks(&self, chunk: &mut Chunk, from: u32, to: u32) -> Result<u64, ChunkError> {
+        let mut accepted = 0;
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        for block in from..to {
+            if !has_data(chunk.sum(block)) {
+                continue;
+            }
+            let offset = chunk.slot.data_offset(block * BLOCK);
+            self.slabs.read(&chunk.slab, offset, bytes.as_mut_slice())?;
+            let kept = chunk.len.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+            if bytes[kept..].iter().any(|byte| *byte != 0) {
+                bytes[kept..].fill(0);
+                let padding = offset + kept as u64;
+                self.slabs.change(&chunk.slab, |file| file.write_at(padding, &bytes[kept..]))?;
+            }
+            let sum = sum_of(bytes.as_slice());
+            if sum != chunk.sum(block) {
+                chunk.set_sum(block, sum);
+                accepted += 1;
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Tells the index whether every block of a chunk has data, if that changed.
+    pub(crate) fn note_full(
+        &self,
+        chunk: &mut Chunk,
+        is_full: bool,
+        urgency: Urgency,
+    ) -> Result<(), ChunkError> {
+        if chunk.is_full_in_index == is_full {
+            return Ok(());
+        }
+        let placement = chunk.placement(is_full);
+        self.index.commit(Verb::Fill, urgency, |changes| {
+            changes.insert(key::chunk(chunk.identity.chunk), Some(placement.encode()));
+        })?;
+        chunk.is_full_in_index = is_full;
+        Ok(())
+    }
+}
