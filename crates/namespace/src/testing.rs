@@ -117,6 +117,9 @@ pub struct World {
 /// The hash key of the worlds.
 pub const HASH_KEY: [u8; 16] = *b"a key for tests.";
 
+/// Two names with the same hash under [`HASH_KEY`]: they share a bucket. (Found by a cycle search over 2^28 hashes.)
+pub const COLLIDING_NAMES: [&str; 2] = ["0ed78471f3d28a", "e2ff7ce3fbd0f5"];
+
 /// Checks a name that a test gives.
 ///
 /// # Panics

@@ -6,7 +6,7 @@ mod audit;
 #[path = "random_tree/model.rs"]
 mod model;
 
-use ashlar_namespace::testing::{World, name};
+use ashlar_namespace::testing::{COLLIDING_NAMES, World, name};
 use ashlar_namespace::verb::{self, CreateArgs, MknodArgs};
 use ashlar_types::message::RenameFlags;
 use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
@@ -15,7 +15,16 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const CALLS: u32 = 20_000;
-const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "a longer name that does not fit inline"];
+const NAMES: [&str; 8] = [
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "a longer name that does not fit inline",
+    COLLIDING_NAMES[0],
+    COLLIDING_NAMES[1],
+];
 
 /// SplitMix64.
 struct Random(u64);
@@ -78,7 +87,7 @@ impl Race {
         let mode = self.random.next() as u32 & 0o7777 | 0o500;
         let umask = self.random.pick(&[0, 0o022, 0o077]);
         let making = |file_type| Making { file_type, mode, umask, rdev: 0, target_bytes: 0 };
-        match self.random.below(26) {
+        match self.random.below(28) {
             0..4 => Call::Make(making(FileType::Regular), mode & 1 == 0),
             4..8 => Call::Make(making(FileType::Directory), true),
             8 => {
@@ -97,9 +106,9 @@ impl Race {
             16..20 => Call::Rename(RenameFlags::Replace),
             20 => Call::Rename(RenameFlags::NoReplace),
             21 => Call::Rename(RenameFlags::Exchange),
-            22 => Call::OpenOrClose,
-            23 => Call::Chmod,
-            24 => Call::List(mode & 1 == 0),
+            22..25 => Call::OpenOrClose,
+            25 => Call::Chmod,
+            26 => Call::List(mode & 1 == 0),
             _ => Call::Access(mode & 7),
         }
     }
@@ -249,7 +258,7 @@ impl Race {
     }
 
     fn open_or_close(&mut self) {
-        let (node, session) = (self.draw_node(), 1 + self.random.below(3) as u64);
+        let (node, session) = (self.draw_parent(), 1 + self.random.below(3) as u64);
         let id = self.model.nodes[node].id;
         if !self.model.nodes[node].open.contains(&session) {
             if self.model.nodes[node].nlink > 0 {
@@ -279,9 +288,11 @@ impl Race {
 
     fn list(&mut self, creds: &Credentials, directory: NodeIndex, with_attributes: bool) {
         let id = self.model.nodes[directory].id;
-        let mut listed = Vec::new();
+        let (mut listed, mut last) = (Vec::new(), Default::default());
         let real = self.world.run(creds, |txn, context| {
             verb::readdir(txn, context, id, Default::default(), with_attributes, &mut |entry| {
+                assert!(entry.cookie > last, "cookies ascend");
+                last = entry.cookie;
                 listed.push(String::from_utf8(entry.name.to_vec()).expect("names are text here"));
                 ControlFlow::Continue(())
             })
