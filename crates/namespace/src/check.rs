@@ -87,6 +87,9 @@ impl From<ashlar_kv::KvError> for Stop {
     }
 }
 
+/// Looks at one pair of a scan.
+type Visit<'v, C> = dyn FnMut(&mut C, &[u8], &Bytes) -> Result<ControlFlow<()>, Stop> + 'v;
+
 /// What the stages share.
 struct Checker<'c> {
     snapshot: &'c dyn Snapshot,
@@ -135,7 +138,7 @@ impl Checker<'_> {
         &mut self,
         from: &[u8],
         to: &[u8],
-        visit: &mut dyn FnMut(&mut Self, &[u8], &Bytes) -> Result<ControlFlow<()>, Stop>,
+        visit: &mut Visit<'_, Self>,
     ) -> Result<(), Stop> {
         let mut stop = None;
         let snapshot = self.snapshot;

@@ -230,10 +230,8 @@ fn check_counter(checker: &mut Checker<'_>, shard: ShardId, needed: u64) -> Resu
     // A shard without a record has given out nothing; counter 1 is the root's.
     let stored = match checker.snapshot.get(&counter_key)? {
         None => 1,
-        Some(bytes) => match codec::decode(&bytes, "inode counter") {
-            Ok(counter) => counter,
-            Err(_) => 0,
-        },
+        // One that does not decode counts as 0: any id in use is beyond it.
+        Some(bytes) => codec::decode(&bytes, "inode counter").unwrap_or_default(),
     };
     if stored < needed { checker.found(Finding::CounterLow { shard, stored, needed }) } else { Ok(()) }
 }

@@ -51,6 +51,9 @@ pub fn reap_session(
         if let Some(start) = &args.from {
             from = from.max(start.clone());
         }
+        if from >= to {
+            continue;
+        }
         let (found, next) = of_session(txn, &from, &to, args.session, &mut budget)?;
         for id in found {
             if table == b'O' {
