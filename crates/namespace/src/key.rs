@@ -10,7 +10,7 @@
 //! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
 //! | `I` inode | inode u64 | [`crate::Inode`] |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
-//! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session |
+//! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |
 //! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
 

@@ -188,15 +188,14 @@ fn truncation_asks_for_write_permission_unless_the_file_is_open() {
 }
 
 #[test]
-fn truncation_to_the_same_length_stamps_only_through_a_handle() {
+fn truncation_to_the_same_length_stamps_too() {
     let mut world = World::new();
     let id = file(&mut world, "f", 0o666);
-    set(&mut world, &Credentials::root(), id, size(9)).unwrap();
-    let before = world.inode(id);
-    set(&mut world, &Credentials::root(), id, size(9)).unwrap();
-    assert_eq!(world.inode(id), before);
-    let attr = set(&mut world, &Credentials::root(), id, SetAttr { has_handle: true, ..size(9) }).unwrap();
-    assert_eq!((attr.mtime, attr.ctime), (world.now, world.now));
+    for has_handle in [false, false, true] {
+        let changes = SetAttr { has_handle, ..size(9) };
+        let attr = set(&mut world, &Credentials::root(), id, changes).unwrap();
+        assert_eq!((attr.size, attr.mtime, attr.ctime), (9, world.now, world.now));
+    }
 }
 
 #[test]
@@ -207,7 +206,11 @@ fn truncation_by_the_unprivileged_takes_set_id_bits_off() {
     assert_eq!(permissions(&attr), 0o6777);
     let attr = set(&mut world, &user(2, 2), id, size(4)).unwrap();
     assert_eq!(permissions(&attr), 0o777);
-    world.edit(id, |inode| inode.mode |= 0o6000);
+    world.edit(id, |inode| inode.mode = inode.mode & !0o777 | 0o2666);
+    let attr = set(&mut world, &user(2, GROUP), id, size(4)).unwrap();
+    assert_eq!(permissions(&attr), 0o2666, "a member may keep the bit that means no group to run as");
+    assert_eq!(permissions(&set(&mut world, &user(2, 2), id, size(4)).unwrap()), 0o666);
+    world.edit(id, |inode| inode.mode |= 0o6777);
     let told = SetAttr { kill_set_id: true, ..size(5) };
     assert_eq!(permissions(&set(&mut world, &Credentials::root(), id, told).unwrap()), 0o777);
 }

@@ -89,6 +89,9 @@ fn attributes_come_and_go() {
     assert_eq!(get(&mut world, &root, id, "user.b"), Ok(b"two".to_vec()));
     assert_eq!(list(&mut world, &root, id), "user.a|user.b|");
     assert_eq!(findings(&world), []);
+    let before = world.inode(id);
+    set(&mut world, &root, id, "user.b", b"two").unwrap();
+    assert_eq!(world.inode(id), before, "the same value again changes nothing");
     remove(&mut world, &root, id, "user.a").unwrap();
     assert_eq!(world.inode(id).ctime, world.now);
     assert_eq!(list(&mut world, &root, id), "user.b|");

@@ -63,7 +63,7 @@ pub fn open(
     hold_orphan(txn, context, id)?;
     if args.truncate && matches!(txn.inode(id)?.kind, Kind::Regular(_)) {
         let kill_set_id = args.kill_set_id || !context.creds.caps.has(Capabilities::FSETID);
-        resize(txn, context, id, &Resize { size: 0, always_stamps: true, kill_set_id })?;
+        resize(txn, context, id, &Resize { size: 0, kill_set_id })?;
     }
     txn.reveal(id);
     let attr = txn.inode(id)?.attr(id);

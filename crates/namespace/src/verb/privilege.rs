@@ -40,8 +40,8 @@ pub(super) fn drop_for_write(
     if !kill_set_id || inode.mode & (MODE_SETUID | MODE_SETGID) == 0 {
         return Ok(());
     }
-    // Unlike a change of owner, a write does not fail for groups not yet told: the bit that means no group to run as then stays.
-    let is_outsider = context.creds.complete && !may_keep_setgid(context, inode.gid)?;
+    // Unlike a change of owner, a write does not fail for groups not yet told: who is not known to be a member is an outsider.
+    let is_outsider = !permission::may_set_gid(context, inode.gid);
     let mut mode = inode.mode & !MODE_SETUID;
     if inode.mode & MODE_GROUP_EXECUTE != 0 || is_outsider {
         mode &= !MODE_SETGID;

@@ -17,13 +17,12 @@ pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 pub(super) struct Resize {
     /// The new length, bytes.
     pub size: u64,
-    /// Whether times change even if the length does not (`ftruncate(2)`, `O_TRUNC`; not `truncate(2)`).
-    pub always_stamps: bool,
     /// Whether set-id bits go.
     pub kill_set_id: bool,
 }
 
-/// Gives the regular file `id` another length. Returns whether chunks must be cut before the call is answered.
+/// Gives the regular file `id` another length. Times change even if the length does not, as on ext4. Returns whether chunks must be
+/// cut before the call is answered.
 pub(super) fn resize(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -49,11 +48,9 @@ pub(super) fn resize(
     if wanted.size < old_size {
         txn.mark_frees_space();
     }
-    if wanted.size != old_size || wanted.always_stamps {
-        let inode = txn.inode_mut(id)?;
-        inode.size = wanted.size;
-        (inode.mtime, inode.ctime) = (context.now, context.now);
-    }
+    let inode = txn.inode_mut(id)?;
+    inode.size = wanted.size;
+    (inode.mtime, inode.ctime) = (context.now, context.now);
     Ok(must_cut)
 }
 

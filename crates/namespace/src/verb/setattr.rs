@@ -132,8 +132,7 @@ fn apply(
     let mut must_cut = false;
     if let Some(size) = changes.size {
         let kill_set_id = changes.kill_set_id || !context.creds.caps.has(Capabilities::FSETID);
-        must_cut =
-            resize(txn, context, id, &Resize { size, always_stamps: changes.has_handle, kill_set_id })?;
+        must_cut = resize(txn, context, id, &Resize { size, kill_set_id })?;
     }
     let changes_owner = changes.uid.is_some() || changes.gid.is_some();
     let changes_mode =

@@ -73,12 +73,12 @@ fn set_stored(
     id: InodeId,
     args: &SetxattrArgs<'_>,
 ) -> Result<(), NsError> {
-    let mut is_there = false;
+    let (mut is_there, mut is_same) = (false, false);
     let (mut names_bytes, mut total_bytes) = (args.name.len() + 1, args.name.len() + 1 + args.value.len());
     if txn.inode(id)?.has_xattrs {
         for_each(txn, id, &mut |name, value| {
             if name == args.name {
-                is_there = true;
+                (is_there, is_same) = (true, *value == args.value);
             } else {
                 names_bytes += name.len() + 1;
                 total_bytes += name.len() + 1 + value.len();
@@ -89,6 +89,8 @@ fn set_stored(
     match args.mode {
         SetxattrMode::Create if is_there => return Err(Errno::EEXIST.into()),
         SetxattrMode::Replace if !is_there => return Err(Errno::ENODATA.into()),
+        // As on ext4, setting what is there already changes nothing, not even ctime.
+        _ if is_same => return Ok(()),
         _ => {}
     }
     if names_bytes > XATTR_NAMES_BYTES_MAX || total_bytes > XATTR_TOTAL_BYTES_MAX {
