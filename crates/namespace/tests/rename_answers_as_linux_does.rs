@@ -61,6 +61,7 @@ fn a_name_changes_within_a_directory() {
     let (file, below) = (world.make_file(ROOT, "f"), directory(&mut world, ROOT, "d"));
     rename(&mut world, (ROOT, "f"), (ROOT, "g"), Replace).unwrap();
     rename(&mut world, (ROOT, "d"), (ROOT, "e"), Replace).unwrap();
+    assert!(!world.outcome.frees_space);
     assert_eq!((world.find(ROOT, "g"), world.find(ROOT, "e")), (Some(file), Some(below)));
     let root = world.inode(ROOT);
     assert_eq!((root.size, root.nlink), (2, 3));
@@ -72,6 +73,7 @@ fn a_replaced_file_goes_or_becomes_an_orphan() {
     let (a, b) = (world.make_file(ROOT, "a"), world.make_file(ROOT, "b"));
     let reply = rename(&mut world, (ROOT, "a"), (ROOT, "b"), Replace).unwrap();
     assert_eq!(reply, RenameReply { moved: a, replaced: Some(b) });
+    assert!(world.outcome.frees_space);
     assert_eq!((world.find_inode(b), world.inode(ROOT).size), (None, 1));
     let c = world.make_file(ROOT, "c");
     world.hold_open(a, SessionId(3));
@@ -239,6 +241,26 @@ fn exchange_swaps_whatever_the_types() {
     assert_eq!((world.inode(moved).ctime, world.inode(file).ctime), (now, now));
     rename(&mut world, (ROOT, "a"), (ROOT, "b"), Exchange).unwrap();
     assert_eq!((world.find(ROOT, "a"), world.inode(ROOT).nlink), (Some(b), 4));
+}
+
+#[test]
+fn the_way_to_the_root_is_walked_only_so_far() {
+    let mut world = World::new();
+    let top = directory(&mut world, ROOT, "top");
+    let (mut levels, mut bottom) = (vec![top], top);
+    for _ in 0..16_384 {
+        bottom = directory(&mut world, bottom, "d");
+        levels.push(bottom);
+    }
+    let (moved, file) = (directory(&mut world, ROOT, "m"), world.make_file(ROOT, "f"));
+    let reachable = levels[16_382];
+    rename(&mut world, (ROOT, "m"), (reachable, "m"), Replace).unwrap();
+    rename(&mut world, (reachable, "m"), (ROOT, "m"), Replace).unwrap();
+    assert_eq!(rename(&mut world, (ROOT, "top"), (reachable, "t"), Replace), Err(Errno::EINVAL));
+    assert_eq!(rename(&mut world, (ROOT, "m"), (bottom, "m"), Replace), Err(Errno::ELOOP));
+    assert_eq!(world.find(ROOT, "m"), Some(moved));
+    rename(&mut world, (ROOT, "f"), (bottom, "f"), Replace).unwrap();
+    assert_eq!(world.find(bottom, "f"), Some(file), "only directories need the walk");
 }
 
 #[test]

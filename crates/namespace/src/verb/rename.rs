@@ -196,8 +196,8 @@ fn replace(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_
     settle(txn, context, moved_id, to_parent)?;
     if let Some((replaced, _)) = to.target {
         forget_inode::drop_link(txn, context, replaced)?;
+        txn.mark_frees_space();
     }
-    txn.mark_frees_space();
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! What must hold of a stored tree at any time, computed from every record.
 
 use ashlar_kv::Key;
+use ashlar_namespace::check::{CheckArgs, check};
 use ashlar_namespace::record::{Account, month};
-use ashlar_namespace::testing::World;
+use ashlar_namespace::testing::{HASH_KEY, World};
 use ashlar_namespace::{Bucket, Inode, Kind, key};
 use ashlar_types::{InodeId, codec};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 /// Checks links, sizes, parents, orphans, symbolic links and accounting of the whole store.
 ///
@@ -51,6 +53,18 @@ pub fn audit(world: &World) {
     assert!(orphans.iter().chain(&targets).all(|id| inodes.contains_key(id)), "records of no inode");
     check_subdirectories(&inodes);
     check_accounts(world, &inodes);
+    check_with_fsck(world);
+}
+
+/// The consistency check of the crate finds nothing either.
+fn check_with_fsck(world: &World) {
+    let args = CheckArgs::new(world.placement.shard_count, &HASH_KEY);
+    let mut findings = Vec::new();
+    let report = check(&world.store, &args, &mut |finding| {
+        findings.push(finding);
+        ControlFlow::Continue(())
+    });
+    assert!(report.is_ok() && findings.is_empty(), "{report:?}: {findings:?}");
 }
 
 fn check_subdirectories(inodes: &BTreeMap<InodeId, Inode>) {
