@@ -1,5 +1,7 @@
 //! setattr: who may change mode, owner, times and length, what else changes with them, and every errno.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_namespace::acl::{Acl, Entry, Tag};
 use ashlar_namespace::testing::World;
 use ashlar_namespace::verb::{self, SetxattrArgs, SetxattrMode};

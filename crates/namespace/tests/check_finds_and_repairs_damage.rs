@@ -1,5 +1,7 @@
 //! The consistency check: silent on what the verbs make, finds each kind of damage, and its repairs leave nothing to find.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::check::{CheckArgs, CheckReport, Finding, check};
 use ashlar_namespace::key::{self, NameHash};
@@ -120,8 +122,9 @@ fn expect(mut world: World, what: &str, is_it: impl Fn(&Finding) -> bool) -> Wor
 
 #[test]
 fn counts_and_flags_are_set_right() {
-    type Change = fn(&mut Inode);
-    let cases: [(&str, fn(&Sample) -> InodeId, Change, fn(&Finding) -> bool); 8] = [
+    /// What it is called, which inode, what is done to it, and what must be told.
+    type Case = (&'static str, fn(&Sample) -> InodeId, fn(&mut Inode), fn(&Finding) -> bool);
+    let cases: [Case; 8] = [
         (
             "nlink of a file",
             |s| s.inline,

@@ -1,5 +1,7 @@
 //! getxattr, setxattr, listxattr, removexattr: who may do what in which namespace, limits, flags, and ACLs.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_namespace::acl::{Acl, Entry, Tag};
 use ashlar_namespace::check::{CheckArgs, Finding, check};
 use ashlar_namespace::testing::{HASH_KEY, World, name};

@@ -1,5 +1,7 @@
 //! Layouts: proposal, binding, writing, truncation, garbage, and what a late or repeated call may and may not do.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_kv::Snapshot;
 use ashlar_namespace::check::{CheckArgs, Finding, check, for_each_chunked_file, for_each_garbage};
 use ashlar_namespace::record::Garbage;

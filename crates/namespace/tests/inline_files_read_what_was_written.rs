@@ -1,6 +1,8 @@
 //! Content that lives with its inode: random writes, appends, truncations, allocations and holes against a plain byte vector, and
 //! the limits.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_namespace::check::{CheckArgs, Finding, check};
 use ashlar_namespace::testing::{HASH_KEY, World};
 use ashlar_namespace::verb::{

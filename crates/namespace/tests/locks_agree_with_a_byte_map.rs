@@ -1,6 +1,8 @@
 //! Random lock calls on the lock table and on a model that keeps one cell per byte and owner; every answer, every grant and the
 //! final state must agree. The seed is in the message of a failure.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_namespace::lock::{
     LOCK_END_MAX, LockConflict, LockGrant, LockLimits, LockTable, LockWait, WaitArgs, WaitId,
 };

@@ -1,5 +1,7 @@
 //! open, release and reap_session: permissions to open, unlinked files that sessions hold, and what a dead session leaves behind.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_namespace::check::{CheckArgs, Finding, check};
 use ashlar_namespace::testing::{HASH_KEY, World, name};
 use ashlar_namespace::verb::{self, CommitWrite, OpenArgs, ReapArgs, ReapReply, WriteArgs};

@@ -1,5 +1,7 @@
 //! Every example in `docs/formats/namespace.md` is what this software writes, and reads back.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 use ashlar_kv::Key;
 use ashlar_namespace::key::{self, NameHash};
 use ashlar_namespace::record::{Account, Garbage, month};
