@@ -130,6 +130,13 @@ pub trait DiskFile: Send + Sync {
     /// # Errors
     /// As `fstat(2)`.
     fn len(&self) -> io::Result<u64>;
+    /// Whether the length is 0.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
     /// Frees the space of a range; it reads as zeros afterwards. The length stays. Where the local file system cannot,
     /// the range is overwritten with zeros.
     ///

@@ -1,4 +1,5 @@
 //! The simulated disk's promise: synced is safe, unsynced is kept, lost or torn by the seed.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ashlar_env::sim::{BLOCK_BYTES, SECTOR_BYTES, SimDisk};
 use ashlar_env::{Disk, DiskFile, OpenMode};

@@ -1,4 +1,5 @@
 //! Planned faults: errors on the n-th operation, a full disk, bit rot, a hang, a power cut in the middle.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ashlar_env::sim::{BLOCK_BYTES, FaultOp, SimDisk};
 use ashlar_env::{Disk, OpenMode};

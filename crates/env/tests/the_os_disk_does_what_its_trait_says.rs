@@ -1,4 +1,5 @@
 //! The disk of the operating system, in a temporary directory.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};

@@ -1,4 +1,5 @@
 //! kill -9 on a real disk with the real engine: every group whose commit had returned is there afterwards.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ledger;
 

@@ -1,4 +1,5 @@
 //! EIO stops a lane until it is opened again. ENOSPC does not: changes that free space still work.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ledger;
 

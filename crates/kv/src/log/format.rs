@@ -147,7 +147,7 @@ impl RecordHeader {
 
     /// The header and frames of the record at the start of `bytes`; `None` when there is no whole, undamaged one. A record
     /// of another file system or lane is none.
-    pub fn check<'a>(bytes: &'a [u8], identity_seed: u32) -> Option<(RecordHeader, &'a [u8])> {
+    pub fn check(bytes: &[u8], identity_seed: u32) -> Option<(RecordHeader, &[u8])> {
         let mut input = Input(bytes);
         if input.take(4)? != RECORD_MAGIC {
             return None;

@@ -112,15 +112,15 @@ fn read_segment(dir: &LogDir, name: &SegmentName) -> Result<Segment, KvError> {
             return Err(KvError::Foreign { what });
         }
     };
-    if let Some(header) = &header {
-        if header.identity != dir.identity {
-            let (theirs, ours) = (header.identity, dir.identity);
-            let what = format!(
-                "log segment {path} is of file system {} lane {}, not of {} lane {}",
-                theirs.cluster, theirs.lane, ours.cluster, ours.lane
-            );
-            return Err(KvError::Foreign { what });
-        }
+    if let Some(theirs) = header.map(|header| header.identity)
+        && theirs != dir.identity
+    {
+        let ours = dir.identity;
+        let what = format!(
+            "log segment {path} is of file system {} lane {}, not of {} lane {}",
+            theirs.cluster, theirs.lane, ours.cluster, ours.lane
+        );
+        return Err(KvError::Foreign { what });
     }
     // A recycled file may show its last use's header, if power failed before the new one was on the disk.
     let header = header.filter(|header| header.first == name.first);
