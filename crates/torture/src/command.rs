@@ -3,7 +3,10 @@
 pub mod corrupt;
 pub mod differential;
 pub mod fsx;
+pub mod full;
 pub mod kill_cycles;
 pub mod ledger;
 pub mod power_loss;
+pub mod racer;
+pub mod with_disk;
 pub mod with_mount;

@@ -12,7 +12,9 @@
 //! | `kill-cycles` | ... after the server was killed under load? |
 //! | `power-loss` | ... that was synced, after the disk lost power? |
 //! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
-//! | `with-mount` | runs any other program on a mount, with a clean start and end |
+//! | `racer` | is the tree still a tree after threads raced on few names? |
+//! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
+//! | `with-mount`, `with-disk` | run any other program on a mount, with a clean start and end; on a fresh ext4 or XFS |
 //!
 //! Only `xtask` and people run these programs; no crate depends on this one. Its tests are in `tests/` and beside the code.
 

@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     let [refused, eio, unnoticed] = tally;
     println!(
-        "{} damages: start refused {refused}, reads with EIO {eio}, all content right {unnoticed}",
+        "{} damages: start refused {refused}, reads with EIO {eio}, nothing reported {unnoticed}",
         arguments.trials
     );
     Ok(report)
