@@ -42,7 +42,7 @@ mod xattr;
 pub use access::access;
 pub use allocate_inline::{AllocateArgs, allocate_inline};
 pub use begin_write::{BeginWriteReply, begin_write};
-pub use collected::{Collected, collected};
+pub use collected::{Collected, collected, may_collect};
 pub use commit_write::{CommitWrite, commit_write};
 pub use create::{CreateArgs, CreateReply, create};
 pub use getattr::{GetattrReply, getattr};

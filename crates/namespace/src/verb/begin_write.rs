@@ -14,24 +14,28 @@ use bytes::Bytes;
 pub struct BeginWriteReply {
     /// The attributes.
     pub attr: Attr,
-    /// Where to write.
-    pub layout: FileLayout,
+    /// Where to write; `None` for a file that lives with its inode, about which nothing is noted.
+    pub layout: Option<FileLayout>,
 }
 
 /// Notes that the calling session writes the chunks of `id`; calling it again changes nothing. File capabilities go, and with
 /// `kill_set_id` set-id bits too: the first write of an open is what clears them.
 ///
 /// # Errors
-/// `EAGAIN` when the file lives with its inode, or while a cut of its chunks is still to be carried out (what was written now
-/// would be cut with the rest).
+/// `EAGAIN` while a cut of the file's chunks is still to be carried out: what was written now would be cut with the rest. The service carries
+/// it out and asks again. `EISDIR` or `EINVAL` for what is no regular file.
 pub fn begin_write(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
     id: InodeId,
     kill_set_id: bool,
 ) -> Result<BeginWriteReply, NsError> {
-    let FileData::Chunks { layout, .. } = txn.inode(id)?.as_regular()?.clone() else {
-        return Err(Errno::EAGAIN.into());
+    txn.reveal(id);
+    let layout = match txn.inode(id)?.as_regular()? {
+        FileData::Chunks { layout, .. } => layout.clone(),
+        FileData::Inline { .. } => {
+            return Ok(BeginWriteReply { attr: txn.inode(id)?.attr(id), layout: None });
+        }
     };
     if txn.get(&key::garbage(id, layout.generation))?.is_some() {
         return Err(Errno::EAGAIN.into());
@@ -41,6 +45,5 @@ pub fn begin_write(
         txn.put(writer_key, Bytes::new());
     }
     privilege::drop_for_write(txn, context, id, kill_set_id)?;
-    txn.reveal(id);
-    Ok(BeginWriteReply { attr: txn.inode(id)?.attr(id), layout })
+    Ok(BeginWriteReply { attr: txn.inode(id)?.attr(id), layout: Some(layout) })
 }

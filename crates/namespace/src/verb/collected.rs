@@ -18,11 +18,24 @@ pub struct Collected {
     pub blocks_freed: u64,
 }
 
+/// Whether the chunks of a garbage record may be cut now; asked before anything is cut. They may not while the record stands for a
+/// proposed layout that may yet be bound ([`super::propose_layout`]): the content of the file is being copied there. Once the answer is
+/// yes it stays so, because generations only grow.
+///
+/// # Errors
+/// [`NsError::Kv`] when the store cannot answer.
+pub fn may_collect(txn: &mut Txn<'_>, id: InodeId, generation: u32) -> Result<bool, NsError> {
+    Ok(match txn.find_inode(id)?.map(|inode| &inode.kind) {
+        Some(Kind::Regular(FileData::Inline { generation: current, .. })) => *current != generation,
+        _ => true,
+    })
+}
+
 /// Removes the garbage record, if it still says what was carried out, and takes the freed units off the file if it still has these
 /// chunks. Calling it again changes nothing.
 ///
 /// # Errors
-/// `EAGAIN` when the record stands for a pending proposal ([`super::propose_layout`]): the chunks may be in use any moment.
+/// `EAGAIN` when the chunks were not to be cut ([`may_collect`]).
 pub fn collected(
     txn: &mut Txn<'_>,
     _context: &OpContext<'_>,
@@ -34,16 +47,13 @@ pub fn collected(
     if record.is_none_or(|record| record.keep_bytes != cut.keep_bytes) {
         return Ok(());
     }
-    let mut has_chunks = false;
-    match txn.find_inode(id)?.map(|inode| &inode.kind) {
-        Some(Kind::Regular(FileData::Inline { generation, .. })) if *generation == cut.generation => {
-            return Err(Errno::EAGAIN.into());
-        }
-        Some(Kind::Regular(FileData::Chunks { layout, .. })) => {
-            has_chunks = layout.generation == cut.generation
-        }
-        _ => {}
+    if !may_collect(txn, id, cut.generation)? {
+        return Err(Errno::EAGAIN.into());
     }
+    let has_chunks = match txn.find_inode(id)?.map(|inode| &inode.kind) {
+        Some(Kind::Regular(FileData::Chunks { layout, .. })) => layout.generation == cut.generation,
+        _ => false,
+    };
     txn.delete(garbage_key);
     txn.mark_frees_space();
     if has_chunks && cut.blocks_freed > 0 {

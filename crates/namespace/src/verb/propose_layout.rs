@@ -12,8 +12,8 @@ use ashlar_types::{Errno, FileLayout, InodeId, LayoutPolicy};
 /// layout with [`super::set_layout`]; until then the file stays as it is.
 ///
 /// The garbage record written here makes a crash in between leak nothing. While the inode carries the same generation it
-/// stands for a pending proposal: [`super::collected`] refuses it until [`super::withdraw_layout`] (or any change of the content,
-/// or a newer proposal) has made the proposal void.
+/// stands for a pending proposal: its chunks are not garbage yet, and [`super::may_collect`] says so until [`super::withdraw_layout`] (or
+/// any change of the content, or a newer proposal) has made the proposal void.
 ///
 /// # Errors
 /// `ENOSPC` when the pool has no usable target, `EAGAIN` when the file is in chunks already, `EISDIR` or `EINVAL` for what is no
