@@ -1,11 +1,13 @@
 //! The subcommands of `ashlar-torture`, one file each.
 
 pub mod corrupt;
+pub mod databench;
 pub mod differential;
 pub mod fsx;
 pub mod full;
 pub mod kill_cycles;
 pub mod ledger;
+pub mod metabench;
 pub mod power_loss;
 pub mod racer;
 pub mod with_disk;

@@ -14,6 +14,7 @@
 //! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
 //! | `racer` | is the tree still a tree after threads raced on few names? |
 //! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
+//! | `metabench`, `databench` | how fast, by one program for all file systems compared |
 //! | `with-mount`, `with-disk` | run any other program on a mount, with a clean start and end; on a fresh ext4 or XFS |
 //!
 //! Only `xtask` and people run these programs; no crate depends on this one. Its tests are in `tests/` and beside the code.
@@ -24,6 +25,7 @@ pub mod differential;
 pub mod fsx;
 pub mod ledger;
 pub mod loop_disk;
+pub mod measure;
 pub mod report;
 pub mod rng;
 pub mod server;

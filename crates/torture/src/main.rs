@@ -26,6 +26,8 @@ enum Command {
     Corrupt(command::corrupt::Arguments),
     Racer(command::racer::Arguments),
     Full(command::full::Arguments),
+    Metabench(command::metabench::Arguments),
+    Databench(command::databench::Arguments),
     WithMount(command::with_mount::Arguments),
     WithDisk(command::with_disk::Arguments),
 }
@@ -42,6 +44,8 @@ fn run(cli: &Cli) -> anyhow::Result<Option<Report>> {
         Command::Corrupt(arguments) => command::corrupt::run(arguments),
         Command::Racer(arguments) => command::racer::run(arguments),
         Command::Full(arguments) => command::full::run(arguments),
+        Command::Metabench(arguments) => return command::metabench::run(arguments).map(|()| None),
+        Command::Databench(arguments) => return command::databench::run(arguments).map(|()| None),
         Command::WithMount(arguments) => return command::with_mount::run(arguments).map(|()| None),
         Command::WithDisk(arguments) => return command::with_disk::run(arguments).map(|()| None),
     };
