@@ -6,7 +6,7 @@
 mod connect;
 mod serve;
 
-pub use connect::{ask, find_running};
+pub use connect::find_running;
 pub use serve::AdminSocket;
 
 use serde::{Deserialize, Serialize};

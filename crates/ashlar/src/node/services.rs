@@ -6,7 +6,7 @@ use ashlar_chunkstore::{ChunkStore, TargetIdentity, TargetUuid};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, DiskFile, Env, OpenMode};
-use ashlar_kv::{FjallEngine, FjallOptions, Lane, LaneConfig};
+use ashlar_kv::{Engine, FjallEngine, FjallOptions, Lane, LaneConfig};
 use ashlar_manager::{FoundTarget, Manager};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// Time between turns of background work of the targets.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes of background work per turn and target.
-const TICK_BYTES: u64 = 16 << 20;
+/// Slots of background work per turn and target.
+const TICK_SLOTS: usize = 64;
 
 /// How to start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -229,7 +229,7 @@ fn open_targets(
                 let identity = new_identity(cluster, TargetId(next_id), env);
                 next_id += 1;
                 make_private_directory(path)?;
-                ChunkStore::format(&(Arc::new(OsDisk::new(path)) as Arc<dyn Disk>), &identity)
+                ChunkStore::format(&OsDisk::new(path), &identity)
                     .with_context(|| format!("cannot make a target at {}", path.display()))?;
                 identity
             }
@@ -283,14 +283,14 @@ fn open_target(path: &std::path::Path, identity: &TargetIdentity, env: &Env) -> 
         ..ashlar_chunkstore::Config::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
-    let engine = FjallEngine::open(
-        path.join("index/engine"),
-        FjallOptions { worker_threads: 1, ..FjallOptions::default() },
-    )
-    .with_context(|| format!("cannot open the index of {}", path.display()))?;
-    let store = ChunkStore::open(disk, Box::new(engine), env, identity, config).with_context(|| {
-        format!("cannot open the target at {}; leave it out to start without it", path.display())
-    })?;
+    let engine_path = path.join(ashlar_chunkstore::ENGINE_DIR);
+    let engine = || {
+        let options = FjallOptions { worker_threads: 1, ..FjallOptions::default() };
+        Ok(Box::new(FjallEngine::open(&engine_path, options)?) as Box<dyn Engine>)
+    };
+    let (store, report) = ChunkStore::open(disk, engine, env, identity, config)
+        .with_context(|| format!("cannot open the target at {}; leave it out to start without it", path.display()))?;
+    tracing::info!(target_id = %identity.target, ?report, "target opened");
     Ok(Arc::new(store))
 }
 
@@ -310,7 +310,7 @@ fn start_background(storage: &Arc<StorageService>, is_stopping: &Arc<AtomicBool>
             while !is_stopping.load(Relaxed) {
                 std::thread::sleep(TICK);
                 for (id, store) in storage.targets() {
-                    if let Err(error) = store.background_tick(TICK_BYTES) {
+                    if let Err(error) = store.background_tick(TICK_SLOTS) {
                         tracing::error!(target_id = %id, %error, "background work of a target failed");
                     }
                 }

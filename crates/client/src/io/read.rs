@@ -31,6 +31,7 @@ impl Client {
                 let (stored, hole) = out.split_at_mut(end - start);
                 stored.copy_from_slice(&body[start..end]);
                 hole.fill(0);
+                drop(state);
             }
             Data::Inline(None) => {
                 drop(state);

@@ -87,11 +87,19 @@ impl MetaService {
         Ok(reply)
     }
 
-    fn statfs(&self, caller: Caller<'_>) -> Result<MetaReply, Errno> {
+    /// Inodes in use, from the accounting.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be read.
+    pub fn inodes_used(&self) -> Result<u64, Errno> {
+        let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let creds = itself();
+        let caller = Caller { op: OpId::default(), creds: &creds };
+        Ok(self.inspect(caller, |txn, context| verb::statfs(txn, context, &shards), |used, _| used)?.inodes)
+    }
+
+    fn statfs(&self) -> Result<MetaReply, Errno> {
         let map = self.map.read().clone();
-        let shards: Vec<ShardId> = map.shards.iter().map(|shard| shard.id).collect();
-        let used =
-            self.inspect(caller, |txn, context| verb::statfs(txn, context, &shards), |used, _| used)?;
         let space = self.space(&map);
         let bytes_total: u64 = space.values().map(|(total, _)| total).sum();
         let bytes_free: u64 = space.values().map(|(_, free)| free).sum();
