@@ -59,8 +59,8 @@ pub use readdir::{COOKIE_DOT, COOKIE_DOT_DOT, DirEntry, Emit, readdir};
 pub use readlink::{ReadlinkReply, readlink};
 pub use reap_session::{ReapArgs, ReapReply, reap_session};
 pub use release::release;
-pub use repair::repair;
 pub use rename::{RenameReply, rename};
+pub use repair::repair;
 pub use rmdir::{RmdirReply, rmdir};
 pub use set_layout::set_layout;
 pub use setattr::{SetattrReply, setattr};
@@ -71,6 +71,6 @@ pub use unlink::{UnlinkReply, unlink};
 pub use withdraw_layout::withdraw_layout;
 pub use write_inline::{WriteArgs, WriteReply, write_inline};
 pub use xattr::{
-    SetxattrArgs, SetxattrMode, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX, getxattr, listxattr, removexattr,
-    setxattr,
+    SetxattrArgs, SetxattrMode, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX, getxattr,
+    listxattr, removexattr, setxattr,
 };

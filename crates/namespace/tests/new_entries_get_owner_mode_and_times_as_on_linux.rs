@@ -103,6 +103,8 @@ fn a_removed_directory_that_is_still_open_takes_no_entries() {
     let root = Credentials::root();
     assert_eq!(create(&mut world, &root, gone, "f", CreateArgs::default()), Err(Errno::ENOENT));
     assert_eq!(mkdir(&mut world, &root, gone, "f", 0o777, 0), Err(Errno::ENOENT));
+    let unnamed = world.as_root(|txn, context| verb::tmpfile(txn, context, gone, 0o666, 0));
+    assert_eq!(unnamed, Err(Errno::EPERM));
     let file = world.make_file(ROOT, "f");
     let linked = world.as_root(|txn, context| verb::link(txn, context, file, gone, name("f")));
     assert_eq!(linked, Err(Errno::ENOENT));

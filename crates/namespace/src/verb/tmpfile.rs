@@ -8,7 +8,7 @@ use crate::error::NsError;
 use crate::key;
 use crate::record::{FileData, Kind};
 use crate::txn::Txn;
-use ashlar_types::{Attr, FileType, InodeId};
+use ashlar_types::{Attr, Errno, FileType, InodeId};
 use bytes::Bytes;
 
 /// What [`tmpfile`] tells.
@@ -23,7 +23,7 @@ pub struct TmpfileReply {
 /// kernel that has the file open: no other client can know the inode.)
 ///
 /// # Errors
-/// `ENOTDIR`; `EACCES` without write and search permission on `parent`; `ENOSPC`.
+/// `ENOTDIR`; `EACCES` without write and search permission on `parent`; `EPERM` in a removed directory; `ENOSPC`.
 pub fn tmpfile(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -34,6 +34,10 @@ pub fn tmpfile(
     let directory = txn.inode(parent)?.clone();
     let (_, policy) = directory.as_directory()?;
     permission::check(context, &directory, permission::WRITE | permission::EXECUTE)?;
+    if directory.nlink == 0 {
+        // POSIX does not know the case; this is ext4's answer.
+        return Err(Errno::EPERM.into());
+    }
     let kind = Kind::Regular(FileData::Inline { policy, generation: 0 });
     let asked = AskedMode { file_type: FileType::Regular, mode, umask };
     let mut inode = new_inode::plan(context, &directory, asked, kind)?;

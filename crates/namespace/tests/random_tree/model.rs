@@ -223,6 +223,9 @@ impl Model {
         if !self.may(creds, parent, 3) {
             return Err(Errno::EACCES);
         }
+        if self.nodes[parent].nlink == 0 {
+            return Err(Errno::EPERM);
+        }
         let node = self.add_node(creds, parent, making, now);
         (self.nodes[node].nlink, self.nodes[node].is_linkable) = (0, true);
         self.nodes[node].open.insert(session);
