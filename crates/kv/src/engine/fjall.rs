@@ -49,7 +49,7 @@ pub struct FjallOptions {
 impl Default for FjallOptions {
     fn default() -> FjallOptions {
         FjallOptions {
-            cache_bytes: 32 << 20,
+            cache_bytes: 64 << 20,
             worker_threads: 1,
             open_files_max: 256,
             separate_values_from: Some(1024),
