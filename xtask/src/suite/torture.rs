@@ -1,0 +1,270 @@
+//! The suites of `ashlar-torture`, with the mount and the reference disk they need.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::repository::{Repository, Work};
+use crate::shell;
+
+/// Builds everything, makes a working directory, and runs the command that `make` returns.
+fn run_in_work(
+    repository: &Repository,
+    task: &str,
+    release: bool,
+    make: impl FnOnce(&Path, &Path) -> Command,
+) -> anyhow::Result<()> {
+    let programs = repository.build(release)?;
+    let work = Work::create(task)?;
+    let torture = programs.join("ashlar-torture");
+    // Traces of failures are kept with the rest.
+    let result = shell::run(make(&torture, work.path()).current_dir(work.path()));
+    work.finish(result)
+}
+
+/// `ashlar-torture with-mount --work WORK/mount -- ashlar-torture`, to be followed by a subcommand that uses `{MOUNT}`.
+fn on_mount(torture: &Path, work: &Path) -> Command {
+    let mut command = Command::new(torture);
+    command.arg("with-mount").arg("--work").arg(work.join("mount")).arg("--").arg(torture);
+    command
+}
+
+/// The same with a reference disk `{DISK}` around it.
+fn on_mount_with_disk(torture: &Path, work: &Path, mib: &str) -> Command {
+    let mut command = Command::new(torture);
+    command
+        .arg("with-disk")
+        .arg("--work")
+        .arg(work.join("reference"))
+        .args(["--mib", mib, "--"])
+        .arg(torture);
+    command.arg("with-mount").arg("--work").arg(work.join("mount")).arg("--").arg(torture);
+    command
+}
+
+/// Options of `differential`.
+#[derive(clap::Args, Debug)]
+pub struct Differential {
+    /// Operations.
+    #[arg(long, default_value_t = 2_000_000)]
+    ops: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run the steps of a trace instead.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+}
+
+impl Differential {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { ops: 5000, seed: 1, replay: None }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the sides differ.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        let replay = self.replay.as_deref().map(Path::canonicalize).transpose()?;
+        run_in_work(repository, "differential", self.ops > 100_000, |torture, work| {
+            let mut command = on_mount_with_disk(torture, work, "2048");
+            command.args(["differential", "--left", "{DISK}", "--right", "{MOUNT}", "--users"]);
+            command.arg("--ops").arg(self.ops.to_string()).arg("--seed").arg(self.seed.to_string());
+            if let Some(trace) = &replay {
+                command.arg("--replay").arg(trace);
+            }
+            command
+        })
+    }
+}
+
+/// Options of `fsx`.
+#[derive(clap::Args, Debug)]
+pub struct Fsx {
+    /// Operations per file.
+    #[arg(long, default_value_t = 200_000)]
+    ops: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Fsx {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { ops: 5000, seed: 1 }
+    }
+
+    /// Runs it: small files that live in metadata for a while, then large ones, then direct I/O.
+    ///
+    /// # Errors
+    /// When content is wrong.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        let variants: [&[&str]; 3] = [
+            &["--files", "3", "--size-max", "100000"],
+            &["--files", "2", "--size-max", "9000000"],
+            &["--files", "2", "--size-max", "3000000", "--direct"],
+        ];
+        for (variant, divisor) in variants.into_iter().zip([1, 4, 4]) {
+            run_in_work(repository, "fsx", self.ops > 50_000, |torture, work| {
+                let mut command = on_mount(torture, work);
+                command.args(["fsx", "--dir", "{MOUNT}"]).args(variant);
+                command.arg("--ops").arg((self.ops / divisor).to_string());
+                command.arg("--seed").arg(self.seed.to_string());
+                command
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Options of `kill-cycles`.
+#[derive(clap::Args, Debug)]
+pub struct KillCycles {
+    /// Kills.
+    #[arg(long, default_value_t = 200)]
+    cycles: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl KillCycles {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { cycles: 8, seed: 1 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When something acknowledged is missing.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "kill-cycles", self.cycles > 50, |torture, work| {
+            let mut command = Command::new(torture);
+            command.arg("kill-cycles").arg("--work").arg(work);
+            command.arg("--cycles").arg(self.cycles.to_string()).arg("--seed").arg(self.seed.to_string());
+            command
+        })
+    }
+}
+
+/// Options of `power-loss`.
+#[derive(clap::Args, Debug)]
+pub struct PowerLoss {
+    /// Power cuts per file system.
+    #[arg(long, default_value_t = 40)]
+    cycles: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl PowerLoss {
+    /// Runs it over ext4 and over XFS.
+    ///
+    /// # Errors
+    /// When something synced is missing.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        for file_system in ["ext4", "xfs"] {
+            run_in_work(repository, "power-loss", false, |torture, work| {
+                let mut command = Command::new(torture);
+                command.arg("power-loss").arg("--work").arg(work).args(["--fs", file_system]);
+                command.arg("--cycles").arg(self.cycles.to_string()).arg("--seed").arg(self.seed.to_string());
+                command
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Options of `corrupt`.
+#[derive(clap::Args, Debug)]
+pub struct Corrupt {
+    /// Damages.
+    #[arg(long, default_value_t = 200)]
+    trials: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Corrupt {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When wrong content is returned or the server crashes.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "corrupt", false, |torture, work| {
+            let mut command = Command::new(torture);
+            command.arg("corrupt").arg("--work").arg(work);
+            command.arg("--trials").arg(self.trials.to_string()).arg("--seed").arg(self.seed.to_string());
+            command
+        })
+    }
+}
+
+/// Options of `racer`.
+#[derive(clap::Args, Debug)]
+pub struct Racer {
+    /// Seconds of racing.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Racer {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { seconds: 10, seed: 1 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the tree is inconsistent afterwards.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "racer", self.seconds > 60, |torture, work| {
+            let mut command = on_mount(torture, work);
+            command.args(["racer", "--dir", "{MOUNT}", "--seconds"]).arg(self.seconds.to_string());
+            command.arg("--seed").arg(self.seed.to_string());
+            command
+        })
+    }
+}
+
+/// Options of `full`.
+#[derive(clap::Args, Debug)]
+pub struct Full {
+    /// Size of the disk under the server in MiB.
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+}
+
+impl Full {
+    /// Runs it with the data directory on a small disk.
+    ///
+    /// # Errors
+    /// When anything but ENOSPC is seen, or content is wrong.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "full", false, |torture, work| {
+            let mut command = Command::new(torture);
+            command.arg("with-disk").arg("--work").arg(work.join("disk")).arg("--mib");
+            command.arg(self.mib.to_string()).arg("--").arg(torture);
+            command.arg("with-mount").arg("--work").arg(work.join("mount")).args([
+                "--data",
+                "{DISK}/data",
+                "--",
+            ]);
+            command.arg(torture).args(["full", "--dir", "{MOUNT}"]);
+            command
+        })
+    }
+}
