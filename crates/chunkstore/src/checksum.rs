@@ -1,8 +1,8 @@
 //! Block checksums in the form in which they are stored and shown.
 //!
 //! A block is 4 KiB. Its checksum is the CRC-32C of its bytes, *sealed*: two values are taken for blocks without data of
-//! their own, so a computed 0 is stored as 1 and a computed 2 as 3. Sealing twice changes nothing, so a reader that
-//! computes its own checksum seals it and compares.
+//! their own, so a checksum that happens to be one of them is stored as the next number. Sealing twice changes nothing, so
+//! a reader that computes its own checksum seals it and compares.
 
 use ashlar_types::codec::crc32c;
 
@@ -13,8 +13,9 @@ pub(crate) const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// Stored for a block that was never written: it reads as zeros and holds no space.
 pub const SUM_HOLE: u32 = 0;
-/// Stored for a block whose space is reserved: it reads as zeros whatever is on the disk.
-pub const SUM_RESERVED: u32 = 2;
+/// Stored for a block whose space is reserved: it reads as zeros whatever is on the disk ("RSVD"). Many bits away from
+/// [`SUM_HOLE`], so that no flipped bit makes one of the other.
+pub const SUM_RESERVED: u32 = u32::from_le_bytes(*b"RSVD");
 
 /// A block of zeros.
 pub(crate) static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
@@ -22,8 +23,8 @@ pub(crate) static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 /// The stored form of a computed CRC-32C.
 pub const fn seal(crc: u32) -> u32 {
     match crc {
-        0 => 1,
-        2 => 3,
+        SUM_HOLE => 1,
+        SUM_RESERVED => SUM_RESERVED + 1,
         other => other,
     }
 }
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     fn sealing_keeps_the_two_special_values_free_and_is_idempotent() {
-        for crc in 0..10 {
+        for crc in [0, 1, 2, SUM_RESERVED - 1, SUM_RESERVED, SUM_RESERVED + 1, u32::MAX] {
             assert!(has_data(seal(crc)));
             assert_eq!(seal(seal(crc)), seal(crc));
         }

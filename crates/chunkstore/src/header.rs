@@ -133,6 +133,18 @@ impl SlotHeader {
         out
     }
 
+    /// Whether the bytes of a header in use that mean nothing are zeros, as they were written.
+    pub(crate) fn is_padding_blank(bytes: &[u8], slot: Slot) -> bool {
+        let class = slot.slab.class;
+        let end = sum_at(class.blocks()) as usize;
+        let ranges =
+            [11..16, IDENTITY_BYTES + 4..LENGTH_AT as usize, LENGTH_AT as usize + 8..sum_at(0) as usize];
+        let ranges = ranges.into_iter().chain([end..class.header_bytes() as usize]);
+        ranges
+            .into_iter()
+            .all(|range| bytes.get(range).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)))
+    }
+
     /// Decodes what is in front of `slot`; `bytes` are at least the header's.
     pub(crate) fn decode(bytes: &[u8], owner: Owner, slot: Slot) -> SlotContent {
         let class = slot.slab.class;

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn runs_alternate_between_data_and_none() {
-        let all: Vec<_> = runs(5, &[0, 2, 9, 9, 0]).collect();
+        let all: Vec<_> = runs(5, &[0, crate::checksum::SUM_RESERVED, 9, 9, 0]).collect();
         assert_eq!(all, vec![(5, 7, false), (7, 9, true), (9, 10, false)]);
     }
 }

@@ -7,20 +7,24 @@
 //! | fresh slot, else | a block that does not match | old or new bytes of a write in flight: accepted |
 //! | dirty region | a block that does not match | the same: accepted |
 //! | either | data behind the length | of a write whose length is lost: becomes zeros |
+//! | either | anything below a block without data | of a write that was cut short: becomes zeros |
 //!
 //! A stale fresh slot is never changed in place before it is synced, so after the death of the process alone all its
-//! blocks match. Everything is made durable before the index forgets it, so recovery may be interrupted and begin anew.
+//! blocks match. Everything is made durable before the index forgets it, so recovery may be interrupted and begin anew. That
+//! includes what was right already: after the death of the process it may be in the page cache only.
 
 use crate::cache::Chunk;
-use crate::checksum::{BLOCK, SUM_HOLE, has_data, sum_of};
+use crate::checksum::{BLOCK, SUM_HOLE, SUM_RESERVED, has_data, sum_of};
 use crate::error::ChunkError;
-use crate::geometry::{Region, Slot};
+use crate::geometry::{Region, SlabId, Slot};
 use crate::header::{SlotContent, digest};
 use crate::index::Verb;
 use crate::key::{self, FreshRecord, Placement};
+use crate::piece::runs;
 use crate::store::ChunkStore;
 use ashlar_kv::{Key, Urgency};
 use ashlar_types::ChunkId;
+use std::collections::BTreeSet;
 
 /// Records removed by one commit.
 const REMOVE_BATCH: usize = 4096;
@@ -54,20 +58,31 @@ impl ChunkStore {
     pub(crate) fn recover(&self) -> Result<RecoveryReport, ChunkError> {
         let mut report = RecoveryReport::default();
         let mut done: Vec<Key> = Vec::new();
+        let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
         let (from, to) = key::table_range(key::FRESH);
         self.index.for_each(&from, &to, |key, value| {
             let (generation, record) = (key::decode_fresh(key)?, FreshRecord::decode(value)?);
             report.fresh_slots += 1;
             done.push(Key::from_slice(key));
+            slabs.insert(record.slot.slab);
             self.recover_fresh(generation, &record, &mut report)
         })?;
         let (from, to) = key::table_range(key::DIRTY);
         self.index.for_each(&from, &to, |key, _| {
             report.dirty_regions += 1;
             done.push(Key::from_slice(key));
-            self.recover_region(key::decode_dirty(key)?, &mut report)
+            let region = key::decode_dirty(key)?;
+            slabs.insert(region.slab);
+            self.recover_region(region, &mut report)
         })?;
-        // ORDER: what was put right is durable before the index forgets what was wrong.
+        // ORDER: data and headers are durable before the index forgets where to look.
+        for id in slabs {
+            match self.slabs.sync(&self.slabs.slab(id)) {
+                // A missing slab has been counted as damaged.
+                Ok(()) | Err(ChunkError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.slabs.sync_touched()?;
         for keys in done.chunks(REMOVE_BATCH) {
             self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
@@ -169,9 +184,29 @@ impl ChunkStore {
             }
         }
         let accepted = self.accept_blocks(chunk, from, to)?;
+        self.blank_blocks(chunk, from, to)?;
         report.blocks_accepted += accepted;
         report.blocks_dropped += dropped;
         Ok(accepted + dropped)
+    }
+
+    /// Zeros the disk below blocks without data: an interrupted write may have been there already. Those bytes were never
+    /// acknowledged, and a later power cut in the middle of another write must not bring them up.
+    fn blank_blocks(&self, chunk: &Chunk, from: u32, to: u32) -> Result<(), ChunkError> {
+        let without_data =
+            runs(from, &chunk.sums[from as usize..to as usize]).filter(|(_, _, has_data)| !has_data);
+        for (from, to, _) in without_data {
+            self.punch_blocks(chunk, from, to)?;
+            let reserved = (from..to).filter(|block| chunk.sum(*block) == SUM_RESERVED);
+            for block in reserved {
+                let place = chunk.slot.data_offset(block * BLOCK);
+                match self.slabs.change(&chunk.slab, |file| file.allocate(place, u64::from(BLOCK))) {
+                    Err(ChunkError::NoSpace { what }) => tracing::warn!(what, "a reservation is lost"),
+                    result => result?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Makes holes of the blocks that do not match.
