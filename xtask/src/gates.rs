@@ -85,8 +85,17 @@ fn documentation(repository: &Repository) -> anyhow::Result<()> {
 /// Licences, duplicates and origins only: the check for known vulnerabilities needs the network and is run by people.
 fn dependencies(repository: &Repository) -> anyhow::Result<()> {
     let deny = setup::cargo_deny()?;
+    // The dependencies of other platforms, which no build here has fetched, are looked at too.
+    shell::run(&mut repository.cargo(&["fetch", "--locked", "--quiet"]))?;
     let mut command = std::process::Command::new(deny);
-    command.current_dir(&repository.root).args(["--offline", "check", "licenses", "bans", "sources"]);
+    command.current_dir(&repository.root).args([
+        "--offline",
+        "check",
+        "--hide-inclusion-graph",
+        "licenses",
+        "bans",
+        "sources",
+    ]);
     shell::run(&mut command)
 }
 
