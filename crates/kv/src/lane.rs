@@ -53,6 +53,13 @@ pub(crate) struct State {
     sequences: FxHashMap<ShardId, u64>,
 }
 
+impl State {
+    /// The number of the shard's last frame; 0 when it has had none.
+    fn sequence(&self, shard: ShardId) -> u64 {
+        self.sequences.get(&shard).copied().unwrap_or(0)
+    }
+}
+
 /// What the lane's handle and its threads share.
 pub(crate) struct Shared {
     config: LaneConfig,
@@ -97,7 +104,8 @@ impl Lane {
         open::open(disk, dir, engine, env, cluster, config)
     }
 
-    /// Reads with others at the same time, while no change happens. Keep it short: writers wait for it.
+    /// Reads with others at the same time, while no change happens. Keep it short: writers wait for it. A thread must not take
+    /// a second one, or become the writer, while it holds one.
     pub fn read(&self) -> LaneReader<'_> {
         LaneReader::new(&self.shared)
     }
@@ -138,7 +146,7 @@ impl Lane {
 
     /// The number of the last frame of `shard`; 0 when it has had none.
     pub fn shard_sequence(&self, shard: ShardId) -> u64 {
-        self.shared.state.read().sequences.get(&shard).copied().unwrap_or(0)
+        self.shared.state.read_recursive().sequence(shard)
     }
 
     /// Applies what was committed before the call to the engine and drops the log behind it.
@@ -202,7 +210,7 @@ impl Shared {
     }
 
     fn stats(&self) -> LaneStats {
-        let state = self.state.read();
+        let state = self.state.read_recursive();
         let frozen_bytes = state.frozen.as_ref().map_or(0, |overlay| overlay.bytes());
         let (log_bytes, overlay_bytes) = (state.log.bytes(), state.active.bytes() + frozen_bytes);
         let overlay_entries = state.active.len() + state.frozen.as_ref().map_or(0, |overlay| overlay.len());

@@ -187,7 +187,7 @@ fn no_flipped_bit_in_any_file_becomes_a_wrong_answer() {
     let mut outcomes = BTreeMap::<&str, u32>::new();
     let files = files_below(&pristine);
     assert!(files.len() >= 5, "{files:?}");
-    for round in 0..150 {
+    for round in 0..60 {
         let damaged = dir.path().join(format!("damaged {round}"));
         for file in &files {
             let copy = damaged.join(file.strip_prefix(&pristine).unwrap());
@@ -212,7 +212,7 @@ fn no_flipped_bit_in_any_file_becomes_a_wrong_answer() {
         std::fs::remove_dir_all(&damaged).unwrap();
     }
     println!("{outcomes:?}");
-    assert!(outcomes.get("reported").copied().unwrap_or(0) > 20, "{outcomes:?}");
+    assert!(outcomes.get("reported").copied().unwrap_or(0) > 10, "{outcomes:?}");
 }
 
 #[test]
@@ -246,4 +246,27 @@ fn an_applied_checkpoint_replaces_and_deletes() {
     engine.close().unwrap();
     assert!(matches!(engine.get(&name(1)), Err(KvError::Stopped { .. })));
     check(&open());
+}
+
+/// fjall keeps its numbering in a file that is empty otherwise; without it, new versions would lose against old ones.
+#[test]
+fn a_checkpoint_that_would_be_hidden_by_an_older_one_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine");
+    let apply = |engine: &FjallEngine, value: &'static str| {
+        let change = (key(0, "name"), Bytes::from_static(value.as_bytes()));
+        engine.apply(&mut std::iter::once((&change.0, Some(&change.1))), value.as_bytes())
+    };
+    let engine = FjallEngine::open(&path, FjallOptions::default()).unwrap();
+    for value in ["one", "two", "three"] {
+        apply(&engine, value).unwrap();
+    }
+    engine.close().unwrap();
+    for file in files_below(&path).iter().filter(|file| file.extension().is_some_and(|e| e == "jnl")) {
+        std::fs::remove_file(file).unwrap();
+    }
+    let Ok(engine) = FjallEngine::open(&path, FjallOptions::default()) else { return };
+    let applied = apply(&engine, "four");
+    let shown = engine.get(&key(0, "name")).unwrap().unwrap();
+    assert!(applied.is_err() || shown == "four", "the checkpoint was taken, and {shown:?} is shown");
 }

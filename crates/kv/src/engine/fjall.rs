@@ -210,7 +210,14 @@ impl Engine for FjallEngine {
             // ORDER: fjall syncs the tables and their directory, then the new manifest, then the file that names it; the last
             // rename is the moment at which the checkpoint counts.
             ingestion.finish()
-        })
+        })?;
+        // Should the tree number its versions wrongly, because a file of it is missing, the old state would go on hiding the
+        // new one. Then the note is the old one too.
+        if self.note()?.as_deref() == Some(note) {
+            return Ok(());
+        }
+        let what = format!("engine {} does not show the checkpoint it took; {WAY_OUT}", self.path.display());
+        Err(KvError::Corrupt { what })
     }
 
     fn note(&self) -> Result<Option<Bytes>, KvError> {

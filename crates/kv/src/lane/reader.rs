@@ -3,6 +3,7 @@
 use super::{Shared, State};
 use crate::overlay::MergedChanges;
 use crate::{KvError, Snapshot};
+use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
 use std::ops::ControlFlow;
@@ -16,6 +17,13 @@ pub struct LaneReader<'a> {
 impl<'a> LaneReader<'a> {
     pub(super) fn new(shared: &'a Shared) -> LaneReader<'a> {
         LaneReader { shared, state: shared.state.read() }
+    }
+}
+
+impl LaneReader<'_> {
+    /// The number of the last frame of `shard`; 0 when it has had none.
+    pub fn shard_sequence(&self, shard: ShardId) -> u64 {
+        self.state.sequence(shard)
     }
 }
 

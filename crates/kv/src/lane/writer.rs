@@ -2,6 +2,7 @@
 
 use super::{Background, Shared, State};
 use crate::{Frame, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
+use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -67,6 +68,13 @@ impl<'a> LaneWriter<'a> {
         shared.counters.appended_groups.fetch_add(1, Ordering::Relaxed);
         shared.request_work(&self.state);
         Ok(appended)
+    }
+}
+
+impl LaneWriter<'_> {
+    /// The number of the last frame of `shard`; 0 when it has had none.
+    pub fn shard_sequence(&self, shard: ShardId) -> u64 {
+        self.state.sequence(shard)
     }
 }
 
