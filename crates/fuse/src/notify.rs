@@ -128,14 +128,12 @@ impl Notifier {
         self.send(code::STORE, &out, [data])
     }
 
-    /// Asks for `size` bytes of a node's page cache; they come to `Filesystem::retrieve_reply`, whose request carries
-    /// `tag` as its `unique`.
+    /// Asks for `size` bytes of a node's page cache; they come to `Filesystem::retrieve_reply`, with `tag`.
     ///
     /// # Errors
     /// See [`NotifyError`].
-    pub fn retrieve(&self, tag: u64, node: NodeId, offset: u64, size: u32) -> Result<Delivery, NotifyError> {
-        let out = wire::NotifyRetrieveOut { notify_unique: tag, nodeid: node.0, offset, size, padding: 0 };
-        self.send(code::RETRIEVE, &out, [])
+    pub fn retrieve(&self, tag: u32, node: NodeId, offset: u64, size: u32) -> Result<Delivery, NotifyError> {
+        self.send(code::RETRIEVE, &retrieve_out(TAG_OF_FILESYSTEM, tag, node, offset, size), [])
     }
 
     /// Wakes pollers of the open file whose POLL carried this wake-up.
@@ -215,6 +213,34 @@ impl Notifier {
             Err(errno) => Err(NotifyError::Refused(errno)),
         }
     }
+}
+
+/// Ids of retrieve notifications. They come back as request ids, where they must be even and never meet one of the kernel's,
+/// which count up from 2.
+const TAG_OF_FILESYSTEM: u64 = 1 << 62;
+const TAG_OF_TRANSPORT: u64 = 1 << 61;
+
+fn retrieve_out(kind: u64, tag: u32, node: NodeId, offset: u64, size: u32) -> wire::NotifyRetrieveOut {
+    let notify_unique = kind | u64::from(tag) << 1;
+    wire::NotifyRetrieveOut { notify_unique, nodeid: node.0, offset, size, padding: 0 }
+}
+
+/// The tag in the id of a reply to a retrieve notification.
+pub(crate) fn retrieve_tag(unique: u64) -> u32 {
+    (unique >> 1) as u32
+}
+
+/// Whether a request is the answer to [`nudge`].
+pub(crate) fn is_nudge(unique: u64) -> bool {
+    unique & (TAG_OF_FILESYSTEM | TAG_OF_TRANSPORT | 1 << 63) == TAG_OF_TRANSPORT
+}
+
+/// Makes the kernel send a request that says nothing (see the ring transport). `node` is a regular file it knows.
+pub(crate) fn nudge(device: &Device, tag: u32, node: NodeId) -> Result<(), Errno> {
+    let out = retrieve_out(TAG_OF_TRANSPORT, tag, node, 0, 0);
+    let len = (size_of::<wire::OutHeader>() + size_of_val(&out)) as u32;
+    let header = wire::OutHeader { len, error: code::RETRIEVE, unique: 0 };
+    device.write_parts([header.as_bytes(), out.as_bytes()])
 }
 
 /// The kernel takes names of up to 1024 bytes (`FUSE_NAME_MAX`), older kernels the same.

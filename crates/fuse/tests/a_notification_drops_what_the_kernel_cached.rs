@@ -4,9 +4,9 @@
 mod memory;
 
 use ashlar_fuse::{Delivery, Features, MountOptions, NodeId, Notifier, NotifyError, TransportChoice};
-use memory::{MemoryFs, Mounted, mount_or_skip};
+use memory::{MemoryFs, Mounted, mount_or_skip, waits};
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -86,14 +86,17 @@ fn expiry_makes_the_kernel_ask_but_keeps_what_is_below() {
 fn data_can_be_put_into_the_page_cache() {
     let Some((mounted, notifier)) = cached(Features::EMPTY) else { return };
     fs::write(mounted.join("file"), "server").unwrap();
-    let node = mounted.fs.overwrite(&["file"], b"server");
-    // First what drops pages: attributes newer than those at the write, and the open.
-    assert_eq!(len(&mounted, "file"), Some(6));
+    let node = NodeId(fs::metadata(mounted.join("file")).unwrap().ino());
+    // Open first: an open drops the pages.
     let file = fs::File::open(mounted.join("file")).unwrap();
     assert_eq!(notifier.store(node, 0, b"cached"), Ok(Delivery::Applied));
     let mut found = [0; 6];
     file.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"cached");
+    assert_eq!(notifier.retrieve(77, node, 0, 100), Ok(Delivery::Applied));
+    waits::until("the page's content", || !mounted.fs.calls.retrieved.lock().is_empty());
+    assert_eq!(*mounted.fs.calls.retrieved.lock(), [(77, 0, b"cached".to_vec())]);
+    drop(file);
     assert_eq!(notifier.store(NodeId(999_999), 0, b"x"), Ok(Delivery::NotCached));
     mounted.end();
 }

@@ -19,7 +19,7 @@ fn device() -> MountOptions {
 fn refusal(path: &Path) -> (MountError, String) {
     let error = Session::mount(MemoryFs::new(Duration::ZERO), path, &device()).err().expect("refused");
     let message = error.to_string();
-    assert!(message.contains(path.to_str().unwrap()), "{message}");
+    assert!(message.contains(&path.display().to_string()), "{message}");
     (error, message)
 }
 

@@ -6,12 +6,13 @@ mod memory;
 use ashlar_fuse::{MountOptions, NodeId, Transport, TransportChoice};
 use memory::{MemoryFs, Mounted, RingSwitch, mount, suite, waits};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 fn ring(lifetime: Duration) -> Option<(Mounted, RingSwitch)> {
     let switch = RingSwitch::set_or_skip(true)?;
-    let mounted = mount(MemoryFs::new(lifetime), &MountOptions::default()).unwrap();
+    let mounted = mount(MemoryFs::new(lifetime), &MountOptions::default()).expect("it mounts");
     let transport = mounted.session.transport_in_use();
     assert!(matches!(transport, Transport::Ring { depth: 8, .. }), "{transport}");
     assert_eq!(mounted.session.transport_hint(), None);
@@ -69,6 +70,14 @@ fn forgets_notifications_and_panics() {
     assert_ne!(node, NodeId::ROOT);
     mounted.session.notifier().inval_inode(node, 0, 0).unwrap();
     assert_eq!(fs::read_to_string(mounted.join("file")).unwrap(), "newer");
+    fs::write(mounted.join("kept"), "12345").unwrap();
+    let file = fs::File::open(mounted.join("kept")).unwrap();
+    let node = NodeId(file.metadata().unwrap().ino());
+    mounted.session.notifier().store(node, 0, b"cache").unwrap();
+    mounted.session.notifier().retrieve(u32::MAX, node, 0, 100).unwrap();
+    waits::until("the page's content", || !mounted.fs.calls.retrieved.lock().is_empty());
+    assert_eq!(*mounted.fs.calls.retrieved.lock(), [(u32::MAX, 0, b"cache".to_vec())]);
+    drop(file);
     for _ in 0..20 {
         assert_eq!(fs::metadata(mounted.join("panic")).unwrap_err().raw_os_error(), Some(libc::EIO));
     }

@@ -392,6 +392,8 @@ pub struct Poll {
 /// The answer to `Notifier::retrieve`.
 #[derive(Clone, Copy, Debug)]
 pub struct RetrieveReply<'a> {
+    /// What `Notifier::retrieve` was called with.
+    pub tag: u32,
     /// First byte.
     pub offset: u64,
     /// What the page cache held there.

@@ -5,6 +5,7 @@ use super::operation::*;
 use super::wire::{self, fattr, flag};
 use super::{Extensions, Malformed, Opcode};
 use crate::id::{FileHandle, LockOwner, NodeId, Unique};
+use crate::notify::retrieve_tag;
 use crate::reply::Timestamp;
 use crate::request::Request;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -123,7 +124,11 @@ pub(crate) fn parse<'a>(
         Opcode::NotifyReply => {
             let arg: wire::NotifyRetrieveIn = argument(parts)?;
             let data = Fields::new(rest).bytes(arg.size as usize)?;
-            Operation::NotifyReply(RetrieveReply { offset: arg.offset, data })
+            Operation::NotifyReply(RetrieveReply {
+                tag: retrieve_tag(header.unique),
+                offset: arg.offset,
+                data,
+            })
         }
         Opcode::Setattr => Operation::Setattr(parse_setattr(argument(parts)?)),
         Opcode::Getlk => Operation::Getlk(parse_lock(argument(parts)?)?),

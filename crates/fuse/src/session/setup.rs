@@ -169,7 +169,7 @@ fn assemble_crew<F: Filesystem>(
     on_end: &OnEnd,
 ) -> io::Result<(Crew, Transport)> {
     let depth = usize::from(options.ring_depth);
-    let plan = CrewPlan::new(cpu::possible_count()?, &cpu::allowed(), depth, payload_len);
+    let plan = CrewPlan::new(cpu::possible_count()?, &cpu::online()?, &cpu::allowed(), depth, payload_len);
     let crew = Crew::assemble(&plan, service, device, on_end)?;
     Ok((crew, Transport::Ring { queues: plan.queues, depth: plan.depth }))
 }

@@ -2,20 +2,36 @@
 
 use std::io;
 
-/// Processors the kernel may ever have, `num_possible_cpus()`.
+/// How many processors the kernel may ever have, `num_possible_cpus()`.
 pub(crate) fn possible_count() -> io::Result<usize> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    count_list(list.trim())
+    Ok(read_list("/sys/devices/system/cpu/possible")?.len())
+}
+
+/// The numbers of the processors that run now.
+pub(crate) fn online() -> io::Result<Vec<usize>> {
+    read_list("/sys/devices/system/cpu/online")
+}
+
+fn read_list(path: &str) -> io::Result<Vec<usize>> {
+    let list = std::fs::read_to_string(path)?;
+    parse_list(list.trim())
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable processor list"))
 }
 
-/// The size of a list such as `0-3,8`.
-fn count_list(list: &str) -> Option<usize> {
-    list.split(',').try_fold(0usize, |sum, part| {
+/// The members of a list such as `0-3,8`.
+fn parse_list(list: &str) -> Option<Vec<usize>> {
+    // LIMIT: the kernel has no more processors than this (CONFIG_NR_CPUS).
+    const CPUS_MAX: usize = 8192;
+    let mut cpus = Vec::new();
+    for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+        if first > last || last >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
 }
 
 /// The numbers of the processors this process may run on, in order; never empty.
@@ -52,10 +68,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_lists_are_counted() {
-        assert_eq!(count_list("0"), Some(1));
-        assert_eq!(count_list("0-3,8,10-11"), Some(7));
-        assert_eq!(count_list("3-1"), None);
-        assert_eq!(count_list(""), None);
+    fn processor_lists_are_read() {
+        assert_eq!(parse_list("0"), Some(vec![0]));
+        assert_eq!(parse_list("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(parse_list("3-1"), None);
+        assert_eq!(parse_list("0-99999999999"), None);
+        assert_eq!(parse_list(""), None);
     }
 }

@@ -11,7 +11,8 @@
 //! INIT still come through /dev/fuse. Sources: `fs/fuse/dev_uring.c`, `Documentation/filesystems/fuse/fuse-io-uring.rst`.
 //!
 //! A request whose reply is deferred keeps its entry, so the thread registers a spare one in its place: waiting for locks
-//! never uses up the entries that unlocking needs.
+//! never uses up the entries that unlocking needs. (The kernel hands requests it held back for lack of entries out only with
+//! a commit, so parking can need a nudge: see the worker.)
 
 mod crew;
 mod entry;

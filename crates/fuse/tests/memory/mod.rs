@@ -11,7 +11,7 @@ pub use mounted::{AFTER_5_4, Mounted, RingSwitch, mount, mount_or_skip, skip_rea
 
 use ashlar_fuse::protocol::{
     Create, FileLock, Flush, Forgets, Fsync, Link, LockRequest, Mkdir, Mknod, Open, Read, ReadDir, Release,
-    Rename, SetAttr, SetTime, SetXattr, Write,
+    Rename, RetrieveReply, SetAttr, SetTime, SetXattr, Write,
 };
 use ashlar_fuse::{
     Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle,
@@ -33,6 +33,7 @@ pub struct Calls {
     pub forgotten: AtomicU64,
     pub interrupts: AtomicU64,
     pub destroyed: AtomicU64,
+    pub retrieved: Mutex<Vec<(u32, u64, Vec<u8>)>>,
 }
 
 enum Content {
@@ -222,6 +223,10 @@ impl Filesystem for MemoryFs {
     fn interrupt(&self, unique: Unique) {
         self.calls.interrupts.fetch_add(1, SeqCst);
         self.state.lock().interrupt(unique);
+    }
+
+    fn retrieve_reply(&self, _request: &Request<'_>, reply: &RetrieveReply<'_>) {
+        self.calls.retrieved.lock().push((reply.tag, reply.offset, reply.data.to_vec()));
     }
 
     fn lookup(&self, request: &Request<'_>, name: &[u8]) -> Result<Entry, Errno> {

@@ -67,7 +67,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A failing test must not leave a mount behind; the directory is removed only if nothing is mounted on it.
+        // A failing test must not leave a mount behind, nor threads that wait for it for ever.
+        if std::thread::panicking() {
+            let _ = self.session.abort();
+        }
         let _ = self.session.unmount();
         if std::thread::panicking()
             && let Some(directory) = self.directory.take()

@@ -16,7 +16,7 @@ fn flock(file: &File, how: i32) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < deadline, "{what} did not happen");

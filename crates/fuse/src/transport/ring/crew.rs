@@ -38,17 +38,24 @@ struct ThreadPlan {
 }
 
 impl CrewPlan {
-    /// A thread for each of `cpus`, and a queue for each of `possible` processors.
-    pub(crate) fn new(possible: usize, cpus: &[usize], depth: usize, payload_len: usize) -> Self {
-        let depth_fitting = PAYLOAD_BYTES_MAX / (payload_len.max(1) * cpus.len().max(1));
+    /// A thread for each of `cpus`, which this process may use, and a queue for each of `possible` processors; those not
+    /// `online` get one entry, seldom used but required.
+    pub(crate) fn new(
+        possible: usize,
+        online: &[usize],
+        cpus: &[usize],
+        depth: usize,
+        payload_len: usize,
+    ) -> Self {
+        let depth_fitting = PAYLOAD_BYTES_MAX / (payload_len.max(1) * online.len().max(1));
         let depth = depth.max(1).min(depth_fitting.max(2));
         let mut threads: Vec<ThreadPlan> =
             cpus.iter().map(|&cpu| ThreadPlan { cpu, queues: Vec::new() }).collect();
         let count = threads.len();
         for qid in 0..possible.min(usize::from(u16::MAX)) {
             let own = threads.iter().position(|thread| thread.cpu == qid);
-            // A processor that is not ours (offline, or outside our cpuset) gets one entry: seldom used, but required.
-            let (index, depth) = own.map_or((qid % count.max(1), 1), |index| (index, depth));
+            let index = own.unwrap_or(qid % count.max(1));
+            let depth = if online.contains(&qid) { depth } else { 1 };
             if let Some(thread) = threads.get_mut(index) {
                 thread.queues.push((qid as u16, depth));
             }
@@ -193,18 +200,17 @@ mod tests {
 
     #[test]
     fn every_possible_processor_has_a_queue() {
-        assert_eq!(queues(&CrewPlan::new(2, &[0, 1], 8, 1 << 20)), [vec![(0, 8)], vec![(1, 8)]]);
-        // Two of four processors are ours: the others' queues are spread with one entry each.
-        assert_eq!(
-            queues(&CrewPlan::new(4, &[1, 3], 8, 1 << 20)),
-            [vec![(0, 1), (1, 8), (2, 1)], vec![(3, 8)]]
-        );
+        let plan = CrewPlan::new(2, &[0, 1], &[0, 1], 8, 1 << 20);
+        assert_eq!(queues(&plan), [vec![(0, 8)], vec![(1, 8)]]);
+        // Five possible, four online, two of them ours: the others' queues are spread.
+        let plan = CrewPlan::new(5, &[0, 1, 2, 3], &[1, 3], 8, 1 << 20);
+        assert_eq!(queues(&plan), [vec![(0, 8), (1, 8), (2, 8), (4, 1)], vec![(3, 8)]]);
     }
 
     #[test]
     fn memory_bounds_the_depth_on_large_machines() {
         let cpus: Vec<usize> = (0..512).collect();
-        assert_eq!(CrewPlan::new(512, &cpus, 8, 1 << 20).depth, 4);
-        assert_eq!(CrewPlan::new(512, &cpus, 8, 8 << 20).depth, 2);
+        assert_eq!(CrewPlan::new(512, &cpus, &cpus, 8, 1 << 20).depth, 4);
+        assert_eq!(CrewPlan::new(512, &cpus, &cpus, 8, 8 << 20).depth, 2);
     }
 }

@@ -4,6 +4,8 @@ use super::PARKED_PER_QUEUE_MAX;
 use super::entry::{Arrived, Entry, argument};
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
+use crate::id::NodeId;
+use crate::notify;
 use crate::protocol::{Malformed, Opcode, Parts, wire};
 use crate::reply::fixed::FixedReply;
 use crate::service::{Outcome, Service, refuse};
@@ -12,7 +14,7 @@ use crate::transport::device::Device;
 use crate::transport::mailbox::{Mailbox, Parcel};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// `user_data` of the submission that waits for the mailbox's bell; entries use their index.
@@ -40,6 +42,8 @@ pub(super) struct RingWorker<F> {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     service: Arc<Service<F>>,
     mailbox: Arc<Mailbox>,
+    /// Not kept open: the mount must be able to end.
+    device: Weak<Device>,
     queues: Vec<Queue>,
     entries: Vec<Entry>,
     payload_len: usize,
@@ -48,6 +52,7 @@ pub(super) struct RingWorker<F> {
     scratch: Vec<u8>,
     completed: Vec<(u64, i32)>,
     parcels: Vec<Parcel>,
+    nudges: u32,
 }
 
 impl<F: Filesystem> RingWorker<F> {
@@ -57,7 +62,7 @@ impl<F: Filesystem> RingWorker<F> {
     /// io_uring is switched off or forbidden here, or memory is short.
     pub(super) fn new(
         service: Arc<Service<F>>,
-        device: &Device,
+        device: &Arc<Device>,
         queues: Vec<Queue>,
         payload_len: usize,
     ) -> io::Result<Self> {
@@ -75,6 +80,7 @@ impl<F: Filesystem> RingWorker<F> {
             ring,
             service,
             mailbox: Arc::new(Mailbox::new()?),
+            device: Arc::downgrade(device),
             queues,
             entries: Vec::new(),
             payload_len,
@@ -82,6 +88,7 @@ impl<F: Filesystem> RingWorker<F> {
             scratch: Vec::new(),
             completed: Vec::new(),
             parcels: Vec::new(),
+            nudges: 0,
         };
         for queue in 0..worker.queues.len() {
             for _ in 0..worker.queues[queue].depth {
@@ -168,6 +175,10 @@ impl<F: Filesystem> RingWorker<F> {
         let (header_area, payload) = entry.areas();
         let Some(arrived) = Arrived::read(header_area) else { return Ok(()) };
         let header = arrived.header;
+        if notify::is_nudge(header.unique) {
+            (entry.unique, entry.commit_id) = (header.unique, arrived.commit_id);
+            return self.commit(index, Ok(()), 0);
+        }
         let data_len = arrived.payload_len.min(payload.len());
         let opcode = Opcode::from_raw(header.opcode);
         let (outcome, body_len) = if opcode.is_some_and(Opcode::replies_with_buffer) {
@@ -199,7 +210,7 @@ impl<F: Filesystem> RingWorker<F> {
             Outcome::Reply(result) => self.commit(index, result, body_len),
             // Every entry must be committed to be used again, even where nobody reads the reply.
             Outcome::OneWay => self.commit(index, Ok(()), 0),
-            Outcome::Deferred => self.park(index, queue_index),
+            Outcome::Deferred => self.park(index, queue_index, NodeId(header.nodeid)),
         }
     }
 
@@ -212,22 +223,40 @@ impl<F: Filesystem> RingWorker<F> {
     }
 
     /// The request in `index` stays until its replier speaks; a spare entry takes the place if there is none left over.
-    fn park(&mut self, index: usize, queue_index: usize) -> io::Result<()> {
+    fn park(&mut self, index: usize, queue_index: usize, node: NodeId) -> io::Result<()> {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.is_parked = true;
         }
         let Some(queue) = self.queues.get_mut(queue_index) else { return Ok(()) };
         queue.parked += 1;
-        if queue.entries - queue.parked >= queue.depth {
-            return Ok(());
-        }
-        match self.add_entry(queue_index) {
-            Ok(spare) => self.push_register(spare),
-            Err(error) => {
-                tracing::error!(%error, "no memory for a spare ring entry; the queue is one entry short");
-                Ok(())
+        let (depth, may_be_stuck) = (queue.depth, queue.parked >= queue.depth);
+        if queue.entries - queue.parked < depth {
+            match self.add_entry(queue_index) {
+                Ok(spare) => self.push_register(spare)?,
+                Err(error) => {
+                    tracing::error!(%error, "no memory for a spare ring entry; the queue is one entry short");
+                }
             }
         }
+        if may_be_stuck { self.nudge(node) } else { Ok(()) }
+    }
+
+    /// Makes the kernel look at the requests it holds back for this processor's queue.
+    ///
+    /// It hands those out only with a commit, not when an entry is registered. They are held back when every entry is taken,
+    /// and if all of those got parked, no commit comes (which takes at least as many parked entries as the queue is deep).
+    /// A retrieve notification of nothing makes the kernel send a request here, and that will be committed. It must name a
+    /// regular file: `node` is the one whose lock is waited for. (For a lock on a directory there is none, and held-back
+    /// requests wait for the next one that this processor's callers make.)
+    fn nudge(&mut self, node: NodeId) -> io::Result<()> {
+        // ORDER: the spare entry first; without a free one the nudge would be held back too.
+        self.ring.submit()?;
+        let Some(device) = self.device.upgrade() else { return Ok(()) };
+        self.nudges = self.nudges.wrapping_add(1);
+        if let Err(error) = notify::nudge(&device, self.nudges, node) {
+            tracing::debug!(%error, "cannot nudge the kernel; waiting requests go on with the next request");
+        }
+        Ok(())
     }
 
     fn deliver_parcels(&mut self) -> io::Result<()> {
@@ -291,6 +320,12 @@ fn parts<'a, F>(
     rest: &'a [u8],
 ) -> Result<Parts<'a>, Malformed> {
     let opcode = Opcode::from_raw(header.opcode).ok_or(Malformed::UnknownOpcode(header.opcode))?;
-    let argument = argument(header_area, service.dialect.argument_len(opcode)).ok_or(Malformed::Truncated)?;
+    let argument_len = service.dialect.argument_len(opcode);
+    // The one operation whose fixed argument the kernel puts in front of the data instead of into `op_in`.
+    if opcode == Opcode::NotifyReply {
+        let (argument, rest) = rest.split_at_checked(argument_len).ok_or(Malformed::Truncated)?;
+        return Ok(Parts { opcode, argument, rest });
+    }
+    let argument = argument(header_area, argument_len).ok_or(Malformed::Truncated)?;
     Ok(Parts { opcode, argument, rest })
 }
