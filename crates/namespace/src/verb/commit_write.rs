@@ -5,7 +5,7 @@ use super::resize::SIZE_MAX;
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key;
-use crate::record::FileData;
+use crate::record::{FileData, Kind};
 use crate::txn::Txn;
 use ashlar_types::{Attr, Errno, InodeId, Timespec};
 
@@ -32,8 +32,7 @@ pub struct CommitWrite {
 /// about bytes that are gone: only `done` counts. The times of a report never lie ahead of the server's.
 ///
 /// # Errors
-/// `EFBIG` for a length beyond 2^63-1, `EINVAL` for a malformed time, `EISDIR` or `EINVAL` for what is no regular file, `ESTALE` when it is
-/// gone.
+/// `EFBIG` for a length beyond 2^63-1, `EINVAL` for a malformed time, `ESTALE` when it is gone.
 pub fn commit_write(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -48,9 +47,12 @@ pub fn commit_write(
     }
     // What is reported has happened: it must be possible to note it on a full file system too.
     txn.mark_frees_space();
-    let is_current = match txn.inode(id)?.as_regular()? {
-        FileData::Chunks { layout, .. } => report.generation.is_none_or(|wrote| wrote == layout.generation),
-        FileData::Inline { .. } => false,
+    let is_current = match &txn.inode(id)?.kind {
+        Kind::Regular(FileData::Chunks { layout, .. }) => {
+            report.generation.is_none_or(|wrote| wrote == layout.generation)
+        }
+        // Of a directory, and of a file that is with its inode, there is only an access time to report.
+        _ => false,
     };
     if is_current {
         apply(txn, context, id, report)?;
