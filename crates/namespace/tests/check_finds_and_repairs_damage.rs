@@ -109,12 +109,9 @@ fn edit_bucket(world: &mut World, directory: InodeId, text: &str, change: impl F
 fn expect(mut world: World, what: &str, is_it: impl Fn(&Finding) -> bool) -> World {
     let found = findings(&world);
     assert!(found.iter().any(&is_it), "{what}: {found:?}");
-    // Some damage shows only when other damage is gone.
-    for _ in 0..3 {
-        for finding in findings(&world) {
-            assert!(finding.remedy().is_some(), "{what}: {finding}");
-            world.as_root(|txn, context| verb::repair(txn, context, &finding)).unwrap();
-        }
+    for finding in found {
+        assert!(finding.remedy().is_some(), "{what}: {finding}");
+        world.as_root(|txn, context| verb::repair(txn, context, &finding)).unwrap();
     }
     assert_eq!(findings(&world), [], "{what}: something is left");
     world

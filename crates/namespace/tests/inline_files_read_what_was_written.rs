@@ -179,6 +179,21 @@ fn a_file_may_be_longer_than_what_it_stores() {
 }
 
 #[test]
+fn allocation_that_keeps_the_length_stores_nothing_behind_it() {
+    let mut world = World::new();
+    let id = world.make_file(ROOT, "f");
+    write(&mut world, id, 0, &[7; 600], false).unwrap();
+    for mode in [1, 17] {
+        allocate(&mut world, id, mode, 500, 9000).unwrap();
+        assert_eq!((world.inode(id).size, world.inode(id).blocks), (600, 2));
+        assert_eq!(findings(&world), []);
+    }
+    assert_eq!(read(&mut world, id, 499, 9), [7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    allocate(&mut world, id, 0, 500, 9000).unwrap();
+    assert_eq!((world.inode(id).size, world.inode(id).blocks), (9500, 19));
+}
+
+#[test]
 fn limits_and_kinds_are_refused() {
     let mut world = World::new();
     let id = world.make_file(ROOT, "f");
