@@ -77,6 +77,14 @@ pub struct UpArgs {
     #[arg(long)]
     pub read_only: bool,
 
+    /// Ignore set-user-id and set-group-id bits, as mounts of ordinary users always do.
+    #[arg(long)]
+    pub no_set_id: bool,
+
+    /// Refuse to open device nodes, as mounts of ordinary users always do.
+    #[arg(long)]
+    pub no_devices: bool,
+
     /// Transport to the kernel.
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,

@@ -39,6 +39,10 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Nothing can be changed through this mount.
     pub read_only: bool,
+    /// Let set-user-id and set-group-id programs take effect. Only root's own mounts can; a mount through fusermount3 never does.
+    pub allow_set_id: bool,
+    /// Let device nodes be opened as devices. Only root's own mounts can; a mount through fusermount3 never does.
+    pub allow_devices: bool,
     /// Mount over a directory that is not empty.
     pub allow_nonempty: bool,
     /// Largest READ in bytes; `None` leaves it to the kernel (the size of the largest write).
@@ -115,6 +119,8 @@ impl Default for MountOptions {
             allow_other: false,
             default_permissions: false,
             read_only: false,
+            allow_set_id: false,
+            allow_devices: false,
             allow_nonempty: false,
             max_read: None,
             via: MountVia::Auto,

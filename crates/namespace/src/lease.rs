@@ -230,9 +230,7 @@ impl LeaseTable {
 
     /// Forgets a session with all its leases and recalls; tells the files of which it was the sole writer.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
-        let ids: Vec<u64> =
-            self.pending.iter().filter(|(_, p)| p.session == session).map(|(&id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.end_recall(id));
+        // ORDER: who was writing is noted before recalls under way take the WRITE lease, or nobody would settle the file's size.
         let mut written = Vec::new();
         self.holders.retain(|&inode, held| {
             if held.iter().any(|(holder, set)| *holder == session && set.has(LeaseSet::WRITE)) {
@@ -241,6 +239,9 @@ impl LeaseTable {
             held.retain(|(holder, _)| *holder != session);
             !held.is_empty()
         });
+        let ids: Vec<u64> =
+            self.pending.iter().filter(|(_, p)| p.session == session).map(|(&id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.end_recall(id));
         written.sort();
         written
     }

@@ -37,6 +37,8 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     let config = MountConfig {
         allow_other: args.allow_other || is_root,
         read_only: args.read_only,
+        allow_set_id: is_root && !args.no_set_id,
+        allow_devices: is_root && !args.no_devices,
         transport: args.fuse_transport,
         mask_features: args.mask_features,
         is_sole_session: args.mountpoints.len() == 1,

@@ -20,6 +20,10 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// Refuse changes.
     pub read_only: bool,
+    /// Let set-id programs take effect.
+    pub allow_set_id: bool,
+    /// Let device nodes be opened.
+    pub allow_devices: bool,
     /// How requests come from the kernel.
     pub transport: FuseTransport,
     /// Kernel features to do without.
@@ -55,6 +59,8 @@ pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Res
         default_permissions: true,
         allow_other: config.allow_other,
         read_only: config.read_only,
+        allow_set_id: config.allow_set_id,
+        allow_devices: config.allow_devices,
         features: MountOptions::FEATURES_DEFAULT | Features::POSIX_ACL,
         mask_features: Features::from_bits(config.mask_features),
         transport: match config.transport {

@@ -17,7 +17,12 @@ pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Mount
     let target = text(path.as_os_str().as_bytes())?;
     let fstype = text(format!("fuse.{}", options.subtype).as_bytes())?;
     let data = text(data(&device, options).as_bytes())?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | if options.read_only { libc::MS_RDONLY } else { 0 };
+    let flags = [
+        (!options.allow_set_id, libc::MS_NOSUID),
+        (!options.allow_devices, libc::MS_NODEV),
+        (options.read_only, libc::MS_RDONLY),
+    ];
+    let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     // SAFETY: all four strings end with a NUL and outlive the call.
     let result = unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast())
