@@ -137,9 +137,13 @@ impl SlotHeader {
     pub(crate) fn is_padding_blank(bytes: &[u8], slot: Slot) -> bool {
         let class = slot.slab.class;
         let end = sum_at(class.blocks()) as usize;
-        let ranges =
-            [11..16, IDENTITY_BYTES + 4..LENGTH_AT as usize, LENGTH_AT as usize + 8..sum_at(0) as usize];
-        let ranges = ranges.into_iter().chain([end..class.header_bytes() as usize]);
+        let length_end = LENGTH_AT as usize + 8;
+        let ranges = [
+            11..16,
+            IDENTITY_BYTES + 4..LENGTH_AT as usize,
+            length_end..sum_at(0) as usize,
+            end..class.header_bytes() as usize,
+        ];
         ranges
             .into_iter()
             .all(|range| bytes.get(range).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)))

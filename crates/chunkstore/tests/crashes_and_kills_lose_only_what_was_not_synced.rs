@@ -2,6 +2,7 @@
 //! kill the last one written, after a power cut one written since the last sync (or the synced one), and never a checksum
 //! error. Method: a model keeps all versions of each chunk since the last sync and compares byte by byte; the place of
 //! the stop is chosen by counting disk operations.
+#![allow(clippy::unwrap_used)] // test code outside of test functions
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! Goal: whatever bit changes on the disk of a synced target, no reader gets a wrong byte, and scrub finds it; malformed
 //! headers with valid checksums never make the store panic; the index comes back from the slots.
+#![allow(clippy::unwrap_used)] // test code outside of test functions
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! A target on a simulated disk that survives crashes and kills of the store on it.
 #![allow(dead_code)] // each test file uses its own part
+#![allow(clippy::unwrap_used)] // part of tests, which the lint does not see here
 
 use ashlar_chunkstore::{ChunkError, ChunkStore, Config, RecoveryReport, TargetIdentity, TargetUuid};
 use ashlar_env::Env;
