@@ -134,12 +134,7 @@ impl Checker<'_> {
     }
 
     /// Visits the pairs in `[from, to)`; `visit` gets the checker back to report.
-    fn scan(
-        &mut self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut Visit<'_, Self>,
-    ) -> Result<(), Stop> {
+    fn scan(&mut self, from: &[u8], to: &[u8], visit: &mut Visit<'_, Self>) -> Result<(), Stop> {
         let mut stop = None;
         let snapshot = self.snapshot;
         snapshot.scan(from, to, &mut |record_key, value| match visit(self, record_key, value) {
