@@ -2,9 +2,7 @@
 
 use crate::error::NsError;
 use ashlar_types::attr::MODE_TYPE_MASK;
-use ashlar_types::{
-    Attr, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec,
-};
+use ashlar_types::{Attr, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
