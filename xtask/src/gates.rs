@@ -102,7 +102,7 @@ fn dependencies(repository: &Repository) -> anyhow::Result<()> {
 fn black_box(repository: &Repository) -> anyhow::Result<()> {
     if !MOUNTS {
         println!("************************************************************************");
-        println!("** NOT RUN: pjdfstest, differential, fsx, kill-cycles, racer.         **");
+        println!("** NOT RUN: pjdfstest, limits, differential, fsx, kill-cycles, racer. **");
         println!("** The file system cannot be mounted yet (MOUNTS in xtask/src/gates.rs) **");
         println!("************************************************************************");
         return Ok(());

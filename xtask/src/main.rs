@@ -45,6 +45,8 @@ enum Task {
     Corrupt(suite::torture::Corrupt),
     /// Threads racing on few names.
     Racer(suite::torture::Racer),
+    /// Names, links, attributes, directories and files at their largest.
+    Limits(suite::torture::Limits),
     /// Fill the disk; delete; fill again.
     Full(suite::torture::Full),
     /// stress-ng's file-system class and fio with verification.
@@ -68,6 +70,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::PowerLoss(arguments) => arguments.run(&repository),
         Task::Corrupt(arguments) => arguments.run(&repository),
         Task::Racer(arguments) => arguments.run(&repository),
+        Task::Limits(arguments) => arguments.run(&repository),
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),

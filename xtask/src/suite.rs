@@ -16,6 +16,7 @@ use crate::repository::Repository;
 /// The first suite that fails.
 pub fn short(repository: &Repository) -> anyhow::Result<()> {
     posix::run(repository, &posix::Arguments::default())?;
+    torture::Limits::short().run(repository)?;
     torture::Differential::short().run(repository)?;
     torture::Fsx::short().run(repository)?;
     torture::KillCycles::short().run(repository)?;

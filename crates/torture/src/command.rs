@@ -7,6 +7,7 @@ pub mod fsx;
 pub mod full;
 pub mod kill_cycles;
 pub mod ledger;
+pub mod limits;
 pub mod metabench;
 pub mod power_loss;
 pub mod racer;

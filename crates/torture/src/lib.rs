@@ -14,6 +14,7 @@
 //! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
 //! | `racer` | is the tree still a tree after threads raced on few names? |
 //! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
+//! | `limits` | do names, links, attributes, directories and files end where they should? |
 //! | `metabench`, `databench` | how fast, by one program for all file systems compared |
 //! | `with-mount`, `with-disk` | run any other program on a mount, with a clean start and end; on a fresh ext4 or XFS |
 //!

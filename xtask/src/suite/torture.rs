@@ -240,6 +240,38 @@ impl Racer {
     }
 }
 
+/// Options of `limits`.
+#[derive(clap::Args, Debug)]
+pub struct Limits {
+    /// Entries in one directory.
+    #[arg(long, default_value_t = 50_000)]
+    entries: u64,
+    /// Links to one file: more than any limit, so that EMLINK is seen.
+    #[arg(long, default_value_t = 1_100_000)]
+    links: u64,
+}
+
+impl Limits {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { entries: 5000, links: 70_000 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When a limit is not what it should be.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "limits", false, |torture, work| {
+            let mut command = on_mount(torture, work);
+            command.args(["limits", "--dir", "{MOUNT}", "--entries"]).arg(self.entries.to_string());
+            command.arg("--links").arg(self.links.to_string());
+            command
+        })
+    }
+}
+
 /// Options of `full`.
 #[derive(clap::Args, Debug)]
 pub struct Full {
