@@ -38,13 +38,16 @@ impl Client {
             // What this client knows of times is older than what is being set.
             self.report(&file, false)?;
             let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
-            return self.found(reply);
+            let found = self.found(reply)?;
+            file.state.lock().times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
+            return Ok(found);
         }
         let _drained = file.drain()?;
         self.report(&file, false)?;
         let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
         let found = self.found(reply)?;
         let mut state = file.state.lock();
+        state.times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
         state.size = found.attr.size;
         if found.attr.size == 0 {
             // An emptied file is back with its inode; whatever was held on its chunks is void.

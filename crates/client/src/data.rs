@@ -65,10 +65,12 @@ impl Client {
         let (size, generation, taken) = {
             let mut state = file.state.lock();
             let gives_back = done && state.leases.has(LeaseSet::WRITE);
-            if !state.is_dirty && !gives_back {
+            let has_atime = state.unreported.atime.is_some();
+            if !state.is_dirty && !has_atime && !gives_back {
                 return Ok(());
             }
-            state.is_dirty = false;
+            // Only a writer knows the size; a reader's idea of it may be old and must not stretch the file.
+            let size = if std::mem::take(&mut state.is_dirty) { state.size } else { 0 };
             if gives_back {
                 state.leases = state.leases.without(LeaseSet::WRITE);
             }
@@ -76,7 +78,7 @@ impl Client {
                 Data::Chunks(layout) => Some(layout.generation),
                 Data::Inline(_) => None,
             };
-            (state.size, generation, std::mem::take(&mut state.unreported))
+            (size, generation, std::mem::take(&mut state.unreported))
         };
         let is_known = self.call(
             &Who::system(),
@@ -96,7 +98,7 @@ impl Client {
             Err(errno) => {
                 let mut state = file.state.lock();
                 state.unreported = merge(taken, state.unreported);
-                state.is_dirty = true;
+                state.is_dirty |= size > 0;
                 Err(errno)
             }
         }
@@ -106,10 +108,13 @@ impl Client {
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
         let Some(file) = self.open_file(attr.inode) else { return attr };
         let state = file.state.lock();
-        if state.is_dirty {
-            attr.size = attr.size.max(state.size);
+        if state.is_dirty || state.unreported.atime.is_some() {
+            if state.is_dirty {
+                attr.size = attr.size.max(state.size);
+            }
             attr.blocks = attr.blocks.saturating_add_signed(state.unreported.blocks_delta);
-            if let Some(mtime) = state.unreported.mtime.filter(|&mtime| mtime > attr.mtime) {
+            if let Some(mtime) = state.unreported.mtime {
+                // Times are reported before they are set, so what is not reported yet is newer, whatever the clock says.
                 (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
             }
             if let Some(atime) = state.unreported.atime.filter(|&atime| atime > attr.atime) {

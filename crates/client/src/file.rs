@@ -13,7 +13,6 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How a file was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,24 +42,13 @@ pub struct Handle {
     pub flags: OpenFlags,
     /// Whether the kernel must not cache pages for it.
     pub is_shared: bool,
-    /// Whether the first read is to be recorded as access time.
-    pub(crate) is_atime_due: bool,
-    /// The access time to report, in nanoseconds since the epoch, 0 for none.
-    pub(crate) read_at_nanos: AtomicU64,
     /// Lock owners that took a lock through it, so that a close without any need not ask.
     pub(crate) lock_owners: Mutex<Vec<(LockOwner, bool)>>,
 }
 
 impl Handle {
-    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool, is_atime_due: bool) -> Handle {
-        Handle {
-            is_atime_due,
-            file,
-            flags,
-            is_shared,
-            read_at_nanos: AtomicU64::new(0),
-            lock_owners: Mutex::default(),
-        }
+    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
+        Handle { file, flags, is_shared, lock_owners: Mutex::default() }
     }
 }
 
@@ -103,8 +91,10 @@ pub(crate) struct FileState {
     /// Length in bytes; valid while a lease is held.
     pub size: u64,
     pub unreported: Unreported,
-    /// Whether size or `unreported` differ from what metadata knows.
+    /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
+    /// Access time and time of the last change as last known, for `relatime`.
+    pub times: (Timespec, Timespec),
     /// Reads and writes under way.
     pub in_flight: u32,
     /// Reads and writes begun ever.
@@ -247,19 +237,5 @@ impl FileTable {
             part.remove(&file.inode);
         }
         is_last
-    }
-}
-
-/// Nanoseconds for an atomic, saturating; 0 means none.
-pub(crate) fn store_time(cell: &AtomicU64, time: Timespec) {
-    let nanos = i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
-    cell.store(u64::try_from(nanos).unwrap_or(0), Relaxed);
-}
-
-/// The time stored by [`store_time`].
-pub(crate) fn load_time(cell: &AtomicU64) -> Option<Timespec> {
-    match cell.load(Relaxed) {
-        0 => None,
-        nanos => Some(Timespec::new((nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)),
     }
 }

@@ -10,6 +10,5 @@ mod spill;
 mod write;
 
 pub use allocate::AllocateMode;
-pub(crate) use read::is_atime_due;
 pub use seek::Seek;
 pub use write::WriteFlags;

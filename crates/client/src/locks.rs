@@ -105,6 +105,17 @@ impl Client {
         handle.file.state.lock().lock_owners.contains(&owner)
     }
 
+    /// Locks owned by the open file description itself (`F_OFD_SETLK`) end with it; the kernel leaves that to the file system.
+    pub(crate) fn drop_description_locks(&self, handle: &Handle) {
+        let owners = std::mem::take(&mut *handle.lock_owners.lock());
+        for (owner, is_flock) in owners {
+            let request = MetaRequest::LockRelease { inode: handle.file.inode, owner, is_flock };
+            if let Err(errno) = self.call_done(&Who::system(), request) {
+                tracing::warn!(%errno, inode = %handle.file.inode, "could not drop the locks of a closed file");
+            }
+        }
+    }
+
     fn note_lock(&self, handle: &Handle, request: &LockRequest) {
         if request.kind == LockKind::Unlock {
             return;

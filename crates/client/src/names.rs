@@ -2,7 +2,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use crate::file::{Data, FileState, Handle, OpenFlags, Unreported, load_time};
+use crate::file::{Data, FileState, Handle, OpenFlags, Unreported};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
 use std::sync::Arc;
@@ -118,23 +118,25 @@ impl Client {
         self.found(reply)
     }
 
-    /// `unlink`.
+    /// `unlink`; tells the last attributes of the inode when it is gone with this name.
     ///
     /// # Errors
     /// As `unlink(2)`.
-    pub fn unlink(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<(), Errno> {
-        self.call_done(who, MetaRequest::Unlink { parent, name })
+    pub fn unlink(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<Option<Attr>, Errno> {
+        let reply = self.call(who, MetaRequest::Unlink { parent, name })?;
+        removed(reply)
     }
 
-    /// `rmdir`.
+    /// `rmdir`; tells the last attributes of the directory when nobody has it open.
     ///
     /// # Errors
     /// As `rmdir(2)`.
-    pub fn rmdir(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<(), Errno> {
-        self.call_done(who, MetaRequest::Rmdir { parent, name })
+    pub fn rmdir(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<Option<Attr>, Errno> {
+        let reply = self.call(who, MetaRequest::Rmdir { parent, name })?;
+        removed(reply)
     }
 
-    /// `renameat2`.
+    /// `renameat2`; tells the last attributes of what was replaced when it is gone with this name.
     ///
     /// # Errors
     /// As `rename(2)`.
@@ -144,8 +146,10 @@ impl Client {
         (from_parent, from_name): (InodeId, Name<'_>),
         (to_parent, to_name): (InodeId, Name<'_>),
         flags: RenameFlags,
-    ) -> Result<(), Errno> {
-        self.call_done(who, MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags })
+    ) -> Result<Option<Attr>, Errno> {
+        let reply =
+            self.call(who, MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags })?;
+        removed(reply)
     }
 
     /// `open` with `O_CREAT`: makes the file or finds it, and opens it.
@@ -207,6 +211,7 @@ impl Client {
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
         let OpenReply { attr, data, leases, is_shared, kept_read, durability } = open;
         let granted = leases.and(LeaseSet::READ.with(LeaseSet::WRITE));
+        let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
         let update_data = fresh_data.clone();
         let fresh = || FileState {
@@ -215,6 +220,7 @@ impl Client {
             size,
             unreported: Unreported::default(),
             is_dirty: false,
+            times,
             in_flight: 0,
             begun: 0,
             is_draining: false,
@@ -229,10 +235,10 @@ impl Client {
                 state.size = size;
             }
             state.leases = state.leases.with(granted);
+            state.times = times;
         };
         let file = self.files.open(attr.inode, fresh, update);
-        let is_atime_due = !flags.no_atime && crate::io::is_atime_due(&attr, self.env.clock.now());
-        let handle = Arc::new(Handle::new(file, flags, is_shared, is_atime_due));
+        let handle = Arc::new(Handle::new(file, flags, is_shared));
         Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache: kept_read, created })
     }
 
@@ -241,13 +247,12 @@ impl Client {
     /// # Errors
     /// The first error of reporting.
     pub fn flush(&self, handle: &Handle) -> Result<(), Errno> {
-        self.note_access_time(handle);
         self.report(&handle.file, false)
     }
 
     /// The last `close` of an open file description.
     pub fn release(&self, handle: &Handle) {
-        self.note_access_time(handle);
+        self.drop_description_locks(handle);
         let is_last = self.files.close(&handle.file);
         if is_last && let Err(errno) = self.report(&handle.file, true) {
             tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
@@ -259,13 +264,11 @@ impl Client {
             tracing::warn!(%errno, %inode, "could not report a close");
         }
     }
+}
 
-    fn note_access_time(&self, handle: &Handle) {
-        if let Some(time) = load_time(&handle.read_at_nanos) {
-            handle.read_at_nanos.store(0, std::sync::atomic::Ordering::Relaxed);
-            let mut state = handle.file.state.lock();
-            state.unreported.atime = Some(time);
-            state.is_dirty = true;
-        }
+fn removed(reply: MetaReply) -> Result<Option<Attr>, Errno> {
+    match reply {
+        MetaReply::Removed { last } => Ok(last),
+        other => Err(unexpected(&other)),
     }
 }

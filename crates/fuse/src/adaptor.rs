@@ -12,6 +12,7 @@ mod identity;
 mod lock;
 mod name;
 mod node;
+mod removed;
 mod xattr;
 
 pub use cache::NotifierCache;
@@ -22,8 +23,8 @@ use crate::id::{FileHandle, Unique};
 use crate::negotiation::Negotiated;
 use crate::notify::Notifier;
 use crate::protocol::{
-    CopyFileRange, Create, Fallocate, FileLock, Flush, Fsync, Link, LockRequest, Lseek, Mkdir, Mknod, Open, Read,
-    ReadDir, Release, Rename, SetAttr, SetXattr, StatxQuery, Write,
+    CopyFileRange, Create, Fallocate, FileLock, Flush, Fsync, Link, LockRequest, Lseek, Mkdir, Mknod, Open,
+    Read, ReadDir, Release, Rename, SetAttr, SetXattr, StatxQuery, Write,
 };
 use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
@@ -46,12 +47,13 @@ pub struct Adaptor {
     options: AdaptorOptions,
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
+    removed: removed::RemovedInodes,
 }
 
 impl Adaptor {
     /// An adaptor for `client`, to be mounted once.
     pub fn new(client: Arc<Client>, options: AdaptorOptions) -> Adaptor {
-        Adaptor { client, options, handles: Default::default(), cache: Arc::new(NotifierCache::default()) }
+        Adaptor { client, options, handles: Default::default(), cache: Arc::new(NotifierCache::default()), removed: Default::default() }
     }
 }
 
@@ -138,7 +140,12 @@ impl Filesystem for Adaptor {
         self.on_setxattr(request, args)
     }
 
-    fn getxattr(&self, request: &Request<'_>, name: &[u8], reply: &mut XattrBuffer<'_, '_>) -> Result<(), Errno> {
+    fn getxattr(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        reply: &mut XattrBuffer<'_, '_>,
+    ) -> Result<(), Errno> {
         self.on_getxattr(request, name, reply)
     }
 
@@ -158,7 +165,12 @@ impl Filesystem for Adaptor {
         self.on_opendir(request, args)
     }
 
-    fn readdir(&self, request: &Request<'_>, args: &ReadDir, reply: &mut DirBuffer<'_, '_>) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        request: &Request<'_>,
+        args: &ReadDir,
+        reply: &mut DirBuffer<'_, '_>,
+    ) -> Result<(), Errno> {
         self.on_readdir(request, args, reply)
     }
 
@@ -187,7 +199,12 @@ impl Filesystem for Adaptor {
         self.on_setlk(request, lock)
     }
 
-    fn setlkw(&self, request: &Request<'_>, lock: &LockRequest, deferral: &Deferral<'_>) -> Result<LockWait, Errno> {
+    fn setlkw(
+        &self,
+        request: &Request<'_>,
+        lock: &LockRequest,
+        deferral: &Deferral<'_>,
+    ) -> Result<LockWait, Errno> {
         self.on_setlkw(request, lock, deferral)
     }
 

@@ -88,13 +88,19 @@ impl MetaService {
             // ORDER: chunks go only after the record that nothing refers to them is durable; else a power cut could bring the
             // file back without its bytes.
             self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
+            let mut is_any_left = false;
             for (inode, garbage) in &found {
+                if !self.may_collect(*inode, garbage)? {
+                    // A layout somebody is just filling; it is bound, or withdrawn when its session ends.
+                    is_any_left = true;
+                    continue;
+                }
                 self.collect_one(*inode, garbage)?;
                 if self.is_stopping.load(Acquire) {
                     return Ok(());
                 }
             }
-            if found.len() < BATCH {
+            if found.len() < BATCH || is_any_left {
                 return Ok(());
             }
         }
@@ -201,6 +207,28 @@ impl MetaService {
                 }
                 _ => return Err(Errno::EPROTO),
             }
+        }
+    }
+
+    fn may_collect(&self, inode: InodeId, garbage: &Garbage) -> Result<bool, Errno> {
+        let creds = itself();
+        let caller = Caller { op: OpId::default(), creds: &creds };
+        let generation = garbage.layout.generation;
+        self.inspect(caller, |txn, _| verb::may_collect(txn, inode, generation), |may, _| may)
+    }
+
+    /// Carries out a cut of `inode` that an earlier truncation left behind.
+    pub(crate) fn cut_pending(&self, inode: InodeId) -> Result<(), Errno> {
+        let creds = itself();
+        let caller = Caller { op: OpId::default(), creds: &creds };
+        let generation = self.inspect(
+            caller,
+            |txn, _| Ok(txn.find_inode(inode)?.and_then(Self::generation_of)),
+            |generation, _| generation,
+        )?;
+        match generation {
+            Some(generation) => self.cut(inode, generation),
+            None => Ok(()),
         }
     }
 

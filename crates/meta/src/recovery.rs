@@ -5,7 +5,7 @@ use crate::execute::itself;
 use crate::{MetaConfig, MetaService};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::bootstrap::{RootSettings, bootstrap};
-use ashlar_namespace::key;
+use ashlar_namespace::{key, verb};
 use ashlar_namespace::record::Garbage;
 use ashlar_rpc::Caller;
 use ashlar_types::{Errno, InodeId, OpId, SessionId, codec};
@@ -74,6 +74,7 @@ impl MetaService {
 
     fn recover(&self) -> Result<RecoveryReport, Errno> {
         let (sessions, cuts) = self.find_left_behind()?;
+        self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
         for (inode, garbage) in &cuts {
             self.collect_one(*inode, garbage)?;
@@ -82,6 +83,28 @@ impl MetaService {
             self.reap(session)?;
         }
         Ok(RecoveryReport { sessions_reaped: sessions.len(), cuts_finished: cuts.len() })
+    }
+
+    /// Layouts that were proposed and never bound: whoever was filling them is gone.
+    fn withdraw_layouts(&self) -> Result<(), Errno> {
+        let mut inodes = BTreeSet::new();
+        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        for shard in shards {
+            let (from, to) = key::table_range(shard, b'G');
+            self.lane
+                .read()
+                .scan(&from, &to, &mut |record_key, _| {
+                    inodes.extend(key::inode_of(record_key));
+                    ControlFlow::Continue(())
+                })
+                .map_err(|error| self.answer(&error.into()))?;
+        }
+        let creds = itself();
+        for inode in inodes {
+            let caller = Caller { op: OpId::default(), creds: &creds };
+            self.mutate(caller, number::PROPOSE_LAYOUT, |txn, context| verb::withdraw_layout(txn, context, inode), |_, _| ())?;
+        }
+        Ok(())
     }
 
     /// Sessions with orphan or writer records, and truncations to be carried out.

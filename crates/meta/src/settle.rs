@@ -69,12 +69,17 @@ impl MetaService {
             kill_set_id: false,
             done: true,
         };
-        self.mutate(
+        let settled = self.mutate(
             caller,
             number::COMMIT_WRITE,
             |txn, context| verb::commit_write(txn, context, inode, &report),
             |_, _| (),
-        )
+        );
+        match settled {
+            // It was unlinked meanwhile: there is nothing left to settle.
+            Err(Errno::ESTALE) => Ok(()),
+            other => other,
+        }
     }
 
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.

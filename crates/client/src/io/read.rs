@@ -2,9 +2,9 @@
 
 use crate::call::Who;
 use crate::client::Client;
-use crate::file::{Data, Handle, load_time, store_time};
+use crate::file::{Data, Handle};
+use ashlar_types::Errno;
 use ashlar_types::message::{LeaseSet, MetaRequest};
-use ashlar_types::{Attr, Errno, Timespec};
 
 /// `relatime`: an access time at least this old is renewed even if the content has not changed since, seconds.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
@@ -68,15 +68,19 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that `handle` was read, as `relatime` does; reported at close.
+    /// Notes that `handle` was read, as `relatime` does: the access time is renewed, at close, if it is not after the last change or
+    /// a day old.
     pub fn note_read(&self, handle: &Handle) {
-        if handle.is_atime_due && load_time(&handle.read_at_nanos).is_none() {
-            store_time(&handle.read_at_nanos, self.env.clock.now());
+        if handle.flags.no_atime {
+            return;
         }
+        let mut state = handle.file.state.lock();
+        let (atime, changed) = state.times;
+        if atime > changed && self.env.clock.now().seconds_since(atime) < RELATIME_SECONDS {
+            return;
+        }
+        let now = self.env.clock.now();
+        state.times.0 = now;
+        state.unreported.atime = Some(now);
     }
-}
-
-/// Whether a read now would change the access time under `relatime`: the old one is not after the last change, or a day old.
-pub(crate) fn is_atime_due(attr: &Attr, now: Timespec) -> bool {
-    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.seconds_since(attr.atime) >= RELATIME_SECONDS
 }

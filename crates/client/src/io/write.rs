@@ -84,6 +84,7 @@ impl Client {
                 if let Data::Inline(body) = &mut state.data {
                     *body = None;
                     state.size = state.size.max(attr.size);
+                    state.times.1 = attr.mtime.max(attr.ctime);
                 }
                 true
             }
@@ -124,6 +125,7 @@ impl Client {
         let mut state = file.state.lock();
         state.is_dirty = true;
         state.unreported.mtime = Some(now);
+        state.times.1 = now;
         if let Ok(blocks_delta) = written {
             state.size = state.size.max(end);
             state.unreported.blocks_delta += blocks_delta;

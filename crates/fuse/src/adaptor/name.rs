@@ -46,11 +46,15 @@ impl Adaptor {
     }
 
     pub(super) fn on_unlink(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.client.unlink(&identity::who(request), convert::inode(request.node), checked(name)?)?)
+        let parent = convert::inode(request.node);
+        self.removed.note(self.client.unlink(&identity::who(request), parent, checked(name)?)?);
+        Ok(())
     }
 
     pub(super) fn on_rmdir(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.client.rmdir(&identity::who(request), convert::inode(request.node), checked(name)?)?)
+        let parent = convert::inode(request.node);
+        self.removed.note(self.client.rmdir(&identity::who(request), parent, checked(name)?)?);
+        Ok(())
     }
 
     pub(super) fn on_rename(&self, request: &Request<'_>, args: &Rename<'_>) -> Result<(), Errno> {
@@ -62,7 +66,8 @@ impl Adaptor {
         };
         let from = (convert::inode(request.node), checked(args.name)?);
         let to = (convert::inode(args.new_parent), checked(args.new_name)?);
-        Ok(self.client.rename(&identity::who(request), from, to, flags)?)
+        self.removed.note(self.client.rename(&identity::who(request), from, to, flags)?);
+        Ok(())
     }
 
     pub(super) fn on_link(&self, request: &Request<'_>, args: &Link<'_>) -> Result<Entry, Errno> {

@@ -5,19 +5,32 @@ use crate::errno::Errno;
 use crate::protocol::SetAttr;
 use crate::reply::{AttrReply, ReplyBuffer, Statfs, StatxReply};
 use crate::request::Request;
+use ashlar_client::Found;
 use ashlar_types::{NAME_BYTES_MAX, message};
+use std::time::Duration;
 
 /// Unit of the block counts of statfs, bytes.
 const STATFS_BLOCK_BYTES: u64 = 4096;
 
 impl Adaptor {
     pub(super) fn on_getattr(&self, request: &Request<'_>) -> Result<AttrReply, Errno> {
-        let found = self.client.getattr(&identity::who(request), convert::inode(request.node))?;
-        Ok(convert::attr_reply(&found))
+        Ok(convert::attr_reply(&self.found(request)?))
+    }
+
+    /// Attributes of an inode; of one that is gone but that the kernel still knows (a working directory, an `O_PATH` descriptor), the last.
+    fn found(&self, request: &Request<'_>) -> Result<Found, Errno> {
+        let inode = convert::inode(request.node);
+        match self.client.getattr(&identity::who(request), inode) {
+            Err(ashlar_types::Errno::ESTALE) => {
+                let attr = self.removed.find(inode).ok_or(Errno::ESTALE)?;
+                Ok(Found { attr, attr_valid: Duration::ZERO, entry_valid: Duration::ZERO })
+            }
+            other => Ok(other?),
+        }
     }
 
     pub(super) fn on_statx(&self, request: &Request<'_>) -> Result<StatxReply, Errno> {
-        let found = self.client.getattr(&identity::who(request), convert::inode(request.node))?;
+        let found = self.found(request)?;
         Ok(StatxReply {
             attr: convert::attr(&found.attr),
             btime: Some(convert::timestamp(found.attr.btime)),
@@ -29,6 +42,12 @@ impl Adaptor {
 
     pub(super) fn on_setattr(&self, request: &Request<'_>, changes: &SetAttr) -> Result<AttrReply, Errno> {
         let handle = changes.fh.map(|fh| self.handles.find(fh)).transpose()?;
+        // `chown(path, -1, -1)` changes no owner but clears set-id bits and stamps ctime; it arrives with nothing to set.
+        let is_empty_chown = changes.mode.is_none()
+            && (changes.uid, changes.gid) == (None, None)
+            && changes.size.is_none()
+            && changes.atime.is_none()
+            && changes.mtime.is_none();
         let changes = message::SetAttr {
             mode: changes.mode,
             uid: changes.uid,
@@ -36,7 +55,7 @@ impl Adaptor {
             size: changes.size,
             atime: changes.atime.map(convert::time_set),
             mtime: changes.mtime.map(convert::time_set),
-            kill_set_id: changes.kill_suid_gid,
+            kill_set_id: changes.kill_suid_gid || is_empty_chown,
             has_handle: false,
         };
         let inode = convert::inode(request.node);

@@ -2,11 +2,12 @@
 
 use super::verb as number;
 use crate::MetaService;
-use crate::execute::itself;
+use crate::execute::{DECIDE_MAX, itself};
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
 use ashlar_types::{Errno, InodeId, OpId, ShardId, StatFs};
+use std::time::Instant;
 
 /// Bytes of storage an inode costs at the least, for the estimate of how many more can be made.
 const INODE_BYTES_ESTIMATE: u64 = 1024;
@@ -59,6 +60,17 @@ impl MetaService {
     }
 
     fn setattr(&self, caller: Caller<'_>, inode: InodeId, changes: &SetAttr) -> Result<MetaReply, Errno> {
+        let deadline = Instant::now() + DECIDE_MAX;
+        loop {
+            match self.setattr_once(caller, inode, changes) {
+                // An earlier truncation has not been carried out yet; it comes first.
+                Err(Errno::EAGAIN) if Instant::now() < deadline => self.cut_pending(inode)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn setattr_once(&self, caller: Caller<'_>, inode: InodeId, changes: &SetAttr) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         let (reply, must_cut) = self.mutate(
             caller,

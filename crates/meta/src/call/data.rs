@@ -112,7 +112,7 @@ impl MetaService {
                 continue;
             }
             if write {
-                self.begin_write(caller, inode)?;
+                self.begin_write(caller, inode, deadline)?;
             }
             let args = verb::OpenArgs { wants_body: true, is_granted: true, ..verb::OpenArgs::default() };
             let (reply, is_granted) = self.inspect(
@@ -130,17 +130,20 @@ impl MetaService {
         }
     }
 
-    /// Records that the session is about to write chunks, so that the size can be settled if it dies. Not for inline files.
-    fn begin_write(&self, caller: Caller<'_>, inode: InodeId) -> Result<(), Errno> {
-        let begun = self.mutate(
-            caller,
-            number::BEGIN_WRITE,
-            |txn, context| verb::begin_write(txn, context, inode, false),
-            |_, _| (),
-        );
-        match begun {
-            Err(Errno::EAGAIN) => Ok(()),
-            other => other,
+    /// Records that the session is about to write chunks, so that the size can be settled if it dies. Nothing for inline files. A cut
+    /// that is still to be carried out comes first, or it would take the new bytes with it.
+    fn begin_write(&self, caller: Caller<'_>, inode: InodeId, deadline: Instant) -> Result<(), Errno> {
+        loop {
+            let begun = self.mutate(
+                caller,
+                number::BEGIN_WRITE,
+                |txn, context| verb::begin_write(txn, context, inode, false),
+                |_, _| (),
+            );
+            match begun {
+                Err(Errno::EAGAIN) if Instant::now() < deadline => self.cut_pending(inode)?,
+                other => return other,
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use super::verb as number;
 use crate::MetaService;
 use ashlar_namespace::key::Cookie;
 use ashlar_namespace::lease::LeaseTable;
-use ashlar_namespace::verb;
+use ashlar_namespace::{NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Attr, Errno, InodeId, Name, SessionId};
@@ -32,6 +32,31 @@ pub(super) fn grant_named(
 ) -> LeaseSet {
     let of_name = leases.grant(session, parent, LeaseSet::ENTRIES);
     of_name.with(leases.grant(session, inode, LeaseSet::ATTR))
+}
+
+/// What `name` stands for before it is removed or replaced, if anything; the verb itself decides what is an error.
+fn victim(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    parent: InodeId,
+    name: Name<'_>,
+) -> Result<Option<Attr>, NsError> {
+    match verb::lookup(txn, context, parent, name) {
+        Ok(reply) => Ok(Some(reply.attr)),
+        Err(NsError::Errno(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The last attributes of `victim` if its inode is gone now: somebody may still ask through a descriptor that is not an open file.
+fn last_of(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    victim: Option<Attr>,
+) -> Result<Option<Attr>, NsError> {
+    let Some(attr) = victim else { return Ok(None) };
+    let is_gone = txn.find_inode(attr.inode)?.is_none();
+    Ok(is_gone.then_some(Attr { nlink: 0, ctime: context.now, ..attr }))
 }
 
 impl MetaService {
@@ -74,20 +99,32 @@ impl MetaService {
             MetaRequest::Unlink { parent, name } => self.mutate(
                 caller,
                 number::UNLINK,
-                |txn, context| verb::unlink(txn, context, parent, name),
-                |_, _| MetaReply::Done,
+                |txn, context| {
+                    let victim = victim(txn, context, parent, name)?;
+                    verb::unlink(txn, context, parent, name)?;
+                    last_of(txn, context, victim)
+                },
+                |last, _| MetaReply::Removed { last },
             ),
             MetaRequest::Rmdir { parent, name } => self.mutate(
                 caller,
                 number::RMDIR,
-                |txn, context| verb::rmdir(txn, context, parent, name),
-                |_, _| MetaReply::Done,
+                |txn, context| {
+                    let victim = victim(txn, context, parent, name)?;
+                    verb::rmdir(txn, context, parent, name)?;
+                    last_of(txn, context, victim)
+                },
+                |last, _| MetaReply::Removed { last },
             ),
             MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
                 caller,
                 number::RENAME,
-                |txn, context| verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags),
-                |_, _| MetaReply::Done,
+                |txn, context| {
+                    let victim = victim(txn, context, to_parent, to_name)?;
+                    verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
+                    last_of(txn, context, victim)
+                },
+                |last, _| MetaReply::Removed { last },
             ),
             MetaRequest::Readdir { directory, after, bytes_max, with_attributes } => {
                 self.readdir(caller, directory, Cookie(after), bytes_max, with_attributes)

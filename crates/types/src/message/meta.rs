@@ -343,6 +343,8 @@ pub enum MetaReply {
     Done,
     /// Attributes, with what may be cached: ATTR, and ENTRIES on the parent for calls with a name.
     Attr { attr: Attr, leases: LeaseSet },
+    /// A name was removed or moved; the last attributes of the inode that is gone with it, if one is.
+    Removed { last: Option<Attr> },
     /// There is no such entry; ENTRIES on the parent says whether that may be cached.
     NoEntry { leases: LeaseSet },
     /// Opened; `created` tells whether a new file was made.

@@ -122,8 +122,11 @@ pub(super) fn set_acl_access(
             mode &= !MODE_SETGID;
         }
     }
-    let inode = txn.inode_mut(id)?;
-    (inode.mode, inode.acl_access, inode.ctime) = (mode, stored, context.now);
+    // As on ext4, what changes neither list nor mode does not change ctime either.
+    if (inode.mode, &inode.acl_access) != (mode, &stored) {
+        let inode = txn.inode_mut(id)?;
+        (inode.mode, inode.acl_access, inode.ctime) = (mode, stored, context.now);
+    }
     Ok(())
 }
 
@@ -137,7 +140,10 @@ pub(super) fn set_acl_default(
     if !txn.inode(id)?.is_directory() {
         return if acl.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
     }
-    let inode = txn.inode_mut(id)?;
-    (inode.acl_default, inode.ctime) = (acl.map(Acl::encode), context.now);
+    let stored = acl.map(Acl::encode);
+    if txn.inode(id)?.acl_default != stored {
+        let inode = txn.inode_mut(id)?;
+        (inode.acl_default, inode.ctime) = (stored, context.now);
+    }
     Ok(())
 }
