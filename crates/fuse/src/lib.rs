@@ -23,6 +23,7 @@
 //! Tests: `tests/` mounts for real (root and /dev/fuse needed, otherwise skipped with a message); `examples/ceiling.rs` is
 //! the in-memory server other benchmarks compare to.
 
+pub mod adaptor;
 mod backing;
 mod deferral;
 mod errno;

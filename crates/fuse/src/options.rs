@@ -71,12 +71,17 @@ pub struct MountOptions {
     pub request_timeout: Option<Duration>,
     /// Which transport.
     pub transport: TransportChoice,
-    /// Threads that read /dev/fuse; `None` for one per processor, which measured best. io_uring has one per processor always.
+    /// Threads that read /dev/fuse; `None` for one per processor, which measured best
+    /// where handlers never wait.
     pub threads: Option<NonZeroUsize>,
     /// Whether each such thread gets a device of its own (`FUSE_DEV_IOC_CLONE`); `None` for: if there are more than two.
     pub clone_device: Option<bool>,
     /// Requests in the hands of one io_uring queue at a time.
     pub ring_depth: u16,
+    /// Threads that share one io_uring queue (and its depth). One is fastest where handlers never wait. Where they do - for a
+    /// server on the network - a waiting handler holds up every request of its thread: then take as many as requests shall be
+    /// in progress per processor.
+    pub threads_per_ring: NonZeroUsize,
     /// With io_uring, how long FORGETs may collect in the kernel before they are read (in one request).
     pub forget_delay: Duration,
     /// Blocking lock requests that may wait at a time; a further one gets ENOLCK.
@@ -137,6 +142,7 @@ impl Default for MountOptions {
             threads: None,
             clone_device: None,
             ring_depth: 8,
+            threads_per_ring: NonZeroUsize::MIN,
             forget_delay: Duration::from_millis(20),
             deferred_max: 1024,
         }

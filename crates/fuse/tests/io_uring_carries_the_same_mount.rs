@@ -6,13 +6,20 @@ mod memory;
 use ashlar_fuse::{MountOptions, NodeId, Transport, TransportChoice};
 use memory::{MemoryFs, Mounted, RingSwitch, mount, suite, waits};
 use std::fs;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 fn ring(lifetime: Duration) -> Option<(Mounted, RingSwitch)> {
+    ring_shared_by(1, lifetime)
+}
+
+fn ring_shared_by(threads: usize, lifetime: Duration) -> Option<(Mounted, RingSwitch)> {
     let switch = RingSwitch::set_or_skip(true)?;
-    let mounted = mount(MemoryFs::new(lifetime), &MountOptions::default()).expect("it mounts");
+    let threads_per_ring = NonZeroUsize::new(threads)?;
+    let options = MountOptions { threads_per_ring, ..Default::default() };
+    let mounted = mount(MemoryFs::new(lifetime), &options).expect("it mounts");
     let transport = mounted.session.transport_in_use();
     assert!(matches!(transport, Transport::Ring { depth: 8, .. }), "{transport}");
     assert_eq!(mounted.session.transport_hint(), None);
@@ -30,6 +37,41 @@ fn everything_an_application_does() {
 fn everything_with_cached_names_and_attributes() {
     let Some((mounted, _switch)) = ring(Duration::from_secs(60)) else { return };
     suite::everything(&mounted);
+    mounted.end();
+}
+
+#[test]
+fn several_threads_share_a_queue() {
+    for threads in [3, 8, 100] {
+        let Some((mounted, _switch)) = ring_shared_by(threads, Duration::ZERO) else { return };
+        suite::everything(&mounted);
+        waits::many(&mounted, 40);
+        mounted.end();
+    }
+}
+
+#[test]
+fn handlers_that_wait_do_not_hold_up_a_queue_with_threads_to_spare() {
+    let Some((mounted, _switch)) = ring_shared_by(8, Duration::ZERO) else { return };
+    let sleepers: Vec<_> = (0..4)
+        .map(|_| {
+            let slow = mounted.join("slow");
+            std::thread::spawn(move || fs::metadata(slow))
+        })
+        .collect();
+    waits::until("all sleep", || mounted.fs.calls.sleeping.load(SeqCst) == 4);
+    let start = Instant::now();
+    for index in 0..100 {
+        fs::write(mounted.join(&format!("quick-{index}")), "x").unwrap();
+    }
+    assert!(
+        mounted.fs.calls.sleeping.load(SeqCst) > 0,
+        "took {:?}, as long as the sleepers",
+        start.elapsed()
+    );
+    for sleeper in sleepers {
+        sleeper.join().unwrap().unwrap_err();
+    }
     mounted.end();
 }
 

@@ -3,10 +3,10 @@
 //! Other benchmarks mount it beside Ashlar with the same settings and compare. It runs until it is unmounted.
 //!
 //! ```text
-//! ceiling --mnt DIR [--transport auto|device] [--threads N] [--clone] [--depth N] [--forget-delay MS]
+//! ceiling --mnt DIR [--transport auto|device] [--threads N] [--clone] [--depth N] [--ring-threads N] [--forget-delay MS]
 //!         [--entry-lifetime S] [--attr-lifetime S] [--no-flush] [--no-open] [--no-opendir] [--no-create]
 //!         [--direct] [--keep-cache] [--parallel-direct-writes] [--no-readdirplus] [--readdirplus-auto]
-//!         [--default-permissions] [--max-write BYTES] [--readahead BYTES] [--background N]
+//!         [--private] [--default-permissions] [--max-write BYTES] [--readahead BYTES] [--background N]
 //! ```
 
 #[path = "null_fs.rs"]
@@ -101,13 +101,14 @@ fn options(arguments: &mut Arguments) -> Result<MountOptions, String> {
     Ok(MountOptions {
         source: "ceiling".into(),
         subtype: "ceiling".into(),
-        allow_other: true,
+        allow_other: !arguments.flag("--private"),
         default_permissions: arguments.flag("--default-permissions"),
         features,
         transport,
         threads: arguments.value("--threads")?.and_then(NonZeroUsize::new),
         clone_device: arguments.flag("--clone").then_some(true),
         ring_depth: arguments.value("--depth")?.unwrap_or(default.ring_depth),
+        threads_per_ring: arguments.value("--ring-threads")?.unwrap_or(default.threads_per_ring),
         forget_delay: arguments.value("--forget-delay")?.map_or(default.forget_delay, Duration::from_millis),
         max_write: arguments.value("--max-write")?.unwrap_or(default.max_write),
         max_readahead: arguments.value("--readahead")?.unwrap_or(128 << 10),

@@ -60,17 +60,19 @@ fn put_record(reply: &mut ReplyBuffer<'_>, node: Option<&wire::EntryOut>, entry:
     let head_len = if node.is_some() { size_of::<wire::EntryOut>() } else { 0 } + size_of::<wire::Dirent>();
     let len = (head_len + entry.name.len()).next_multiple_of(RECORD_ALIGN);
     let Ok(namelen) = u32::try_from(entry.name.len()) else { return false };
-    if len > reply.remaining() {
-        return false;
-    }
+    let Some(record) = reply.spare().get_mut(..len) else { return false };
+    let (head, tail) = record.split_at_mut(head_len);
+    let (node_room, dirent_room) = head.split_at_mut(head_len - size_of::<wire::Dirent>());
     if let Some(node) = node {
-        reply.put(node.as_bytes());
+        node_room.copy_from_slice(node.as_bytes());
     }
-    let head =
+    let dirent =
         wire::Dirent { ino: entry.ino, off: entry.next_offset, namelen, kind: entry.kind.dirent_type() };
-    reply.put(head.as_bytes());
-    reply.put(entry.name);
-    reply.put_zeros(len - head_len - entry.name.len());
+    dirent_room.copy_from_slice(dirent.as_bytes());
+    let (name_room, padding) = tail.split_at_mut(entry.name.len());
+    name_room.copy_from_slice(entry.name);
+    padding.fill(0);
+    reply.advance(len);
     true
 }
 

@@ -168,7 +168,7 @@ fn assemble_crew<F: Filesystem>(
     payload_len: usize,
     on_end: &OnEnd,
 ) -> io::Result<(Crew, Transport)> {
-    let depth = usize::from(options.ring_depth);
+    let depth = (usize::from(options.ring_depth), options.threads_per_ring.get());
     let plan = CrewPlan::new(cpu::possible_count()?, &cpu::online()?, &cpu::allowed(), depth, payload_len);
     let crew = Crew::assemble(&plan, service, device, on_end)?;
     Ok((crew, Transport::Ring { queues: plan.queues, depth: plan.depth }))

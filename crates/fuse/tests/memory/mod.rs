@@ -33,6 +33,8 @@ pub struct Calls {
     pub forgotten: AtomicU64,
     pub interrupts: AtomicU64,
     pub destroyed: AtomicU64,
+    /// Lookups of `slow` in progress.
+    pub sleeping: AtomicU64,
     pub retrieved: Mutex<Vec<(u32, u64, Vec<u8>)>>,
 }
 
@@ -232,6 +234,11 @@ impl Filesystem for MemoryFs {
     fn lookup(&self, request: &Request<'_>, name: &[u8]) -> Result<Entry, Errno> {
         self.calls.lookup.fetch_add(1, SeqCst);
         assert_ne!(name, b"panic", "a panic asked for by a test");
+        if name == b"slow" {
+            self.calls.sleeping.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_secs(2));
+            self.calls.sleeping.fetch_sub(1, SeqCst);
+        }
         let mut state = self.state.lock();
         let ino = match name {
             b"." => request.node.0,

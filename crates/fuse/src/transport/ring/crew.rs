@@ -38,26 +38,30 @@ struct ThreadPlan {
 }
 
 impl CrewPlan {
-    /// A thread for each of `cpus`, which this process may use, and a queue for each of `possible` processors; those not
-    /// `online` get one entry, seldom used but required.
+    /// `sharing` threads for each of `cpus`, which this process may use, and a queue for each of `possible` processors;
+    /// those not `online` get one entry, seldom used but required.
     pub(crate) fn new(
         possible: usize,
         online: &[usize],
         cpus: &[usize],
-        depth: usize,
+        (depth, sharing): (usize, usize),
         payload_len: usize,
     ) -> Self {
         let depth_fitting = PAYLOAD_BYTES_MAX / (payload_len.max(1) * online.len().max(1));
         let depth = depth.max(1).min(depth_fitting.max(2));
-        let mut threads: Vec<ThreadPlan> =
-            cpus.iter().map(|&cpu| ThreadPlan { cpu, queues: Vec::new() }).collect();
-        let count = threads.len();
+        let sharing = sharing.clamp(1, depth);
+        let mut threads: Vec<ThreadPlan> = Vec::with_capacity(cpus.len() * sharing);
+        for &cpu in cpus {
+            threads.extend((0..sharing).map(|_| ThreadPlan { cpu, queues: Vec::new() }));
+        }
         for qid in 0..possible.min(usize::from(u16::MAX)) {
-            let own = threads.iter().position(|thread| thread.cpu == qid);
-            let index = own.unwrap_or(qid % count.max(1));
-            let depth = if online.contains(&qid) { depth } else { 1 };
-            if let Some(thread) = threads.get_mut(index) {
-                thread.queues.push((qid as u16, depth));
+            // A processor that is not ours (outside our cpuset, or offline) is served from one that is.
+            let owner = cpus.iter().position(|&cpu| cpu == qid).unwrap_or(qid % cpus.len().max(1));
+            let (depth, sharing_now) = if online.contains(&qid) { (depth, sharing) } else { (1, 1) };
+            for (index, thread) in threads.iter_mut().skip(owner * sharing).take(sharing_now).enumerate() {
+                // The depth is spread over the threads, the first ones getting what is left over.
+                let share = depth / sharing_now + usize::from(index < depth % sharing_now);
+                thread.queues.push((qid as u16, share));
             }
         }
         threads.retain(|thread| !thread.queues.is_empty());
@@ -200,17 +204,20 @@ mod tests {
 
     #[test]
     fn every_possible_processor_has_a_queue() {
-        let plan = CrewPlan::new(2, &[0, 1], &[0, 1], 8, 1 << 20);
+        let plan = CrewPlan::new(2, &[0, 1], &[0, 1], (8, 1), 1 << 20);
         assert_eq!(queues(&plan), [vec![(0, 8)], vec![(1, 8)]]);
         // Five possible, four online, two of them ours: the others' queues are spread.
-        let plan = CrewPlan::new(5, &[0, 1, 2, 3], &[1, 3], 8, 1 << 20);
+        let plan = CrewPlan::new(5, &[0, 1, 2, 3], &[1, 3], (8, 1), 1 << 20);
         assert_eq!(queues(&plan), [vec![(0, 8), (1, 8), (2, 8), (4, 1)], vec![(3, 8)]]);
+        // Three threads share the depth of each queue; an offline processor needs only one of them.
+        let plan = CrewPlan::new(2, &[0], &[0], (8, 3), 1 << 20);
+        assert_eq!(queues(&plan), [vec![(0, 3), (1, 1)], vec![(0, 3)], vec![(0, 2)]]);
     }
 
     #[test]
     fn memory_bounds_the_depth_on_large_machines() {
         let cpus: Vec<usize> = (0..512).collect();
-        assert_eq!(CrewPlan::new(512, &cpus, &cpus, 8, 1 << 20).depth, 4);
-        assert_eq!(CrewPlan::new(512, &cpus, &cpus, 8, 8 << 20).depth, 2);
+        assert_eq!(CrewPlan::new(512, &cpus, &cpus, (8, 1), 1 << 20).depth, 4);
+        assert_eq!(CrewPlan::new(512, &cpus, &cpus, (8, 1), 8 << 20).depth, 2);
     }
 }
