@@ -27,6 +27,32 @@ pub(crate) enum Purpose {
     Part,
 }
 
+/// A slot whose chunk was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) slot: Slot,
+    /// Every block of the chunk held space.
+    pub(crate) was_full: bool,
+}
+
+impl Freed {
+    /// What the slot holds.
+    pub(crate) fn rest(&self) -> Rest {
+        if self.was_full { Rest::Whole } else { Rest::Some }
+    }
+}
+
+/// What a slot that becomes free still holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Durable zeros.
+    Nothing,
+    /// A whole chunk, whose space counts as free.
+    Whole,
+    /// Anything; what space that takes is not counted.
+    Some,
+}
+
 /// A slot for a new chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
@@ -57,7 +83,9 @@ struct ClassSlots {
     /// Free slots that hold space.
     held: u64,
     /// LIMIT: [`FREED_MAX`] entries; beyond them a delete flushes the index and settles them.
-    freed: VecDeque<(Position, Slot)>,
+    freed: VecDeque<(Position, Freed)>,
+    /// Those of them that held a full chunk.
+    freed_whole: u64,
     /// (sync round that makes the punch durable, slot). LIMIT: bounded by the budget of the ticks between two syncs.
     punched: VecDeque<(u64, Slot)>,
 }
@@ -68,10 +96,8 @@ pub(crate) const FREED_MAX: usize = 1 << 16;
 /// Counts of free slots in bytes of disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeBytes {
-    /// Held by free slots; comes back when they are used again or punched.
+    /// Held by free slots that had full chunks; comes back when they are used again or punched.
     pub(crate) held: u64,
-    /// Slots of any class that wait for their deletion to be durable.
-    pub(crate) freed_slots: u64,
     /// Stale slots of any class.
     pub(crate) stale_slots: u64,
     /// Clean slots of any class.
@@ -155,39 +181,40 @@ impl ClassSlots {
     }
 
     /// Makes a taken slot free.
-    fn put_back(&mut self, slot: Slot, is_clean: bool) {
+    fn put_back(&mut self, slot: Slot, rest: Rest) {
         let slab = slot.slab.number;
         let Some(bits) = self.slabs.get_mut(&slab) else { return };
         assign(&mut bits.taken, slot.number, false);
-        assign(&mut bits.clean, slot.number, is_clean);
-        assign(&mut bits.held, slot.number, !is_clean);
-        if is_clean {
+        assign(&mut bits.clean, slot.number, rest == Rest::Nothing);
+        assign(&mut bits.held, slot.number, rest == Rest::Whole);
+        self.held += u64::from(rest == Rest::Whole);
+        if rest == Rest::Nothing {
             self.clean += 1;
             self.with_clean.insert(slab);
         } else {
             self.stale += 1;
-            self.held += 1;
             self.with_stale.insert(slab);
         }
     }
 
     fn settle(&mut self, durable: Position, completed: u64) {
-        while let Some(slot) = self.pop_freed(durable) {
-            self.put_back(slot, false);
+        while let Some(freed) = self.pop_freed(durable) {
+            self.put_back(freed.slot, freed.rest());
         }
         while let Some((round, slot)) = self.punched.front().copied()
             && round <= completed
         {
             self.punched.pop_front();
-            self.put_back(slot, true);
+            self.put_back(slot, Rest::Nothing);
         }
     }
 
-    fn pop_freed(&mut self, durable: Position) -> Option<Slot> {
-        let (at, slot) = *self.freed.front()?;
+    fn pop_freed(&mut self, durable: Position) -> Option<Freed> {
+        let (at, freed) = *self.freed.front()?;
         (at <= durable).then(|| {
             self.freed.pop_front();
-            slot
+            self.freed_whole -= u64::from(freed.was_full);
+            freed
         })
     }
 }
@@ -203,6 +230,7 @@ impl Allocator {
             clean: 0,
             held: 0,
             freed: VecDeque::new(),
+            freed_whole: 0,
             punched: VecDeque::new(),
         };
         Allocator { classes: Class::all().map(|class| Mutex::new(new(class))).collect() }
@@ -282,9 +310,9 @@ impl Allocator {
         std::iter::from_fn(|| slots.take(false)).take(count).map(|taken| taken.slot).collect()
     }
 
-    /// Gives a taken slot back that nothing points to; `is_clean` when it is durably all zeros.
-    pub(crate) fn put_back(&self, slot: Slot, is_clean: bool) {
-        self.class(slot.slab.class).lock().put_back(slot, is_clean);
+    /// Gives a taken slot back that nothing points to.
+    pub(crate) fn put_back(&self, slot: Slot, rest: Rest) {
+        self.class(slot.slab.class).lock().put_back(slot, rest);
     }
 
     /// Changes the stored bit of slots and gives the records to be committed. Called under the index's write lock,
@@ -307,11 +335,12 @@ impl Allocator {
     }
 
     /// Notes slots whose deletion is committed at `at`; false when too many wait.
-    pub(crate) fn freed(&self, slots: &[Slot], at: Position) -> bool {
+    pub(crate) fn freed(&self, all: impl Iterator<Item = Freed>, at: Position) -> bool {
         let mut has_room = true;
-        for slot in slots {
-            let mut class = self.class(slot.slab.class).lock();
-            class.freed.push_back((at, *slot));
+        for freed in all {
+            let mut class = self.class(freed.slot.slab.class).lock();
+            class.freed.push_back((at, freed));
+            class.freed_whole += u64::from(freed.was_full);
             has_room &= class.freed.len() <= FREED_MAX;
         }
         has_room
@@ -328,7 +357,7 @@ impl Allocator {
     }
 
     /// One freed slot whose deletion is durable; it stays taken.
-    pub(crate) fn pop_freed(&self, class: Class, durable: Position) -> Option<Slot> {
+    pub(crate) fn pop_freed(&self, class: Class, durable: Position) -> Option<Freed> {
         self.class(class).lock().pop_freed(durable)
     }
 
@@ -353,8 +382,7 @@ impl Allocator {
         let mut sum = FreeBytes::default();
         for slots in &self.classes {
             let slots = slots.lock();
-            sum.held += (slots.held + slots.freed.len() as u64) * u64::from(slots.class.stride());
-            sum.freed_slots += slots.freed.len() as u64;
+            sum.held += (slots.held + slots.freed_whole) * u64::from(slots.class.stride());
             sum.stale_slots += slots.stale;
             sum.clean_slots += slots.clean;
         }
@@ -404,7 +432,7 @@ mod tests {
         allocator.add_new_slab(slab);
         let taken = allocator.take(class(), Purpose::Whole, Position(0), 0).unwrap();
         assert!(!taken.is_stale);
-        allocator.freed(&[taken.slot], Position(9));
+        allocator.freed([Freed { slot: taken.slot, was_full: true }].into_iter(), Position(9));
         assert_eq!(allocator.free_bytes().held, u64::from(class().stride()));
         assert_ne!(allocator.take(class(), Purpose::Whole, Position(8), 0).unwrap().slot, taken.slot);
         let part = allocator.take(class(), Purpose::Part, Position(9), 0).unwrap();

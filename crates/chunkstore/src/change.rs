@@ -88,7 +88,8 @@ impl ChunkStore {
         }
         // Until the marks are noted nobody may remove one of the same region: its removal would be the later record.
         let _gate = self.mark_gate.read();
-        let plan = self.dirty.plan(regions, |region| self.alloc.is_region_used(region));
+        let ahead_max = u32::try_from(self.config.dirty_regions_max / 8).unwrap_or(u32::MAX);
+        let plan = self.dirty.plan(regions, ahead_max, |region| self.alloc.is_region_used(region));
         if plan.is_empty() {
             return Ok(());
         }

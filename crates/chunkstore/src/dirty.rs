@@ -14,13 +14,13 @@ use crate::geometry::{Region, Regions};
 use parking_lot::Mutex;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const SHARDS: usize = 32;
-/// Regions marked together at first.
+/// Regions marked together where none before them is marked.
 const AHEAD_MIN: u32 = 4;
-/// Regions marked together when overwrites go on region after region; a slab of 1 GiB has as many.
+/// Most regions marked together; a slab of 1 GiB has as many.
 const AHEAD_MAX: u32 = 1024;
 
 struct Mark {
@@ -36,14 +36,12 @@ struct Mark {
 pub(crate) struct DirtyRegions {
     shards: Vec<Mutex<FxHashMap<Region, Mark>>>,
     count: AtomicUsize,
-    /// Regions the next mark takes along.
-    ahead: AtomicU32,
 }
 
 impl DirtyRegions {
     pub(crate) fn new() -> DirtyRegions {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        DirtyRegions { shards, count: AtomicUsize::new(0), ahead: AtomicU32::new(AHEAD_MIN) }
+        DirtyRegions { shards, count: AtomicUsize::new(0) }
     }
 
     fn shard(&self, region: Region) -> &Mutex<FxHashMap<Region, Mark>> {
@@ -90,21 +88,24 @@ impl DirtyRegions {
         }
     }
 
-    /// The regions to mark for a change to `wanted`, in order: those not marked yet, and some behind them. The more
-    /// often the region before is marked already, the more are marked ahead, so that a sequential overwrite of a slab
-    /// costs few flushes; scattered overwrites take a few neighbours only.
-    pub(crate) fn plan(&self, wanted: &Regions, is_used: impl Fn(Region) -> bool) -> Vec<Region> {
+    /// The regions to mark for a change to `wanted`, in order: those not marked yet, and up to `ahead_max` behind them. As
+    /// many are taken along as are marked in a row before them, so that overwriting a slab from front to end costs few flushes,
+    /// and scattered overwrites take a few neighbours only.
+    pub(crate) fn plan(
+        &self,
+        wanted: &Regions,
+        ahead_max: u32,
+        is_used: impl Fn(Region) -> bool,
+    ) -> Vec<Region> {
         let (Some(first), Some(last)) = (wanted.first().copied(), wanted.last().copied()) else {
             return Vec::new();
         };
-        let before = first.number.checked_sub(1).map(|number| Region { number, ..first });
-        let is_sequential = before.is_some_and(|before| self.is_marked(before));
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        let next = if is_sequential { (ahead * 2).min(AHEAD_MAX) } else { AHEAD_MIN };
-        self.ahead.store(next, Ordering::Relaxed);
-        let end = (first.number + if is_sequential { next } else { AHEAD_MIN })
-            .min(first.slab.class.regions_per_slab());
-        (first.number..end.max(last.number + 1))
+        let mut before = (0..first.number).rev().map(|number| Region { number, ..first });
+        let run =
+            before.by_ref().take(AHEAD_MAX as usize).take_while(|region| self.is_marked(*region)).count();
+        let ahead = (run as u32).max(AHEAD_MIN).min(ahead_max);
+        let end = (first.number + ahead).min(first.slab.class.regions_per_slab()).max(last.number + 1);
+        (first.number..end)
             .map(|number| Region { number, ..first })
             .filter(|region| !self.is_marked(*region) && (wanted.contains(region) || is_used(*region)))
             .collect()
@@ -204,7 +205,7 @@ mod tests {
             let wanted: Regions = [region(number)].into_iter().collect();
             if !dirty.enter(&wanted) {
                 flushes += 1;
-                let plan = dirty.plan(&wanted, |_| true);
+                let plan = dirty.plan(&wanted, 1024, |_| true);
                 dirty.insert(&plan, 0, Duration::ZERO);
                 assert!(dirty.enter(&wanted));
             }
@@ -212,6 +213,6 @@ mod tests {
         assert!(flushes <= 10, "{flushes} flushes for 1 GiB");
         let far: Regions =
             [Region { slab: SlabId { number: 9, ..region(0).slab }, number: 500 }].into_iter().collect();
-        assert_eq!(dirty.plan(&far, |_| true).len(), 4);
+        assert_eq!(dirty.plan(&far, 1024, |_| true).len(), 4);
     }
 }

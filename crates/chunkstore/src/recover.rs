@@ -13,6 +13,7 @@
 //! blocks match. Everything is made durable before the index forgets it, so recovery may be interrupted and begin anew. That
 //! includes what was right already: after the death of the process it may be in the page cache only.
 
+use crate::alloc::Rest;
 use crate::cache::Chunk;
 use crate::checksum::{BLOCK, SUM_HOLE, SUM_RESERVED, has_data, sum_of};
 use crate::error::ChunkError;
@@ -241,7 +242,7 @@ impl ChunkStore {
             changes.insert(key::chunk(id), None);
             self.alloc.mark_used(&[slot], false, changes);
         })?;
-        self.alloc.put_back(slot, false);
+        self.alloc.put_back(slot, Rest::Some);
         Ok(())
     }
 }

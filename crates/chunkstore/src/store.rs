@@ -1,6 +1,6 @@
 //! The store: its parts, how a chunk's header gets into memory, and how a slot is found for a new chunk.
 
-use crate::alloc::{Allocator, Purpose, Taken};
+use crate::alloc::{Allocator, Purpose, Rest, Taken};
 use crate::cache::{Cache, Chunk, Entry, State};
 use crate::config::Config;
 use crate::counters::Counters;
@@ -182,7 +182,8 @@ impl ChunkStore {
             // ORDER: a slot is clean only once its zeros are durable: a chunk that fills it in parts relies on them.
             slabs.into_iter().try_for_each(|id| self.slabs.sync(&self.slabs.slab(id)))
         });
-        slots.iter().for_each(|slot| self.alloc.put_back(*slot, cleaned.is_ok()));
+        let rest = if cleaned.is_ok() { Rest::Nothing } else { Rest::Some };
+        slots.iter().for_each(|slot| self.alloc.put_back(*slot, rest));
         cleaned.map(|()| slots.len())
     }
 
@@ -229,7 +230,7 @@ impl ChunkStore {
                 for slot in &slots {
                     match done {
                         Ok(()) => self.alloc.punched(*slot, round),
-                        Err(_) => self.alloc.put_back(*slot, false),
+                        Err(_) => self.alloc.put_back(*slot, Rest::Some),
                     }
                 }
                 done?;

@@ -1,5 +1,6 @@
 //! Background work, in portions the caller asks for: freed slots, clean slots, idle regions, the regular sync.
 
+use crate::alloc::Rest;
 use crate::error::ChunkError;
 use crate::geometry::{Class, Slot};
 use crate::header::MAGIC_FREED;
@@ -76,7 +77,8 @@ impl ChunkStore {
         self.alloc.free_bytes().held > self.config.freed_bytes_max
     }
 
-    /// Slots whose deletion has become durable: kept with a mark in their header, or punched beyond the bound.
+    /// Slots whose deletion has become durable: those that held a full chunk are kept with a mark in their header, up to the
+    /// bound; the others are punched, because they can be used for parts only then.
     fn tick_freed(
         &self,
         class: Class,
@@ -86,9 +88,10 @@ impl ChunkStore {
         let durable = self.index.durable();
         while *budget > 0 {
             let is_above_bound = self.is_above_bound();
-            let Some(slot) = self.alloc.pop_freed(class, durable) else { break };
+            let Some(freed) = self.alloc.pop_freed(class, durable) else { break };
+            let slot = freed.slot;
             *budget -= 1;
-            if is_above_bound {
+            if is_above_bound || !freed.was_full {
                 self.punch_later_clean(&[slot])?;
                 report.slots_punched += 1;
                 continue;
@@ -96,7 +99,7 @@ impl ChunkStore {
             // For a rebuild of the index, which must not take the chunk for a living one.
             let slab = self.slabs.slab(slot.slab);
             let marked = self.slabs.change(&slab, |file| file.write_at(slot.offset(), &MAGIC_FREED));
-            self.alloc.put_back(slot, false);
+            self.alloc.put_back(slot, freed.rest());
             marked?;
             report.slots_kept += 1;
         }
@@ -133,7 +136,7 @@ impl ChunkStore {
         for slot in slots {
             match punched {
                 Ok(()) => self.alloc.punched(*slot, round),
-                Err(_) => self.alloc.put_back(*slot, false),
+                Err(_) => self.alloc.put_back(*slot, Rest::Some),
             }
         }
         punched

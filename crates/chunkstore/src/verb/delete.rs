@@ -1,5 +1,6 @@
 //! Delete: one chunk, or those of a generation from an index on.
 
+use crate::alloc::Freed;
 use crate::cache::{Chunk, Entry, State};
 use crate::checksum::BLOCK_BYTES;
 use crate::error::ChunkError;
@@ -140,7 +141,11 @@ impl ChunkStore {
         self.counters.chunks_deleted.fetch_add(leaving.len() as u64, Ordering::Relaxed);
         // ORDER: the slots wait until the deletion is durable; else a power cut could bring the old chunk back and find
         // another one's data in its slot.
-        if !self.alloc.freed(&slots, position) {
+        let freed = leaving.iter().map(|leaving| Freed {
+            slot: leaving.slot,
+            was_full: leaving.blocks_held == u64::from(leaving.slot.slab.class.blocks()),
+        });
+        if !self.alloc.freed(freed, position) {
             self.index.flush(position)?;
         }
         Ok(())

@@ -1,14 +1,18 @@
 //! What several verbs do with single blocks and with the header of a chunk in memory.
 
 use crate::cache::Chunk;
-use crate::checksum::{BLOCK, BLOCK_BYTES, has_data, sum_of};
+use crate::checksum::{BLOCK, BLOCK_BYTES, sum_of};
 use crate::error::ChunkError;
 use crate::header::{LENGTH_AT, encode_length_and_sums, encode_sums, sum_at};
 use crate::index::Verb;
 use crate::key;
+use crate::piece::runs;
 use crate::store::ChunkStore;
 use ashlar_kv::Urgency;
 use std::sync::atomic::Ordering;
+
+/// Blocks read together when they are taken as they are.
+const ACCEPT_BLOCKS: u32 = 256;
 
 impl ChunkStore {
     /// Reads one block with data and checks it.
@@ -92,26 +96,36 @@ impl ChunkStore {
     /// or new. What lies behind the length becomes zeros again.
     pub(crate) fn accept_blocks(&self, chunk: &mut Chunk, from: u32, to: u32) -> Result<u64, ChunkError> {
         let mut accepted = 0;
-        let mut bytes = Box::new([0; BLOCK_BYTES]);
-        for block in from..to {
-            if !has_data(chunk.sum(block)) {
-                continue;
-            }
-            let offset = chunk.slot.data_offset(block * BLOCK);
-            self.slabs.read(&chunk.slab, offset, bytes.as_mut_slice())?;
-            let kept = chunk.len.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-            if bytes[kept..].iter().any(|byte| *byte != 0) {
-                bytes[kept..].fill(0);
-                let padding = offset + kept as u64;
-                self.slabs.change(&chunk.slab, |file| file.write_at(padding, &bytes[kept..]))?;
-            }
-            let sum = sum_of(bytes.as_slice());
-            if sum != chunk.sum(block) {
-                chunk.set_sum(block, sum);
-                accepted += 1;
+        let mut bytes = Vec::new();
+        let all: Vec<_> = runs(from, &chunk.sums[from as usize..to as usize]).filter(|run| run.2).collect();
+        let portions = all.iter().flat_map(|(from, to, _)| {
+            (*from..*to)
+                .step_by(ACCEPT_BLOCKS as usize)
+                .map(|first| (first, (first + ACCEPT_BLOCKS).min(*to)))
+        });
+        for (first, end) in portions {
+            bytes.resize((end - first) as usize * BLOCK_BYTES, 0);
+            self.slabs.read(&chunk.slab, chunk.slot.data_offset(first * BLOCK), &mut bytes)?;
+            for (block, bytes) in (first..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+                accepted += u64::from(self.accept_block(chunk, block, bytes)?);
             }
         }
         Ok(accepted)
+    }
+
+    /// Takes one block as it was read; whether its checksum changed.
+    fn accept_block(&self, chunk: &mut Chunk, block: u32, bytes: &mut [u8]) -> Result<bool, ChunkError> {
+        let kept = chunk.len.saturating_sub(block * BLOCK).min(BLOCK);
+        let padding = &mut bytes[kept as usize..];
+        if padding.iter().any(|byte| *byte != 0) {
+            padding.fill(0);
+            let place = chunk.slot.data_offset(block * BLOCK + kept);
+            self.slabs.change(&chunk.slab, |file| file.write_at(place, padding))?;
+        }
+        let sum = sum_of(bytes);
+        let is_changed = sum != chunk.sum(block);
+        chunk.set_sum(block, sum);
+        Ok(is_changed)
     }
 
     /// Tells the index whether every block of a chunk has data, if that changed.

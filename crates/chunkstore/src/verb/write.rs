@@ -1,6 +1,6 @@
 //! Write: a new chunk, or blocks of one that is here.
 
-use crate::alloc::{Purpose, Taken};
+use crate::alloc::{Purpose, Rest, Taken};
 use crate::cache::{Chunk, Entry, State};
 use crate::checksum::{BLOCK, SUM_HOLE, has_data};
 use crate::error::ChunkError;
@@ -206,14 +206,14 @@ impl ChunkStore {
             if taken.is_held { Ok(()) } else { self.admit_space(bytes) }
         };
         if let Err(error) = admit() {
-            self.alloc.put_back(taken.slot, !taken.is_stale);
+            self.alloc.put_back(taken.slot, if taken.is_stale { Rest::Some } else { Rest::Nothing });
             return Err(error);
         }
         // ORDER: header and data, then the index: a slot the index points to is always whole for a killed process.
         let placed = fill(&mut chunk).and_then(|()| self.place_in_index(&mut chunk, taken));
         if let Err(error) = placed {
             // Some of it may be there: the slot is not clean any more.
-            self.alloc.put_back(taken.slot, false);
+            self.alloc.put_back(taken.slot, Rest::Some);
             return Err(error);
         }
         self.fresh.insert(identity.generation, taken.slot, taken.is_stale, chunk.open_end());
