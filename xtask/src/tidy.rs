@@ -8,7 +8,9 @@
 //! | no module is called `utils` or the like | `names.rs` |
 //! | layer 3 names no file, socket or clock | `determinism.rs` |
 //! | no path of a particular machine | `machine_paths.rs` |
+//! | every third-party dependency says why it is there | `dependencies.rs` |
 
+mod dependencies;
 mod determinism;
 mod headers;
 mod layers;
@@ -45,4 +47,5 @@ pub const RULES: &[Rule] = &[
     ("names", names::check),
     ("determinism", determinism::check),
     ("machine paths", machine_paths::check),
+    ("dependencies", dependencies::check),
 ];
