@@ -53,16 +53,18 @@ fn several_threads_share_a_queue() {
 #[test]
 fn handlers_that_wait_do_not_hold_up_a_queue_with_threads_to_spare() {
     let Some((mounted, _switch)) = ring_shared_by(8, Duration::ZERO) else { return };
+    // A directory of their own: lookups hold the lock that creates need.
+    fs::create_dir(mounted.join("other")).unwrap();
     let sleepers: Vec<_> = (0..4)
-        .map(|_| {
-            let slow = mounted.join("slow");
+        .map(|index| {
+            let slow = mounted.join(&format!("slow-{index}"));
             std::thread::spawn(move || fs::metadata(slow))
         })
         .collect();
     waits::until("all sleep", || mounted.fs.calls.sleeping.load(SeqCst) == 4);
     let start = Instant::now();
     for index in 0..100 {
-        fs::write(mounted.join(&format!("quick-{index}")), "x").unwrap();
+        fs::write(mounted.join(&format!("other/{index}")), "x").unwrap();
     }
     assert!(
         mounted.fs.calls.sleeping.load(SeqCst) > 0,
