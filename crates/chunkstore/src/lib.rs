@@ -18,6 +18,7 @@
 //! Formats: `docs/formats/target.md`. Tests: inline for the parts, `tests/` for behaviour, crashes and faults.
 
 mod alloc;
+mod block;
 mod cache;
 mod change;
 mod checksum;

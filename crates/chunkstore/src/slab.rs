@@ -1,7 +1,7 @@
 //! Slab files: opening them when they are needed, keeping the number of open ones bounded, and knowing which ones were
 //! written since they were last synced.
 
-use crate::error::ChunkError;
+use crate::error::{ChunkError, is_no_space};
 use crate::geometry::{Class, SlabId};
 use crate::stop::StopSwitch;
 use ashlar_env::{Disk, DiskFile, OpenMode};
@@ -83,7 +83,10 @@ impl Slabs {
     /// Makes the file of a slab, durably; a file that an interrupted start left behind is completed.
     pub(crate) fn create(&self, id: SlabId) -> Result<(), ChunkError> {
         let path = id.path();
-        let io = |what: &str, error| ChunkError::io(format!("{what} {}", self.disk.describe(&path)), error);
+        let io = |what: &str, error: io::Error| {
+            let what = format!("{what} {}", self.disk.describe(&path));
+            if is_no_space(&error) { ChunkError::NoSpace { what } } else { ChunkError::io(what, error) }
+        };
         self.disk.create_dir(&id.class.dir()).map_err(|error| io("make the directory of", error))?;
         let file = self.disk.open(&path, OpenMode::CreateOrOpen).map_err(|error| io("make", error))?;
         file.set_len(id.class.slab_file_bytes()).map_err(|error| io("set the length of", error))?;
@@ -204,7 +207,7 @@ impl Slabs {
         drop(handle);
         match changed {
             Ok(()) => Ok(()),
-            Err(error) if crate::error::is_no_space(&error) => {
+            Err(error) if is_no_space(&error) => {
                 Err(ChunkError::NoSpace { what: format!("write {}: {error}", self.describe(slab.id)) })
             }
             Err(error) => Err(self.stop.stop(format!("write {}", self.describe(slab.id)), &error)),

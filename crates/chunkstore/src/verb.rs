@@ -6,7 +6,6 @@ mod extent;
 mod list;
 mod read;
 mod seek;
-mod sum_blocks;
 mod truncate;
 mod write;
 mod zero;

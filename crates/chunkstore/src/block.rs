@@ -1,4 +1,5 @@
-//! What several verbs do with single blocks and with the header of a chunk in memory.
+//! Blocks of a chunk in memory: reading and checking one, writing their checksums, giving their space back, and taking
+//! them as they are after something was cut short.
 
 use crate::cache::Chunk;
 use crate::checksum::{BLOCK, BLOCK_BYTES, sum_of};

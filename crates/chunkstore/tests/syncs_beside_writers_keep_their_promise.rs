@@ -1,0 +1,98 @@
+//! Goal: what a writer was told before a sync began is there after a power cut, however writers, syncs and background work
+//! overlapped. Method: every write fills a block with a number that grows; a sync that returns fixes a lower bound for each
+//! block, and after the cut every sector of it must lie between that bound and the last number written.
+#![allow(clippy::unwrap_used)] // test code outside of test functions
+
+mod support;
+
+use ashlar_chunkstore::{ChunkError, ChunkStore};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use support::{World, chunk, content, scrub_all};
+
+const KIB64: u32 = 64 << 10;
+const THREADS: usize = 3;
+const CHUNKS: usize = 6;
+const BLOCKS: usize = THREADS * CHUNKS * 16;
+
+struct Board {
+    /// The last number written to each block, before the write is begun.
+    begun: Vec<AtomicU32>,
+    /// The last one that was acknowledged.
+    acknowledged: Vec<AtomicU32>,
+    /// What a sync that returned has made durable.
+    durable: Mutex<Vec<u32>>,
+}
+
+fn block_bytes(number: u32) -> Vec<u8> {
+    number.to_le_bytes().repeat(1024)
+}
+
+/// Writes the chunks of one thread, in turn and again, until the power goes.
+fn write_on(store: &ChunkStore, board: &Board, thread: usize) -> Result<(), ChunkError> {
+    for number in 1.. {
+        let at = (number as usize * 7 + number as usize / 50) % (CHUNKS * 16);
+        let (index, block) = (at / 16, at % 16);
+        let id = chunk(thread as u64 + 1, index as u64);
+        let base = thread * CHUNKS * 16;
+        if number % 40 == 0 {
+            // A whole chunk at once: the kind that takes stale slots and is not changed before it is synced.
+            let range = base + index * 16..base + index * 16 + 16;
+            board.begun[range.clone()].iter().for_each(|begun| begun.store(number, Ordering::SeqCst));
+            store.write(id, KIB64, 0, &block_bytes(number).repeat(16), None)?;
+            board.acknowledged[range].iter().for_each(|told| told.store(number, Ordering::SeqCst));
+            continue;
+        }
+        board.begun[base + at].store(number, Ordering::SeqCst);
+        store.write(id, KIB64, block as u32 * 4096, &block_bytes(number), None)?;
+        board.acknowledged[base + at].store(number, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+fn sync_on(world: &World, store: &ChunkStore, board: &Board) -> Result<(), ChunkError> {
+    loop {
+        let told: Vec<u32> = board.acknowledged.iter().map(|told| told.load(Ordering::SeqCst)).collect();
+        store.sync()?;
+        let mut durable = board.durable.lock();
+        durable.iter_mut().zip(told).for_each(|(durable, told)| *durable = told.max(*durable));
+        drop(durable);
+        world.clock.advance(Duration::from_secs(3));
+        store.background_tick(10)?;
+    }
+}
+
+#[test]
+fn a_sync_covers_every_write_that_was_told_before_it() {
+    for seed in 0..25_u64 {
+        let world = World::new();
+        let store = world.open();
+        let zeros = || (0..BLOCKS).map(|_| AtomicU32::new(0)).collect();
+        let board = Board { begun: zeros(), acknowledged: zeros(), durable: Mutex::new(vec![0; BLOCKS]) };
+        world.disk.cut_power_after(200 + seed * 131 % 1500);
+        std::thread::scope(|scope| {
+            let (world, store, board) = (&world, &store, &board);
+            for thread in 0..THREADS {
+                scope.spawn(move || assert!(write_on(store, board, thread).is_err()));
+            }
+            scope.spawn(move || assert!(sync_on(world, store, board).is_err()));
+        });
+        world.crash(store, seed);
+        let store = world.open();
+        assert!(scrub_all(&store).is_empty(), "seed {seed}");
+        let durable = board.durable.lock();
+        for at in 0..BLOCKS {
+            let (thread, index, block) = (at / (CHUNKS * 16), at / 16 % CHUNKS, at % 16);
+            let (_, bytes) = content(&store, chunk(thread as u64 + 1, index as u64), KIB64).unwrap();
+            let (lowest, highest) = (durable[at], board.begun[at].load(Ordering::SeqCst));
+            for word in bytes[block * 4096..(block + 1) * 4096].chunks(4) {
+                let number = u32::from_le_bytes(word.try_into().unwrap());
+                assert!(
+                    (lowest..=highest).contains(&number),
+                    "seed {seed} block {at}: {number}, {lowest}..={highest}"
+                );
+            }
+        }
+    }
+}
