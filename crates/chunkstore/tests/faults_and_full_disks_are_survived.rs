@@ -189,7 +189,7 @@ fn recycle_and_cut_power(seed: u64, size: u32, count: u64) {
     for index in 0..count {
         let len = if index % 2 == 0 { size } else { 5000 };
         store.write(chunk(2, index), size, 0, &vec![0x55; len as usize], None).unwrap();
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             store.write(chunk(2, index), size, 30_000, &[0x55; 3000], None).unwrap();
         }
     }
