@@ -58,6 +58,14 @@ pub fn explicit_time(time: (i64, i64)) -> Option<(i64, i64)> {
     (!CLOCK.contains(&time.0)).then_some(time)
 }
 
+/// The modification time as far as two file systems must agree on it. Reads and writes of pipes and devices are stamped by the kernel
+/// on its own file systems only: no request of them reaches others.
+#[must_use]
+pub fn comparable_mtime(stat: &Stat) -> Option<(i64, i64)> {
+    let is_stamped = matches!(stat.kind(), libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
+    if is_stamped { explicit_time(stat.mtime) } else { None }
+}
+
 impl From<&Stat> for Attributes {
     fn from(stat: &Stat) -> Self {
         let kind = stat.kind();
@@ -71,7 +79,7 @@ impl From<&Stat> for Attributes {
             // Access times are lazy (relatime), so that only a value set by hand and still in place can be compared, and
             // a read may have replaced it on one side first: see `allowed.rs`.
             atime: None,
-            mtime: explicit_time(stat.mtime),
+            mtime: comparable_mtime(stat),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::allowed::{moves_agree, outcomes_agree};
 use super::generate::{Generator, users};
@@ -19,6 +19,7 @@ use super::side::Side;
 use super::tree::TreeCompare;
 use crate::rng::split_mix;
 use crate::sys::attr::fstat;
+use crate::sys::cred::can_switch;
 use crate::sys::data;
 
 /// What a run works on and how thoroughly.
@@ -192,12 +193,16 @@ fn has_fine_times(directory: &Path) -> anyhow::Result<bool> {
 /// Returns the number of comparisons made.
 ///
 /// # Errors
-/// When the directories cannot be made.
+/// When not run as root, or the directories cannot be made.
 pub fn run_steps(
     settings: &Settings,
     source: &mut impl Source,
     tally: &mut Tally,
 ) -> anyhow::Result<Result<u64, Divergence>> {
+    if !can_switch() {
+        // Steps use `..` and absolute paths; only root can confine them to the working directories.
+        bail!("the differential test must run as root");
+    }
     let arena = Arena::create(settings)?;
     let fine = has_fine_times(&settings.left)?;
     let table = users(settings.users);
@@ -307,7 +312,7 @@ pub struct Failure {
 /// Returns the number of comparisons made, or the failure.
 ///
 /// # Errors
-/// When the directories cannot be made.
+/// When not run as root, or the directories cannot be made.
 pub fn run_random(
     settings: &Settings,
     seed: u64,

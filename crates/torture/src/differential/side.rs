@@ -12,7 +12,7 @@ use super::observe::{Moved, Observation, Outcome, moved};
 use super::op::{Op, SLOTS, Slot, Step};
 use super::path::BytePath;
 use crate::sys::attr::{Stat, fstat, fstatat};
-use crate::sys::cred::{User, as_user, can_switch, enter};
+use crate::sys::cred::{User, as_user, enter};
 use crate::sys::data::CWD;
 
 /// The state of the thread that does the work.
@@ -59,7 +59,8 @@ impl Worker {
     fn look(&self, op: &Op) -> Vec<Option<Stat>> {
         let by_path = |path: &BytePath| fstatat(CWD, &path.0, libc::AT_SYMLINK_NOFOLLOW).ok();
         // The kernel stamps reads and writes of pipes and devices on its own file systems only; no request reaches others.
-        let is_stamped = |stat: &Stat| !matches!(stat.mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFBLK);
+        let is_stamped =
+            |stat: &Stat| !matches!(stat.mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFBLK);
         let by_slot = |slot: &Slot| self.file(*slot).and_then(|fd| fstat(fd).ok()).filter(is_stamped);
         op.touched().iter().map(by_path).chain(op.touched_slots().iter().map(by_slot)).collect()
     }
@@ -95,7 +96,7 @@ impl Side {
         let (ready, started) = sync_channel(1);
         let directory = root.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let entered = enter(&directory, can_switch());
+            let entered = enter(&directory);
             let failed = entered.is_err();
             // The receiver waits for exactly this message.
             let _ = ready.send(entered);

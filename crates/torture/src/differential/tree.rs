@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::allowed::UNCOMPARED_XATTRS;
-use super::observe::explicit_time;
+use super::observe::comparable_mtime;
 use super::path::BytePath;
 use crate::sys::attr::{Follow, Stat, all_xattrs, fstatat};
 use crate::sys::data::{self, CWD};
@@ -146,7 +146,7 @@ impl TreeCompare {
         if matches!(l.kind(), libc::S_IFCHR | libc::S_IFBLK) {
             compare("rdev", i128::from(l.rdev), i128::from(r.rdev));
         }
-        if explicit_time(l.mtime) != explicit_time(r.mtime) {
+        if comparable_mtime(l) != comparable_mtime(r) {
             self.differ(path, "mtime", l.mtime, r.mtime);
         }
         if l.kind() != libc::S_IFDIR {

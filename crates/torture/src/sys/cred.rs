@@ -73,21 +73,19 @@ impl Drop for Back {
     }
 }
 
-/// Gives the calling thread its own working directory, root and umask (`unshare(CLONE_FS)`), then enters `root` and, when
-/// `confine` is set, makes it the thread's root directory.
+/// Gives the calling thread its own working directory, root and umask (`unshare(CLONE_FS)`), then makes
+/// `root` the root directory of the thread.
 ///
 /// # Errors
 /// The errno of the call that failed.
-pub fn enter(root: &std::path::Path, confine: bool) -> SysResult<()> {
+pub fn enter(root: &std::path::Path) -> SysResult<()> {
     use std::os::unix::ffi::OsStrExt;
     let path = super::c_path(root.as_os_str().as_bytes())?;
     // SAFETY: unshare, chdir and chroot take a live string or nothing.
     unsafe {
         check_unit(libc::unshare(libc::CLONE_FS))?;
         check_unit(libc::chdir(path.as_ptr()))?;
-        if confine {
-            check_unit(libc::chroot(c".".as_ptr()))?;
-        }
+        check_unit(libc::chroot(c".".as_ptr()))?;
         libc::umask(0o022);
     }
     Ok(())

@@ -1,0 +1,74 @@
+//! A file system that is known to be right must pass: every program runs briefly on the directory for temporary files.
+//!
+//! Programs that need a server, a disk of their own or hours are tried by hand against stand-ins (see `server.rs` for the contract).
+
+use std::process::Command;
+
+fn passes(arguments: &[&str]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().to_string_lossy().into_owned();
+    let output = Command::new(env!("CARGO_BIN_EXE_ashlar-torture"))
+        .args(arguments.iter().map(|word| word.replace("DIR", &path)))
+        .current_dir(directory.path())
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let last = text.lines().next_back().unwrap_or_default();
+    assert!(last.ends_with(" 0 failed") || last.starts_with('['), "{arguments:?} ended with {last:?}");
+    let left = std::fs::read_dir(directory.path()).expect("readable").count();
+    assert!(left == 0 || arguments[0].starts_with("ledger"), "{arguments:?} left {left} entries behind");
+}
+
+#[test]
+fn fsx_passes_with_and_without_direct_io() {
+    passes(&["fsx", "--dir", "DIR", "--ops", "1500", "--files", "2"]);
+    passes(&["fsx", "--dir", "DIR", "--ops", "500", "--direct", "--size-max", "2000000"]);
+}
+
+#[test]
+fn racer_passes() {
+    passes(&["racer", "--dir", "DIR", "--seconds", "2", "--rounds", "2", "--threads", "4"]);
+}
+
+#[test]
+fn limits_pass() {
+    passes(&["limits", "--dir", "DIR", "--entries", "500", "--links", "1100"]);
+}
+
+#[test]
+fn benchmarks_give_figures() {
+    passes(&["metabench", "--dir", "DIR", "--files", "50", "--size", "3000", "--json"]);
+    passes(&["databench", "--dir", "DIR", "--mib", "4", "--json"]);
+    passes(&[
+        "databench",
+        "--dir",
+        "DIR",
+        "--mib",
+        "4",
+        "--random",
+        "--depth",
+        "4",
+        "--seconds",
+        "1",
+        "--json",
+    ]);
+}
+
+#[test]
+fn differential_passes_with_itself_as_reference() {
+    if !ashlar_torture::sys::cred::can_switch() {
+        println!("SKIPPED: needs root");
+        return;
+    }
+    let (left, right) = (tempfile::tempdir().expect("left"), tempfile::tempdir().expect("right"));
+    let output = Command::new(env!("CARGO_BIN_EXE_ashlar-torture"))
+        .args(["differential", "--ops", "1500", "--left"])
+        .arg(left.path())
+        .arg("--right")
+        .arg(right.path())
+        .current_dir(left.path())
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
