@@ -5,7 +5,7 @@
 
 use crate::MetaService;
 use crate::call::verb as number;
-use crate::execute::itself;
+use crate::execute::{DECIDE_MAX, itself};
 use ashlar_kv::{Position, Snapshot};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{key, verb};
@@ -14,6 +14,7 @@ use ashlar_types::codec;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Errno, InodeId, OpId, TargetId};
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Weak};
@@ -116,6 +117,9 @@ impl MetaService {
                 .read()
                 .scan(&from, &to, &mut |record_key, value| {
                     match (key::inode_of(record_key), codec::decode::<Garbage>(value, "garbage record")) {
+                        // A file that was cut but not emptied is still being written; only the call that truncates it, or the next one that
+                        // wants to write, may cut it.
+                        (Some(_), Ok(garbage)) if garbage.keep_bytes > 0 => {}
                         (Some(inode), Ok(garbage)) => found.push((inode, garbage)),
                         _ => damage = Some(Errno::EIO),
                     }
@@ -232,8 +236,10 @@ impl MetaService {
         }
     }
 
-    /// Carries out the truncation of a file with chunks: the record is durable first, then the bytes beyond the end go.
+    /// Carries out the truncation of a file with chunks: the record is durable first, then the bytes beyond the end go. One cut of a
+    /// file at a time, and each looks at the record anew: once one has returned, the file may be written beyond its end again.
     pub(crate) fn cut(&self, inode: InodeId, generation: u32) -> Result<(), Errno> {
+        let _cutting = self.cutting.begin(inode)?;
         self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
         let record = self
             .lane
@@ -243,5 +249,35 @@ impl MetaService {
         let Some(bytes) = record else { return Ok(()) };
         let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
         self.collect_one(inode, &garbage)
+    }
+}
+
+/// Files that are being cut.
+#[derive(Default)]
+pub(crate) struct CutsUnderWay {
+    // LIMIT: one per call under way.
+    inodes: Mutex<FxHashSet<InodeId>>,
+    ended: Condvar,
+}
+
+/// One file being cut, until dropped.
+pub(crate) struct CutUnderWay<'a>(&'a CutsUnderWay, InodeId);
+
+impl CutsUnderWay {
+    fn begin(&self, inode: InodeId) -> Result<CutUnderWay<'_>, Errno> {
+        let mut inodes = self.inodes.lock();
+        while !inodes.insert(inode) {
+            if self.ended.wait_for(&mut inodes, DECIDE_MAX).timed_out() {
+                return Err(Errno::ETIMEDOUT);
+            }
+        }
+        Ok(CutUnderWay(self, inode))
+    }
+}
+
+impl Drop for CutUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.inodes.lock().remove(&self.1);
+        self.0.ended.notify_all();
     }
 }

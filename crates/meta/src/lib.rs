@@ -58,5 +58,6 @@ pub struct MetaService {
     leases_changed: Condvar,
     locks: Mutex<LockTable>,
     garbage: collect::GarbageQueue,
+    cutting: collect::CutsUnderWay,
     is_stopping: AtomicBool,
 }

@@ -48,6 +48,7 @@ impl MetaService {
             leases_changed: Condvar::new(),
             locks: Mutex::default(),
             garbage: Default::default(),
+            cutting: Default::default(),
             is_stopping: Default::default(),
         });
         let has_root = service
