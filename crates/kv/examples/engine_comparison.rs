@@ -5,7 +5,7 @@
 //! directories of 1,000; with BODY also a body of that many bytes. The numbers of docs/adr/0002-embedded-engine.md are from
 //! here.
 
-use ashlar_kv::{Engine, FjallEngine, FjallOptions, Key, KvError};
+use ashlar_kv::{Engine, EngineChanges, FjallEngine, FjallOptions, Key, KvError};
 use bytes::Bytes;
 use heed::types::Bytes as Raw;
 use std::collections::BTreeMap;
@@ -97,11 +97,7 @@ impl Engine for Lmdb {
         Ok(())
     }
 
-    fn apply(
-        &self,
-        changes: &mut (dyn Iterator<Item = (&Key, Option<&Bytes>)> + '_),
-        note: &[u8],
-    ) -> Result<(), KvError> {
+    fn apply(&self, changes: &mut EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
         let mut transaction = self.env.write_txn().map_err(other)?;
         self.pairs.put(&mut transaction, &[0], note).map_err(other)?;
         for (key, value) in changes {

@@ -54,6 +54,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Memory of both overlays, estimated, bytes.
+    fn overlay_bytes(&self) -> usize {
+        self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
+    }
+
     /// The number of the shard's last frame; 0 when it has had none.
     fn sequence(&self, shard: ShardId) -> u64 {
         self.sequences.get(&shard).copied().unwrap_or(0)
@@ -211,8 +216,7 @@ impl Shared {
 
     fn stats(&self) -> LaneStats {
         let state = self.state.read_recursive();
-        let frozen_bytes = state.frozen.as_ref().map_or(0, |overlay| overlay.bytes());
-        let (log_bytes, overlay_bytes) = (state.log.bytes(), state.active.bytes() + frozen_bytes);
+        let (log_bytes, overlay_bytes) = (state.log.bytes(), state.overlay_bytes());
         let overlay_entries = state.active.len() + state.frozen.as_ref().map_or(0, |overlay| overlay.len());
         drop(state);
         let counters = &self.counters;

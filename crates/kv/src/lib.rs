@@ -12,7 +12,7 @@ mod lane;
 mod log;
 mod overlay;
 
-pub use engine::{Engine, EngineReport, FjallEngine, FjallOptions, MemoryEngine};
+pub use engine::{Changes as EngineChanges, Engine, EngineReport, FjallEngine, FjallOptions, MemoryEngine};
 pub use lane::{Background, Lane, LaneConfig, LaneReader, LaneStats, LaneWriter, Urgency};
 pub use log::format;
 

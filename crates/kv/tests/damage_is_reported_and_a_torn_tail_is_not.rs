@@ -6,8 +6,9 @@ mod ledger;
 
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, OpenMode};
+use ashlar_kv::format::{LogIdentity, RecordBuffer, RecordHeader, SegmentHeader, body_bytes};
 use ashlar_kv::{KvError, Lane, LaneConfig, MemoryEngine, Position};
-use ledger::{commit, get, open_sim, put, small_config};
+use ledger::{CLUSTER, commit, get, open_sim, put, small_config};
 
 /// Where the records of a lane's first segment begin in its file.
 const RECORDS: u64 = 4096;
@@ -212,4 +213,27 @@ fn a_lane_opens_once() {
         open_sim(&disk, &engine, small_config(), 2),
         Err(KvError::Io { source, .. }) if source.kind() == std::io::ErrorKind::WouldBlock
     ));
+}
+
+#[test]
+fn a_valid_record_of_an_earlier_use_of_the_file_is_not_taken() {
+    let identity = LogIdentity { cluster: CLUSTER, lane: 7 };
+    for (change, expected) in [(0, true), (1, false)] {
+        let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+        drop(open_sim(&disk, &engine, config(), 1).unwrap());
+        disk.kill_process();
+        let file = disk.open(SEGMENT, OpenMode::ReadWrite).unwrap();
+        let mut head = vec![0; RECORDS as usize];
+        file.read_at(0, &mut head).unwrap();
+        let nonce = SegmentHeader::decode(&head).unwrap().nonce ^ change;
+        let frames = [put("k0", "v")];
+        let body_bytes = body_bytes(&frames) as u32;
+        let header = RecordHeader { body_bytes, position: 0, flushed: 0, nonce, frames: 1 };
+        let mut record = RecordBuffer::default();
+        record.encode(identity.seed(), &header, &frames, &[1]);
+        file.write_at(RECORDS, record.as_slice().unwrap()).unwrap();
+        drop(file);
+        let lane = open_sim(&disk, &engine, config(), 2).unwrap();
+        assert_eq!(get(&lane, "k0").is_some(), expected, "nonce changed by {change}");
+    }
 }

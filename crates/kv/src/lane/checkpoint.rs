@@ -74,11 +74,7 @@ impl Shared {
     /// The exclusive lock, after a bounded wait for room in the overlay.
     /// Says too whether the wait was in vain.
     pub(super) fn lock_with_room(&self) -> (RwLockWriteGuard<'_, State>, bool) {
-        let (half, max) = (self.config.freeze_bytes(), self.config.overlay_bytes_max as usize);
-        let is_full = |state: &State| {
-            let bytes = state.active.bytes();
-            bytes >= max || (state.frozen.is_some() && bytes >= half)
-        };
+        let is_full = |state: &State| state.overlay_bytes() as u64 >= self.config.overlay_bytes_max;
         let state = self.state.write();
         if !is_full(&state) || self.config.background == Background::Manual {
             return (state, false);
