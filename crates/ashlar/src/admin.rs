@@ -4,9 +4,11 @@
 //! and the user who runs the file system are answered.
 
 mod connect;
+mod scrub;
 mod serve;
 
-pub use connect::find_running;
+pub use connect::{ask, find_running};
+pub use scrub::ScrubJobs;
 pub use serve::AdminSocket;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,35 @@ pub const LINE_BYTES_MAX: u64 = 16 << 20;
 pub enum AdminRequest {
     /// What is there and how it is.
     Status,
+    /// The next portion of a scrub, or the first of a new one.
+    Scrub {
+        /// The scrub, as the first portion named it.
+        job: Option<u64>,
+    },
+}
+
+/// Something a scrub found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    /// The target.
+    pub target: u32,
+    /// The file, where that is known.
+    pub inode: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// A portion of a scrub.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubPortion {
+    /// The scrub, to be named for the next portion.
+    pub job: u64,
+    /// What was found. LIMIT: two per block of 4 KiB in 8 MiB and target.
+    pub findings: Vec<ScrubFinding>,
+    /// Bytes read from disks.
+    pub bytes_read: u64,
+    /// Whether this was the last portion.
+    pub is_done: bool,
 }
 
 /// A target in [`Status`].
@@ -71,6 +102,8 @@ pub struct Status {
 pub enum AdminReply {
     /// To [`AdminRequest::Status`].
     Status(Box<Status>),
+    /// To [`AdminRequest::Scrub`].
+    Scrub(Box<ScrubPortion>),
     /// It could not be done.
     Error(String),
 }

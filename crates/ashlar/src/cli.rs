@@ -37,6 +37,14 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Unmount a mount point, also one whose process has died.
     Umount(UmountArgs),
+    /// Check a stopped file system, and repair it.
+    Fsck(FsckArgs),
+    /// Read all data of a running file system and compare it with its checksums.
+    Scrub(ScrubArgs),
+    /// Save the metadata of a stopped file system into a file.
+    Backup(BackupArgs),
+    /// Make a metadata directory from a backup.
+    Restore(RestoreArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
     /// Write the man pages into a directory.
@@ -189,6 +197,62 @@ pub enum DurabilityChoice {
 pub struct UmountArgs {
     /// The mount point.
     pub mountpoint: PathBuf,
+}
+
+/// `ashlar fsck`
+///
+/// The exit status is that of fsck(8): 0 clean, 1 repaired, 4 damage is left, 8 the check could not be done.
+#[derive(Debug, Args)]
+pub struct FsckArgs {
+    #[command(flatten)]
+    pub place: DataArgs,
+    /// Repair what can be repaired without a person.
+    #[arg(long)]
+    pub repair: bool,
+    /// Do not read the data: metadata, indexes and headers only.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object per line and problem, and one with the summary.
+    #[arg(long)]
+    pub json: bool,
+    /// Give up every change in the metadata log from this position on: the way out when a start or check says that the log is
+    /// damaged there.
+    #[arg(long, value_name = "POSITION", requires = "repair")]
+    pub give_up_log_from: Option<u64>,
+}
+
+/// `ashlar scrub`
+///
+/// The exit status is 0 when all is well and 1 when damage was found or the scrub could not be done.
+#[derive(Debug, Args)]
+pub struct ScrubArgs {
+    /// The mount point, if several file systems run here.
+    pub mountpoint: Option<PathBuf>,
+    /// Print one JSON object per line and problem, and one with the summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ashlar backup`
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub place: DataArgs,
+    /// The file to make. It holds the secrets of the file system: keep it as safe as the file system itself.
+    pub file: PathBuf,
+}
+
+/// `ashlar restore`
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The backup.
+    pub file: PathBuf,
+    /// The metadata directory to make; it must be empty or not there.
+    #[arg(long, value_name = "DIR")]
+    pub meta: PathBuf,
+    /// Restore only `secrets` and `cluster-state`, into a metadata directory that has lost them.
+    #[arg(long)]
+    pub state_only: bool,
 }
 
 /// `ashlar completions`

@@ -1,8 +1,12 @@
 //! The commands, one file each; this file holds the table.
 
+mod backup;
 mod completions;
+mod fsck;
 mod layout;
 mod man;
+mod restore;
+mod scrub;
 mod status;
 mod umount;
 mod up;
@@ -21,6 +25,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

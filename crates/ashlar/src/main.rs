@@ -1,8 +1,10 @@
 //! The `ashlar` binary: one command line for every role and every task. This crate only wires; what things mean is below it.
 
 mod admin;
+mod backup;
 mod cli;
 mod command;
+mod fsck;
 mod node;
 
 use clap::Parser;

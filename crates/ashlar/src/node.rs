@@ -1,9 +1,13 @@
-//! A running file system on one machine: every role in one process, wired through in-process calls.
+//! A running file system on one machine: every role in one process, wired through in-process calls. [`State`] and [`targets`] also
+//! serve the commands that work on a stopped one.
 
 mod directories;
 mod mounts;
 mod services;
+pub mod state;
+pub mod targets;
 
 pub use directories::Directories;
 pub use mounts::{MountConfig, Mounted, mount};
 pub use services::{Services, ServicesConfig};
+pub use state::State;

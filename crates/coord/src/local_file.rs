@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"ASHLCRD1";
+/// The file's name.
+pub const STATE_FILE: &str = "cluster-state";
 const HEADER_BYTES: usize = 24;
 /// Largest value, bytes.
 // LIMIT: a map of 10,000 targets and a million chains is about 20 MiB.
@@ -33,14 +35,17 @@ impl LocalFile {
     }
 
     fn io<T>(&self, name: &str, what: &str, outcome: std::io::Result<T>) -> Result<T, CoordError> {
-        outcome.map_err(|source| CoordError::Io { what: format!("{what} {}", self.disk.describe(&self.path(name))), source })
+        outcome.map_err(|source| CoordError::Io {
+            what: format!("{what} {}", self.disk.describe(&self.path(name))),
+            source,
+        })
     }
 
     fn corrupt(&self, what: &str) -> CoordError {
         CoordError::Corrupt {
             what: format!(
                 "{}: {what}; restore it from a backup (`ashlar restore`), or move the file away only if this is a new file system",
-                self.disk.describe(&self.path("cluster-state"))
+                self.disk.describe(&self.path(STATE_FILE))
             ),
         }
     }
@@ -49,7 +54,8 @@ impl LocalFile {
 /// Splits the file's bytes into revision and value; `Err` tells what is wrong.
 pub fn decode(bytes: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     let (header, value) = bytes.split_at_checked(HEADER_BYTES).ok_or("shorter than its header")?;
-    let field = |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).map(u32::from_le_bytes).unwrap_or_default();
+    let field =
+        |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).map(u32::from_le_bytes).unwrap_or_default();
     if &header[..8] != MAGIC {
         return Err("not a cluster state file of this format version");
     }
@@ -75,16 +81,16 @@ pub fn encode(revision: u64, value: &[u8]) -> Vec<u8> {
 
 impl Coord for LocalFile {
     fn load(&self) -> Result<(u64, Vec<u8>), CoordError> {
-        let file = match self.disk.open(&self.path("cluster-state"), OpenMode::Read) {
+        let file = match self.disk.open(&self.path(STATE_FILE), OpenMode::Read) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, Vec::new())),
-            other => self.io("cluster-state", "opening", other)?,
+            other => self.io(STATE_FILE, "opening", other)?,
         };
-        let len = self.io("cluster-state", "reading", file.len())?;
+        let len = self.io(STATE_FILE, "reading", file.len())?;
         if len > VALUE_BYTES_MAX {
             return Err(self.corrupt("larger than any cluster state"));
         }
         let mut bytes = vec![0; len as usize];
-        let got = self.io("cluster-state", "reading", file.read_at(0, &mut bytes))?;
+        let got = self.io(STATE_FILE, "reading", file.read_at(0, &mut bytes))?;
         let (revision, value) = decode(&bytes[..got]).map_err(|what| self.corrupt(what))?;
         Ok((revision, value.to_vec()))
     }
@@ -103,7 +109,7 @@ impl Coord for LocalFile {
         self.io(name, "writing", file.set_len(0).and_then(|()| file.write_at(0, &bytes)))?;
         // ORDER: the new content is durable before the name points to it, and the name before anybody acts on it.
         self.io(name, "syncing", file.sync_data())?;
-        self.io(name, "renaming", self.disk.rename(&path, &self.path("cluster-state")))?;
+        self.io(name, "renaming", self.disk.rename(&path, &self.path(STATE_FILE)))?;
         self.io("", "syncing directory", self.disk.sync_dir(&self.directory))?;
         Ok(revision)
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-const SECRETS_FILE: &str = "secrets";
+/// File of the manager's directory that holds [`Secrets`].
+pub const SECRETS_FILE: &str = "secrets";
 const MAGIC: &[u8; 8] = b"ASHLSEC1";
 
 /// What the services need to know of who they are.

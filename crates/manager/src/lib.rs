@@ -8,7 +8,7 @@
 mod identity;
 mod map_change;
 
-pub use identity::{Identity, Secrets};
+pub use identity::{Identity, SECRETS_FILE, Secrets};
 pub use map_change::FoundTarget;
 
 use ashlar_coord::{Coord, CoordError};
@@ -37,6 +37,14 @@ pub enum ManagerError {
     Invalid(String),
 }
 
+/// A file system to be: its secrets are stored, its map is not.
+pub struct Draft {
+    /// Who it is going to be.
+    pub identity: Identity,
+    /// Its first map.
+    pub map: ClusterMap,
+}
+
 /// See the crate.
 pub struct Manager {
     coord: Box<dyn Coord>,
@@ -51,20 +59,24 @@ impl Manager {
         Ok(coord.load()?.0 > 0)
     }
 
-    /// Draws the identity of a new file system and stores its first map: one pool, all shards on one node, no targets yet.
+    /// Draws the identity of a new file system and stores its secrets durably. Nothing is a file system yet: that takes
+    /// [`Manager::create`].
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn draft(disk: &Arc<dyn Disk>, directory: &str, env: &Env) -> Result<Draft, ManagerError> {
+        let (identity, secrets) = identity::draw(env)?;
+        identity::store_secrets(disk, directory, &secrets)?;
+        let map = map_change::first_map(identity.cluster, NodeId(1));
+        Ok(Draft { identity, map })
+    }
+
+    /// Stores the first map of `draft`, which makes it a file system: one pool, all shards on one node, no targets yet.
     ///
     /// # Errors
     /// [`ManagerError`], also when there is one already.
-    pub fn create(
-        disk: &Arc<dyn Disk>,
-        directory: &str,
-        coord: Box<dyn Coord>,
-        env: &Env,
-    ) -> Result<Manager, ManagerError> {
-        let (identity, secrets) = identity::draw(env)?;
-        // ORDER: secrets are durable before the map that makes this a file system.
-        identity::store_secrets(disk, directory, &secrets)?;
-        let map = map_change::first_map(identity.cluster, NodeId(1));
+    pub fn create(draft: Draft, coord: Box<dyn Coord>) -> Result<Manager, ManagerError> {
+        let Draft { identity, map } = draft;
         let revision = coord.compare_and_set(0, &codec::encode(&map))?;
         Ok(Manager {
             coord,
@@ -132,7 +144,7 @@ impl Manager {
                 )));
             }
         }
-        let next = map_change::with_targets(&current, found, NodeId(1));
+        let next = map_change::with_targets(&current, found, NodeId(1))?;
         if next == *current {
             return Ok(current);
         }

@@ -1,5 +1,6 @@
 //! Changes of the cluster map, as pure functions from one map to the next.
 
+use crate::ManagerError;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
 use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, NodeId, PoolId, ShardId, TargetId};
 use smallvec::smallvec;
@@ -28,7 +29,14 @@ pub(crate) fn first_map(cluster: ClusterId, node: NodeId) -> ClusterMap {
 }
 
 /// `map` with exactly the `found` targets online; unchanged (epoch too) if it says so already.
-pub(crate) fn with_targets(map: &ClusterMap, found: &[FoundTarget], node: NodeId) -> ClusterMap {
+///
+/// A target that the map does not know gets the chains behind the last one, so that a map which has lost its latest targets (it
+/// came from a backup) gets them back with the chains they had. That needs them in the order of their ids without a gap.
+pub(crate) fn with_targets(
+    map: &ClusterMap,
+    found: &[FoundTarget],
+    node: NodeId,
+) -> Result<ClusterMap, ManagerError> {
     let mut next = map.clone();
     for target in &mut next.targets {
         match found.iter().find(|found| found.uuid == target.uuid) {
@@ -36,8 +44,19 @@ pub(crate) fn with_targets(map: &ClusterMap, found: &[FoundTarget], node: NodeId
             None => target.state = TargetState::Offline,
         }
     }
-    for new in found.iter().filter(|found| map.targets.iter().all(|known| known.uuid != found.uuid)) {
+    let is_known = |found: &FoundTarget| map.targets.iter().any(|known| known.uuid == found.uuid);
+    let mut added: Vec<&FoundTarget> = found.iter().filter(|found| !is_known(found)).collect();
+    added.sort_by_key(|found| found.id);
+    for new in added {
         let id = new.id;
+        let expected = TargetId(next.targets.iter().map(|target| target.id.0 + 1).max().unwrap_or(1));
+        if id != expected {
+            return Err(ManagerError::Invalid(format!(
+                "{} is {id}, but the cluster map ends before {expected}: list the data directory of {expected} too (the map may \
+                 have come from a backup that is older than these targets)",
+                new.path
+            )));
+        }
         let (pool, state, path) = (PoolId(0), TargetState::Online, new.path.clone());
         next.targets.push(Target { id, uuid: new.uuid, node, pool, state, path });
         let first = next.chains.len() as u32;
@@ -51,7 +70,7 @@ pub(crate) fn with_targets(map: &ClusterMap, found: &[FoundTarget], node: NodeId
     if next != *map {
         next.epoch = Epoch(map.epoch.0 + 1);
     }
-    next
+    Ok(next)
 }
 
 #[cfg(test)]
@@ -65,18 +84,25 @@ mod tests {
     #[test]
     fn a_target_keeps_its_id_and_chains_wherever_it_is_found() {
         let empty = first_map(ClusterId([9; 16]), NodeId(1));
-        let two = with_targets(&empty, &[found(1), found(2)], NodeId(1));
+        let with = |map: &ClusterMap, found: &[FoundTarget]| with_targets(map, found, NodeId(1)).unwrap();
+        let two = with(&empty, &[found(1), found(2)]);
         assert_eq!((two.targets.len(), two.chains.len(), two.epoch), (2, 200, Epoch(2)));
-        assert_eq!(
-            with_targets(&two, &[found(2), found(1)], NodeId(1)),
-            two,
-            "another order changes nothing"
-        );
-        let missing = with_targets(&two, &[found(2)], NodeId(1));
+        assert_eq!(with(&two, &[found(2), found(1)]), two, "another order changes nothing");
+        let missing = with(&two, &[found(2)]);
         assert_eq!(missing.targets[0].state, TargetState::Offline);
         assert_eq!(missing.chains_of(PoolId(0)).count(), 100);
-        let third = with_targets(&missing, &[found(1), found(2), found(3)], NodeId(1));
+        let third = with(&missing, &[found(1), found(2), found(3)]);
         assert_eq!(third.targets[2].id, TargetId(3));
         assert!(third.chains[..200] == two.chains[..]);
+    }
+
+    #[test]
+    fn a_map_from_an_old_backup_gives_newer_targets_the_chains_they_had_or_refuses() {
+        let one = with_targets(&first_map(ClusterId([9; 16]), NodeId(1)), &[found(1)], NodeId(1)).unwrap();
+        let three = with_targets(&one, &[found(1), found(2), found(3)], NodeId(1)).unwrap();
+        let again = with_targets(&one, &[found(3), found(1), found(2)], NodeId(1)).unwrap();
+        assert_eq!(again.chains, three.chains, "in whatever order they are listed");
+        let refused = with_targets(&one, &[found(1), found(3)], NodeId(1)).unwrap_err().to_string();
+        assert!(refused.contains("target-2"), "{refused}");
     }
 }

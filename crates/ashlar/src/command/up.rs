@@ -1,6 +1,6 @@
 //! `ashlar up`: a complete file system in this process, until it is told to stop.
 
-use crate::admin::{AdminReply, AdminRequest, AdminSocket, Status, TargetStatus};
+use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetStatus};
 use crate::cli::UpArgs;
 use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount};
 use anyhow::{Context, Result};
@@ -56,11 +56,11 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     let mountpoints: Vec<PathBuf> =
         args.mountpoints.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let weak = Arc::downgrade(services);
-    let listed = mountpoints.clone();
+    let (listed, scrubs) = (mountpoints.clone(), ScrubJobs::default());
     let socket = AdminSocket::open(
         &services.cluster().to_string(),
         Arc::new(move |request| match weak.upgrade() {
-            Some(services) => answer(&services, &listed, &request),
+            Some(services) => answer(&services, (&listed, &scrubs), &request),
             None => AdminReply::Error("the file system is stopping".into()),
         }),
     );
@@ -85,8 +85,13 @@ fn end_all(mounted: Vec<Mounted>) -> Vec<anyhow::Error> {
     mounted.into_iter().filter_map(|mount| mount.end().err()).collect()
 }
 
-fn answer(services: &Services, mounts: &[PathBuf], request: &AdminRequest) -> AdminReply {
+fn answer(
+    services: &Services,
+    (mounts, scrubs): (&[PathBuf], &ScrubJobs),
+    request: &AdminRequest,
+) -> AdminReply {
     match request {
+        AdminRequest::Scrub { job } => scrubs.next(*job, &services.storage().targets()),
         AdminRequest::Status => match status(services, mounts) {
             Ok(status) => AdminReply::Status(Box::new(status)),
             Err(error) => AdminReply::Error(format!("{error:#}")),

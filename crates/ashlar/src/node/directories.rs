@@ -16,7 +16,7 @@ const TARGET_DIR: &str = "target";
 /// Directory of metadata inside a data directory.
 const META_DIR: &str = "meta";
 /// File that exists in the metadata directory of every file system.
-const STATE_FILE: &str = "cluster-state";
+const STATE_FILE: &str = ashlar_coord::local_file::STATE_FILE;
 
 /// See the module.
 pub struct Directories {
@@ -34,7 +34,32 @@ impl Directories {
     /// # Errors
     /// When they contradict each other; the text names the directory and the way out.
     pub fn find(place: &DataArgs) -> Result<Directories> {
+        let (directories, damaged) = Directories::look(place)?;
+        match damaged.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(directories),
+        }
+    }
+
+    /// As [`Directories::find`] for a file system that must exist, and goes on where the header of a target is damaged: those targets
+    /// come apart, with what is wrong.
+    ///
+    /// # Errors
+    /// As [`Directories::find`], and when there is no file system.
+    pub fn find_stopped(place: &DataArgs) -> Result<(Directories, Vec<(PathBuf, anyhow::Error)>)> {
+        let found = Directories::look(place)?;
+        if !found.0.exists {
+            bail!(
+                "there is no file system at {}; name its directories with --data and --meta",
+                found.0.meta.display()
+            );
+        }
+        Ok(found)
+    }
+
+    fn look(place: &DataArgs) -> Result<(Directories, Vec<(PathBuf, anyhow::Error)>)> {
         let data = if place.data.is_empty() { vec![default_data()?] } else { distinct(&place.data)? };
+        let data: Vec<PathBuf> = data.iter().map(|dir| settled(dir)).collect::<Result<_>>()?;
         let with_meta: Vec<PathBuf> =
             data.iter().map(|dir| dir.join(META_DIR)).filter(|meta| meta.join(STATE_FILE).exists()).collect();
         let (meta, exists) = match (&place.meta, with_meta.as_slice()) {
@@ -55,10 +80,17 @@ impl Directories {
                 )
             }
         };
-        let mut targets = Vec::new();
+        let meta = settled(&meta)?;
+        let (mut targets, mut damaged) = (Vec::new(), Vec::new());
         for dir in &data {
             let dir = dir.join(TARGET_DIR);
-            let identity = read_identity(&dir)?;
+            let identity = match read_identity(&dir) {
+                Ok(identity) => identity,
+                Err(error) => {
+                    damaged.push((dir, error));
+                    continue;
+                }
+            };
             if let (Some(identity), false) = (&identity, exists) {
                 bail!(
                     "{} is {} of file system {}, but its metadata is not at {}: name its directory with --meta, or list the data \
@@ -71,7 +103,7 @@ impl Directories {
             }
             targets.push((dir, identity));
         }
-        Ok(Directories { meta, exists, targets })
+        Ok((Directories { meta, exists, targets }, damaged))
     }
 
     /// The metadata directory as a disk.
@@ -95,6 +127,14 @@ fn default_data() -> Result<PathBuf> {
     match base.or_else(home) {
         Some(base) => Ok(base.join("ashlar")),
         None => bail!("neither XDG_DATA_HOME nor HOME is set; say where to keep data with --data DIR"),
+    }
+}
+
+/// `dir` as it is called from anywhere: absolute, and without symbolic links if it is there.
+fn settled(dir: &Path) -> Result<PathBuf> {
+    match dir.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(_) => std::path::absolute(dir).with_context(|| format!("cannot use {}", dir.display())),
     }
 }
 

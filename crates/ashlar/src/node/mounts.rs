@@ -6,12 +6,19 @@ use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{Features, MountOptions, Session, TransportChoice};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for the requests under way when a mount ends.
 const END_MAX: Duration = Duration::from_secs(20);
+
+/// Threads that answer the kernel on a mount that shares its file system with others.
+// LIMIT: so many requests of one mount may wait for leases of other sessions at once.
+const SHARED_THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
+/// The same per io_uring queue (one queue per processor).
+const SHARED_RING_THREADS: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
 
 /// How to mount.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +74,10 @@ pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Res
             FuseTransport::Auto => TransportChoice::Auto,
             FuseTransport::Device => TransportChoice::Device,
         },
+        // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
+        // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
+        threads: (!config.is_sole_session).then_some(SHARED_THREADS),
+        threads_per_ring: if config.is_sole_session { None } else { Some(SHARED_RING_THREADS) },
         ..MountOptions::default()
     };
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });

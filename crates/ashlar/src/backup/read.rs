@@ -1,0 +1,169 @@
+//! Making metadata of a backup.
+
+use super::format::{Kind, Reader, decode_pair};
+use super::write::Summary;
+use crate::node::state::{ENGINE_DIR, LANE_DIR, lock, make_private_directory, note_restored, open_lane};
+use anyhow::{Context, Result, bail};
+use ashlar_coord::local_file::{LocalFile, STATE_FILE};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_kv::{Frame, KEY_BYTES_MAX, Key, Lane, Urgency, WriteSet};
+use ashlar_manager::{Manager, SECRETS_FILE};
+use ashlar_types::{Epoch, OpId, ShardId};
+use bytes::Bytes;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Verb number of what a restore commits, for people who read logs.
+const VERB_RESTORE: u8 = 101;
+
+/// The two state files of a backup.
+struct StateFiles {
+    cluster_state: Vec<u8>,
+    secrets: Vec<u8>,
+}
+
+/// Makes the metadata directory `meta`, which must be empty or not there, of the backup `file`.
+///
+/// # Errors
+/// When the backup is damaged, before anything is made; when the directory cannot be written: what was made of it is no file system then.
+pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
+    // The whole backup is read once before anything is made of it.
+    let (files, summary) = read(file, None)?;
+    make_private_directory(meta)?;
+    let first =
+        std::fs::read_dir(meta).with_context(|| format!("cannot look into {}", meta.display()))?.next();
+    if first.is_some() {
+        bail!("{} is not empty; name an empty directory, or one that is not there", meta.display());
+    }
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
+    let _lock = lock(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
+    let env = Env::os();
+    let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
+    // ORDER: `cluster-state` last, because it is what makes the directory a file system.
+    let lane = open_lane(&disk, meta, &env, cluster, None)?;
+    let stored = read(file, Some(&lane));
+    let closed = lane.close().context("cannot store the metadata");
+    stored.and(closed)?;
+    note_restored(&disk, meta)?;
+    store(&disk, meta, SECRETS_FILE, &files.secrets)?;
+    store(&disk, meta, STATE_FILE, &files.cluster_state)?;
+    verify_state(&disk, meta)?;
+    Ok(summary)
+}
+
+/// Puts only the state files of the backup `file` into metadata directory `meta`, which has the rest.
+///
+/// # Errors
+/// When the backup is damaged, the directory holds no metadata, or it cannot be written.
+pub fn restore_state(file: &Path, meta: &Path) -> Result<()> {
+    let (files, _) = read(file, None)?;
+    for name in [ENGINE_DIR, LANE_DIR] {
+        if !meta.join(name).is_dir() {
+            bail!(
+                "{} has no {name}: restore everything, without --state-only, into an empty directory",
+                meta.display()
+            );
+        }
+    }
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
+    let _lock = lock(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
+    // Opening tells whether the metadata is of the same file system, before anything is changed.
+    let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
+    open_lane(&disk, meta, &Env::os(), cluster, None)?.close().context("cannot close the metadata")?;
+    store(&disk, meta, SECRETS_FILE, &files.secrets)?;
+    store(&disk, meta, STATE_FILE, &files.cluster_state)?;
+    verify_state(&disk, meta)
+}
+
+fn verify_state(disk: &Arc<dyn Disk>, meta: &Path) -> Result<()> {
+    Manager::open(disk, "", Box::new(LocalFile::new(disk.clone(), "")))
+        .with_context(|| format!("the state restored to {} cannot be opened", meta.display()))?;
+    Ok(())
+}
+
+fn store(disk: &Arc<dyn Disk>, meta: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let store = || {
+        let new = format!("{name}.new");
+        let file = disk.open(&new, OpenMode::CreateOrOpen)?;
+        file.set_len(0)?;
+        file.write_at(0, bytes)?;
+        file.sync_data()?;
+        // ORDER: whole and durable before it gets its name.
+        disk.rename(&new, name)?;
+        disk.sync_dir("")
+    };
+    store().with_context(|| format!("cannot store {}", meta.join(name).display()))
+}
+
+fn open(file: &Path) -> Result<File> {
+    File::open(file).with_context(|| format!("cannot open {}", file.display()))
+}
+
+/// Reads all of a backup; its pairs go into `lane` if there is one.
+fn read(file: &Path, lane: Option<&Lane>) -> Result<(StateFiles, Summary)> {
+    let input = open(file)?;
+    let bytes = input.metadata().with_context(|| format!("cannot read {}", file.display()))?.len();
+    let (files, pairs) =
+        read_frames(input, lane).with_context(|| format!("the backup {} cannot be used", file.display()))?;
+    Ok((files, Summary { pairs, bytes }))
+}
+
+fn read_frames(input: File, lane: Option<&Lane>) -> Result<(StateFiles, u64)> {
+    let mut reader = Reader::new(BufReader::new(input))?;
+    let mut files = StateFiles { cluster_state: Vec::new(), secrets: Vec::new() };
+    let mut pairs = 0;
+    loop {
+        let (kind, payload) = reader.frame()?;
+        match kind {
+            Kind::ClusterState => files.cluster_state = payload,
+            Kind::Secrets => files.secrets = payload,
+            Kind::Pairs => {
+                let frames = frames_of(&payload, &mut pairs)?;
+                if let Some(lane) = lane {
+                    lane.write().commit(frames, Urgency::Normal).context("cannot write the metadata log")?;
+                }
+            }
+            Kind::End => {
+                if payload != pairs.to_le_bytes() || !reader.is_at_end()? {
+                    bail!("its end does not match its content");
+                }
+                break;
+            }
+        }
+    }
+    if files.cluster_state.is_empty() || files.secrets.is_empty() {
+        bail!("it lacks a state file");
+    }
+    Ok((files, pairs))
+}
+
+/// The pairs of a payload as changes, one frame per shard.
+fn frames_of(payload: &[u8], pairs: &mut u64) -> Result<Vec<Frame>> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let (key, value, behind) = decode_pair(rest).context("a pair is malformed")?;
+        let shard = match key {
+            [high, low, ..] if key.len() <= KEY_BYTES_MAX => ShardId(u16::from_be_bytes([*high, *low])),
+            _ => bail!("a key is malformed"),
+        };
+        let change = (Key::from_slice(key), Some(Bytes::copy_from_slice(value)));
+        match frames.last_mut() {
+            Some(frame) if frame.shard == shard => frame.writes.0.push(change),
+            _ => frames.push(Frame {
+                shard,
+                epoch: Epoch(0),
+                op: OpId::default(),
+                verb: VERB_RESTORE,
+                writes: WriteSet(vec![change]),
+                reply: Bytes::new(),
+            }),
+        }
+        *pairs += 1;
+        rest = behind;
+    }
+    Ok(frames)
+}

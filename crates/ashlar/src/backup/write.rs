@@ -1,0 +1,107 @@
+//! Making a backup of a stopped file system.
+
+use super::format::{Header, Kind, Writer, encode_pair};
+use crate::cli::DataArgs;
+use crate::node::{Directories, State};
+use anyhow::{Context, Result, bail};
+use ashlar_coord::local_file::STATE_FILE;
+use ashlar_kv::{KEY_BYTES_MAX, Snapshot};
+use ashlar_manager::SECRETS_FILE;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Payload at which a frame of pairs is written, bytes.
+const PAYLOAD_BYTES: usize = 1 << 20;
+
+/// What a backup or restore was about.
+pub struct Summary {
+    /// Metadata records.
+    pub pairs: u64,
+    /// Bytes of the backup.
+    pub bytes: u64,
+}
+
+/// Writes the metadata of the file system at `place` into `file`, which must not be there yet.
+///
+/// # Errors
+/// When the file system runs or cannot be read, or the file cannot be written; no file is left then.
+pub fn back_up(place: &DataArgs, file: &Path) -> Result<Summary> {
+    if file.exists() {
+        bail!("{} is there already; name another file", file.display());
+    }
+    let (directories, _) = Directories::find_stopped(place)?;
+    let state = State::open(directories, &format!("ashlar backup, process {}", std::process::id()))?;
+    let new = with_suffix(file, ".new");
+    let outcome = write_file(&state, &new).and_then(|summary| {
+        // ORDER: whole and durable before it gets its name.
+        std::fs::rename(&new, file).with_context(|| format!("cannot name {}", file.display()))?;
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|parent| parent.sync_all()).context("cannot sync the directory")?;
+        Ok(summary)
+    });
+    if outcome.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_file(&new);
+    }
+    outcome
+}
+
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn write_file(state: &State, path: &Path) -> Result<Summary> {
+    let lane = state.open_lane(None)?;
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        // It holds secrets.
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("cannot make {}", path.display()))?;
+    let header = Header { cluster: state.cluster(), made_at: state.env.clock.now().secs };
+    let failed = || format!("cannot write {}", path.display());
+    let mut writer = Writer::new(BufWriter::new(file), &header).with_context(failed)?;
+    for (kind, name) in [(Kind::ClusterState, STATE_FILE), (Kind::Secrets, SECRETS_FILE)] {
+        let source = state.directories.meta.join(name);
+        let bytes = std::fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
+        writer.frame(kind, &bytes).with_context(failed)?;
+    }
+    let pairs = write_pairs(&lane.read(), &mut writer, path)?;
+    writer.frame(Kind::End, &pairs.to_le_bytes()).with_context(failed)?;
+    let file = writer.into_inner().into_inner().map_err(|error| error.into_error()).with_context(failed)?;
+    file.sync_all().with_context(failed)?;
+    lane.close().context("cannot close the metadata")?;
+    Ok(Summary { pairs, bytes: file.metadata().with_context(failed)?.len() })
+}
+
+fn write_pairs<W: Write>(snapshot: &dyn Snapshot, writer: &mut Writer<W>, path: &Path) -> Result<u64> {
+    let (mut pairs, mut payload, mut failed) = (0, Vec::with_capacity(2 * PAYLOAD_BYTES), None);
+    snapshot
+        .scan(&[0, 0], &[u8::MAX; KEY_BYTES_MAX + 1], &mut |key, value| {
+            encode_pair(key, value, &mut payload);
+            pairs += 1;
+            if payload.len() >= PAYLOAD_BYTES {
+                if let Err(error) = writer.frame(Kind::Pairs, &payload) {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+                payload.clear();
+            }
+            ControlFlow::Continue(())
+        })
+        .context("cannot read the metadata")?;
+    let last = match failed {
+        Some(error) => Err(error),
+        None if payload.is_empty() => Ok(()),
+        None => writer.frame(Kind::Pairs, &payload),
+    };
+    last.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(pairs)
+}

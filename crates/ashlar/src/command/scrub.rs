@@ -1,0 +1,90 @@
+//! `ashlar scrub`: reads all data of a running file system and compares it with its checksums.
+
+use crate::admin::{AdminReply, AdminRequest, ScrubFinding, ask, find_running};
+use crate::cli::ScrubArgs;
+use anyhow::{Result, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Findings that are named.
+// LIMIT: about 200 bytes each; more are only counted.
+const NAMED_MAX: usize = 10_000;
+
+pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
+    let running = find_running(args.mountpoint.as_deref())?;
+    let [(socket, status)] = running.as_slice() else {
+        bail!("{} file systems run here; name the mount point of one", running.len());
+    };
+    let (begin, mut job, mut bytes_read, mut count) = (Instant::now(), None, 0u64, 0u64);
+    let mut findings: Vec<ScrubFinding> = Vec::new();
+    loop {
+        let portion = match ask(socket, &AdminRequest::Scrub { job })? {
+            AdminReply::Scrub(portion) => portion,
+            _ => bail!("the answer is of another version"),
+        };
+        bytes_read += portion.bytes_read;
+        count += portion.findings.len() as u64;
+        let room = NAMED_MAX.saturating_sub(findings.len());
+        findings.extend(portion.findings.into_iter().take(room));
+        if portion.is_done {
+            break;
+        }
+        job = Some(portion.job);
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let names = match status.mounts.first() {
+        Some(mount) => paths_of(mount, findings.iter().filter_map(|finding| finding.inode)),
+        None => BTreeMap::new(),
+    };
+    for finding in &findings {
+        print(finding, finding.inode.and_then(|inode| names.get(&inode)).map(PathBuf::as_path), args.json);
+    }
+    let rate = bytes_read as f64 / seconds.max(1e-6) / f64::from(1 << 20);
+    if args.json {
+        let summary = serde_json::json!({
+            "summary": { "bytes_read": bytes_read, "seconds": seconds, "findings": count, "targets": status.targets.len() }
+        });
+        println!("{summary}");
+    } else {
+        println!("{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found");
+    }
+    Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(finding: &ScrubFinding, path: Option<&Path>, is_json: bool) {
+    let ScrubFinding { target, inode, what } = finding;
+    if is_json {
+        println!("{}", serde_json::json!({ "target": target, "path": path, "inode": inode, "what": what }));
+        return;
+    }
+    let path = path.map(|path| format!("{}: ", path.display())).unwrap_or_default();
+    println!("{path}target-{target}: {what}");
+}
+
+/// Paths below `mount` of those of `wanted` that have one. What cannot be looked into is passed over: those names stay unknown.
+fn paths_of(mount: &Path, wanted: impl Iterator<Item = u64>) -> BTreeMap<u64, PathBuf> {
+    let mut wanted: BTreeSet<u64> = wanted.collect();
+    let mut paths = BTreeMap::new();
+    let Ok(device) = mount.metadata().map(|root| root.dev()) else { return paths };
+    // LIMIT: one entry per directory that was seen and not yet looked into.
+    let mut directories = vec![mount.to_owned()];
+    while let Some(directory) = directories.pop() {
+        if wanted.is_empty() {
+            break;
+        }
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            if wanted.remove(&entry.ino()) {
+                paths.insert(entry.ino(), entry.path());
+            }
+            let is_directory = entry.file_type().is_ok_and(|file_type| file_type.is_dir());
+            if is_directory && entry.metadata().is_ok_and(|metadata| metadata.dev() == device) {
+                directories.push(entry.path());
+            }
+        }
+    }
+    paths
+}

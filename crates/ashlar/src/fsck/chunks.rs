@@ -1,0 +1,184 @@
+//! Chunks against files: every chunk on a target belongs to a file's current content or to a garbage record.
+
+use super::problem::{Class, Ledger, Problem};
+use anyhow::{Context, Result};
+use ashlar_chunkstore::{ChunkError, ChunkStore, ListedChunk};
+use ashlar_kv::Snapshot;
+use ashlar_namespace::{FileData, Inode, Kind, key};
+use ashlar_types::{ChunkId, ClusterMap, FileLayout, InodeId, TargetId, codec};
+use std::ops::ControlFlow;
+
+/// Chunks listed at a time.
+const PAGE: usize = 512;
+
+/// What is known of the inode of the last chunk; chunks come by inode.
+struct Owner {
+    inode: InodeId,
+    data: Data,
+    /// A session that has not ended writes it: the length may be old.
+    has_writer: bool,
+}
+
+enum Data {
+    /// The record is there and does not decode: nothing of it is touched.
+    Unknown,
+    /// No such inode, or one without chunks.
+    None,
+    Chunks {
+        layout: FileLayout,
+        size: u64,
+    },
+}
+
+enum Verdict {
+    Sound,
+    Orphan,
+    Misplaced(String),
+    /// Bytes from this length of the chunk on are behind the end of the file.
+    BeyondEnd(u32),
+}
+
+struct Comparison<'a> {
+    snapshot: &'a dyn Snapshot,
+    map: &'a ClusterMap,
+    target: TargetId,
+    owner: Option<Owner>,
+}
+
+/// Compares the chunks of `store`, which is target `target` of `map`, with the namespace. With repair, what belongs to no file is
+/// deleted.
+///
+/// # Errors
+/// When target or metadata cannot be read, or the target not written.
+pub fn check_target(
+    snapshot: &dyn Snapshot,
+    map: &ClusterMap,
+    (target, store): (TargetId, &ChunkStore),
+    ledger: &mut Ledger,
+) -> Result<u64> {
+    let mut comparison = Comparison { snapshot, map, target, owner: None };
+    let (mut from, mut count) = (Some(ChunkId { inode: InodeId(0), generation: 0, index: 0 }), 0);
+    while let Some(start) = from {
+        let page = store.list(start, PAGE).with_context(|| format!("cannot list the chunks of {target}"))?;
+        for chunk in &page.chunks {
+            count += 1;
+            let verdict = comparison.judge(chunk).context("cannot read the metadata")?;
+            carry_out(store, target, chunk, &verdict, ledger)
+                .with_context(|| format!("cannot change chunk {} of {target}", chunk.id))?;
+        }
+        from = page.next;
+    }
+    if ledger.is_repairing {
+        store.sync().with_context(|| format!("cannot sync {target}"))?;
+    }
+    Ok(count)
+}
+
+impl Comparison<'_> {
+    fn judge(&mut self, chunk: &ListedChunk) -> Result<Verdict> {
+        let ChunkId { inode, generation, index } = chunk.id;
+        if self.owner.as_ref().is_none_or(|owner| owner.inode != inode) {
+            self.owner = Some(self.look_up(inode)?);
+        }
+        let Some(owner) = &self.owner else { return Ok(Verdict::Sound) };
+        let is_garbage =
+            || Ok::<_, anyhow::Error>(self.snapshot.get(&key::garbage(inode, generation))?.is_some());
+        match &owner.data {
+            Data::Unknown => Ok(Verdict::Sound),
+            Data::Chunks { layout, size } if layout.generation == generation => {
+                if let Some(what) = self.misplacement(chunk, layout) {
+                    return Ok(Verdict::Misplaced(what));
+                }
+                let end =
+                    index.saturating_mul(u64::from(layout.chunk_bytes)) + u64::from(chunk.len.unwrap_or(0));
+                // Space reserved behind the end has no length. A cut that is still to be carried out explains bytes there.
+                if end <= *size || chunk.len.unwrap_or(0) == 0 || owner.has_writer || is_garbage()? {
+                    return Ok(Verdict::Sound);
+                }
+                let start = end - u64::from(chunk.len.unwrap_or(0));
+                Ok(Verdict::BeyondEnd(u32::try_from(size.saturating_sub(start)).unwrap_or(0)))
+            }
+            Data::None | Data::Chunks { .. } => {
+                Ok(if is_garbage()? { Verdict::Sound } else { Verdict::Orphan })
+            }
+        }
+    }
+
+    fn misplacement(&self, chunk: &ListedChunk, layout: &FileLayout) -> Option<String> {
+        if layout.check().is_err() {
+            return None;
+        }
+        if chunk.chunk_bytes != layout.chunk_bytes {
+            return Some(format!(
+                "it has {} bytes, the file's have {}",
+                chunk.chunk_bytes, layout.chunk_bytes
+            ));
+        }
+        let chain = self.map.chain(layout.chain(chunk.id.index))?;
+        let is_here = chain.targets.contains(&self.target);
+        (!is_here).then(|| format!("the file has it on {:?}", chain.targets))
+    }
+
+    fn look_up(&self, inode: InodeId) -> Result<Owner> {
+        let data = match self.snapshot.get(&key::inode(inode))? {
+            None => Data::None,
+            Some(bytes) => match codec::decode::<Inode>(&bytes, "inode record") {
+                Err(_) => Data::Unknown,
+                Ok(Inode { kind: Kind::Regular(FileData::Chunks { layout, .. }), size, .. }) => {
+                    Data::Chunks { layout, size }
+                }
+                Ok(_) => Data::None,
+            },
+        };
+        Ok(Owner { inode, data, has_writer: has_writer(self.snapshot, inode)? })
+    }
+}
+
+/// Whether a session that has not ended writes `inode`.
+///
+/// # Errors
+/// When the snapshot cannot be read.
+pub fn has_writer(snapshot: &dyn Snapshot, inode: InodeId) -> Result<bool> {
+    let (from, mut is_there) = (key::writer(inode), false);
+    snapshot.scan(&from, &key::after_prefix(&from), &mut |_, _| {
+        is_there = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(is_there)
+}
+
+fn carry_out(
+    store: &ChunkStore,
+    target: TargetId,
+    chunk: &ListedChunk,
+    verdict: &Verdict,
+    ledger: &mut Ledger,
+) -> Result<(), ChunkError> {
+    let (class, what, remedy, keep) = match verdict {
+        Verdict::Sound => return Ok(()),
+        Verdict::Orphan => (Class::ChunkOrphan, "belongs to no content of a file".to_owned(), "delete it", 0),
+        Verdict::Misplaced(what) => {
+            (Class::ChunkMisplaced, format!("is not where it belongs: {what}"), "delete it", 0)
+        }
+        Verdict::BeyondEnd(keep) => {
+            let what = format!("has bytes behind the end of its file, from {keep} on");
+            (Class::ChunkBeyondEnd, what, "cut them off", *keep)
+        }
+    };
+    if ledger.is_repairing {
+        if keep > 0 {
+            store.truncate(chunk.id, chunk.chunk_bytes, keep)?;
+        } else {
+            store.delete(chunk.id)?;
+        }
+    }
+    ledger.add(Problem {
+        class,
+        inode: Some(chunk.id.inode),
+        name: None,
+        what: format!("chunk {} on {target} ({} KiB) {what}", chunk.id, chunk.blocks / 2),
+        remedy: remedy.to_owned(),
+        state: ledger.state_after(true),
+    });
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Paths of inodes: one pass over all entries for the inodes themselves, then up by the directories' notes of their parents.
+
+use anyhow::{Context, Result};
+use ashlar_kv::Snapshot;
+use ashlar_namespace::{Bucket, Inode, Kind, key};
+use ashlar_types::{InodeId, ShardId, codec};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+/// Deepest directory whose path is told.
+// LIMIT: also the end for directories that contain each other.
+const DEPTH_MAX: usize = 2048;
+
+/// Where an inode has its name: the directory and the name in it.
+type Place = (InodeId, Vec<u8>);
+
+/// Paths, from the root of the file system, of those of `wanted` that have one. Of several names of a file one is told.
+///
+/// # Errors
+/// When the snapshot cannot be read.
+pub fn paths_of(
+    snapshot: &dyn Snapshot,
+    shards: &[ShardId],
+    wanted: impl IntoIterator<Item = InodeId>,
+) -> Result<BTreeMap<InodeId, String>> {
+    let wanted: BTreeSet<InodeId> = wanted.into_iter().collect();
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut places = BTreeMap::new();
+    for &shard in shards {
+        let (from, to) = key::table_range(shard, b'D');
+        find_entries(snapshot, (&from, &to), &mut |place, inode| {
+            if wanted.contains(&inode) {
+                places.entry(inode).or_insert(place);
+            }
+            true
+        })?;
+    }
+    let mut paths = BTreeMap::new();
+    for inode in wanted {
+        if let Some(path) = path_of(snapshot, inode, &mut places)? {
+            paths.insert(inode, path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Visits the entries in a range of buckets until `visit` says no. Buckets that do not decode are passed over.
+fn find_entries(
+    snapshot: &dyn Snapshot,
+    (from, to): (&[u8], &[u8]),
+    visit: &mut dyn FnMut(Place, InodeId) -> bool,
+) -> Result<()> {
+    snapshot
+        .scan(from, to, &mut |record_key, value| {
+            let (Some(directory), Ok(bucket)) =
+                (key::inode_of(record_key), codec::decode::<Bucket>(value, "directory bucket"))
+            else {
+                return ControlFlow::Continue(());
+            };
+            let goes_on =
+                bucket.entries.iter().all(|entry| visit((directory, entry.name.to_vec()), entry.inode));
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .context("cannot read directories")
+}
+
+fn path_of(
+    snapshot: &dyn Snapshot,
+    inode: InodeId,
+    places: &mut BTreeMap<InodeId, Place>,
+) -> Result<Option<String>> {
+    let mut names = Vec::new();
+    let mut at = inode;
+    while at != InodeId::ROOT {
+        if names.len() >= DEPTH_MAX {
+            return Ok(None);
+        }
+        let place = match places.get(&at) {
+            Some(place) => Some(place.clone()),
+            None => place_of_directory(snapshot, at)?,
+        };
+        let Some(place) = place else { return Ok(None) };
+        names.push(String::from_utf8_lossy(&place.1).into_owned());
+        places.insert(at, place.clone());
+        at = place.0;
+    }
+    names.reverse();
+    Ok(Some(format!("/{}", names.join("/"))))
+}
+
+/// Where a directory has its name, by its own note of its parent.
+fn place_of_directory(snapshot: &dyn Snapshot, directory: InodeId) -> Result<Option<Place>> {
+    let Some(bytes) = snapshot.get(&key::inode(directory)).context("cannot read an inode")? else {
+        return Ok(None);
+    };
+    let Ok(Inode { kind: Kind::Directory { parent, .. }, .. }) =
+        codec::decode::<Inode>(&bytes, "inode record")
+    else {
+        return Ok(None);
+    };
+    let (mut from, mut found) = (key::table_range(parent.home(), b'D').0, None);
+    from.extend_from_slice(&parent.0.to_be_bytes());
+    find_entries(snapshot, (&from, &key::after_prefix(&from)), &mut |place, inode| {
+        if inode == directory {
+            found = Some(place);
+        }
+        found.is_none()
+    })?;
+    Ok(found)
+}

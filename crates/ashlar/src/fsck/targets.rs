@@ -1,0 +1,266 @@
+//! Targets: header, index, and the slots and blocks themselves.
+
+use super::files::Stores;
+use super::problem::{Class, Ledger, Problem, State};
+use crate::node;
+use crate::node::targets as opening;
+use anyhow::{Context, Result, bail};
+use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, RebuildReport, TargetIdentity, TargetUuid};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, OpenMode};
+use ashlar_types::{ClusterMap, InodeId};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes read by one call of the scrub.
+const PORTION_BYTES: u64 = 16 << 20;
+/// What a person can do about bytes that are lost.
+const LOST: &str =
+    "restore the file from a copy, or delete it; reads of the damaged part fail with EIO until then";
+
+/// Opens all targets that can be opened, and checks them.
+///
+/// # Errors
+/// When a target is in use or of another file system, or cannot be read.
+pub fn check_targets(
+    state: &node::State,
+    damaged: Vec<(PathBuf, anyhow::Error)>,
+    (is_quick, holder): (bool, &str),
+    ledger: &mut Ledger,
+) -> Result<Stores> {
+    let map = state.manager.map().read().clone();
+    let mut found: Vec<(PathBuf, TargetIdentity)> = Vec::new();
+    for (path, error) in damaged {
+        let what = format!("{error:#}");
+        found.extend(restore_header(state, &map, path, what, ledger)?);
+    }
+    for (path, identity) in &state.directories.targets {
+        match identity {
+            Some(identity) => found.push((path.clone(), *identity)),
+            None if opening::has_slabs(path) => {
+                let what = format!("{} is gone", path.join("target").display());
+                found.extend(restore_header(state, &map, path.clone(), what, ledger)?);
+            }
+            None => {}
+        }
+    }
+    let mut stores = Stores::new();
+    for (path, identity) in found {
+        if let Some(store) = check_one(state, &map, (&path, &identity), (is_quick, holder), ledger)? {
+            stores.insert(identity.target, store);
+        }
+    }
+    for target in map.targets.iter().filter(|target| !stores.contains_key(&target.id)) {
+        let what = format!("{}, last seen at {}, is not here", target.id, target.path);
+        let remedy = "list its data directory with --data; files with data on it follow".to_owned();
+        ledger.add(Problem {
+            class: Class::TargetMissing,
+            inode: None,
+            name: None,
+            what,
+            remedy,
+            state: State::Left,
+        });
+    }
+    ledger.print(None)?;
+    Ok(stores)
+}
+
+fn about_target(class: Class, what: String, remedy: impl Into<String>, state: State) -> Problem {
+    Problem { class, inode: None, name: None, what, remedy: remedy.into(), state }
+}
+
+/// Writes the header of the target at `path` anew from what the cluster map says was there.
+fn restore_header(
+    state: &node::State,
+    map: &ClusterMap,
+    path: PathBuf,
+    what: String,
+    ledger: &mut Ledger,
+) -> Result<Option<(PathBuf, TargetIdentity)>> {
+    let shown = path.display().to_string();
+    // A newer format is no damage.
+    let is_newer = what.contains("has format");
+    let known = map.targets.iter().find(|target| target.path == shown && !is_newer);
+    let Some(known) = known else {
+        let remedy = format!(
+            "the cluster map does not know a target at {shown}; leave its --data out to start without it"
+        );
+        ledger.add(about_target(Class::TargetHeader, what, remedy, State::Left));
+        return Ok(None);
+    };
+    let identity =
+        TargetIdentity { cluster: state.cluster(), target: known.id, uuid: TargetUuid(known.uuid) };
+    let remedy = format!("write the header of {} anew from the cluster map", known.id);
+    ledger.add(about_target(Class::TargetHeader, what, remedy, ledger.state_after(true)));
+    if !ledger.is_repairing {
+        return Ok(None);
+    }
+    let store = || {
+        let disk = OsDisk::new(&path);
+        let file = disk.open("target.new", OpenMode::CreateOrOpen)?;
+        file.set_len(0)?;
+        file.write_at(0, &identity.encode())?;
+        file.sync_data()?;
+        // ORDER: whole and durable before it gets its name.
+        disk.rename("target.new", "target")?;
+        disk.sync_dir("")
+    };
+    store().with_context(|| format!("cannot write {}", path.join("target").display()))?;
+    Ok(Some((path, identity)))
+}
+
+fn check_one(
+    state: &node::State,
+    map: &ClusterMap,
+    (path, identity): (&Path, &TargetIdentity),
+    (is_quick, holder): (bool, &str),
+    ledger: &mut Ledger,
+) -> Result<Option<Arc<ChunkStore>>> {
+    let shown = path.display();
+    if identity.cluster != state.cluster() {
+        bail!("{shown} belongs to file system {}, not to {}", identity.cluster, state.cluster());
+    }
+    if map.targets.iter().all(|known| known.uuid != identity.uuid.0) {
+        let what = format!("{shown} is {}, which the cluster map does not have", identity.target);
+        let remedy = "start the file system with its --data once, which adds it; then check again";
+        ledger.add(about_target(Class::TargetUnknown, what, remedy, State::Left));
+        return Ok(None);
+    }
+    let store = match opening::open(path, identity, &state.env, holder) {
+        Ok(store) => store,
+        Err(
+            error @ (ChunkError::Corrupt { .. } | ChunkError::Stopped { .. } | ChunkError::Foreign { .. }),
+        ) => {
+            let what = format!("the index of {} at {shown} cannot be opened: {error}", identity.target);
+            if !rebuild(state, (path, identity), holder, what, ledger)? {
+                return Ok(None);
+            }
+            open_again(state, (path, identity), holder)?
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot open the target at {shown}")),
+    };
+    if is_quick {
+        return Ok(Some(store));
+    }
+    let (mut problems, wants_rebuild) = scrub(&store, identity)?;
+    if !wants_rebuild {
+        problems.into_iter().for_each(|problem| ledger.add(problem));
+        return Ok(Some(store));
+    }
+    let first =
+        problems.iter().find(|problem| problem.class == Class::Slot).map(|problem| problem.what.clone());
+    let what = format!(
+        "the index of {} at {shown} is not what its slots say: {}",
+        identity.target,
+        first.unwrap_or_default()
+    );
+    problems.retain(|problem| problem.class != Class::Slot);
+    problems.into_iter().for_each(|problem| ledger.add(problem));
+    if !ledger.is_repairing {
+        ledger.add(about_target(Class::TargetIndex, what, REBUILD, State::Repairable));
+        return Ok(Some(store));
+    }
+    store.close().with_context(|| format!("cannot close the target at {shown}"))?;
+    drop(store);
+    rebuild(state, (path, identity), holder, what, ledger)?;
+    open_again(state, (path, identity), holder).map(Some)
+}
+
+const REBUILD: &str = "make it anew from the slots";
+
+fn open_again(
+    state: &node::State,
+    (path, identity): (&Path, &TargetIdentity),
+    holder: &str,
+) -> Result<Arc<ChunkStore>> {
+    opening::open(path, identity, &state.env, holder)
+        .with_context(|| format!("cannot open the target at {} with its new index", path.display()))
+}
+
+/// With repair, moves the index away and makes it anew; tells whether there is a new one.
+fn rebuild(
+    state: &node::State,
+    (path, identity): (&Path, &TargetIdentity),
+    holder: &str,
+    what: String,
+    ledger: &mut Ledger,
+) -> Result<bool> {
+    if !ledger.is_repairing {
+        ledger.add(about_target(Class::TargetIndex, what, REBUILD, State::Repairable));
+        return Ok(false);
+    }
+    let (index, aside) = (path.join(ashlar_chunkstore::INDEX_DIR), path.join("index.damaged"));
+    match std::fs::remove_dir_all(&aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", aside.display()));
+        }
+        _ => {}
+    }
+    match std::fs::rename(&index, &aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot move {} away", index.display()));
+        }
+        _ => {}
+    }
+    std::fs::create_dir(&index).with_context(|| format!("cannot make {}", index.display()))?;
+    let report = opening::rebuild(path, identity, &state.env, holder)
+        .with_context(|| format!("cannot make the index of {} anew", path.display()))?;
+    let RebuildReport { chunks, damaged, .. } = report;
+    let remedy = format!("made anew from the slots: {chunks} chunks; the old one is in {}", aside.display());
+    ledger.add(about_target(Class::TargetIndex, what, remedy, State::Repaired));
+    for place in report.damaged_places {
+        let what = format!("{place}: what was in this slot is lost");
+        ledger.add(about_target(
+            Class::ChunkHeader,
+            what,
+            "files that miss content are told below",
+            State::Left,
+        ));
+    }
+    if damaged > 0 {
+        tracing::error!(target_id = %identity.target, damaged, "slots with damaged headers");
+    }
+    Ok(true)
+}
+
+/// Reads everything. Tells the problems, and whether a new index would be right where this one is not. It would not while the
+/// header of an indexed chunk is damaged: the chunk would leave the index, and read as zeros instead of failing.
+fn scrub(store: &ChunkStore, identity: &TargetIdentity) -> Result<(Vec<Problem>, bool)> {
+    let (mut problems, mut from) = (Vec::new(), None);
+    let (mut has_slots, mut has_headers) = (false, false);
+    loop {
+        let scrubbed = store
+            .scrub(from, PORTION_BYTES)
+            .with_context(|| format!("cannot read the index of {}", identity.target))?;
+        for finding in scrubbed.findings {
+            has_slots |= matches!(finding, Finding::Slot { .. });
+            has_headers |= matches!(finding, Finding::Header { .. });
+            // LIMIT: as many as are named; the rest of a target this bad is not worth the memory.
+            if problems.len() < super::problem::NAMED_MAX {
+                problems.push(problem(finding, identity));
+            }
+        }
+        from = scrubbed.next;
+        if from.is_none() {
+            return Ok((problems, has_slots && !has_headers));
+        }
+    }
+}
+
+fn problem(finding: Finding, identity: &TargetIdentity) -> Problem {
+    let target = identity.target;
+    let (class, inode, what): (Class, Option<InodeId>, String) = match finding {
+        Finding::Data { chunk, block, expected, got } => {
+            let what = format!(
+                "chunk {chunk} on {target}: block {block} has checksum {got:#010x}, {expected:#010x} was written"
+            );
+            (Class::Block, Some(chunk.inode), what)
+        }
+        Finding::Header { chunk, what } => {
+            (Class::ChunkHeader, Some(chunk.inode), format!("chunk {chunk} on {target}: {what}"))
+        }
+        Finding::Slot { place, what } => (Class::Slot, None, format!("{target}: {place}: {what}")),
+    };
+    Problem { class, inode, name: None, what, remedy: LOST.to_owned(), state: State::Left }
+}

@@ -1,0 +1,264 @@
+//! The metadata directory of a file system: its lock, the manager's state in it, and the lane.
+//!
+//! | file or directory | what |
+//! |---|---|
+//! | `lock` | held by whoever uses the directory; says who |
+//! | `secrets`, `cluster-state` | the manager's; a directory with the second one holds a file system |
+//! | `engine`, `lane` | the metadata |
+//! | `creating` | a first start is under way: without `cluster-state` the rest is thrown away |
+//! | `restored` | came from a backup; chunks newer than it are removed before anybody is served |
+
+use super::Directories;
+use anyhow::{Context, Result, bail};
+use ashlar_coord::local_file::{LocalFile, STATE_FILE};
+use ashlar_env::{Disk, DiskFile, Env, OpenMode};
+use ashlar_kv::{FjallEngine, FjallOptions, Lane, LaneConfig, Position, Snapshot};
+use ashlar_manager::{Manager, SECRETS_FILE};
+use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_namespace::bootstrap::RootSettings;
+use ashlar_namespace::key;
+use ashlar_storage::StorageService;
+use ashlar_types::{ClusterId, InodeId, LayoutPolicy};
+use parking_lot::RwLock;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Directory of the lane's engine.
+pub const ENGINE_DIR: &str = "engine";
+/// Directory of the lane's log.
+pub const LANE_DIR: &str = "lane";
+const LOCK_FILE: &str = "lock";
+const CREATING_FILE: &str = "creating";
+const RESTORED_FILE: &str = "restored";
+/// Bytes of a holder's name that are shown.
+const HOLDER_BYTES_MAX: usize = 256;
+
+/// The opened metadata directory, without its lane.
+pub struct State {
+    /// Clocks and randomness.
+    pub env: Env,
+    /// Where everything is.
+    pub directories: Directories,
+    /// The metadata directory.
+    pub disk: Arc<dyn Disk>,
+    /// Identity and map.
+    pub manager: Manager,
+    /// Held for its lock.
+    _lock: Arc<dyn DiskFile>,
+}
+
+impl State {
+    /// Opens the state of a file system that exists. `holder` is what others are told while it is open.
+    ///
+    /// # Errors
+    /// When somebody else has it open, or a file of it is damaged; the text names the file and the way out.
+    pub fn open(directories: Directories, holder: &str) -> Result<State> {
+        let (env, disk) = (Env::os(), directories.meta_disk());
+        let lock = lock(&disk, &directories.meta, holder)?;
+        let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
+            .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
+        // A first start that ended between its last two steps.
+        remove_if_there(&disk, &directories.meta, CREATING_FILE)?;
+        Ok(State { env, directories, disk, manager, _lock: lock })
+    }
+
+    /// As [`State::open`], or makes a new file system where there is none.
+    ///
+    /// # Errors
+    /// As [`State::open`], and when the directory holds something else.
+    pub fn open_or_create(directories: Directories, holder: &str) -> Result<State> {
+        make_private_directory(&directories.meta)?;
+        if directories.exists {
+            return State::open(directories, holder);
+        }
+        let (env, disk) = (Env::os(), directories.meta_disk());
+        let lock = lock(&disk, &directories.meta, holder)?;
+        let manager = create(&disk, &directories.meta, &env)
+            .with_context(|| format!("cannot make a file system at {}", directories.meta.display()))?;
+        Ok(State { env, directories, disk, manager, _lock: lock })
+    }
+
+    /// Who the file system is.
+    pub fn cluster(&self) -> ClusterId {
+        self.manager.identity().cluster
+    }
+
+    /// Opens the metadata. `give_up_from` is a position of the log at which damage is taken for its end.
+    ///
+    /// # Errors
+    /// When log or engine are damaged or of another file system, and when there is no root directory in it.
+    pub fn open_lane(&self, give_up_from: Option<Position>) -> Result<Lane> {
+        let lane = open_lane(&self.disk, &self.directories.meta, &self.env, self.cluster(), give_up_from)?;
+        if has_root(&lane)? {
+            return Ok(lane);
+        }
+        lane.close().context("cannot close the metadata")?;
+        bail!(
+            "the metadata in {} has no root directory, which every file system has from its first moment on: files of {}/{ENGINE_DIR} \
+             and {LANE_DIR} are lost; restore them with `ashlar restore`",
+            self.directories.meta.display(),
+            self.directories.meta.display()
+        )
+    }
+
+    /// Whether this metadata came from a backup and has not been compared with the targets yet.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn is_restored(&self) -> Result<bool> {
+        exists(&self.disk, RESTORED_FILE).with_context(|| {
+            format!("cannot look for {RESTORED_FILE} in {}", self.directories.meta.display())
+        })
+    }
+
+    /// Notes that the comparison after a restore is done.
+    ///
+    /// # Errors
+    /// When the note cannot be removed.
+    pub fn forget_restored(&self) -> Result<()> {
+        remove_if_there(&self.disk, &self.directories.meta, RESTORED_FILE)
+    }
+}
+
+/// Notes in `disk`, the metadata directory `path`, that what is in it comes from a backup.
+///
+/// # Errors
+/// When the note cannot be stored.
+pub fn note_restored(disk: &Arc<dyn Disk>, path: &Path) -> Result<()> {
+    note(disk, path, RESTORED_FILE)
+}
+
+/// Makes a directory, and its parents, that only its owner can look into.
+///
+/// # Errors
+/// As mkdir(2); the text names it.
+pub fn make_private_directory(path: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("cannot make directory {}", path.display()))
+}
+
+/// Takes the lock of metadata directory `path` and writes `holder` into it.
+///
+/// # Errors
+/// When somebody else holds it: the text says who.
+pub fn lock(disk: &Arc<dyn Disk>, path: &Path, holder: &str) -> Result<Arc<dyn DiskFile>> {
+    let shown = path.join(LOCK_FILE);
+    let file = disk
+        .open(LOCK_FILE, OpenMode::CreateOrOpen)
+        .with_context(|| format!("cannot open {}", shown.display()))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            let mut text = [0; HOLDER_BYTES_MAX];
+            let got = file.read_at(0, &mut text).unwrap_or(0);
+            bail!(
+                "{} is in use by {}; stop that first (`ashlar status` shows what runs)",
+                path.display(),
+                String::from_utf8_lossy(&text[..got]).trim()
+            )
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot lock {}", shown.display())),
+    }
+    // A full disk must not keep the file system closed: the text is for people only.
+    if let Err(error) = file.set_len(0).and_then(|()| file.write_at(0, holder.as_bytes())) {
+        tracing::warn!(file = %shown.display(), %error, "cannot write the holder into the lock file");
+    }
+    Ok(file)
+}
+
+/// Opens the lane of a metadata directory.
+///
+/// # Errors
+/// As [`Lane::open`]; the text names the directory.
+pub fn open_lane(
+    disk: &Arc<dyn Disk>,
+    meta: &Path,
+    env: &Env,
+    cluster: ClusterId,
+    give_up_from: Option<Position>,
+) -> Result<Lane> {
+    let path = meta.join(ENGINE_DIR);
+    let engine = FjallEngine::open(&path, FjallOptions { cache_bytes: 64 << 20, ..FjallOptions::default() })
+        .with_context(|| format!("cannot open the metadata in {}", path.display()))?;
+    let config = LaneConfig { give_up_from, ..LaneConfig::default() };
+    Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config)
+        .with_context(|| format!("cannot open the metadata log in {}", meta.join(LANE_DIR).display()))
+}
+
+fn has_root(lane: &Lane) -> Result<bool> {
+    Ok(lane.read().get(&key::inode(InodeId::ROOT)).context("cannot read the root directory")?.is_some())
+}
+
+fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
+    if !exists(disk, CREATING_FILE)? {
+        let found = [SECRETS_FILE, ENGINE_DIR, LANE_DIR].into_iter().find(|name| meta.join(name).exists());
+        if let Some(found) = found {
+            bail!(
+                "there is {found}, but no {STATE_FILE}: if this was a file system, restore it with `ashlar restore`; if its first \
+                 start or a restore was cut short, remove the directory and try again"
+            );
+        }
+    }
+    // ORDER: the note before anything else, `cluster-state` last but for the removal of the note: whatever is there without it is
+    // a first start that was cut short, and what is there with it is whole.
+    note(disk, meta, CREATING_FILE)?;
+    for name in [ENGINE_DIR, LANE_DIR] {
+        match std::fs::remove_dir_all(meta.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", meta.join(name).display()));
+            }
+            _ => {}
+        }
+    }
+    let draft = Manager::draft(disk, "", env)?;
+    let lane = open_lane(disk, meta, env, draft.identity.cluster, None)?;
+    let config = MetaConfig {
+        lane,
+        env: env.clone(),
+        name_hash_key: draft.identity.name_hash_key,
+        map: Arc::new(RwLock::new(Arc::new(draft.map.clone()))),
+        storage: Arc::new(StorageService::new()),
+    };
+    let (service, _) =
+        MetaService::start(config, root_settings()).context("cannot make the root directory")?;
+    service.stop().context("cannot store the root directory")?;
+    let manager = Manager::create(draft, Box::new(LocalFile::new(disk.clone(), "")))?;
+    remove_if_there(disk, meta, CREATING_FILE)?;
+    Ok(manager)
+}
+
+/// The root of a new file system: of the user who starts it, like the directory a mount point is.
+pub fn root_settings() -> RootSettings {
+    // SAFETY: geteuid and getegid have no preconditions and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    RootSettings { mode: 0o755, uid, gid, policy: LayoutPolicy::default() }
+}
+
+fn exists(disk: &Arc<dyn Disk>, name: &str) -> std::io::Result<bool> {
+    match disk.open(name, OpenMode::Read) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn note(disk: &Arc<dyn Disk>, meta: &Path, name: &str) -> Result<()> {
+    let store = || {
+        disk.open(name, OpenMode::CreateOrOpen)?.sync_data()?;
+        disk.sync_dir("")
+    };
+    store().with_context(|| format!("cannot make {}", meta.join(name).display()))
+}
+
+fn remove_if_there(disk: &Arc<dyn Disk>, meta: &Path, name: &str) -> Result<()> {
+    let remove = || match disk.remove(name) {
+        Ok(()) => disk.sync_dir(""),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    remove().with_context(|| format!("cannot remove {}", meta.join(name).display()))
+}

@@ -1,0 +1,170 @@
+//! The targets of a file system on this machine: finding, making and opening them.
+
+use super::state::{State, make_private_directory};
+use anyhow::{Context, Result, bail};
+use ashlar_chunkstore::{ChunkError, ChunkStore, Config, RebuildReport, TargetIdentity, TargetUuid};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, Env};
+use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError};
+use ashlar_manager::FoundTarget;
+use ashlar_types::map::TargetState;
+use ashlar_types::{ClusterId, ClusterMap, TargetId};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Directory of a target that holds its slab files.
+const SLABS_DIR: &str = "slabs";
+
+/// Opens known targets, makes new ones, and brings the map up to date; missing ones are named.
+///
+/// # Errors
+/// The first target that cannot be used, with its directory and the way out.
+pub fn open_all(state: &State, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkStore>)>> {
+    let cluster = state.cluster();
+    let known = state.manager.map().read().clone();
+    let listed = &state.directories.targets;
+    let found_ids = listed.iter().filter_map(|(_, identity)| identity.as_ref().map(|found| found.target.0));
+    let mut next_id =
+        known.targets.iter().map(|target| target.id.0).chain(found_ids).max().map_or(1, |last| last + 1);
+    let mut found = Vec::new();
+    for (path, identity) in listed {
+        let identity = match identity {
+            Some(identity) if identity.cluster != cluster => bail!(
+                "{} belongs to file system {}, not to {} at {}",
+                path.display(),
+                identity.cluster,
+                cluster,
+                state.directories.meta.display()
+            ),
+            Some(identity) => *identity,
+            None => {
+                refuse_vanished(&known, path)?;
+                let identity = new_identity(cluster, TargetId(next_id), &state.env);
+                next_id += 1;
+                make_private_directory(path)?;
+                ChunkStore::format(&OsDisk::new(path), &identity)
+                    .with_context(|| format!("cannot make a target at {}", path.display()))?;
+                identity
+            }
+        };
+        found.push((path, identity));
+    }
+    let entries: Vec<FoundTarget> = found
+        .iter()
+        .map(|(path, identity)| FoundTarget {
+            id: identity.target,
+            uuid: identity.uuid.0,
+            path: path.display().to_string(),
+        })
+        .collect();
+    // ORDER: opened, and so locked and sound, before the map says that they serve.
+    let opened = found
+        .into_iter()
+        .map(|(path, identity)| {
+            let opened = open(path, &identity, &state.env, holder);
+            let store = opened.with_context(|| {
+                format!(
+                    "cannot open the target at {}; `ashlar fsck --repair` may put it right, or leave its --data out to start \
+                     without it",
+                    path.display()
+                )
+            })?;
+            Ok((identity.target, store))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let map = state.manager.take_targets(&entries).context("cannot change the cluster map")?;
+    for missing in map.targets.iter().filter(|target| target.state == TargetState::Offline) {
+        tracing::warn!(target_id = %missing.id, path = missing.path, "a target is missing; its data cannot be read until it is listed with --data");
+        eprintln!(
+            "ashlar: {} is missing (last seen at {}); files with data on it give ENODEV until it is back",
+            missing.id, missing.path
+        );
+    }
+    Ok(opened)
+}
+
+/// An empty directory where a target used to be is a disk that is not mounted, not a place for a new target.
+fn refuse_vanished(known: &ClusterMap, path: &Path) -> Result<()> {
+    let shown = path.display().to_string();
+    if let Some(target) = known.targets.iter().find(|target| target.path == shown) {
+        bail!(
+            "{} was at {shown}, but nothing is there: is its disk mounted? To start without it, leave this --data out",
+            target.id
+        );
+    }
+    if has_slabs(path) {
+        bail!(
+            "{shown} holds the slabs of a target, but not its header: `ashlar fsck --repair` may put it right"
+        );
+    }
+    // A mistyped path must not become a target for good.
+    let data = path.parent().unwrap_or(path);
+    if !known.targets.is_empty() && !data.is_dir() {
+        bail!(
+            "there is no directory {}: to add a target there, make it first (`mkdir {}`)",
+            data.display(),
+            data.display()
+        );
+    }
+    Ok(())
+}
+
+/// Whether the target directory `path` holds a slab file.
+pub fn has_slabs(path: &Path) -> bool {
+    let classes = std::fs::read_dir(path.join(SLABS_DIR)).into_iter().flatten().flatten();
+    classes
+        .into_iter()
+        .any(|class| std::fs::read_dir(class.path()).is_ok_and(|mut slabs| slabs.next().is_some()))
+}
+
+fn new_identity(cluster: ClusterId, target: TargetId, env: &Env) -> TargetIdentity {
+    let mut uuid = [0; 16];
+    env.entropy.fill(&mut uuid);
+    TargetIdentity { cluster, target, uuid: TargetUuid(uuid) }
+}
+
+/// Opens the target at `path`.
+///
+/// # Errors
+/// As [`ChunkStore::open`]. An index that is not there although there are slabs is [`ChunkError::Corrupt`]: a fresh one in its place
+/// would make all data read as zeros.
+pub fn open(
+    path: &Path,
+    identity: &TargetIdentity,
+    env: &Env,
+    holder: &str,
+) -> Result<Arc<ChunkStore>, ChunkError> {
+    let engine_path = path.join(ashlar_chunkstore::ENGINE_DIR);
+    let is_empty = std::fs::read_dir(&engine_path).map_or(true, |mut entries| entries.next().is_none());
+    if is_empty && has_slabs(path) {
+        let file = engine_path.display().to_string();
+        return Err(ChunkError::Corrupt { file, what: "the index of the target is not there".into() });
+    }
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
+    let (store, report) = ChunkStore::open(disk, || engine(path), env, identity, config(holder))?;
+    tracing::info!(target_id = %identity.target, ?report, "target opened");
+    Ok(Arc::new(store))
+}
+
+/// Makes the index of the target at `path` anew from its slabs, in place of the one that is there. Nobody has the target open.
+///
+/// # Errors
+/// As [`ChunkStore::rebuild_index`].
+pub fn rebuild(
+    path: &Path,
+    identity: &TargetIdentity,
+    env: &Env,
+    holder: &str,
+) -> Result<RebuildReport, ChunkError> {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
+    ChunkStore::rebuild_index(disk, || engine(path), env, identity, &config(holder))
+}
+
+fn config(holder: &str) -> Config {
+    Config { holder: holder.to_owned(), ..Config::default() }
+}
+
+fn engine(path: &Path) -> Result<Box<dyn Engine>, KvError> {
+    let options = FjallOptions { worker_threads: 1, ..FjallOptions::default() };
+    Ok(Box::new(FjallEngine::open(path.join(ashlar_chunkstore::ENGINE_DIR), options)?) as Box<dyn Engine>)
+}
