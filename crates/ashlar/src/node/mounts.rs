@@ -77,7 +77,7 @@ pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Res
         // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
         // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
         threads: (!config.is_sole_session).then_some(SHARED_THREADS),
-        threads_per_ring: if config.is_sole_session { None } else { Some(SHARED_RING_THREADS) },
+        threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
         ..MountOptions::default()
     };
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });

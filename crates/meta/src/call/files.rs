@@ -7,7 +7,7 @@ use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
-use ashlar_types::{Credentials, Errno, InodeId, SessionId};
+use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
 
 impl MetaService {
     pub(super) fn call_on_files(
@@ -98,7 +98,9 @@ impl MetaService {
         opens.open(session, inode, write);
         drop(opens);
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
-        let content = leases.grant(session, inode, LeaseSet::READ);
+        // Entries of a directory have a lease of their own.
+        let is_file = open.attr.file_type() == FileType::Regular;
+        let content = if is_file { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
         OpenReply {
             attr: open.attr,
             data: open.data,
