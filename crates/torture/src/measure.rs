@@ -1,4 +1,5 @@
-//! Timing a phase: all threads start together, the time ends with the last of them, and every operation's latency is kept.
+//! Timing a phase: all threads start together, the time runs from the first of them to the last, and every operation's latency
+//! is kept.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ pub struct Phase {
     pub operations: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// From the common start to the end of the last thread, in seconds.
+    /// From the start of the first thread to the end of the last, in seconds.
     pub seconds: f64,
     /// Operations per second.
     pub operations_per_second: f64,
@@ -69,28 +70,29 @@ pub fn measure(
     threads: usize,
     work: impl Fn(usize) -> anyhow::Result<Samples> + Sync,
 ) -> anyhow::Result<Phase> {
-    let barrier = Barrier::new(threads + 1);
-    let (results, seconds) = std::thread::scope(|scope| {
+    let barrier = Barrier::new(threads);
+    let results = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
             .map(|thread| {
                 let (barrier, work) = (&barrier, &work);
                 scope.spawn(move || {
                     barrier.wait();
-                    work(thread)
+                    // Taken by the thread itself: this one may run long before any other gets a processor.
+                    let start = Instant::now();
+                    work(thread).map(|samples| (start, Instant::now(), samples))
                 })
             })
             .collect();
-        barrier.wait();
-        let start = Instant::now();
-        let results: Vec<_> = running
+        let joined = running
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
-            .collect();
-        (results, start.elapsed().as_secs_f64())
-    });
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))));
+        joined.collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let first = results.iter().map(|(start, ..)| *start).min();
+    let last = results.iter().map(|(_, end, _)| *end).max();
+    let seconds = first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
     let mut all = Samples::default();
-    for samples in results {
-        let samples = samples?;
+    for (_, _, samples) in results {
         all.nanoseconds.extend(samples.nanoseconds);
         all.bytes += samples.bytes;
     }
