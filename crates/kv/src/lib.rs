@@ -6,6 +6,11 @@
 //!
 //! What this crate is not: it knows no inode, no POSIX, and no replication; it stores keys and values and keeps the order
 //! of frames. Conflict handling is simple by design: a lane has one writer at a time.
+//!
+//! Invariants, each with a test in `tests/` named after it: a recovered lane holds a prefix of its commits that is not
+//! older than its last flush; damage to durable records is an error, a torn tail is not; a commit is one write and no
+//! sync; an error in writing or syncing is final, a full disk is not. Bytes: `docs/formats/log.md`. Why this engine:
+//! `docs/adr/0002-embedded-engine.md`.
 
 mod engine;
 mod lane;

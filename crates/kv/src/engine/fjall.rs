@@ -211,8 +211,8 @@ impl Engine for FjallEngine {
             // rename is the moment at which the checkpoint counts.
             ingestion.finish()
         })?;
-        // Should the tree number its versions wrongly, because a file of it is missing, the old state would go on hiding the
-        // new one. Then the note is the old one too.
+        // A second look, for the price of one read: versions are numbered by the engine, and with a number too low the new state
+        // would be hidden by the old one. Then the note is the old one too.
         if self.note()?.as_deref() == Some(note) {
             return Ok(());
         }
