@@ -175,7 +175,9 @@ fn a_recycled_slot_shows_nothing_of_its_past_whatever_a_power_cut_leaves() {
 }
 
 fn recycle_and_cut_power(seed: u64, size: u32, count: u64) {
-    let world = World::new();
+    let mut world = World::new();
+    let is_punched = seed % 4 < 2;
+    world.config.freed_bytes_max = if is_punched { 0 } else { 1 << 30 };
     let store = world.open();
     let secret = vec![0xAA; size as usize];
     for index in 0..count {
@@ -186,8 +188,11 @@ fn recycle_and_cut_power(seed: u64, size: u32, count: u64) {
         store.delete(chunk(1, index)).unwrap();
     });
     store.sync().unwrap();
+    if is_punched {
+        store.background_tick(100).unwrap();
+    }
     for index in 0..count {
-        let len = if index % 2 == 0 { size } else { 5000 };
+        let len = if index % 2 == 0 { size } else { 50_000 };
         store.write(chunk(2, index), size, 0, &vec![0x55; len as usize], None).unwrap();
         if seed.is_multiple_of(3) {
             store.write(chunk(2, index), size, 30_000, &[0x55; 3000], None).unwrap();

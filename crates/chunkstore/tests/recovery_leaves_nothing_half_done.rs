@@ -1,0 +1,68 @@
+//! Goal: after a recovery the next power cut finds nothing of the last stop any more: what was in the page cache only is
+//! durable, and bytes of a write that was cut short are gone.
+
+mod support;
+
+use support::{World, chunk, content, pattern, scrub_all};
+
+const MIB16: u32 = 16 << 20;
+const KIB64: u32 = 64 << 10;
+
+#[test]
+fn what_a_killed_process_left_in_memory_is_durable_once_it_was_recovered() {
+    for seed in 0..6 {
+        let world = World::new();
+        let store = world.open();
+        // All slots of the slab are in use, so that nothing but recovery has a reason to sync it.
+        for index in 0..256 {
+            store.write(chunk(1, index), MIB16, 0, &pattern(index, 3000), None).unwrap();
+        }
+        store.sync().unwrap();
+        for index in 0..20 {
+            store.write(chunk(1, index), MIB16, 1000, &pattern(1000 + index, 9000), None).unwrap();
+        }
+        world.kill(store);
+        let (store, report) = world.try_open().unwrap();
+        assert!(report.dirty_regions > 0 && report.blocks_accepted == 0, "{report:?}");
+        world.crash(store, seed);
+        let (store, report) = world.try_open().unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        for index in 0..256 {
+            let mut out = vec![0; 10_000];
+            store.read(chunk(1, index), MIB16, 0, &mut out).unwrap();
+            let mut expected = pattern(index, 3000);
+            expected.resize(10_000, 0);
+            if index < 20 {
+                expected[1000..].copy_from_slice(&pattern(1000 + index, 9000));
+            }
+            assert!(out == expected, "seed {seed} chunk {index}");
+        }
+    }
+}
+
+#[test]
+fn bytes_of_a_write_that_was_cut_short_do_not_come_up_later() {
+    for (seed, is_reserved) in (0..60).map(|seed| (seed, seed % 2 == 0)) {
+        let world = World::new();
+        let store = world.open();
+        let id = chunk(1, 0);
+        store.write(id, KIB64, 0, &[1; 100], None).unwrap();
+        if is_reserved {
+            store.allocate(id, KIB64, 0, KIB64).unwrap();
+        }
+        store.sync().unwrap();
+        store.write(id, KIB64, 0, &[2; 100], None).unwrap();
+        // Data is written, its checksums are not.
+        world.disk.cut_power_after(0);
+        assert!(store.write(id, KIB64, 8192, &[0xAA; 8192], None).is_err());
+        world.kill(store);
+        let store = world.open();
+        assert!(content(&store, id, KIB64).unwrap().1[8192..].iter().all(|byte| *byte == 0));
+        store.write(id, KIB64, 8192, &[3; 600], None).unwrap();
+        world.crash(store, seed);
+        let store = world.open();
+        let (_, bytes) = content(&store, id, KIB64).unwrap();
+        assert!(bytes[8192..].iter().all(|byte| matches!(byte, 0 | 3)), "seed {seed}");
+        assert!(scrub_all(&store).is_empty());
+    }
+}
