@@ -81,7 +81,18 @@ fn restore_header(
     let shown = path.display().to_string();
     // A newer format is no damage.
     let is_newer = what.contains("has format");
-    let known = map.targets.iter().find(|target| target.path == shown && !is_newer);
+    let is_found = |uuid: [u8; 16]| {
+        let found = state.directories.targets.iter().filter_map(|(_, identity)| identity.as_ref());
+        found.into_iter().any(|identity| identity.uuid.0 == uuid)
+    };
+    // The target that was here, or, should the directory have moved, the only one that was not found.
+    let missing: Vec<_> = map.targets.iter().filter(|target| !is_found(target.uuid)).collect();
+    let at_path = missing.iter().find(|target| target.path == shown);
+    let known = match (at_path, missing.as_slice()) {
+        _ if is_newer => None,
+        (Some(known), _) | (None, [known]) => Some(*known),
+        _ => None,
+    };
     let Some(known) = known else {
         let remedy = format!(
             "the cluster map does not know a target at {shown}; leave its --data out to start without it"
