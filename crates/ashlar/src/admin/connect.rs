@@ -10,18 +10,31 @@ use std::time::Duration;
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
+/// Longest wait for the state of a file system while looking for one: those that hang must not keep others from being found.
+const LOOK_MAX: Duration = Duration::from_secs(3);
+/// Sockets looked at.
+// LIMIT: each takes a thread for at most [`LOOK_MAX`]; sockets of servers that were killed count until those start again.
+const SOCKETS_MAX: usize = 512;
+
 /// Asks the file system behind `socket`.
 ///
 /// # Errors
 /// When nobody answers, or the answer is an error.
 pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
+    ask_within(socket, request, ANSWER_MAX)
+}
+
+fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<AdminReply> {
     let stream = UnixStream::connect(socket).with_context(|| format!("cannot reach {}", socket.display()))?;
-    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    stream.set_read_timeout(Some(bound))?;
+    stream.set_write_timeout(Some(bound))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
     let mut answer = String::new();
-    BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut answer)?;
+    BufReader::new((&stream).take(LINE_BYTES_MAX))
+        .read_line(&mut answer)
+        .with_context(|| format!("the server behind {} does not answer", socket.display()))?;
     match serde_json::from_str(&answer).context("the answer is of another version")? {
         AdminReply::Error(text) => bail!("{text}"),
         reply => Ok(reply),
@@ -33,26 +46,50 @@ pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
 /// # Errors
 /// When there is none.
 pub fn find_running(mountpoint: Option<&Path>) -> Result<Vec<(PathBuf, Status)>> {
-    let wanted = mountpoint.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
-    let mut running = Vec::new();
-    for directory in socket_directories() {
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
-        for entry in
-            entries.flatten().filter(|entry| entry.path().extension().is_some_and(|end| end == "sock"))
-        {
-            // A socket nobody answers on was left by a process that was killed.
-            if let Ok(AdminReply::Status(status)) = ask(&entry.path(), &AdminRequest::Status)
-                && wanted.as_ref().is_none_or(|wanted| status.mounts.contains(wanted))
-            {
-                running.push((entry.path(), *status));
-            }
-        }
+    let mut sockets: Vec<PathBuf> = socket_directories()
+        .iter()
+        .filter_map(|directory| std::fs::read_dir(directory).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+        .collect();
+    sockets.sort();
+    sockets.truncate(SOCKETS_MAX);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for socket in sockets {
+        let sender = sender.clone();
+        std::thread::Builder::new()
+            .name("ashlar-look".into())
+            .spawn(move || {
+                // A socket nobody answers on was left by a process that was killed, or is one of a process that hangs.
+                if let Ok(AdminReply::Status(status)) = ask_within(&socket, &AdminRequest::Status, LOOK_MAX) {
+                    // The receiver may have found what it looked for.
+                    let _ = sender.send((socket, *status));
+                }
+            })
+            .context("cannot start a thread")?;
     }
-    match (&wanted, running.is_empty()) {
-        (_, false) => Ok(running),
-        (Some(path), true) => bail!("no file system that you may ask is mounted at {}", path.display()),
-        (None, true) => {
-            bail!("no file system is running here that you may ask; start one with `ashlar up MOUNTPOINT`")
+    drop(sender);
+    let Some(wanted) = mountpoint else {
+        let mut running: Vec<(PathBuf, Status)> = receiver.into_iter().collect();
+        running.sort_by(|a, b| a.0.cmp(&b.0));
+        if running.is_empty() {
+            bail!("no file system is running here that you may ask; start one with `ashlar up MOUNTPOINT`");
         }
+        return Ok(running);
+    };
+    // Not looked at, as long as it is called what it was mounted as: a mount whose server hangs would hang here.
+    let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
+    let mut others = Vec::new();
+    for (socket, status) in receiver {
+        if status.mounts.contains(&absolute) {
+            return Ok(vec![(socket, status)]);
+        }
+        others.push((socket, status));
     }
+    let resolved = absolute.canonicalize().unwrap_or(absolute);
+    others.retain(|(_, status)| status.mounts.contains(&resolved));
+    if others.is_empty() {
+        bail!("no file system that you may ask is mounted at {}, or its server does not answer", wanted.display());
+    }
+    Ok(others)
 }

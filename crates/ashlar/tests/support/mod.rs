@@ -185,7 +185,8 @@ pub struct Server {
 impl Server {
     #[track_caller]
     pub fn start(mut command: Command, mountpoint: PathBuf) -> Result<Server, Ended> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let printed = tempfile::NamedTempFile::new().unwrap();
+        command.stdin(Stdio::null()).stdout(printed.reopen().unwrap()).stderr(Stdio::piped());
         let mut server = Server { child: Some(command.spawn().unwrap()), mountpoint };
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -193,17 +194,14 @@ impl Server {
             if child.try_wait().unwrap().is_some() {
                 return Err(Ended::of(&server.child.take().unwrap().wait_with_output().unwrap()));
             }
-            if is_mounted(&server.mountpoint) && server.answers() {
+            // The line that `ashlar up` promises, once everything is up.
+            if fs::read_to_string(printed.path()).unwrap().contains("mounted ") {
+                assert!(is_mounted(&server.mountpoint));
                 return Ok(server);
             }
             assert!(Instant::now() < deadline, "not mounted in {PATIENCE:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    /// Whether the mount is up and the socket too, which is opened last.
-    fn answers(&self) -> bool {
-        ashlar(&["status".as_ref(), self.mountpoint.as_os_str()]).code == Some(0)
     }
 
     pub fn pid(&self) -> i32 {
