@@ -147,7 +147,7 @@ impl ChunkStore {
             Ok(())
         });
         let closed = self.index.close();
-        let _ = self.stop.stop("close".into(), &"it was closed");
+        self.stop.close();
         cleared.and(closed)
     }
 

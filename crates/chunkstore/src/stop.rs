@@ -26,6 +26,12 @@ impl StopSwitch {
         ChunkError::Stopped { what: reason.clone().unwrap_or_default() }
     }
 
+    /// Ends the use of the target because it was asked for.
+    pub(crate) fn close(&self) {
+        self.reason.lock().get_or_insert_with(|| "it was closed".to_owned());
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
     /// # Errors
     /// [`ChunkError::Stopped`] with the first error.
     pub(crate) fn check(&self) -> Result<(), ChunkError> {

@@ -188,8 +188,13 @@ fn recycle_and_cut_power(seed: u64, size: u32, count: u64) {
         store.delete(chunk(1, index)).unwrap();
     });
     store.sync().unwrap();
+    let mut store = store;
     if is_punched {
         store.background_tick(100).unwrap();
+    } else if seed % 8 >= 4 {
+        // The open cleans some slots.
+        world.kill(store);
+        store = world.open();
     }
     for index in 0..count {
         let len = if index % 2 == 0 { size } else { 50_000 };

@@ -93,6 +93,9 @@ pub(crate) struct FileState {
     pub unreported: Unreported,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
+    /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, and
+    /// has not been synced since.
+    pub is_unpromised: bool,
     /// Access time and time of the last change as last known, for `relatime`.
     pub times: (Timespec, Timespec),
     /// Reads and writes under way.

@@ -220,6 +220,7 @@ impl Client {
             size,
             unreported: Unreported::default(),
             is_dirty: false,
+            is_unpromised: size == 0,
             times,
             in_flight: 0,
             begun: 0,

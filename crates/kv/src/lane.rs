@@ -193,7 +193,7 @@ impl Lane {
     pub fn close(&self) -> Result<(), KvError> {
         self.threads.lock().stop();
         let checkpointed = self.shared.checkpoint();
-        self.shared.health.stop("it was closed");
+        self.shared.health.close();
         let closed = self.shared.engine.close();
         checkpointed.and(closed)
     }

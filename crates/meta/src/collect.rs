@@ -96,7 +96,11 @@ impl MetaService {
                     is_any_left = true;
                     continue;
                 }
-                self.collect_one(*inode, garbage)?;
+                match self.collect_one(*inode, garbage) {
+                    // Its target is missing or out of service; the others' garbage need not wait for it.
+                    Err(Errno::ENODEV | Errno::EIO) => is_any_left = true,
+                    other => other?,
+                }
                 if self.is_stopping.load(Acquire) {
                     return Ok(());
                 }

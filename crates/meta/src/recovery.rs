@@ -5,8 +5,8 @@ use crate::execute::itself;
 use crate::{MetaConfig, MetaService};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::bootstrap::{RootSettings, bootstrap};
-use ashlar_namespace::{key, verb};
 use ashlar_namespace::record::Garbage;
+use ashlar_namespace::{key, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::{Errno, InodeId, OpId, SessionId, codec};
 use parking_lot::{Condvar, Mutex};
@@ -78,7 +78,11 @@ impl MetaService {
         self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
         for (inode, garbage) in &cuts {
-            self.collect_one(*inode, garbage)?;
+            match self.collect_one(*inode, garbage) {
+                // The record stays; whoever writes the file next cuts first, once its target is back.
+                Err(Errno::ENODEV) => tracing::warn!(%inode, "a truncation waits for a missing target"),
+                other => other?,
+            }
         }
         for &session in &sessions {
             self.reap(session)?;
@@ -103,7 +107,12 @@ impl MetaService {
         let creds = itself();
         for inode in inodes {
             let caller = Caller { op: OpId::default(), creds: &creds };
-            self.mutate(caller, number::PROPOSE_LAYOUT, |txn, context| verb::withdraw_layout(txn, context, inode), |_, _| ())?;
+            self.mutate(
+                caller,
+                number::PROPOSE_LAYOUT,
+                |txn, context| verb::withdraw_layout(txn, context, inode),
+                |_, _| (),
+            )?;
         }
         Ok(())
     }

@@ -28,7 +28,11 @@ impl MetaService {
                     |reply, _| reply,
                 )?;
                 for inode in reply.unsettled {
-                    self.settle(inode, session)?;
+                    match self.settle(inode, session) {
+                        // The writer's record stays, so the next start with all targets settles it; until then the size may be old.
+                        Err(Errno::ENODEV) => tracing::warn!(%inode, "the size of a file waits for a missing target"),
+                        other => other?,
+                    }
                 }
                 from = reply.next;
                 if from.is_none() {

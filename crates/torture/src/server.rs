@@ -26,6 +26,9 @@ pub struct Launch {
     /// Data directories; by default one below the working directory.
     #[arg(long)]
     pub data: Vec<PathBuf>,
+    /// A second mount point for the same file system. Made if missing.
+    #[arg(long)]
+    pub second_mount: Option<PathBuf>,
     /// Further arguments for `ashlar up`.
     #[arg(long, allow_hyphen_values = true)]
     pub up_arg: Vec<OsString>,
@@ -78,7 +81,9 @@ impl Launch {
     /// # Errors
     /// When one cannot be made.
     pub fn prepare(&self) -> anyhow::Result<()> {
-        for directory in self.data_dirs().iter().chain([&self.work, &self.mountpoint()]) {
+        let mountpoint = self.mountpoint();
+        let places = [&self.work, &mountpoint].into_iter().chain(&self.second_mount);
+        for directory in self.data_dirs().iter().chain(places) {
             fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         }
         Ok(())
@@ -106,22 +111,23 @@ impl Launch {
         let begin = log.metadata()?.len();
         let binary = self.binary()?;
         let mut command = Command::new(&binary);
-        command.arg("up").arg(self.mountpoint());
+        command.arg("up").arg(self.mountpoint()).args(&self.second_mount);
         for directory in self.data_dirs() {
             command.arg("--data").arg(directory);
         }
         command.args(&self.up_arg);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
-        let mut server = Server { child, mountpoint: self.mountpoint() };
+        let mountpoints = [self.mountpoint()].into_iter().chain(self.second_mount.clone()).collect();
+        let mut server = Server { child, mountpoints };
         let end = Instant::now() + Duration::from_secs(self.start_seconds);
         let printed = || read_from(&log_path, begin);
         loop {
             if let Some(status) = server.child.try_wait()? {
                 return Err(StartFailure::Exited(status, printed()).into());
             }
-            let announced = printed().lines().any(|line| line.starts_with("mounted "));
-            if announced && is_mounted(&server.mountpoint)? {
+            let announced = printed().lines().filter(|line| line.starts_with("mounted ")).count();
+            if announced >= server.mountpoints.len() && server.mounted()?.len() == server.mountpoints.len() {
                 return Ok(server);
             }
             if Instant::now() > end {
@@ -167,14 +173,20 @@ pub fn is_mounted(path: &Path) -> anyhow::Result<bool> {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    mountpoint: PathBuf,
+    /// The first is the one tests use unless they ask for two.
+    mountpoints: Vec<PathBuf>,
 }
 
 impl Server {
-    /// Where it is mounted.
-    #[must_use]
-    pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+    /// Those of its mount points that are mounted, alive or dead.
+    fn mounted(&self) -> anyhow::Result<Vec<&Path>> {
+        let mut mounted = Vec::new();
+        for mountpoint in &self.mountpoints {
+            if is_mounted(mountpoint)? {
+                mounted.push(mountpoint.as_path());
+            }
+        }
+        Ok(mounted)
     }
 
     /// Whether the process still runs; if not, how it ended.
@@ -201,19 +213,22 @@ impl Server {
         Ok(())
     }
 
-    /// Removes the mount a killed server left.
+    /// Removes the mounts a killed server left.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// When one cannot be removed.
     pub fn detach(&self) -> anyhow::Result<()> {
         // LIMIT: mounts stacked on one mount point.
         for _ in 0..10 {
-            if !is_mounted(&self.mountpoint)? {
+            let mounted = self.mounted()?;
+            if mounted.is_empty() {
                 return Ok(());
             }
-            detach(&self.mountpoint).with_context(|| format!("detach {}", self.mountpoint.display()))?;
+            for mountpoint in mounted {
+                detach(mountpoint).with_context(|| format!("detach {}", mountpoint.display()))?;
+            }
         }
-        bail!("{} is still mounted", self.mountpoint.display())
+        bail!("still mounted: {:?}", self.mounted()?)
     }
 
     /// Asks the server to end with SIGTERM and expects it to unmount and exit with status 0.
@@ -240,8 +255,9 @@ impl Server {
         if !status.success() {
             bail!("the server ended with {status} after SIGTERM");
         }
-        if is_mounted(&self.mountpoint)? {
-            bail!("the server ended but left {} mounted", self.mountpoint.display());
+        let left = self.mounted()?;
+        if !left.is_empty() {
+            bail!("the server ended but left mounts behind: {left:?}");
         }
         Ok(())
     }

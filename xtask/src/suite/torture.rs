@@ -226,14 +226,18 @@ impl Racer {
         Self { seconds: 10, seed: 1 }
     }
 
-    /// Runs it.
+    /// Runs it on two mounts of one file system.
     ///
     /// # Errors
-    /// When the tree is inconsistent afterwards.
+    /// When the tree is inconsistent afterwards, or the mounts differ.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "racer", self.seconds > 60, |torture, work| {
-            let mut command = on_mount(torture, work);
-            command.args(["racer", "--dir", "{MOUNT}", "--seconds"]).arg(self.seconds.to_string());
+            let second = work.join("second-mount");
+            let mut command = Command::new(torture);
+            command.arg("with-mount").arg("--work").arg(work.join("mount"));
+            command.arg("--second-mount").arg(&second).arg("--").arg(torture);
+            command.args(["racer", "--dir", "{MOUNT}", "--dir-b"]).arg(&second);
+            command.arg("--seconds").arg(self.seconds.to_string());
             command.arg("--seed").arg(self.seed.to_string());
             command
         })

@@ -3,8 +3,8 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
-use ashlar_types::Errno;
 use ashlar_types::message::MetaRequest;
+use ashlar_types::{Errno, FileLayout};
 
 impl Client {
     /// Makes content and attributes of a file durable.
@@ -12,27 +12,34 @@ impl Client {
     /// # Errors
     /// What storage and metadata answer; final, as of `fsync(2)`.
     pub fn fsync(&self, handle: &Handle) -> Result<(), Errno> {
-        let layout = match &handle.file.state.lock().data {
-            Data::Chunks(layout) => Some(layout.clone()),
-            Data::Inline(_) => None,
+        let layout = {
+            let mut state = handle.file.state.lock();
+            state.is_unpromised = false;
+            match &state.data {
+                Data::Chunks(layout) => Some(layout.clone()),
+                Data::Inline(_) => None,
+            }
         };
         // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
         if let Some(layout) = layout {
-            let map = self.map.read().clone();
-            let mut targets: Vec<_> = layout
-                .chains
-                .iter()
-                .filter_map(|&id| map.chain(id))
-                .filter_map(|chain| chain.targets.first().copied())
-                .collect();
-            targets.sort();
-            targets.dedup();
-            for target in targets {
-                self.sync_target(target)?;
-            }
+            self.sync_layout(&layout)?;
         }
         self.report(&handle.file, false)?;
         self.call_done(&Who::system(), MetaRequest::Sync)
+    }
+
+    /// Makes everything the targets of `layout` have acknowledged durable.
+    pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
+        let map = self.map.read().clone();
+        let mut targets: Vec<_> = layout
+            .chains
+            .iter()
+            .filter_map(|&id| map.chain(id))
+            .filter_map(|chain| chain.targets.first().copied())
+            .collect();
+        targets.sort();
+        targets.dedup();
+        targets.into_iter().try_for_each(|target| self.sync_target(target))
     }
 
     /// `fsync` of a directory: entries are durable.

@@ -36,9 +36,12 @@ impl Client {
                 };
                 let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
                 let MetaReply::Layout { layout } = reply else { return Err(unexpected(&reply)) };
-                // ORDER: the bytes are in the chunks before the layout that points to them is bound. Both are made durable by the
-                // same fsync later; until then a power cut may lose them together, as it may the writes they came from.
+                // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have
+                // been promised that they are, because the binding drops the inline copy and may become durable on its own.
                 let blocks = self.write_chunks(file.inode, &layout, 0, &body)?;
+                if !file.state.lock().is_unpromised {
+                    self.sync_layout(&layout)?;
+                }
                 self.call_done(
                     &Who::system(),
                     MetaRequest::SetLayout {

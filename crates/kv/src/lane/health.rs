@@ -12,6 +12,12 @@ pub(super) struct Health {
 }
 
 impl Health {
+    /// Ends the use of the lane because it was asked for.
+    pub(super) fn close(&self) {
+        self.reason.lock().get_or_insert_with(|| "it was closed".to_owned());
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
     pub(super) fn stop(&self, reason: &str) {
         let mut first = self.reason.lock();
         if first.is_none() {

@@ -70,7 +70,12 @@ impl MetaService {
         }
     }
 
-    fn setattr_once(&self, caller: Caller<'_>, inode: InodeId, changes: &SetAttr) -> Result<MetaReply, Errno> {
+    fn setattr_once(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        changes: &SetAttr,
+    ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         let (reply, must_cut) = self.mutate(
             caller,

@@ -1,7 +1,7 @@
 //! `ashlar-torture corrupt`: damage the stored bytes while the server is down and see what a reader gets.
 //!
 //! The damage knows none of the formats. After each one every read must give the right bytes or EIO, or the server must refuse to start and
-//! name the damaged file. Wrong bytes, a vanished file or a crash are failures. The data is restored between trials.
+//! name the damaged file or the directory that holds it. Wrong bytes, a vanished file or a crash are failures. The data is restored between trials.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -218,7 +218,7 @@ struct Verdict {
 fn judge(arguments: &Arguments, tree: &Path, ledgers: &Path, file: &Path) -> anyhow::Result<Verdict> {
     let mut server = match arguments.launch.start() {
         Ok(server) => server,
-        Err(error) => return judge_refusal(error, file),
+        Err(error) => return judge_refusal(error, &arguments.launch.data_dirs(), file),
     };
     let mut unreadable = 0;
     let checked = verify(tree, ledgers, arguments.writers, Mode::Returned, Tolerance::Eio, &mut unreadable)?;
@@ -236,15 +236,22 @@ fn judge(arguments: &Arguments, tree: &Path, ledgers: &Path, file: &Path) -> any
     Ok(Verdict { kind, passed: checked.passed(), failures })
 }
 
-fn judge_refusal(error: anyhow::Error, file: &Path) -> anyhow::Result<Verdict> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+/// A refusal must name the damaged file, or a directory around it below the data directory: what an operator has to look at.
+fn judge_refusal(error: anyhow::Error, data: &[PathBuf], file: &Path) -> anyhow::Result<Verdict> {
+    let inside = |path: &&Path| data.iter().any(|directory| path.starts_with(directory) && path != directory);
+    let places: Vec<String> =
+        file.ancestors().take_while(inside).map(|path| path.to_string_lossy().into_owned()).collect();
+    let names_it = |output: &str| places.iter().any(|place| output.contains(place.as_str()));
     let mut failures = Vec::new();
     match error.downcast::<StartFailure>()? {
         StartFailure::Exited(status, output) if crashed(status) => {
             failures.push(format!("the server crashed with {status}:\n{output}"));
         }
-        StartFailure::Exited(_, output) if !output.contains(&name) => {
-            failures.push(format!("start was refused without naming {name}:\n{output}"));
+        StartFailure::Exited(_, output) if !names_it(&output) => {
+            failures.push(format!(
+                "start was refused without naming {} or what holds it:\n{output}",
+                file.display()
+            ));
         }
         StartFailure::Exited(..) => {}
         StartFailure::TimedOut(output) => failures.push(format!("start hangs:\n{output}")),

@@ -28,7 +28,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.launch.prepare()?;
     let mut server = arguments.launch.start()?;
-    let mount = server.mountpoint().to_owned();
+    let mount = arguments.launch.mountpoint();
     let mut command = substitute(&arguments.command, "{MOUNT}", &mount)?;
     let status = command
         .env("MOUNT", &mount)

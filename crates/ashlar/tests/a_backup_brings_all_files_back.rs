@@ -1,0 +1,109 @@
+//! `ashlar backup` and `ashlar restore`: everything comes back, and what is newer than the backup does no harm.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use support::{Site, can_mount, flip};
+
+#[test]
+fn files_links_and_attributes_are_there_after_a_restore() {
+    if !can_mount("restore") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    site.write_files();
+    fs::hard_link(site.mnt().join("dir/small"), site.mnt().join("hard")).unwrap();
+    std::os::unix::fs::symlink("dir/small", site.mnt().join("soft")).unwrap();
+    let before = fs::metadata(site.mnt().join("hard")).unwrap();
+    server.stop();
+    let told = site.run("backup --data @d1 --data @d2 @backup").expect(0);
+    assert!(told.stdout.contains("records"), "{}", told.all());
+    assert_eq!(fs::metadata(site.path("backup")).unwrap().mode() & 0o777, 0o600, "it holds secrets");
+    site.run("backup --data @d1 @backup").refused(&["is there already"]);
+    fs::remove_dir_all(site.path("d1/meta")).unwrap();
+    site.run("up @mnt --data @d1 --data @d2").refused(&["ashlar restore"]);
+    site.run("restore @backup --meta @new/meta").expect(0);
+    site.run("restore @backup --meta @new/meta").refused(&["is not empty"]);
+    let server = site.up("up @mnt --meta @new/meta --data @d1 --data @d2");
+    assert!(site.has_files());
+    assert_eq!(fs::read_link(site.mnt().join("soft")).unwrap().to_str(), Some("dir/small"));
+    let after = fs::metadata(site.mnt().join("hard")).unwrap();
+    assert_eq!((before.ino(), before.nlink(), before.mtime()), (after.ino(), after.nlink(), after.mtime()));
+    server.stop();
+    site.run("fsck --meta @new/meta --data @d1 --data @d2").expect(0);
+}
+
+#[test]
+fn chunks_newer_than_the_backup_never_show_in_new_files() {
+    if !can_mount("restore of older metadata") {
+        return;
+    }
+    let site = Site::with_files();
+    site.run("backup --data @d1 --data @d2 @backup").expect(0);
+    fs::create_dir(site.path("d3")).unwrap();
+    let server = site.up("up @mnt --data @d1 --data @d2 --data @d3");
+    for number in 0..6 {
+        fs::write(site.mnt().join(format!("newer{number}")), support::big()).unwrap();
+    }
+    server.stop();
+    fs::remove_dir_all(site.path("d1/meta")).unwrap();
+    site.run("restore @backup --meta @meta").expect(0);
+    let server = site.up("up @mnt --meta @meta --data @d3 --data @d2 --data @d1");
+    assert!(site.has_files());
+    // These get the inode numbers the lost ones had, and are full of holes.
+    for number in 0..8 {
+        let path = site.mnt().join(format!("holes{number}"));
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(support::big().len() as u64 - 1).unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, b"end", support::big().len() as u64 - 1).unwrap();
+        drop(file);
+        let content = fs::read(&path).unwrap();
+        assert!(content[..content.len() - 3].iter().all(|byte| *byte == 0), "old bytes in {}", path.display());
+    }
+    let ended = server.end_by(libc::SIGTERM).expect(0);
+    assert!(ended.stderr.contains("first start after a restore"), "{}", ended.all());
+    site.run("fsck --meta @meta --data @d1 --data @d2 --data @d3").expect(0);
+}
+
+#[test]
+fn lost_secrets_and_state_come_back_without_touching_the_metadata() {
+    if !can_mount("restore of state files") {
+        return;
+    }
+    let site = Site::with_files();
+    site.run("backup --data @d1 --data @d2 @backup").expect(0);
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    fs::write(site.mnt().join("newer"), b"made after the backup").unwrap();
+    server.stop();
+    fs::remove_file(site.path("d1/meta/secrets")).unwrap();
+    flip(&site.path("d1/meta/cluster-state"), 40);
+    site.run("up @mnt --data @d1 --data @d2").refused(&["cluster-state", "ashlar restore"]);
+    site.run("restore --state-only @backup --meta @d1/meta").expect(0);
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    assert!(site.has_files());
+    assert_eq!(fs::read(site.mnt().join("newer")).unwrap(), b"made after the backup");
+    server.stop();
+    site.run("restore --state-only @backup --meta @d2").refused(&["has no engine"]);
+}
+
+#[test]
+fn a_damaged_backup_is_refused_before_anything_is_made() {
+    if !can_mount("damaged backups") {
+        return;
+    }
+    let site = Site::with_files();
+    site.run("backup --data @d1 --data @d2 @backup").expect(0);
+    let len = fs::metadata(site.path("backup")).unwrap().len();
+    for at in [0, 9, 50, len / 2, len - 1] {
+        flip(&site.path("backup"), at);
+        site.run("restore @backup --meta @meta").refused(&["the backup", "cannot be used"]);
+        assert!(!site.path("meta").exists(), "flip at {at}");
+        flip(&site.path("backup"), at);
+    }
+    fs::OpenOptions::new().write(true).open(site.path("backup")).unwrap().set_len(len - 20).unwrap();
+    site.run("restore @backup --meta @meta").refused(&["cut off"]);
+    site.run("restore @nowhere --meta @meta").refused(&["nowhere", "No such file"]);
+    site.run("backup --data @mnt @other").refused(&["there is no file system at"]);
+}
