@@ -178,7 +178,7 @@ fn a_file_whose_name_was_lost_gets_one_in_lost_and_found() {
     let site = Site::with_files();
     let mut file = None;
     edit_metadata(&site, |snapshot| {
-        let changed = change_inodes(snapshot, is_big);
+        let changed = change_inodes(snapshot, |inode| is_big(inode));
         let inode = key::inode_of(&changed[0].0).unwrap();
         file = Some(inode);
         let mut gone = Vec::new();

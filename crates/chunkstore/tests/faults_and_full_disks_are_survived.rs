@@ -169,7 +169,7 @@ fn a_recycled_slot_shows_nothing_of_its_past_whatever_a_power_cut_leaves() {
         recycle_and_cut_power(seed, KIB64, 8);
     }
     // The checksums of larger chunks take several sectors, which a power cut keeps or loses one by one.
-    for seed in 0..20 {
+    for seed in 0..80 {
         recycle_and_cut_power(seed, 1 << 20, 3);
     }
 }

@@ -14,8 +14,8 @@ fn what_a_killed_process_left_in_memory_is_durable_once_it_was_recovered() {
     for seed in 0..6 {
         let world = World::new();
         let store = world.open();
-        // All slots of the slab are in use, so that nothing but recovery has a reason to sync it.
-        for index in 0..256 {
+        // All slots of the first slab are in use, and it is not the newest: nothing but recovery has a reason to sync it.
+        for index in 0..257 {
             store.write(chunk(1, index), MIB16, 0, &pattern(index, 3000), None).unwrap();
         }
         store.sync().unwrap();
@@ -28,7 +28,7 @@ fn what_a_killed_process_left_in_memory_is_durable_once_it_was_recovered() {
         world.crash(store, seed);
         let (store, report) = world.try_open().unwrap();
         assert!(report.is_clean(), "{report:?}");
-        for index in 0..256 {
+        for index in 0..257 {
             let mut out = vec![0; 10_000];
             store.read(chunk(1, index), MIB16, 0, &mut out).unwrap();
             let mut expected = pattern(index, 3000);

@@ -42,7 +42,7 @@ impl Client {
             file.state.lock().times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
             return Ok(found);
         }
-        let _drained = file.drain()?;
+        let _drained = file.drain_all()?;
         self.report(&file, false)?;
         let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
         let found = self.found(reply)?;

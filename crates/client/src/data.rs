@@ -49,6 +49,7 @@ impl Client {
         let MetaReply::Granted { attr, data, leases } = reply else { return Err(unexpected(&reply)) };
         let mut state = file.state.lock();
         state.leases = state.leases.with(leases);
+        state.lease_epoch += 1;
         state.data = Data::from(data);
         state.size = attr.size;
         drop(state);

@@ -128,6 +128,7 @@ impl Client {
             if state.begun == begun || self.kernel.get().is_none() || state.in_flight > 0 {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again.
                 state.leases = state.leases.without(leases);
+                state.lease_epoch += 1;
                 if leases.has(LeaseSet::WRITE) {
                     state.leases = state.leases.without(LeaseSet::READ);
                 }

@@ -100,6 +100,11 @@ pub(crate) struct FileState {
     pub times: (Timespec, Timespec),
     /// Reads and writes under way.
     pub in_flight: u32,
+    /// Inline writes under way. They go to metadata without a lease, and may wait there for leases of others; so a recall must not
+    /// wait for them, or two sessions that write one file would wait for each other.
+    pub inline_writes: u32,
+    /// Grows whenever leases are lost or gained: what was learnt under an older one is void.
+    pub lease_epoch: u64,
     /// Reads and writes begun ever.
     pub begun: u64,
     /// Whether somebody needs the file for itself; new reads and writes wait.
@@ -136,6 +141,16 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// Counts an inline write as under way for as long as it lives.
+pub(crate) struct InlineWrite<'a>(&'a File);
+
+impl Drop for InlineWrite<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().inline_writes -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 /// Keeps reads and writes out for as long as it lives.
 pub(crate) struct Drained<'a>(&'a File);
 
@@ -152,6 +167,37 @@ impl File {
         state.in_flight += 1;
         state.begun += 1;
         InFlight(self)
+    }
+
+    /// Counts one inline write as begun, once nobody needs the file for itself; tells the lease epoch it began in.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    pub(crate) fn begin_inline(&self) -> Result<(InlineWrite<'_>, u64), Errno> {
+        let mut state = self.state.lock();
+        while state.is_draining {
+            self.wait(&mut state)?;
+        }
+        state.inline_writes += 1;
+        Ok((InlineWrite(self), state.lease_epoch))
+    }
+
+    /// As [`File::drain`], and waits for inline writes too: for whoever changes where the content is, or its length.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    pub(crate) fn drain_all(&self) -> Result<Drained<'_>, Errno> {
+        let drained = self.drain()?;
+        let mut state = self.state.lock();
+        while state.inline_writes > 0 {
+            if let Err(errno) = self.wait(&mut state) {
+                drop(state);
+                drop(drained);
+                return Err(errno);
+            }
+        }
+        drop(state);
+        Ok(drained)
     }
 
     /// Waits until no read or write is under way and keeps new ones out.

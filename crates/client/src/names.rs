@@ -194,7 +194,7 @@ impl Client {
             && let Some(file) = self.open_file(inode)
         {
             // What this client has not reported about the old content must not arrive after the truncation.
-            let _drained = file.drain()?;
+            let _drained = file.drain_all()?;
             self.report(&file, true)?;
         }
         let request = MetaRequest::Open {
@@ -223,6 +223,8 @@ impl Client {
             is_unpromised: size == 0,
             times,
             in_flight: 0,
+            inline_writes: 0,
+            lease_epoch: 0,
             begun: 0,
             is_draining: false,
             handles: 0,

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -117,6 +117,16 @@ impl Launch {
         }
         command.args(&self.up_arg);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                // A test that is itself killed must not leave a server behind. It gets the polite signal, so that it unmounts.
+                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
         let child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
         let mountpoints = [self.mountpoint()].into_iter().chain(self.second_mount.clone()).collect();
         let mut server = Server { child, mountpoints };

@@ -88,7 +88,7 @@ impl Client {
                 }
                 continue;
             }
-            let drained = file.drain()?;
+            let drained = file.drain_all()?;
             let request = MetaRequest::AllocateInline { inode: file.inode, mode: mode.bits(), offset, len };
             let reply = self.call(&Who::system(), request)?;
             match reply {

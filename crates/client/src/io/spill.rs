@@ -13,7 +13,7 @@ impl Client {
     /// # Errors
     /// `ENOSPC` when the pool has no usable target; what storage and metadata answer. The file is as before then.
     pub(crate) fn spill(&self, file: &File) -> Result<(), Errno> {
-        let _drained = file.drain()?;
+        let _drained = file.drain_all()?;
         let reply = self.call(&Who::system(), MetaRequest::AcquireData { inode: file.inode, write: true })?;
         let MetaReply::Granted { attr, data, leases } = reply else { return Err(unexpected(&reply)) };
         if !leases.has(LeaseSet::WRITE) {
@@ -55,6 +55,7 @@ impl Client {
         };
         let mut state = file.state.lock();
         state.leases = state.leases.with(leases);
+        state.lease_epoch += 1;
         state.size = attr.size;
         state.data = Data::Chunks(Arc::new(layout));
         Ok(())

@@ -68,20 +68,16 @@ impl Client {
         append: bool,
         kill_set_id: bool,
     ) -> Result<bool, Errno> {
-        // Counted as under way, so that the answer is taken over before a recall of READ is acknowledged.
-        let in_flight = {
-            let mut state = file.state.lock();
-            while state.is_draining {
-                file.wait(&mut state)?;
-            }
-            file.begin(&mut state)
-        };
+        let (writing, lease_epoch) = file.begin_inline()?;
         let request = MetaRequest::WriteInline { inode: file.inode, offset, data, append, kill_set_id };
         let reply = self.call(&Who::system(), request)?;
         let is_written = match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
-                if let Data::Inline(body) = &mut state.data {
+                if state.lease_epoch != lease_epoch {
+                    // Leases changed hands meanwhile; what is known now may be from before or after this write.
+                    state.leases = LeaseSet::NONE;
+                } else if let Data::Inline(body) = &mut state.data {
                     *body = None;
                     state.size = state.size.max(attr.size);
                     state.times.1 = attr.mtime.max(attr.ctime);
@@ -91,7 +87,7 @@ impl Client {
             MetaReply::NeedsChunks => false,
             other => return Err(unexpected(&other)),
         };
-        drop(in_flight);
+        drop(writing);
         Ok(is_written)
     }
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -40,6 +40,9 @@ pub struct Arguments {
     /// Rounds; each races for its share of the seconds and is checked.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
+    /// Seconds a single operation may take.
+    #[arg(long, default_value_t = 60)]
+    stall_seconds: u64,
     /// The seed that fixes the operations (not how they interleave).
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -60,7 +63,7 @@ const EXPECTED: &[i32] = &[
     libc::EMLINK,
 ];
 
-/// LIMIT: unexpected answers kept per round.
+/// LIMIT: unexpected answers after which a thread stops.
 const SURPRISES_MAX: usize = 20;
 
 /// Runs the command.
@@ -76,7 +79,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         let roots: Vec<PathBuf> = std::iter::once(first.clone())
             .chain(arguments.dir_b.as_ref().map(|other| other.join(&folder)))
             .collect();
-        race(arguments, round, &roots, &mut report);
+        if !race(arguments, round, &roots, &mut report) {
+            report.fail(format!(
+                "seed {}, round {round}; what is left is in {}",
+                arguments.seed,
+                first.display()
+            ));
+            break;
+        }
         let mut views = Vec::new();
         for root in &roots {
             views.push(check(root, &mut report));
@@ -96,48 +106,68 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Report) {
-    let end = Instant::now() + Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1));
-    let surprises = Mutex::new(Vec::new());
-    let operations: u64 = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..arguments.threads)
-            .map(|thread| {
-                let root = &roots[thread as usize % roots.len()];
-                let (surprises, label) = (&surprises, round * 1000 + thread);
-                scope.spawn(move || {
-                    let mut racer = Racer { root, rng: Rng::derive(arguments.seed, label) };
-                    let mut count = 0;
-                    while Instant::now() < end {
-                        count += 1;
-                        let (what, result) = racer.step();
-                        let expected = result.map_or_else(|errno| EXPECTED.contains(&errno.0), |()| true);
-                        if !expected
-                            && let Ok(mut kept) = surprises.lock()
-                            && kept.len() < SURPRISES_MAX
-                        {
-                            kept.push(format!("round {round}, thread {thread}: {what}: {result:?}"));
-                        }
+/// Races; true if all threads ended in time. One that hangs cannot be ended, only reported.
+fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Report) -> bool {
+    let duration = Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1));
+    let end = Instant::now() + duration;
+    let threads: Vec<JoinHandle<(u64, Vec<String>)>> = (0..arguments.threads)
+        .map(|thread| {
+            let root = roots[thread as usize % roots.len()].clone();
+            let rng = Rng::derive(arguments.seed, round * 1000 + thread);
+            std::thread::spawn(move || {
+                let mut racer = Racer { root, rng };
+                let (mut count, mut surprises) = (0, Vec::new());
+                while Instant::now() < end && surprises.len() < SURPRISES_MAX {
+                    count += 1;
+                    let (what, result) = racer.step();
+                    if let Some(errno) = unexpected(result) {
+                        surprises.push(format!("round {round}, thread {thread}: {what}: {errno}"));
                     }
-                    count
-                })
+                }
+                (count, surprises)
             })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
-    });
-    report.pass_many(operations);
-    for surprise in surprises.into_inner().unwrap_or_default() {
-        report.fail(surprise);
+        })
+        .collect();
+    let stall = end + Duration::from_secs(arguments.stall_seconds);
+    while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < stall {
+        std::thread::sleep(Duration::from_millis(10));
     }
+    let mut hanging = 0;
+    for thread in threads {
+        if !thread.is_finished() {
+            hanging += 1;
+            continue;
+        }
+        match thread.join() {
+            Ok((count, surprises)) => {
+                report.pass_many(count - surprises.len() as u64);
+                surprises.into_iter().for_each(|surprise| report.fail(surprise));
+            }
+            Err(_) => report.fail("a racing thread panicked"),
+        }
+    }
+    if hanging > 0 {
+        report.fail(format!(
+            "round {round}: {hanging} threads hang for more than {} s",
+            arguments.stall_seconds
+        ));
+    }
+    hanging == 0
 }
 
-struct Racer<'a> {
-    root: &'a Path,
+/// Keeps only the errors that no race explains.
+fn unexpected(result: SysResult<()>) -> Option<Errno> {
+    result.err().filter(|errno| !EXPECTED.contains(&errno.0))
+}
+
+struct Racer {
+    root: PathBuf,
     rng: Rng,
 }
 
-impl Racer<'_> {
+impl Racer {
     fn path(&mut self) -> Vec<u8> {
-        let mut path = self.root.to_owned();
+        let mut path = self.root.clone();
         let depth = self.rng.below(3);
         for _ in 0..depth {
             path.push(format!("d{}", self.rng.below(3)));
