@@ -60,7 +60,11 @@ fn chunks_newer_than_the_backup_never_show_in_new_files() {
         std::os::unix::fs::FileExt::write_at(&file, b"end", support::big().len() as u64 - 1).unwrap();
         drop(file);
         let content = fs::read(&path).unwrap();
-        assert!(content[..content.len() - 3].iter().all(|byte| *byte == 0), "old bytes in {}", path.display());
+        assert!(
+            content[..content.len() - 3].iter().all(|byte| *byte == 0),
+            "old bytes in {}",
+            path.display()
+        );
     }
     let ended = server.end_by(libc::SIGTERM).expect(0);
     assert!(ended.stderr.contains("first start after a restore"), "{}", ended.all());

@@ -96,7 +96,9 @@ fn umount_from_outside_ends_the_server() {
 
 #[test]
 fn options_that_do_not_exist_are_refused() {
-    for line in ["up", "up mnt --nonsense", "nonsense", "fsck --data", "restore file", "fsck --give-up-log-from 1"] {
+    for line in
+        ["up", "up mnt --nonsense", "nonsense", "fsck --data", "restore file", "fsck --give-up-log-from 1"]
+    {
         let ended = Site::new().run(line).expect(2);
         assert!(ended.stderr.contains("Usage") || ended.stderr.contains("--help"), "{}", ended.all());
     }

@@ -35,7 +35,8 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
 fn copy_of(site: &Site) -> Site {
     let copy = Site::new();
     for name in ["d1", "d2"] {
-        let copied = Command::new("cp").arg("-a").arg(site.path(name).join(".")).arg(copy.path(name)).status();
+        let copied =
+            Command::new("cp").arg("-a").arg(site.path(name).join(".")).arg(copy.path(name)).status();
         assert!(copied.unwrap().success());
     }
     copy
@@ -46,7 +47,9 @@ fn damage(path: &Path, how: &str) {
     match how {
         "cut" => fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len / 2).unwrap(),
         // Of a log only the front is in use; of other files any place is as good.
-        "flipped" if len > 0 => flip(path, if path.to_string_lossy().contains("/log/") { 80 } else { len / 2 }),
+        "flipped" if len > 0 => {
+            flip(path, if path.to_string_lossy().contains("/log/") { 80 } else { len / 2 })
+        }
         "flipped" => {}
         _ => fs::remove_file(path).unwrap(),
     }
@@ -70,7 +73,9 @@ fn judge(template: &Site, relative: &Path, how: &str) -> Result<String, String> 
             no_crash(&ended)?;
             // An error of a read is an answer; other content than was written is none.
             match (small, big) {
-                (Ok(small), _) if small != b"small content" => return Err("wrong content of the small file".into()),
+                (Ok(small), _) if small != b"small content" => {
+                    return Err("wrong content of the small file".into());
+                }
                 (_, Ok(big)) if big != support::big() => return Err("wrong content of the big file".into()),
                 (Ok(_), Ok(_)) => "started, all content is there",
                 _ => "started, reads fail",
@@ -123,7 +128,9 @@ fn every_file_cut_flipped_or_gone_is_refused_or_does_no_harm() {
                     let Some((file, how)) = cases.lock().unwrap().pop_front() else { return };
                     match judge(&template, &file, how) {
                         Ok(outcome) => eprintln!("{} {how}: {outcome}", file.display()),
-                        Err(fault) => faults.lock().unwrap().push(format!("{} {how}: {fault}", file.display())),
+                        Err(fault) => {
+                            faults.lock().unwrap().push(format!("{} {how}: {fault}", file.display()))
+                        }
                     }
                 }
             });

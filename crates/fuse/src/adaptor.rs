@@ -53,7 +53,13 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor for `client`, to be mounted once.
     pub fn new(client: Arc<Client>, options: AdaptorOptions) -> Adaptor {
-        Adaptor { client, options, handles: Default::default(), cache: Arc::new(NotifierCache::default()), removed: Default::default() }
+        Adaptor {
+            client,
+            options,
+            handles: Default::default(),
+            cache: Arc::new(NotifierCache::default()),
+            removed: Default::default(),
+        }
     }
 }
 

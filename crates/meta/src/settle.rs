@@ -30,7 +30,9 @@ impl MetaService {
                 for inode in reply.unsettled {
                     match self.settle(inode, session) {
                         // The writer's record stays, so the next start with all targets settles it; until then the size may be old.
-                        Err(Errno::ENODEV) => tracing::warn!(%inode, "the size of a file waits for a missing target"),
+                        Err(Errno::ENODEV) => {
+                            tracing::warn!(%inode, "the size of a file waits for a missing target")
+                        }
                         other => other?,
                     }
                 }

@@ -8,9 +8,9 @@ const BANNED: &[&str] = &["std::fs", "std::net", "SystemTime", "Instant", "tokio
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for file in
-        tree.rust_files_of_layer(LAYER).filter(|file| !file.is_test() && !file.path.contains("/benches/"))
-    {
+    for file in tree.rust_files_of_layer(LAYER).filter(|file| {
+        !file.is_test() && !file.path.contains("/benches/") && !file.path.contains("/examples/")
+    }) {
         for (number, line) in file.production_lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             for word in BANNED.iter().filter(|word| names(code, word)) {

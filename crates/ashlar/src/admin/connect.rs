@@ -89,7 +89,10 @@ pub fn find_running(mountpoint: Option<&Path>) -> Result<Vec<(PathBuf, Status)>>
     let resolved = absolute.canonicalize().unwrap_or(absolute);
     others.retain(|(_, status)| status.mounts.contains(&resolved));
     if others.is_empty() {
-        bail!("no file system that you may ask is mounted at {}, or its server does not answer", wanted.display());
+        bail!(
+            "no file system that you may ask is mounted at {}, or its server does not answer",
+            wanted.display()
+        );
     }
     Ok(others)
 }

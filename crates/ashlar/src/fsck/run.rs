@@ -46,6 +46,8 @@ pub fn run(place: &DataArgs, options: &Options) -> Result<u8> {
         return unreadable(error, &mut ledger);
     }
     let stores = targets::check_targets(&state, damaged, (options.is_quick, &holder), &mut ledger)?;
+    let shards: Vec<ShardId> = state.manager.map().read().shards.iter().map(|shard| shard.id).collect();
+    ledger.print(Some((&lane.read(), &shards)))?;
     let lane = match settle::is_unsettled(&state, &lane)? {
         true if options.is_repairing => settle::settle(&state, lane, &stores)?,
         true => {

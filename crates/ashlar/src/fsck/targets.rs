@@ -62,7 +62,6 @@ pub fn check_targets(
             state: State::Left,
         });
     }
-    ledger.print(None)?;
     Ok(stores)
 }
 

@@ -30,7 +30,8 @@ pub const LANE_DIR: &str = "lane";
 const LOCK_FILE: &str = "lock";
 const CREATING_FILE: &str = "creating";
 const RESTORED_FILE: &str = "restored";
-const WAY_OUT: &str = "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";
+const WAY_OUT: &str =
+    "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";
 /// Bytes of a holder's name that are shown.
 const HOLDER_BYTES_MAX: usize = 256;
 
@@ -186,8 +187,9 @@ pub fn open_lane(
     let engine = FjallEngine::open(&path, FjallOptions { cache_bytes: 64 << 20, ..FjallOptions::default() })
         .with_context(|| format!("cannot open the metadata in {}; {WAY_OUT}", path.display()))?;
     let config = LaneConfig { give_up_from, ..LaneConfig::default() };
-    Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config)
-        .with_context(|| format!("cannot open the metadata log in {}; {WAY_OUT}", meta.join(LANE_DIR).display()))
+    Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config).with_context(|| {
+        format!("cannot open the metadata log in {}; {WAY_OUT}", meta.join(LANE_DIR).display())
+    })
 }
 
 fn has_root(lane: &Lane) -> Result<bool> {

@@ -162,7 +162,8 @@ impl Site {
     /// Whether the files of [`Site::with_files`] are as they were; an error of a read is no.
     pub fn has_files(&self) -> bool {
         let read = |name: &str| fs::read(self.mnt().join(name)).ok();
-        read("dir/small").as_deref() == Some(b"small content") && read("dir/sub/big").as_deref() == Some(&big())
+        read("dir/small").as_deref() == Some(b"small content")
+            && read("dir/sub/big").as_deref() == Some(&big())
     }
 }
 
