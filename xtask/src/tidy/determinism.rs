@@ -58,6 +58,7 @@ mod tests {
         assert_eq!(findings(3, source, "// an Instant in a comment\nstruct InstantReply;\n"), 0);
         assert_eq!(findings(3, source, "#[cfg(test)]\nuse std::fs;\n"), 0);
         assert_eq!(findings(3, "crates/core/tests/a.rs", "use std::fs;\n"), 0);
+        assert_eq!(findings(3, "crates/core/examples/a.rs", "use std::fs;\n"), 0);
         assert_eq!(findings(4, source, "use std::fs;\n"), 0);
     }
 }
