@@ -1,5 +1,7 @@
 //! `ashlar backup` and `ashlar restore`: everything comes back, and what is newer than the backup does no harm.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 mod support;
 
 use std::fs;

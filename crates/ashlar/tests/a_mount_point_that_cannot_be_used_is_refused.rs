@@ -1,5 +1,7 @@
 //! Every way in which a mount point can be unfit is told with the way out; signals end a mount cleanly; a dead one can be cleaned up.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 mod support;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! A start as user nobody, with a data directory of its own, through the set-user-id program fusermount3.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 mod support;
 
 use std::fs;
@@ -38,6 +40,14 @@ fn a_user_mounts_uses_and_unmounts_a_file_system_of_its_own() {
         command.env("XDG_RUNTIME_DIR", site.path("d2")).env("HOME", "/nonexistent");
         command
     };
+    // fusermount3 opens the device with the rights of the user; udev gives everybody access, a bare container does not.
+    let device = Command::new("test").args(["-w", "/dev/fuse"]).uid(NOBODY).gid(NOBODY).status();
+    if !device.unwrap().success() {
+        eprintln!(
+            "******** SKIPPED: /dev/fuse is not open to ordinary users here (its mode is usually 0666) ********"
+        );
+        return;
+    }
     let server = match Server::start(as_nobody("up @mnt --data @d1"), site.mnt()) {
         Ok(server) => server,
         Err(ended) => panic!("{}", ended.all()),
@@ -51,8 +61,7 @@ fn a_user_mounts_uses_and_unmounts_a_file_system_of_its_own() {
     assert_eq!(String::from_utf8_lossy(&write.stdout), "mine\n", "{write:?}");
     assert!(fs::read(site.mnt().join("file")).is_err(), "not even root looks into a user's mount");
     finish(&mut as_nobody("status @mnt")).expect(0);
-    finish(&mut as_nobody("up @mnt --data @d1")).refused(&["already has a fuse.ashlar mount"]);
-    finish(&mut as_nobody("up @d2 --allow-other --data @d1")).refused(&["is in use by"]);
+    finish(&mut as_nobody("up @mnt --data @d1")).refused(&["is in use by"]);
     finish(&mut as_nobody("umount @mnt")).expect(0);
     server.end_by(0).expect(0);
     assert!(!is_mounted(&site.mnt()));

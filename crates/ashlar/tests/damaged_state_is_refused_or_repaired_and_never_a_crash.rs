@@ -1,6 +1,8 @@
 //! Every file of a stopped file system, one at a time: cut, with a byte changed, or gone. A start either works and every file has its
 //! content, or tells which file is damaged and what to do. It never crashes, and never shows wrong content.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 mod support;
 
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! Data and metadata directories: any order, additions, and every mix-up told with the directory and the way out.
 
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
 mod support;
 
 use ashlar_types::codec::crc32c;

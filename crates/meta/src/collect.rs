@@ -222,7 +222,15 @@ impl MetaService {
         let creds = itself();
         let caller = Caller { op: OpId::default(), creds: &creds };
         let generation = garbage.layout.generation;
-        self.inspect(caller, |txn, _| verb::may_collect(txn, inode, generation), |may, _| may)
+        self.inspect(
+            caller,
+            |txn, _| {
+                // The record was found a while ago. If it is gone, the layout it stood for has been bound: its chunks are live.
+                let is_there = txn.get(&key::garbage(inode, generation))?.is_some();
+                Ok(is_there && verb::may_collect(txn, inode, generation)?)
+            },
+            |may, _| may,
+        )
     }
 
     /// Carries out a cut of `inode` that an earlier truncation left behind.
