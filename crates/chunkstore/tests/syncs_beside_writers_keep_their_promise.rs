@@ -1,6 +1,7 @@
 //! Goal: what a writer was told before a sync began is there after a power cut, however writers, syncs and background work
 //! overlapped. Method: every write fills a block with a number that grows; a sync that returns fixes a lower bound for each
-//! block, and after the cut every sector of it must lie between that bound and the last number written. The disk takes its time
+//! block (after a kill: the last write that was told), and after the stop every sector of it must lie between that bound and
+//! the last number written. The disk takes its time
 //! before it writes, so that syncs overtake writes that have begun.
 #![allow(clippy::unwrap_used)] // test code outside of test functions
 
@@ -12,13 +13,17 @@ use ashlar_env::{Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use support::{IDENTITY, World, chunk, scrub_all};
 
-const KIB64: u32 = 64 << 10;
+/// A chunk is a region of its own: no neighbour's mark covers it.
+const MIB: u32 = 1 << 20;
 const THREADS: usize = 3;
-const CHUNKS: usize = 60;
+/// Chunks of one thread; more than it gets done before the power goes.
+const CHUNKS: usize = 200;
+/// Chunks a thread keeps; older ones are deleted, and their slots used again.
+const KEPT: usize = 4;
 const BLOCKS: usize = THREADS * CHUNKS * 16;
 
 /// A disk whose writes are slow to begin.
@@ -101,6 +106,8 @@ struct Board {
     begun: Vec<AtomicU32>,
     /// The last one that was acknowledged.
     acknowledged: Vec<AtomicU32>,
+    /// Chunks whose deletion was begun.
+    is_deleted: Vec<AtomicBool>,
     /// What a sync that returned has made durable.
     durable: Mutex<Vec<u32>>,
 }
@@ -109,27 +116,28 @@ fn block_bytes(number: u32) -> Vec<u8> {
     number.to_le_bytes().repeat(1024)
 }
 
-/// Writes the chunks of one thread, one after the other and then again, until the power goes: many writes go to slots that
-/// were taken a moment ago, which is where syncs and writers meet.
+/// Makes one chunk after the other, whole, changes some of its first blocks, and deletes it a little later. So most changes
+/// go to slots that were taken a moment ago, clean or stale, which is where syncs and writers meet.
 fn write_on(store: &ChunkStore, board: &Board, thread: usize) -> Result<(), ChunkError> {
-    for number in 1.. {
-        let (index, block) = (number as usize / 25 % CHUNKS, number as usize * 7 % 16);
-        let at = index * 16 + block;
-        let id = chunk(thread as u64 + 1, index as u64);
-        let base = thread * CHUNKS * 16;
-        if number % 25 == 0 && index % 3 == 0 {
-            // A whole chunk at once: the kind that takes stale slots and is not changed before it is synced.
-            let range = base + index * 16..base + index * 16 + 16;
-            board.begun[range.clone()].iter().for_each(|begun| begun.store(number, Ordering::SeqCst));
-            store.write(id, KIB64, 0, &block_bytes(number).repeat(16), None)?;
-            board.acknowledged[range].iter().for_each(|told| told.store(number, Ordering::SeqCst));
+    for number in 1..25 * CHUNKS as u32 {
+        let (index, block) = (number as usize / 25, number as usize * 7 % 16);
+        let id = |index: usize| chunk(thread as u64 + 1, index as u64);
+        let base = (thread * CHUNKS + index) * 16;
+        if number % 25 != 0 {
+            board.begun[base + block].store(number, Ordering::SeqCst);
+            store.write(id(index), MIB, block as u32 * 4096, &block_bytes(number), None)?;
+            board.acknowledged[base + block].store(number, Ordering::SeqCst);
             continue;
         }
-        board.begun[base + at].store(number, Ordering::SeqCst);
-        store.write(id, KIB64, block as u32 * 4096, &block_bytes(number), None)?;
-        board.acknowledged[base + at].store(number, Ordering::SeqCst);
+        board.begun[base..base + 16].iter().for_each(|begun| begun.store(number, Ordering::SeqCst));
+        store.write(id(index), MIB, 0, &block_bytes(number).repeat(256), None)?;
+        board.acknowledged[base..base + 16].iter().for_each(|told| told.store(number, Ordering::SeqCst));
+        if let Some(old) = index.checked_sub(KEPT) {
+            board.is_deleted[thread * CHUNKS + old].store(true, Ordering::SeqCst);
+            store.delete(id(old))?;
+        }
     }
-    Ok(())
+    panic!("the power should have gone by now")
 }
 
 fn sync_on(world: &World, store: &ChunkStore, board: &Board) -> Result<(), ChunkError> {
@@ -146,13 +154,18 @@ fn sync_on(world: &World, store: &ChunkStore, board: &Board) -> Result<(), Chunk
 
 #[test]
 fn a_sync_covers_every_write_that_was_told_before_it() {
-    for seed in 0..40_u64 {
+    for seed in 0..45_u64 {
         let world = World::new();
         let (engine, disk) = (world.engine.clone(), Arc::new(SlowDisk(world.disk.clone())));
         let make = move || Ok(Box::new(engine) as Box<_>);
         let (store, _) = ChunkStore::open(disk, make, &world.env, &IDENTITY, world.config.clone()).unwrap();
         let zeros = || (0..BLOCKS).map(|_| AtomicU32::new(0)).collect();
-        let board = Board { begun: zeros(), acknowledged: zeros(), durable: Mutex::new(vec![0; BLOCKS]) };
+        let board = Board {
+            begun: zeros(),
+            acknowledged: zeros(),
+            is_deleted: (0..THREADS * CHUNKS).map(|_| AtomicBool::new(false)).collect(),
+            durable: Mutex::new(vec![0; BLOCKS]),
+        };
         world.disk.cut_power_after(200 + seed * 131 % 1500);
         std::thread::scope(|scope| {
             let (world, store, board) = (&world, &store, &board);
@@ -161,17 +174,25 @@ fn a_sync_covers_every_write_that_was_told_before_it() {
             }
             scope.spawn(move || assert!(sync_on(world, store, board).is_err()));
         });
-        world.crash(store, seed);
+        let is_kill = seed.is_multiple_of(3);
+        if is_kill {
+            world.kill(store);
+        } else {
+            world.crash(store, seed);
+        }
         let store = world.open();
         assert!(scrub_all(&store).is_empty(), "seed {seed}");
         let durable = board.durable.lock();
         for at in 0..BLOCKS {
             let (thread, index, block) = (at / (CHUNKS * 16), at / 16 % CHUNKS, at % 16);
+            let is_gone = board.is_deleted[at / 16].load(Ordering::SeqCst);
+            if is_gone || board.begun[at].load(Ordering::SeqCst) == 0 {
+                continue;
+            }
             let mut bytes = vec![0; 4096];
-            store
-                .read(chunk(thread as u64 + 1, index as u64), KIB64, block as u32 * 4096, &mut bytes)
-                .unwrap();
-            let (lowest, highest) = (durable[at], board.begun[at].load(Ordering::SeqCst));
+            store.read(chunk(thread as u64 + 1, index as u64), MIB, block as u32 * 4096, &mut bytes).unwrap();
+            let lowest = if is_kill { board.acknowledged[at].load(Ordering::SeqCst) } else { durable[at] };
+            let highest = board.begun[at].load(Ordering::SeqCst);
             for word in bytes.chunks(4) {
                 let number = u32::from_le_bytes(word.try_into().unwrap());
                 assert!(
