@@ -1,4 +1,4 @@
-//! Backups of metadata: what they look like ([`format`]), making one ([`write`]) and making metadata of one ([`read`]).
+//! Backups of metadata: what they look like ([`mod@format`]), making one ([`mod@write`]) and making metadata of one ([`mod@read`]).
 //!
 //! A backup has the identity, the secrets, the cluster map and every metadata record; it has no data of chunks. The format is in
 //! `docs/formats/backup.md`.

@@ -225,8 +225,11 @@ impl MetaService {
         self.inspect(
             caller,
             |txn, _| {
-                // The record was found a while ago. If it is gone, the layout it stood for has been bound: its chunks are live.
-                let is_there = txn.get(&key::garbage(inode, generation))?.is_some();
+                // The record was found a while ago. If it is gone or another now, the layout it stood for has been bound, and perhaps
+                // cut since: its chunks are live.
+                let now: Option<Garbage> =
+                    txn.get_record(&key::garbage(inode, generation), "garbage record")?;
+                let is_there = now.as_ref() == Some(garbage);
                 Ok(is_there && verb::may_collect(txn, inode, generation)?)
             },
             |may, _| may,

@@ -21,7 +21,9 @@ const ROUNDS_MAX: usize = 16;
 /// When the metadata cannot be read or written.
 pub fn check_tree(state: &node::State, lane: &Lane, ledger: &mut Ledger) -> Result<CheckReport> {
     let shards: Vec<ShardId> = state.manager.map().read().shards.iter().map(|shard| shard.id).collect();
-    for round in 1.. {
+    let mut round = 0;
+    loop {
+        round += 1;
         let (report, findings) = find(state, lane)?;
         let mut repaired = Vec::with_capacity(findings.len());
         // Named before it is repaired: afterwards an entry may be gone.
@@ -50,7 +52,6 @@ pub fn check_tree(state: &node::State, lane: &Lane, ledger: &mut Ledger) -> Resu
             return Ok(report);
         }
     }
-    unreachable!("the loop ends by its own bound")
 }
 
 fn find(state: &node::State, lane: &Lane) -> Result<(CheckReport, Vec<Finding>)> {

@@ -30,6 +30,7 @@ pub const LANE_DIR: &str = "lane";
 const LOCK_FILE: &str = "lock";
 const CREATING_FILE: &str = "creating";
 const RESTORED_FILE: &str = "restored";
+const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
 const WAY_OUT: &str =
     "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";
 /// Bytes of a holder's name that are shown.
@@ -188,7 +189,10 @@ pub fn open_lane(
         .with_context(|| format!("cannot open the metadata in {}; {WAY_OUT}", path.display()))?;
     let config = LaneConfig { give_up_from, ..LaneConfig::default() };
     Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config).with_context(|| {
-        format!("cannot open the metadata log in {}; {WAY_OUT}", meta.join(LANE_DIR).display())
+        format!(
+            "cannot open the metadata log in {}; if it is damaged, {LOG_WAY_OUT}",
+            meta.join(LANE_DIR).display()
+        )
     })
 }
 
