@@ -18,7 +18,7 @@ fn content_written_right_after_a_truncation_stays() {
         return;
     }
     let site = Site::new();
-    let server = site.up("up MNT --data D1");
+    let server = site.up("up @mnt --data @d1");
     std::thread::scope(|scope| {
         for file in 0..4 {
             let path = site.mnt().join(format!("f{file}"));
@@ -39,6 +39,9 @@ fn rewrite(path: &Path, seed: usize) {
         file.set_len(kept as u64).unwrap();
         let mut content = vec![0; kept];
         file.read_exact_at(&mut content, 0).unwrap();
-        assert!(content.iter().all(|&found| found == byte), "round {round} of file {seed}, {written} written, {kept} kept");
+        assert!(
+            content.iter().all(|&found| found == byte),
+            "round {round} of file {seed}, {written} written, {kept} kept"
+        );
     }
 }
