@@ -186,7 +186,7 @@ pub enum Choice {
 /// When an operation is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityChoice {
-    /// Once it survives the death of any process; a power cut loses at most a second of what was not fsynced.
+    /// Once it survives the death of any process; a power cut loses at most five seconds of what was not fsynced.
     Async,
     /// Once it is on stable storage.
     Sync,

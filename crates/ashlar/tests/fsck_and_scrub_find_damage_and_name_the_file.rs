@@ -27,7 +27,6 @@ fn found_and_repaired(site: &Site, class: &str) -> Ended {
     let found = site.run(CHECK).expect(4);
     assert!(found.stdout.contains(&format!("[{class}]")), "{}", found.all());
     assert!(found.stdout.contains("repair would"), "{}", found.all());
-    assert_eq!(site.run(CHECK).expect(4).stdout, found.stdout, "a check changes nothing");
     let repaired = site.run(REPAIR).expect(1);
     assert!(repaired.stdout.contains("none left"), "{}", repaired.all());
     let clean = site.run(CHECK).expect(0);
@@ -175,6 +174,7 @@ fn wrong_links_counters_and_blocks_are_set_right() {
             is_big(inode)
         })
     });
+    assert_eq!(site.run(CHECK).expect(4).stdout, site.run(CHECK).expect(4).stdout, "a check changes nothing");
     let found = found_and_repaired(&site, "tree");
     assert!(found.stdout.contains("/dir/sub/big: inode"), "{}", found.all());
 
