@@ -1,7 +1,7 @@
 //! Calls between roles, above any transport.
 //!
 //! [`MetaCalls`] and [`StorageCalls`] are what a client sees of the services. On one machine the services implement them
-//! and are called directly: no serialization, no socket, no copy ([`in_process`]). [`forced_codec`] wraps them so that every
+//! and are called directly: no serialization, no socket, no copy. [`forced_codec`] wraps them so that every
 //! message passes through its encoding both ways, which keeps the codecs honest. The network transport joins them with the cluster.
 //!
 //! What this crate is not: it retries nothing yet, because an in-process call cannot be lost; the one retry layer belongs here
