@@ -8,10 +8,6 @@ use crate::repository::Repository;
 use crate::tidy::tree::Tree;
 use crate::{setup, shell, suite, tidy};
 
-/// Whether the file system can be mounted yet. While it is `false`, `test` runs no black-box suite and says so; remove this constant
-/// with the first mount that passes them.
-const MOUNTS: bool = true;
-
 type Gate = (&'static str, fn(&Repository) -> anyhow::Result<()>);
 
 const GATES: &[Gate] = &[
@@ -31,7 +27,7 @@ const GATES: &[Gate] = &[
     ("unit and integration tests", |r| shell::run(&mut r.cargo(&["test", "--workspace", "--quiet"]))),
     ("documentation", documentation),
     ("licences and sources of dependencies", dependencies),
-    ("black-box suites on a mount", black_box),
+    ("black-box suites on a mount", suite::short),
 ];
 
 /// Runs all gates; the first failure ends the run.
@@ -97,15 +93,4 @@ fn dependencies(repository: &Repository) -> anyhow::Result<()> {
         "sources",
     ]);
     shell::run(&mut command)
-}
-
-fn black_box(repository: &Repository) -> anyhow::Result<()> {
-    if !MOUNTS {
-        println!("************************************************************************");
-        println!("** NOT RUN: pjdfstest, limits, differential, fsx, kill-cycles, racer. **");
-        println!("** The file system cannot be mounted yet (MOUNTS in xtask/src/gates.rs) **");
-        println!("************************************************************************");
-        return Ok(());
-    }
-    suite::short(repository)
 }
