@@ -12,7 +12,12 @@ use std::time::Duration;
 
 impl From<ashlar_types::Errno> for Errno {
     fn from(errno: ashlar_types::Errno) -> Errno {
-        Errno::new(errno.raw())
+        match errno {
+            // An inode that another mount removed between the kernel's walk and its request: what a local file system answers then
+            // is that the name is not there. Open files are never removed, so no descriptor sees this.
+            ashlar_types::Errno::ESTALE => Errno::ENOENT,
+            other => Errno::new(other.raw()),
+        }
     }
 }
 
