@@ -149,23 +149,13 @@ impl MetaService {
     pub(crate) fn collect_one(&self, inode: InodeId, garbage: &Garbage) -> Result<(), Errno> {
         let layout = &garbage.layout;
         let map = self.map.read().clone();
-        let mut targets: Vec<TargetId> = layout
-            .chains
-            .iter()
-            .filter_map(|&id| map.chain(id))
-            .filter_map(|chain| chain.targets.first().copied())
-            .collect();
-        targets.sort();
-        targets.dedup();
+        let targets = map.targets_of(layout);
         let chunk_bytes = u64::from(layout.chunk_bytes);
         let mut blocks_freed: u64 = 0;
         let boundary = garbage.keep_bytes % chunk_bytes;
         if boundary > 0 {
             let index = layout.chunk_index(garbage.keep_bytes);
-            let target = map
-                .chain(layout.chain(index))
-                .and_then(|chain| chain.targets.first().copied())
-                .ok_or(Errno::EIO)?;
+            let target = map.head(layout.chain(index)).ok_or(Errno::EIO)?;
             let chunk = ChunkId { inode, generation: layout.generation, index };
             let request = StorageRequest::Truncate {
                 target,

@@ -91,14 +91,7 @@ impl MetaService {
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.
     fn measure(&self, inode: InodeId, layout: &FileLayout) -> Result<(u64, u64), Errno> {
         let map = self.map.read().clone();
-        let mut targets: Vec<_> = layout
-            .chains
-            .iter()
-            .filter_map(|&id| map.chain(id))
-            .filter_map(|chain| chain.targets.first().copied())
-            .collect();
-        targets.sort();
-        targets.dedup();
+        let targets = map.targets_of(layout);
         let (mut size, mut blocks) = (0, 0);
         for target in targets {
             let request = StorageRequest::Extent { target, inode, generation: layout.generation };

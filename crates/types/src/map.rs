@@ -1,6 +1,6 @@
 //! The cluster map: which targets, pools, chains and shards there are, at which epoch. Only the manager writes it.
 
-use crate::{ChainId, ClusterId, Epoch, NodeId, PoolId, ShardId, TargetId};
+use crate::{ChainId, ClusterId, Epoch, FileLayout, NodeId, PoolId, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -88,6 +88,19 @@ impl ClusterMap {
     /// The target `id`, if the map has it.
     pub fn target(&self, id: TargetId) -> Option<&Target> {
         self.targets.iter().find(|target| target.id == id)
+    }
+
+    /// The target at the head of chain `id`, if the map has it.
+    pub fn head(&self, id: ChainId) -> Option<TargetId> {
+        self.chain(id)?.targets.first().copied()
+    }
+
+    /// The targets at the heads of a file's chains, each once, by id.
+    pub fn targets_of(&self, layout: &FileLayout) -> Vec<TargetId> {
+        let mut targets: Vec<TargetId> = layout.chains.iter().filter_map(|&id| self.head(id)).collect();
+        targets.sort();
+        targets.dedup();
+        targets
     }
 
     /// Chains of `pool` whose head target is online.

@@ -97,7 +97,7 @@ fn judge(snapshot: &dyn Snapshot, map: &ClusterMap, file: &ChunkedFile, stores: 
     let chunks_used = file.size.div_ceil(u64::from(layout.chunk_bytes));
     let mut is_whole = true;
     for (position, chain) in (0u64..).zip(&layout.chains) {
-        let target = map.chain(*chain).and_then(|chain| chain.targets.first().copied());
+        let target = map.head(*chain);
         match target {
             Some(target) if stores.contains_key(&target) => {
                 targets.insert(target);

@@ -26,7 +26,7 @@ impl Client {
     ) -> Result<(ChunkId, TargetId), Errno> {
         let chain = layout.chain(index);
         let map = self.map.read().clone();
-        let target = map.chain(chain).and_then(|chain| chain.targets.first().copied()).ok_or(Errno::EIO)?;
+        let target = map.head(chain).ok_or(Errno::EIO)?;
         Ok((ChunkId { inode, generation: layout.generation, index }, target))
     }
 

@@ -31,14 +31,7 @@ impl Client {
     /// Makes everything the targets of `layout` have acknowledged durable.
     pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
         let map = self.map.read().clone();
-        let mut targets: Vec<_> = layout
-            .chains
-            .iter()
-            .filter_map(|&id| map.chain(id))
-            .filter_map(|chain| chain.targets.first().copied())
-            .collect();
-        targets.sort();
-        targets.dedup();
+        let targets = map.targets_of(layout);
         targets.into_iter().try_for_each(|target| self.sync_target(target))
     }
 
