@@ -53,6 +53,8 @@ enum Task {
     Stress(suite::stress::Arguments),
     /// Builds, version control, databases and copies on the mount.
     RealWork(suite::real_work::Arguments),
+    /// The whole system in one thread, simulated under many seeds.
+    Simulate(suite::simulate::Arguments),
     /// Ceiling, local file system and Ashlar side by side.
     Bench(suite::bench::Arguments),
 }
@@ -74,6 +76,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),
+        Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),
     }
 }

@@ -91,7 +91,15 @@ impl Work {
     /// # Errors
     /// When it cannot be made.
     pub fn create(task: &str) -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("ashlar-{task}-{}", std::process::id()));
+        Self::create_in(&std::env::temp_dir(), task)
+    }
+
+    /// Makes one for `task` below a given directory.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create_in(parent: &Path, task: &str) -> anyhow::Result<Self> {
+        let path = parent.join(format!("ashlar-{task}-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(Self { path, keep: true })
     }

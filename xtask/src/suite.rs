@@ -1,8 +1,10 @@
 //! The suites that run on a mount, one file per family.
 
 pub mod bench;
+pub mod masked_kernel;
 pub mod posix;
 pub mod real_work;
+pub mod simulate;
 pub mod stress;
 pub mod torture;
 
@@ -20,7 +22,11 @@ pub fn short(repository: &Repository) -> anyhow::Result<()> {
     torture::Differential::short().run(repository)?;
     torture::Fsx::short().run(repository)?;
     torture::KillCycles::short().run(repository)?;
-    torture::Racer::short().run(repository)
+    torture::Full::short().run(repository)?;
+    torture::Racer::short().run(repository)?;
+    println!("\nonce more with nothing that came after Linux 5.4:");
+    posix::run(repository, &posix::Arguments::on_oldest_kernel())?;
+    torture::Racer::short_on_oldest_kernel().run(repository)
 }
 
 /// Counts the parts of a suite and prints the line `N passed, N failed` at its end.

@@ -11,7 +11,10 @@ pub use connect::{ask, find_running};
 pub use scrub::ScrubJobs;
 pub use serve::AdminSocket;
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Longest request or reply line, bytes.
@@ -65,9 +68,9 @@ pub struct TargetStatus {
     pub online: bool,
     /// Where it is.
     pub path: String,
-    /// Total bytes of the local file system.
+    /// Total bytes of the local file system; an equal part where targets share one.
     pub bytes_total: u64,
-    /// Free bytes.
+    /// Free bytes; a part where targets share a local file system.
     pub bytes_free: u64,
 }
 
@@ -121,4 +124,30 @@ fn socket_directories() -> Vec<PathBuf> {
         None => std::env::temp_dir().join(format!("ashlar-{uid}")),
     };
     vec![own, system]
+}
+
+/// Whether a user may ask here, and be believed.
+fn is_trusted(uid: u32) -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    uid == 0 || uid == unsafe { libc::geteuid() }
+}
+
+/// The user at the other end: who asks a server, or who made the socket that a command asks.
+fn peer_uid(stream: &UnixStream) -> Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a ucred and its length, and the descriptor is open.
+    let done = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return Err(std::io::Error::last_os_error()).context("cannot tell who is at the other end");
+    }
+    Ok(peer.uid)
 }

@@ -1,5 +1,6 @@
 //! The command line. Its doc comments are the help, the man pages and the completions.
 
+use ashlar_fuse::KernelMask;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -93,6 +94,10 @@ pub struct UpArgs {
     #[arg(long)]
     pub no_devices: bool,
 
+    /// The source shown in the mount table; `mount -a` recognizes by it what is mounted.
+    #[arg(long, hide = true, value_name = "NAME", default_value = "ashlar")]
+    pub source: String,
+
     /// Transport to the kernel.
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,
@@ -101,9 +106,10 @@ pub struct UpArgs {
     #[arg(long, hide = true)]
     pub force_codec: bool,
 
-    /// Pretend that the kernel lacks these FUSE features (a bit mask, for testing).
-    #[arg(long, hide = true, default_value_t = 0)]
-    pub mask_features: u64,
+    /// Do without what came after a Linux release (5.4, 5.10, 5.15, 6.1, 6.6 or 6.12), or without FUSE features by name,
+    /// separated by commas (for testing).
+    #[arg(long, hide = true, value_name = "LIST")]
+    pub mask_features: Option<KernelMask>,
 }
 
 /// How requests come from the kernel.
@@ -228,6 +234,9 @@ pub struct FsckArgs {
 pub struct ScrubArgs {
     /// The mount point, if several file systems run here.
     pub mountpoint: Option<PathBuf>,
+    /// Read at most this many MiB per second, over all targets together. Without it: as fast as they can.
+    #[arg(long, value_name = "MIB_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub rate: Option<u64>,
     /// Print one JSON object per line and problem, and one with the summary.
     #[arg(long)]
     pub json: bool,

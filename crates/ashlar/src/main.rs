@@ -5,12 +5,18 @@ mod backup;
 mod cli;
 mod command;
 mod fsck;
+mod mount_program;
 mod node;
 
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let program = args.next();
+    if mount_program::is_asked_for(program.as_deref()) {
+        return mount_program::run(args);
+    }
     let cli = cli::Cli::parse();
     cli::init_logging(&cli);
     match command::run(cli) {

@@ -2,12 +2,14 @@
 //! serve the commands that work on a stopped one.
 
 mod directories;
+mod lock;
 mod mounts;
 mod services;
 pub mod state;
 pub mod targets;
 
 pub use directories::Directories;
+pub use lock::MetaLock;
 pub use mounts::{MountConfig, Mounted, mount};
 pub use services::{Services, ServicesConfig};
 pub use state::State;

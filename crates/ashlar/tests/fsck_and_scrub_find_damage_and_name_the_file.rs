@@ -271,6 +271,15 @@ fn a_scrub_of_sound_data_finds_nothing_and_reads_it_all() {
     let summary: serde_json::Value = serde_json::from_str(told.stdout.trim()).unwrap();
     let read = summary["summary"]["bytes_read"].as_u64().unwrap();
     assert!(read >= 12 * support::big().len() as u64, "{read} bytes, in more than one portion");
+    let told = site.run("scrub --json --rate 8 @mnt").expect(0);
+    let summary: serde_json::Value = serde_json::from_str(told.stdout.trim()).unwrap();
+    assert_eq!(summary["summary"]["bytes_read"].as_u64().unwrap(), read);
+    let seconds = summary["summary"]["seconds"].as_f64().unwrap();
+    assert!(
+        seconds >= 1.9,
+        "after the first 16 of 30 MiB it is two seconds ahead at least, but took {seconds} s in all"
+    );
+    site.run("scrub --rate 0 @mnt").expect(2);
     server.stop();
     site.run("scrub @mnt").refused(&["no file system that you may ask is mounted"]);
 }

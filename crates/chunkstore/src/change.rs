@@ -48,7 +48,6 @@ impl ChunkStore {
         &'s self,
         entry: &'e Entry,
         (from, to): (u32, u32),
-        urgency: Urgency,
     ) -> Result<(RwLockWriteGuard<'e, State>, Option<Change<'s>>), ChunkError> {
         loop {
             let state = self.write_state(entry)?;
@@ -74,14 +73,14 @@ impl ChunkStore {
                         ));
                     }
                     drop(state);
-                    self.mark(&regions, urgency)?;
+                    self.mark(&regions)?;
                 }
             }
         }
     }
 
     /// Marks regions durably.
-    fn mark(&self, regions: &Regions, urgency: Urgency) -> Result<(), ChunkError> {
+    fn mark(&self, regions: &Regions) -> Result<(), ChunkError> {
         if self.dirty.count() >= self.config.dirty_regions_max {
             self.sync()?;
             while self.clear(Some(self.clock.monotonic()))? > 0 {}
@@ -93,7 +92,9 @@ impl ChunkStore {
         if plan.is_empty() {
             return Ok(());
         }
-        let position = self.index.commit(Verb::MarkDirty, urgency, |changes| {
+        // Marks are bounded in number and go again: overwriting what has its space already is possible on a full disk. What takes
+        // space is asked for it elsewhere.
+        let position = self.index.commit(Verb::MarkDirty, Urgency::FreesSpace, |changes| {
             changes.extend(plan.iter().map(|region| (key::dirty(*region), Some(Bytes::new()))));
         })?;
         // ORDER: the mark is durable before the first byte of the region changes.

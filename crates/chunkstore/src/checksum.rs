@@ -1,33 +1,16 @@
 //! Block checksums in the form in which they are stored and shown.
 //!
-//! A block is 4 KiB. Its checksum is the CRC-32C of its bytes, *sealed*: two values are taken for blocks without data of
-//! their own, so a checksum that happens to be one of them is stored as the next number. Sealing twice changes nothing, so
-//! a reader that computes its own checksum seals it and compares.
+//! The values are those of [`ashlar_types::block_sum`]: a reader at the far end compares the same ones.
 
 use ashlar_types::codec::crc32c;
 
-/// Bytes of a block.
-pub const BLOCK_BYTES: usize = 4096;
+pub use ashlar_types::block_sum::{BLOCK_BYTES, SUM_HOLE, SUM_RESERVED, seal};
+
 /// [`BLOCK_BYTES`] for arithmetic on offsets.
 pub(crate) const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// Stored for a block that was never written: it reads as zeros and holds no space.
-pub const SUM_HOLE: u32 = 0;
-/// Stored for a block whose space is reserved: it reads as zeros whatever is on the disk ("RSVD"). Many bits away from
-/// [`SUM_HOLE`], so that no flipped bit makes one of the other.
-pub const SUM_RESERVED: u32 = u32::from_le_bytes(*b"RSVD");
-
 /// A block of zeros.
 pub(crate) static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-
-/// The stored form of a computed CRC-32C.
-pub const fn seal(crc: u32) -> u32 {
-    match crc {
-        SUM_HOLE => 1,
-        SUM_RESERVED => SUM_RESERVED + 1,
-        other => other,
-    }
-}
 
 /// The sealed checksum of `bytes` as the beginning of a block whose rest is zeros; at most [`BLOCK_BYTES`].
 pub fn sum_of(bytes: &[u8]) -> u32 {

@@ -18,9 +18,13 @@ pub struct Config {
     /// LIMIT: slab files open at a time.
     pub open_slabs_max: usize,
     /// Free space below which writes that need more are refused, bytes. `None`: 1 % of the file system, at least 16 MiB, at most
-    /// 4 GiB.
+    /// 4 GiB, and on top twice what the index keeps back, so that the index never runs short before data does.
     pub reserve_bytes: Option<u64>,
-    /// Space that free slots may go on holding for quick reuse, bytes; what is beyond is given back by background ticks.
+    /// Kept free on top of the reserve for others on the same local file system, bytes: a metadata log must be the last to run
+    /// short, else nothing could be overwritten or deleted any more.
+    pub reserve_for_others_bytes: u64,
+    /// Space that free slots may go on holding for quick reuse, bytes; what is beyond is given back by background ticks, and all
+    /// of it while free space is short.
     pub freed_bytes_max: u64,
     /// Clean slots per class of which background ticks keep a stock once a class recycles slots.
     pub clean_slots_min: u64,
@@ -50,6 +54,7 @@ impl Default for Config {
             header_cache_bytes: 32 << 20,
             open_slabs_max: 256,
             reserve_bytes: None,
+            reserve_for_others_bytes: 0,
             freed_bytes_max: 1 << 30,
             clean_slots_min: 64,
             dirty_regions_max: 1 << 15,
@@ -85,6 +90,10 @@ impl Config {
 
     /// The reserve on a file system of `bytes_total`.
     pub(crate) fn reserve(&self, bytes_total: u64) -> u64 {
-        self.reserve_bytes.unwrap_or_else(|| (bytes_total / 100).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX))
+        let own = self.reserve_bytes.unwrap_or_else(|| {
+            let share = (bytes_total / 100).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
+            share + 2 * self.index.reserve_bytes
+        });
+        own + self.reserve_for_others_bytes
     }
 }

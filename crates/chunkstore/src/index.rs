@@ -28,6 +28,7 @@ pub(crate) enum Verb {
     Sync = 7,
     Recover = 8,
     Rebuild = 9,
+    Confirm = 10,
 }
 
 /// The lane and how its errors stop the target.

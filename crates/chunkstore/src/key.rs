@@ -3,6 +3,7 @@
 
 use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
+use crate::suspects::FileGeneration;
 use ashlar_kv::Key;
 use ashlar_types::{ChunkId, InodeId};
 use bytes::Bytes;
@@ -18,6 +19,8 @@ pub(crate) const GROUPS: u8 = b'g';
 pub(crate) const FRESH: u8 = b'n';
 /// Table of dirty regions.
 pub(crate) const DIRTY: u8 = b'd';
+/// Table of suspects: files whose chunks changed and were synced, which metadata has not confirmed yet.
+pub(crate) const SUSPECTS: u8 = b's';
 /// Table of the target's own numbers.
 const META: u8 = b'm';
 
@@ -123,6 +126,35 @@ pub(crate) fn fresh(generation: u64) -> Key {
     let mut key = Key::from_slice(&[0, 0, FRESH]);
     key.extend_from_slice(&generation.to_be_bytes());
     key
+}
+
+/// The key of a suspect.
+pub(crate) fn suspect((inode, generation): FileGeneration) -> Key {
+    let mut key = Key::from_slice(&[0, 0, SUSPECTS]);
+    key.extend_from_slice(&inode.0.to_be_bytes());
+    key.extend_from_slice(&generation.to_be_bytes());
+    key
+}
+
+/// The file of a key of table [`SUSPECTS`].
+pub(crate) fn decode_suspect(key: &[u8]) -> Result<FileGeneration, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let decoded = fields.u64_be().zip(fields.u32_be());
+    match decoded {
+        Some((inode, generation)) if fields.rest.is_empty() => Ok((InodeId(inode), generation)),
+        _ => Err(corrupt("s")),
+    }
+}
+
+/// The value of a suspect: the sync round that made it durable.
+pub(crate) fn encode_round(round: u64) -> Bytes {
+    Bytes::copy_from_slice(&round.to_le_bytes())
+}
+
+/// The sync round of a suspect.
+pub(crate) fn decode_round(value: &[u8]) -> Result<u64, ChunkError> {
+    let mut fields = Fields { rest: value };
+    fields.u64().filter(|_| fields.rest.is_empty()).ok_or_else(|| corrupt("s"))
 }
 
 /// The slot generation of a key of table [`FRESH`].
@@ -272,6 +304,11 @@ mod tests {
         assert_eq!(decode_group(&group(slab, 3)).unwrap(), (slab, 3));
         assert!(decode_group(&group(slab, 4)).is_err());
         assert_eq!(decode_fresh(&fresh(77)).unwrap(), 77);
+        let file = (InodeId(5), 6);
+        assert_eq!(decode_suspect(&suspect(file)).unwrap(), file);
+        assert!(decode_suspect(&suspect(file)[..14]).is_err());
+        assert_eq!(decode_round(&encode_round(8)).unwrap(), 8);
+        assert!(decode_round(&[0; 7]).is_err());
         assert!(chunk(id) < generation_end(id.inode, id.generation));
     }
 }

@@ -16,6 +16,7 @@ use crate::slab::Slabs;
 use crate::space::Space;
 use crate::stop::StopSwitch;
 use crate::store::ChunkStore;
+use crate::suspects::Touched;
 use crate::sync::SyncRounds;
 use crate::target::{self, TargetIdentity};
 use ashlar_env::{Disk, DiskFile, Env};
@@ -116,6 +117,8 @@ impl ChunkStore {
             cache: Cache::new(config.header_cache_bytes),
             fresh: FreshSlots::new(),
             dirty: DirtyRegions::new(),
+            touched: Touched::new(),
+            suspects_gate: Mutex::new(()),
             rounds: SyncRounds::default(),
             counters: Counters::default(),
             next_generation: AtomicU64::new(opens << GENERATION_BITS),

@@ -23,6 +23,7 @@ use crate::index::Verb;
 use crate::key::{self, FreshRecord, Placement};
 use crate::piece::runs;
 use crate::store::ChunkStore;
+use crate::suspects::FileGeneration;
 use ashlar_kv::{Key, Urgency};
 use ashlar_types::ChunkId;
 use std::collections::BTreeSet;
@@ -60,12 +61,15 @@ impl ChunkStore {
         let mut report = RecoveryReport::default();
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
+        // LIMIT: a file per fresh slot, and per slot in a dirty region; both are bounded.
+        let mut suspects: BTreeSet<FileGeneration> = BTreeSet::new();
         let (from, to) = key::table_range(key::FRESH);
         self.index.for_each(&from, &to, |key, value| {
             let (generation, record) = (key::decode_fresh(key)?, FreshRecord::decode(value)?);
             report.fresh_slots += 1;
             done.push(Key::from_slice(key));
             slabs.insert(record.slot.slab);
+            suspects.insert((record.chunk.inode, record.chunk.generation));
             self.recover_fresh(generation, &record, &mut report)
         })?;
         let (from, to) = key::table_range(key::DIRTY);
@@ -74,7 +78,7 @@ impl ChunkStore {
             done.push(Key::from_slice(key));
             let region = key::decode_dirty(key)?;
             slabs.insert(region.slab);
-            self.recover_region(region, &mut report)
+            self.recover_region(region, &mut suspects, &mut report)
         })?;
         // ORDER: data and headers are durable before the index forgets where to look.
         for id in slabs {
@@ -85,6 +89,13 @@ impl ChunkStore {
             }
         }
         self.slabs.sync_touched()?;
+        // ORDER: metadata is to compare them before the index forgets that they were not synced (`crate::suspects`).
+        let suspects: Vec<FileGeneration> = suspects.into_iter().collect();
+        for files in suspects.chunks(REMOVE_BATCH) {
+            self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
+                changes.extend(files.iter().map(|file| (key::suspect(*file), Some(key::encode_round(0)))));
+            })?;
+        }
         for keys in done.chunks(REMOVE_BATCH) {
             self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
                 changes.extend(keys.iter().map(|key| (key.clone(), None)));
@@ -137,7 +148,12 @@ impl ChunkStore {
         self.finish_chunk(&mut chunk, changed, 0, blocks)
     }
 
-    fn recover_region(&self, region: Region, report: &mut RecoveryReport) -> Result<(), ChunkError> {
+    fn recover_region(
+        &self,
+        region: Region,
+        suspects: &mut BTreeSet<FileGeneration>,
+        report: &mut RecoveryReport,
+    ) -> Result<(), ChunkError> {
         for (slot, from, to) in region.slots() {
             if !self.alloc.is_used(slot) {
                 continue;
@@ -156,6 +172,8 @@ impl ChunkStore {
                 report.slots_damaged += 1;
                 continue;
             };
+            let found = header.identity.chunk;
+            suspects.insert((found.inode, found.generation));
             let mut chunk = Chunk::new(slab, slot, header, placement.is_full);
             let (from, to) = (from / BLOCK, to / BLOCK);
             let changed = self.recover_blocks(&mut chunk, from, to, report)?;

@@ -14,6 +14,7 @@ use crate::key::Placement;
 use crate::slab::{Slab, Slabs};
 use crate::space::Space;
 use crate::stop::StopSwitch;
+use crate::suspects::Touched;
 use crate::sync::SyncRounds;
 use ashlar_env::{Clock, DiskFile};
 use ashlar_types::ChunkId;
@@ -39,6 +40,10 @@ pub struct ChunkStore {
     pub(crate) cache: Cache,
     pub(crate) fresh: FreshSlots,
     pub(crate) dirty: DirtyRegions,
+    /// What changed length or space since the last sync round.
+    pub(crate) touched: Touched,
+    /// Held while suspects are written, or looked at to be forgotten.
+    pub(crate) suspects_gate: Mutex<()>,
     pub(crate) space: Space,
     pub(crate) rounds: SyncRounds,
     pub(crate) counters: Counters,
@@ -215,7 +220,7 @@ impl ChunkStore {
     }
 
     /// Punches free slots until `bytes` can be had; false when nothing was left to punch.
-    fn reclaim(&self, bytes: u64) -> Result<bool, ChunkError> {
+    pub(crate) fn reclaim(&self, bytes: u64) -> Result<bool, ChunkError> {
         self.index.flush(self.index.appended())?;
         let round = self.rounds.started() + 1;
         let mut punched = 0;

@@ -81,19 +81,27 @@ impl ChunkStore {
             self.rounds.started.store(round, Ordering::Release);
             drop(state);
             let mut running = Running { rounds: &self.rounds, completes: None };
-            let result = self.run_round();
+            let result = self.run_round(round);
             running.completes = result.is_ok().then_some(round);
             drop(running);
             return result;
         }
     }
 
-    fn run_round(&self) -> Result<(), ChunkError> {
+    fn run_round(&self, number: u64) -> Result<(), ChunkError> {
         let gate = self.mark_gate.read();
         // ORDER: first the fresh slots that no change is running on, then the slabs: every write to such a slot has
         // ended, and its slab is marked as touched.
         let leaving = self.fresh.start_leaving();
-        let slabs = self.slabs.sync_touched()?;
+        // ORDER: taken behind the fresh slots: whatever leaves them now, or was done to a region before this round, has been noted.
+        let touched = self.touched.take();
+        let slabs = match self.slabs.sync_touched() {
+            Ok(slabs) => slabs,
+            Err(error) => {
+                self.touched.put_back(touched);
+                return Err(error);
+            }
+        };
         // The next append to a chunk that is not full would have to mark its region: it is marked in this round's flush.
         let room = self.config.dirty_regions_max.saturating_sub(self.dirty.count()) / 2;
         let mut ahead: Vec<Region> = leaving
@@ -104,12 +112,24 @@ impl ChunkStore {
         ahead.sort_unstable();
         ahead.dedup();
         ahead.truncate(room);
-        // ORDER: the slabs are durable before the index forgets that the slots were fresh.
-        let position = self.index.commit(Verb::Sync, Urgency::FreesSpace, |changes| {
-            changes.extend(leaving.iter().map(|leaving| (key::fresh(leaving.generation), None)));
-            changes.extend(ahead.iter().map(|region| (key::dirty(*region), Some(Bytes::new()))));
-        })?;
-        self.index.flush(position)?;
+        // ORDER: the slabs are durable before the index forgets that the slots were fresh, and it takes them for suspects instead.
+        let before = self.index.appended();
+        let committed = {
+            let _gate = self.suspects_gate.lock();
+            self.index.commit(Verb::Sync, Urgency::FreesSpace, |changes| {
+                changes.extend(leaving.iter().map(|leaving| (key::fresh(leaving.generation), None)));
+                changes.extend(ahead.iter().map(|region| (key::dirty(*region), Some(Bytes::new()))));
+                let round = key::encode_round(number);
+                changes.extend(touched.iter().map(|file| (key::suspect(*file), Some(round.clone()))));
+            })
+        };
+        if committed.is_err() {
+            self.touched.put_back(touched);
+        }
+        let position = committed?;
+        // Suspects alone need no flush: their regions are still marked, and the record that removes a mark is behind these in the log.
+        let needs_all = !leaving.is_empty() || !ahead.is_empty();
+        self.index.flush(if needs_all { position } else { before })?;
         leaving.iter().for_each(|leaving| self.fresh.remove(leaving.generation));
         // Nothing has changed in them since this round began.
         let round = self.rounds.started().saturating_sub(1);

@@ -9,6 +9,9 @@ use ashlar_kv::Background;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// How much more a tick does while free space is short.
+const SHORT_FACTOR: usize = 16;
+
 /// What a call of [`ChunkStore::background_tick`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TickReport {
@@ -29,13 +32,17 @@ pub struct TargetSpace {
     pub bytes_total: u64,
     /// What writes can still use, bytes: free on the local file system or held by free slots, without the reserve.
     pub bytes_free: u64,
+    /// The part of `bytes_free` that is held by free slots of this target; the rest is anybody's on the local file system.
+    pub bytes_held: u64,
     /// Kept back for deletes, truncates and syncs, bytes.
     pub bytes_reserved: u64,
+    /// Which local file system it is on, where that is known: targets with the same number share their space.
+    pub file_system: Option<u64>,
 }
 
 impl ChunkStore {
-    /// Does up to `slots_max` slots' worth of background work, and syncs when [`crate::Config::sync_interval`] has passed. To be
-    /// called every second or so, by one thread.
+    /// Does up to `slots_max` slots' worth of background work (more while free space is short), and syncs when
+    /// [`crate::Config::sync_interval`] has passed. To be called every second or so, by one thread.
     ///
     /// # Errors
     /// As [`ChunkStore::sync`].
@@ -45,11 +52,12 @@ impl ChunkStore {
         if self.config.index.background == Background::Manual {
             self.index.tick()?;
         }
-        let mut budget = slots_max;
+        let keep_bytes_max = self.keep_bytes_max()?;
+        let mut budget = if keep_bytes_max == 0 { slots_max.saturating_mul(SHORT_FACTOR) } else { slots_max };
         for class in Class::all() {
             self.alloc.settle_punched(class, self.rounds.completed());
-            self.tick_freed(class, &mut budget, &mut report)?;
-            self.tick_stale(class, &mut budget, &mut report)?;
+            self.tick_freed(class, keep_bytes_max, &mut budget, &mut report)?;
+            self.tick_stale(class, keep_bytes_max, &mut budget, &mut report)?;
         }
         if self.is_sync_due() {
             self.sync()?;
@@ -68,13 +76,46 @@ impl ChunkStore {
     pub fn space(&self) -> Result<TargetSpace, ChunkError> {
         let disk = self.space.ask()?;
         let reserve = self.space.reserve_bytes();
-        let bytes_free = (disk.bytes_free + self.alloc.free_bytes().held).saturating_sub(reserve);
-        let bytes_free = bytes_free.min(disk.bytes_total);
-        Ok(TargetSpace { bytes_total: disk.bytes_total, bytes_free, bytes_reserved: reserve })
+        let held = self.alloc.free_bytes().held;
+        let bytes_free = (disk.bytes_free + held).saturating_sub(reserve).min(disk.bytes_total);
+        Ok(TargetSpace {
+            bytes_total: disk.bytes_total,
+            bytes_free,
+            bytes_held: held.min(bytes_free),
+            bytes_reserved: reserve,
+            file_system: disk.file_system,
+        })
     }
 
-    fn is_above_bound(&self) -> bool {
-        self.alloc.free_bytes().held > self.config.freed_bytes_max
+    /// Gives the space that free slots hold back to the local file system while that is short of free space, so that others on it
+    /// (a metadata log, another target) can have it. Slots freed before the call are included: their deletion is made durable first.
+    /// Returns the slots punched.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::sync`].
+    pub fn give_back(&self) -> Result<u64, ChunkError> {
+        self.check()?;
+        if !self.is_short()? {
+            return Ok(0);
+        }
+        let before = self.counters.slots_punched.load(Ordering::Relaxed);
+        // As much again as the reserve: what is above it is what new data can use.
+        self.reclaim(self.space.reserve_bytes())?;
+        Ok(self.counters.slots_punched.load(Ordering::Relaxed).saturating_sub(before))
+    }
+
+    /// Whether less than twice the reserve is free.
+    fn is_short(&self) -> Result<bool, ChunkError> {
+        Ok(self.space.ask()?.bytes_free < self.space.reserve_bytes().saturating_mul(2))
+    }
+
+    /// What free slots may go on holding.
+    fn keep_bytes_max(&self) -> Result<u64, ChunkError> {
+        Ok(if self.is_short()? { 0 } else { self.config.freed_bytes_max })
+    }
+
+    fn is_above(&self, keep_bytes_max: u64) -> bool {
+        self.alloc.free_bytes().held > keep_bytes_max
     }
 
     /// Slots whose deletion has become durable: those that held a full chunk are kept with a mark in their header, up to the
@@ -82,17 +123,19 @@ impl ChunkStore {
     fn tick_freed(
         &self,
         class: Class,
+        keep_bytes_max: u64,
         budget: &mut usize,
         report: &mut TickReport,
     ) -> Result<(), ChunkError> {
         let durable = self.index.durable();
+        let mut to_punch = Vec::new();
         while *budget > 0 {
-            let is_above_bound = self.is_above_bound();
+            let is_above = self.is_above(keep_bytes_max);
             let Some(freed) = self.alloc.pop_freed(class, durable) else { break };
             let slot = freed.slot;
             *budget -= 1;
-            if is_above_bound || !freed.was_full {
-                self.punch_later_clean(&[slot])?;
+            if is_above || !freed.was_full {
+                to_punch.push(slot);
                 report.slots_punched += 1;
                 continue;
             }
@@ -100,16 +143,21 @@ impl ChunkStore {
             let slab = self.slabs.slab(slot.slab);
             let marked = self.slabs.change(&slab, |file| file.write_at(slot.offset(), &MAGIC_FREED));
             self.alloc.put_back(slot, freed.rest());
+            if marked.is_err() {
+                to_punch.drain(..).for_each(|slot| self.alloc.put_back(slot, Rest::Some));
+            }
             marked?;
             report.slots_kept += 1;
         }
-        Ok(())
+        to_punch.sort_unstable();
+        self.punch_later_clean(&to_punch)
     }
 
     /// Punches stale slots while they hold too much, or while there are too few clean ones for writes of parts.
     fn tick_stale(
         &self,
         class: Class,
+        keep_bytes_max: u64,
         budget: &mut usize,
         report: &mut TickReport,
     ) -> Result<(), ChunkError> {
@@ -117,7 +165,7 @@ impl ChunkStore {
             let (stale, clean) = self.alloc.free_slots(class);
             let clean = clean + self.alloc.punched_slots(class) as u64;
             let missing = self.config.clean_slots_min.saturating_sub(clean).min(stale);
-            let wanted = if self.is_above_bound() { missing.max(16).min(stale) } else { missing };
+            let wanted = if self.is_above(keep_bytes_max) { missing.max(16).min(stale) } else { missing };
             let slots = self.alloc.take_stale(class, (wanted as usize).min(*budget));
             if slots.is_empty() {
                 break;

@@ -67,6 +67,88 @@ fn a_full_disk_still_deletes_truncates_syncs_and_overwrites_and_takes_writes_aga
 }
 
 #[test]
+fn free_slots_hold_no_space_while_the_disk_is_short_of_it() {
+    let mut world = World::new();
+    world.disk.set_capacity(24 << 20);
+    world.config.freed_bytes_max = 1 << 30;
+    let store = world.open();
+    let count = fill(&store);
+    assert!(store.space().unwrap().bytes_free < 1 << 20, "statfs says that it is full");
+    store.sync().unwrap();
+    let free = || world.disk.space().unwrap().bytes_free;
+    let full = free();
+    (0..count / 3).for_each(|index| {
+        store.delete(chunk(7, index)).unwrap();
+    });
+    store.sync().unwrap();
+    assert!(free() < full + (1 << 20), "deleting alone gives nothing back");
+    let third = count / 3 * u64::from(KIB64);
+    assert!(store.space().unwrap().bytes_free >= third, "but it counts");
+    let report = store.background_tick(64).unwrap();
+    assert!(free() >= full + third, "one tick gives all of it to whoever needs it: {report:?}");
+    assert_eq!(report.slots_kept, 0);
+    // Now there is enough, and what is freed is kept for quick reuse.
+    (count / 3..count / 3 + 9).for_each(|index| {
+        store.delete(chunk(7, index)).unwrap();
+    });
+    store.sync().unwrap();
+    assert_eq!(store.background_tick(64).unwrap().slots_kept, 9);
+    assert_eq!(store.give_back().unwrap(), 0, "nobody needs it");
+    // Others take what is free: somebody who waits for space need not wait for a tick, nor for a sync.
+    crowd(&world, 0);
+    (count / 3 + 9..count / 3 + 20).for_each(|index| {
+        store.delete(chunk(7, index)).unwrap();
+    });
+    assert_eq!(store.give_back().unwrap(), 20);
+    assert!(free() >= 20 * u64::from(KIB64));
+    for index in count / 3 + 20..count {
+        assert!(content(&store, chunk(7, index), KIB64).unwrap().1 == pattern(index, KIB64 as usize));
+    }
+    world.crash(store, 3);
+    assert!(scrub_all(&world.open()).is_empty());
+}
+
+/// Leaves `left` bytes free by a file of others.
+fn crowd(world: &World, left: u64) {
+    let file = world.disk.open("others", OpenMode::CreateOrOpen).unwrap();
+    let free = world.disk.space().unwrap().bytes_free;
+    file.allocate(0, file.len().unwrap() + free.saturating_sub(left)).unwrap();
+}
+
+#[test]
+fn what_is_there_is_overwritten_when_not_even_the_index_has_space_for_new_records() {
+    let mut world = World::new();
+    world.disk.set_capacity(24 << 20);
+    world.config.index.reserve_bytes = 1 << 20;
+    let store = world.open();
+    for index in 0..20 {
+        store.write(chunk(1, index), KIB64, 0, &pattern(index, KIB64 as usize), None).unwrap();
+    }
+    store.sync().unwrap();
+    crowd(&world, 0);
+    store.background_tick(1).unwrap();
+    let refused = store.write(chunk(2, 0), KIB64, 0, b"new", None);
+    assert!(matches!(refused, Err(ChunkError::NoSpace { .. })), "{refused:?}");
+    for round in 1..4 {
+        for index in 0..20 {
+            let new = pattern(round * 100 + index, 5000);
+            store.write(chunk(1, index), KIB64, 7000, &new, None).unwrap();
+        }
+        store.sync().unwrap();
+        world.clock.advance(Duration::from_secs(60));
+        store.background_tick(1).unwrap();
+    }
+    world.crash(store, 5);
+    let store = world.open();
+    for index in 0..20 {
+        let mut expected = pattern(index, KIB64 as usize);
+        expected[7000..12_000].copy_from_slice(&pattern(300 + index, 5000));
+        assert!(content(&store, chunk(1, index), KIB64).unwrap().1 == expected, "{index}");
+    }
+    assert!(scrub_all(&store).is_empty());
+}
+
+#[test]
 fn a_write_that_finds_no_space_half_way_leaves_what_was_there() {
     let world = World::new();
     let store = world.open();

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::file::{Data, Handle};
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
-use ashlar_types::{Errno, FileLayout, InodeId, LayoutPolicy, StatFs};
+use ashlar_types::{Attr, Errno, FileLayout, InodeId, LayoutPolicy, StatFs};
 use bytes::Bytes;
 
 impl Client {
@@ -14,7 +14,7 @@ impl Client {
     /// # Errors
     /// `ESTALE` when there is no such inode.
     pub fn getattr(&self, who: &Who, inode: InodeId) -> Result<Found, Errno> {
-        let reply = self.call(who, MetaRequest::Getattr { inode })?;
+        let reply = self.call_for_attr(who, &MetaRequest::Getattr { inode })?;
         self.found(reply)
     }
 
@@ -42,10 +42,18 @@ impl Client {
             file.state.lock().times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
             return Ok(found);
         }
-        let _drained = file.drain_all()?;
+        let _exclusive = self.exclusive(&file)?;
         self.report(&file, false)?;
-        let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
-        let found = self.found(reply)?;
+        let reply = self.call(who, MetaRequest::Setattr { inode, changes });
+        if reply.is_err() {
+            // A cut may have been noted and not be carried out. ORDER: it comes before anything is written, or it would take that with it: who
+            // asks for the lease again waits for it.
+            let mut state = file.state.lock();
+            state.leases = LeaseSet::NONE;
+            state.lease_epoch += 1;
+            state.is_unpromised = false;
+        }
+        let found = self.found(reply?)?;
         let mut state = file.state.lock();
         state.times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
         state.size = found.attr.size;
@@ -57,6 +65,17 @@ impl Client {
             *body = None;
         }
         Ok(found)
+    }
+
+    /// What [`Client::setattr`] would make of `last`, the last attributes of an inode that is gone. Nothing is stored.
+    ///
+    /// # Errors
+    /// As `chmod(2)`, `chown(2)` and `utimensat(2)`; `ESTALE` for a change of size.
+    pub fn setattr_removed(&self, who: &Who, last: Attr, changes: SetAttr) -> Result<Attr, Errno> {
+        match self.call(who, MetaRequest::SetattrRemoved { last, changes })? {
+            MetaReply::Attr { attr, .. } => Ok(attr),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// `access`: whether the caller has the permissions in `mask` (4 read, 2 write, 1 execute).

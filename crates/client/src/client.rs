@@ -1,19 +1,23 @@
 //! The client: one session with the metadata service and the files open in it.
 
 use crate::call::{ResolveCredentials, Who};
-use crate::events::{EventQueue, KernelCache};
+use crate::events::{Answering, EventQueue, KernelCache};
 use crate::file::{File, FileTable};
-use ashlar_env::Env;
+use ashlar_env::{Env, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
+use ashlar_types::message::{MetaRequest, SyncScope};
 use ashlar_types::{ClusterMap, Errno, InodeId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Threads that answer recalls. The answer to one may wait for the kernel, and the kernel for a write that waits for another session's
+/// answer on another file; one thread would make a ring of that.
+const EVENT_THREADS: usize = 4;
 
 /// What a client is made of.
 pub struct ClientConfig {
@@ -45,18 +49,25 @@ pub struct Client {
     pub(crate) files: FileTable,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: crate::locks::LockWaits,
+    /// The newest recall of content that was answered, or is being answered, at an instant at which leases end.
+    pub(crate) recall_floor: AtomicU64,
+    /// Files whose content is being given back at this moment.
+    pub(crate) answering: Answering,
+    /// Reports of size and times that have ended.
+    pub(crate) reports: AtomicU64,
     queue: Arc<EventQueue>,
-    event_thread: Mutex<Option<JoinHandle<()>>>,
+    event_threads: Mutex<Vec<Task>>,
 }
 
 impl Client {
-    /// Opens a session and starts the thread that answers recalls.
+    /// Opens a session and starts the threads that answer recalls.
     ///
     /// # Errors
     /// What `open_session` answers; `EAGAIN` when no thread can be started.
     pub fn connect(config: ClientConfig) -> Result<Arc<Client>, Errno> {
-        let queue = Arc::new(EventQueue::default());
+        let queue = Arc::new(EventQueue::new(config.env.tasks.signal()));
         let SessionGrant { session, lease_term } = config.meta.open_session(queue.clone())?;
+        let tasks = config.env.tasks.clone();
         let client = Arc::new(Client {
             meta: config.meta,
             storage: config.storage,
@@ -67,18 +78,21 @@ impl Client {
             session,
             lease_term,
             sequence: AtomicU64::new(1),
-            files: FileTable::default(),
+            files: FileTable::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: crate::locks::LockWaits::default(),
+            recall_floor: AtomicU64::new(0),
+            answering: Answering::new(tasks.signal()),
+            reports: AtomicU64::new(0),
             queue: queue.clone(),
-            event_thread: Mutex::new(None),
+            event_threads: Mutex::default(),
         });
-        let weak = Arc::downgrade(&client);
-        let thread = std::thread::Builder::new()
-            .name("ashlar-recall".into())
-            .spawn(move || crate::events::run_events(&queue, &weak))
-            .map_err(|_| Errno::EAGAIN)?;
-        *client.event_thread.lock() = Some(thread);
+        for _ in 0..EVENT_THREADS {
+            let (weak, queue) = (Arc::downgrade(&client), queue.clone());
+            let run = Box::new(move || crate::events::run_events(&queue, &weak));
+            let thread = tasks.spawn("ashlar-recall", run).map_err(|_| Errno::EAGAIN)?;
+            client.event_threads.lock().push(thread);
+        }
         Ok(client)
     }
 
@@ -103,11 +117,10 @@ impl Client {
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session);
-        if let Some(thread) = self.event_thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        let threads = std::mem::take(&mut *self.event_threads.lock());
+        for thread in threads.into_iter().filter(|thread| !thread.is_current()) {
             // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
-            let _ = thread.join();
+            thread.join();
         }
         reported.and(synced)
     }
@@ -117,8 +130,14 @@ impl Client {
     /// # Errors
     /// The first error; final, as of `fsync(2)`.
     pub fn sync(&self) -> Result<(), Errno> {
-        let reported =
-            self.files.all().into_iter().map(|file| self.report(&file, false)).fold(Ok(()), Result::and);
+        let report = |file: Arc<crate::file::File>| {
+            file.state.lock().is_unpromised = false;
+            self.report(&file, false)
+        };
+        let reported = self.files.all().into_iter().map(report).fold(Ok(()), Result::and);
+        // ORDER: from here on nobody moves the content of an inode to chunks without making it durable there; what was moved before is on
+        // the targets when these are synced.
+        self.sync_meta(SyncScope::All)?;
         let map = self.map.read().clone();
         // ORDER: data first, then the metadata that refers to it.
         let targets =
@@ -126,7 +145,15 @@ impl Client {
         for target in targets {
             self.sync_target(target.id)?;
         }
-        reported.and(self.call_done(&Who::system(), ashlar_types::message::MetaRequest::Sync))
+        reported.and(self.sync_meta(SyncScope::All))
+    }
+
+    /// Makes metadata durable, and promises that the content of `scope` is.
+    ///
+    /// # Errors
+    /// As of `MetaRequest::Sync`.
+    pub(crate) fn sync_meta(&self, scope: SyncScope) -> Result<(), Errno> {
+        self.call_done(&Who::system(), MetaRequest::Sync(scope))
     }
 
     /// The state of an open file, if this client has one.

@@ -1,11 +1,26 @@
 //! Data leases: becoming reader or sole writer of an open file, and reporting what was written.
 
 use crate::call::{Who, unexpected};
-use crate::client::Client;
+use crate::client::{Client, WAIT_MAX};
 use crate::file::{Data, File, FileState, InFlight, Unreported};
+use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Attr, Errno};
 use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A file this client has for itself: WRITE is held, nothing of this client is under way, and a recall waits until this is dropped.
+pub(crate) struct Exclusive<'a> {
+    file: &'a File,
+    _in_flight: InFlight<'a>,
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.file.state.lock().is_draining = false;
+        self.file.changed.notify_all();
+    }
+}
 
 impl Client {
     /// Counts a read or write of `file` as begun under `lease` (READ or WRITE), acquiring it first if need be. WRITE serves for READ.
@@ -18,43 +33,109 @@ impl Client {
         lease: LeaseSet,
     ) -> Result<(InFlight<'a>, MutexGuard<'a, FileState>), Errno> {
         let mut state = file.state.lock();
+        // LIMIT: the service bounds one acquisition; this bounds all of them, should the lease be lost again each time before it is used.
+        let mut give_up = None;
         loop {
-            if state.is_draining {
-                file.wait(&mut state)?;
-                continue;
-            }
-            if state.leases.has(lease) || state.leases.has(LeaseSet::WRITE) {
+            if !state.is_draining && (state.leases.has(lease) || state.leases.has(LeaseSet::WRITE)) {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
-            // LIMIT: each turn of this loop is one acquisition, which the service bounds; a grant that is lost again before
-            // it is used needs another session that wants the file just as much, and recalls alternate.
-            drop(state);
-            self.acquire(file, lease.has(LeaseSet::WRITE))?;
-            state = file.state.lock();
+            if state.is_draining || state.is_acquiring {
+                file.wait(&mut state)?;
+                continue;
+            }
+            let now = self.env.clock.monotonic();
+            if now > *give_up.get_or_insert(now.saturating_add(WAIT_MAX)) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            state = self.acquire(file, state, lease.has(LeaseSet::WRITE))?;
         }
     }
 
-    /// Asks for READ or WRITE on the content, with nothing under way meanwhile, so that what comes back is the newest.
-    fn acquire(&self, file: &File, write: bool) -> Result<(), Errno> {
-        let drained = file.drain()?;
-        let wanted = if write { LeaseSet::WRITE } else { LeaseSet::READ };
-        {
-            let state = file.state.lock();
-            if state.leases.has(wanted) || state.leases.has(LeaseSet::WRITE) {
-                return Ok(());
-            }
-        }
-        let reply = self.call(&Who::system(), MetaRequest::AcquireData { inode: file.inode, write })?;
-        let MetaReply::Granted { attr, data, leases } = reply else { return Err(unexpected(&reply)) };
+    /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks.
+    fn acquire<'a>(
+        &self,
+        file: &'a File,
+        mut state: MutexGuard<'a, FileState>,
+        write: bool,
+    ) -> Result<MutexGuard<'a, FileState>, Errno> {
+        state.is_acquiring = true;
+        state.inline_written = None;
+        let epoch = state.lease_epoch;
+        drop(state);
+        // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
+        let asked = self.answering.wait(file.inode);
+        let reply = asked
+            .and_then(|()| self.call(&Who::system(), MetaRequest::AcquireData { inode: file.inode, write }));
         let mut state = file.state.lock();
+        state.is_acquiring = false;
+        file.changed.notify_all();
+        let reply = reply?;
+        let MetaReply::Granted { attr, data, leases, recall_mark } = reply else {
+            return Err(unexpected(&reply));
+        };
+        // A recall that was answered while this reply was on its way has taken the lease back already: one that began after the grant, as
+        // its mark tells, or one that was under way when the grant said to keep what there was, as the epoch tells. A draining that began
+        // meanwhile changes what the reply tells.
+        if self.is_overtaken(recall_mark) || state.lease_epoch != epoch || state.is_draining {
+            return Ok(state);
+        }
         state.leases = state.leases.with(leases);
         state.lease_epoch += 1;
-        state.data = Data::from(data);
-        state.size = attr.size;
+        // What has not been reported, or was written with the inode meanwhile, is newer than the reply.
+        let known = if state.is_dirty { state.size } else { 0 };
+        state.size = attr.size.max(known).max(state.inline_written.unwrap_or(0));
+        state.data = match Data::from(data) {
+            Data::Inline(_) if state.inline_written.is_some() => Data::Inline(None),
+            data => data,
+        };
+        Ok(state)
+    }
+
+    /// Whether a recall of content was answered after a grant that carries `recall_mark`.
+    pub(crate) fn is_overtaken(&self, recall_mark: u64) -> bool {
+        self.recall_floor.load(SeqCst) > recall_mark
+    }
+
+    /// Has the file for itself: WRITE, and nothing under way.
+    ///
+    /// # Errors
+    /// As [`Client::begin`].
+    pub(crate) fn exclusive<'a>(&self, file: &'a File) -> Result<Exclusive<'a>, Errno> {
+        let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
+        state.is_draining = true;
+        let exclusive = Exclusive { file, _in_flight: in_flight };
+        // The one under way that counts is this call's own. It keeps the lease: a recall waits for it.
+        while state.in_flight > 1 || state.inline_writes > 0 {
+            if let Err(errno) = file.wait(&mut state) {
+                drop(state);
+                drop(exclusive);
+                return Err(errno);
+            }
+        }
+        Ok(exclusive)
+    }
+
+    /// Reports what was written, as a recall must, but no mere access time: noting that may recall leases of others, whose recalls may
+    /// wait for this one.
+    ///
+    /// # Errors
+    /// As [`Client::report`].
+    pub(crate) fn report_written(&self, file: &File) -> Result<(), Errno> {
+        let is_on_its_way = |state: &FileState| {
+            state
+                .reporting
+                .is_some_and(|(size, taken)| size > 0 || taken.mtime.is_some() || taken.blocks_delta != 0)
+        };
+        let mut state = file.state.lock();
+        while is_on_its_way(&state) {
+            file.wait(&mut state)?;
+        }
+        if !state.is_dirty {
+            return Ok(());
+        }
         drop(state);
-        drop(drained);
-        if leases.has(wanted) { Ok(()) } else { Err(Errno::EAGAIN) }
+        self.report(file, false)
     }
 
     /// Reports size, blocks and times to metadata if they differ from what it knows; `done` gives the WRITE lease back. Only
@@ -63,8 +144,12 @@ impl Client {
     /// # Errors
     /// What `CommitWrite` answers; then what was to be reported is kept for the next try.
     pub(crate) fn report(&self, file: &File, done: bool) -> Result<(), Errno> {
-        let (size, generation, taken) = {
+        let (size, generation, taken, _reporting) = {
             let mut state = file.state.lock();
+            // ORDER: what another report has taken and not delivered yet is known to nobody else; a recall is not answered before it is.
+            while state.reporting.is_some() {
+                file.wait(&mut state)?;
+            }
             let gives_back = done && state.leases.has(LeaseSet::WRITE);
             let has_atime = state.unreported.atime.is_some();
             if !state.is_dirty && !has_atime && !gives_back {
@@ -79,7 +164,8 @@ impl Client {
                 Data::Chunks(layout) => Some(layout.generation),
                 Data::Inline(_) => None,
             };
-            (size, generation, std::mem::take(&mut state.unreported))
+            let taken = std::mem::take(&mut state.unreported);
+            (size, generation, taken, file.begin_report(&mut state, (size, taken)))
         };
         let is_known = self.call(
             &Who::system(),
@@ -94,10 +180,15 @@ impl Client {
                 done,
             },
         );
+        self.reports.fetch_add(1, SeqCst);
         match is_known {
             Ok(_) => Ok(()),
             Err(errno) => {
                 let mut state = file.state.lock();
+                if state.reporting != Some((size, taken)) {
+                    // The file was emptied meanwhile; there is nothing left to report.
+                    return Err(errno);
+                }
                 state.unreported = merge(taken, state.unreported);
                 state.is_dirty |= size > 0;
                 Err(errno)
@@ -105,10 +196,46 @@ impl Client {
         }
     }
 
+    /// Makes a call that tells attributes, and makes it again if a report ended meanwhile: the answer may be from before it, and nothing
+    /// here would tell what it lacks.
+    pub(crate) fn call_for_attr(&self, who: &Who, request: &MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        // LIMIT: each turn more is one report more; a writer that reports all the time is as good as unordered with this call.
+        for _ in 0..8 {
+            let before = self.reports.load(SeqCst);
+            let reply = self.call(who, request.clone())?;
+            let is_open = match &reply {
+                MetaReply::Attr { attr, .. } => self.open_file(attr.inode).is_some(),
+                _ => false,
+            };
+            if !is_open || self.reports.load(SeqCst) == before {
+                return Ok(reply);
+            }
+        }
+        self.call(who, request.clone())
+    }
+
+    /// `found`, or what the attributes are now if a report ended since `reports_before` were counted: see [`Client::call_for_attr`].
+    pub(crate) fn refreshed(&self, who: &Who, reports_before: u64, found: Found) -> Found {
+        if self.reports.load(SeqCst) == reports_before || self.open_file(found.attr.inode).is_none() {
+            return found;
+        }
+        // The call itself has succeeded; should the file be gone by now, its own answer is the last word.
+        let Ok(Found { attr: now, .. }) = self.getattr(who, found.attr.inode) else { return found };
+        let (size, blocks, mtime, ctime) = (now.size, now.blocks, now.mtime, now.ctime);
+        Found { attr: Attr { size, blocks, mtime, ctime, ..found.attr }, ..found }
+    }
+
     /// Attributes as metadata told them, with what is only known here on top.
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
         let Some(file) = self.open_file(attr.inode) else { return attr };
         let state = file.state.lock();
+        if let Some((size, taken)) = state.reporting {
+            // Metadata knows it, or will in a moment. Blocks would count twice in the first case.
+            attr.size = attr.size.max(size);
+            if let Some(mtime) = taken.mtime {
+                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
+            }
+        }
         if state.is_dirty || state.unreported.atime.is_some() {
             if state.is_dirty {
                 attr.size = attr.size.max(state.size);

@@ -1,19 +1,28 @@
 //! Answers recalls: takes what is recalled out of the kernel's caches, reports, and gives the lease back.
 //!
-//! One thread per session does this, holding no lock while it waits for the kernel, because the kernel may hold a lock that
+//! A few threads per session do this, holding no lock while they wait for the kernel, because the kernel may hold a lock that
 //! one of its own calls into this client is waiting to release. Content is given back like this: invalidate; if no read or
 //! write began meanwhile and none is under way, the lease is gone from that instant; else once more. While a recall is in
 //! work the lease still holds, so reads and writes that hold kernel page locks finish.
 
 use crate::call::Who;
-use crate::client::Client;
-use crate::file::File;
+use crate::client::{Client, WAIT_MAX};
+use crate::file::{Drained, File};
+use ashlar_env::Signal;
 use ashlar_rpc::SessionEvents;
-use ashlar_types::InodeId;
 use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
-use parking_lot::{Condvar, Mutex};
+use ashlar_types::{Errno, InodeId};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// For how long a report that finds no space is tried again; less than a recall may take.
+const REPORT_MAX: Duration = Duration::from_secs(4);
+
+/// Time between two tries.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The caches of the kernel over this client. Each call may block until the kernel has let go.
 pub trait KernelCache: Send + Sync {
@@ -26,14 +35,17 @@ pub trait KernelCache: Send + Sync {
 }
 
 /// Events on their way to the session's thread.
-#[derive(Default)]
 pub(crate) struct EventQueue {
     // LIMIT: at most one recall per lease this session holds, and one event per lock it waits for.
     queue: Mutex<(VecDeque<SessionEvent>, bool)>,
-    ready: Condvar,
+    ready: Signal,
 }
 
 impl EventQueue {
+    pub(crate) fn new(ready: Signal) -> EventQueue {
+        EventQueue { queue: Mutex::default(), ready }
+    }
+
     pub(crate) fn close(&self) {
         self.queue.lock().1 = true;
         self.ready.notify_all();
@@ -57,6 +69,53 @@ impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
         self.queue.lock().0.push_back(event);
         self.ready.notify_one();
+    }
+}
+
+/// Files whose content is being given back: the lease has ended here, and the service does not know it yet. It would answer whoever asks now
+/// to keep what there was.
+pub(crate) struct Answering {
+    // LIMIT: one entry per thread that answers recalls.
+    files: Mutex<Vec<InodeId>>,
+    ended: Signal,
+}
+
+/// A file's content is being given back for as long as it lives.
+struct AnsweringOne<'a>(&'a Answering, InodeId);
+
+impl Drop for AnsweringOne<'_> {
+    fn drop(&mut self) {
+        let mut files = self.0.files.lock();
+        if let Some(at) = files.iter().position(|&inode| inode == self.1) {
+            files.swap_remove(at);
+        }
+        drop(files);
+        self.0.ended.notify_all();
+    }
+}
+
+impl Answering {
+    pub(crate) fn new(ended: Signal) -> Answering {
+        Answering { files: Mutex::default(), ended }
+    }
+
+    fn begin(&self, inode: InodeId) -> AnsweringOne<'_> {
+        self.files.lock().push(inode);
+        AnsweringOne(self, inode)
+    }
+
+    /// Waits until no content of `inode` is being given back. That waits for no kernel, so that whoever holds a page may wait here.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` after [`WAIT_MAX`].
+    pub(crate) fn wait(&self, inode: InodeId) -> Result<(), Errno> {
+        let mut files = self.files.lock();
+        while files.contains(&inode) {
+            if self.ended.wait_for(&mut files, WAIT_MAX) {
+                return Err(Errno::ETIMEDOUT);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -88,51 +147,106 @@ impl Client {
         }
         if recall.leases.meets(content) {
             self.give_back_content(recall);
-        }
-        let done = MetaRequest::RecallDone { id: recall.id };
-        if let Err(errno) = self.call_done(&Who::system(), done) {
-            tracing::warn!(%errno, inode = %recall.inode, "could not acknowledge a recall");
+        } else {
+            self.acknowledge(recall);
         }
     }
 
     fn give_back_content(&self, recall: &Recall) {
-        let Some(file) = self.open_file(recall.inode) else {
-            if let Some(kernel) = self.kernel.get().filter(|_| !recall.flush_only) {
-                kernel.drop_content(recall.inode);
+        if recall.flush_only {
+            if self.open_file(recall.inode).is_none_or(|file| self.report_recalled(&file)) {
+                self.acknowledge(recall);
             }
             return;
-        };
-        if !recall.flush_only {
-            self.surrender(&file, recall.leases);
         }
-        if let Err(errno) = self.report(&file, false) {
-            tracing::error!(%errno, inode = %file.inode, "could not report size and times of a recalled file");
+        // Each turn more is a close and an open of this client meanwhile. LIMIT: past its bound the service evicts the session.
+        while !self.is_given_back(recall) {}
+    }
+
+    /// Gives content back; false when the file was opened anew meanwhile.
+    fn is_given_back(&self, recall: &Recall) -> bool {
+        let file = self.open_file(recall.inode);
+        let surrendered = file.as_deref().map(|file| self.surrender(file, recall));
+        if let Some(kernel) = self.kernel.get().filter(|_| file.is_none()) {
+            kernel.drop_content(recall.inode);
+        }
+        let mut answering = None;
+        // ORDER: while nobody opens the file. A grant that this recall overtook is void: whoever carries it sees the floor, or was seen here;
+        // and whoever asks for one from now on waits until the service knows.
+        let note = || {
+            self.recall_floor.fetch_max(recall.id, SeqCst);
+            answering = Some(self.answering.begin(recall.inode));
+        };
+        if !self.files.if_still(recall.inode, file.as_ref(), note) {
+            return false;
+        }
+        if file.as_deref().is_none_or(|file| self.report_recalled(file)) {
+            self.acknowledge(recall);
+        }
+        // ORDER: only now may the file be asked for anew, or the answer could be without what was just reported.
+        drop((surrendered, answering));
+        true
+    }
+
+    /// Reports what was written to a recalled file, for a while also when that fails; false when metadata does not know it in the end.
+    /// Then the recall must not be answered, because others would see an old size: this session ends, and the size is asked of the chunks.
+    fn report_recalled(&self, file: &File) -> bool {
+        let give_up = self.env.clock.monotonic() + REPORT_MAX;
+        loop {
+            match self.report_written(file) {
+                // Of a file that is gone nothing is left to be known.
+                Ok(()) | Err(Errno::ESTALE) => return true,
+                // Something may be deleted meanwhile.
+                Err(Errno::ENOSPC) if self.env.clock.monotonic() < give_up => {
+                    file.changed.wait_for(&mut file.state.lock(), REPORT_PAUSE);
+                }
+                Err(errno) => {
+                    tracing::error!(
+                        %errno, inode = %file.inode,
+                        "could not report size and times of a recalled file; this session will be ended"
+                    );
+                    return false;
+                }
+            }
         }
     }
 
-    /// Ends the leases at an instant at which nothing is under way and the kernel caches nothing.
-    fn surrender(&self, file: &File, leases: LeaseSet) {
+    fn acknowledge(&self, recall: &Recall) {
+        if let Err(errno) = self.call_done(&Who::system(), MetaRequest::RecallDone { id: recall.id }) {
+            tracing::warn!(%errno, inode = %recall.inode, "could not acknowledge a recall");
+        }
+    }
+
+    /// Ends the leases at an instant at which nothing is under way and the kernel caches nothing; reads and writes that begin later wait
+    /// for the end of what is returned.
+    fn surrender<'a>(&self, file: &'a File, recall: &Recall) -> Drained<'a> {
+        let leases = recall.leases;
+        // Each turn drops what was read during the one before, so turns get shorter. LIMIT: past its bound the service evicts the session.
         loop {
             let begun = file.state.lock().begun;
             if let Some(kernel) = self.kernel.get() {
                 kernel.drop_content(file.inode);
             }
             let mut state = file.state.lock();
-            while state.in_flight > 0 {
-                // A read or write under way ends without waiting for this recall. Past the bound the service evicts the session.
+            while state.in_flight > 0 || state.is_draining {
+                // What is under way ends without waiting for this recall.
                 if file.wait(&mut state).is_err() {
                     tracing::error!(inode = %file.inode, "a read or write under way does not end; giving the lease back regardless");
                     break;
                 }
             }
             if state.begun == begun || self.kernel.get().is_none() || state.in_flight > 0 {
-                // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again.
+                // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
+                // way to this file is void.
+                self.recall_floor.fetch_max(recall.id, SeqCst);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
+                // From now on somebody else may write the file, and have that made durable.
+                state.is_unpromised = false;
                 if leases.has(LeaseSet::WRITE) {
                     state.leases = state.leases.without(LeaseSet::READ);
                 }
-                return;
+                return file.drained(&mut state);
             }
         }
     }

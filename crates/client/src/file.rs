@@ -6,11 +6,15 @@
 //! | READ | served | wait for WRITE |
 //! | WRITE | served | served; size and times are reported at close, fsync, recall |
 //! | draining | wait | wait |
+//!
+//! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
+//! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
+use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
 use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -93,8 +97,10 @@ pub(crate) struct FileState {
     pub unreported: Unreported,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
-    /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, and
-    /// has not been synced since.
+    /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.
+    pub reporting: Option<(u64, Unreported)>,
+    /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, it has
+    /// held a lease ever since, so that nobody else has written, and it has not synced the file since.
     pub is_unpromised: bool,
     /// Access time and time of the last change as last known, for `relatime`.
     pub times: (Timespec, Timespec),
@@ -103,12 +109,16 @@ pub(crate) struct FileState {
     /// Inline writes under way. They go to metadata without a lease, and may wait there for leases of others; so a recall must not
     /// wait for them, or two sessions that write one file would wait for each other.
     pub inline_writes: u32,
+    /// The size of the file after an inline write that ended since a lease was last asked for: the answer may be from before it.
+    pub inline_written: Option<u64>,
     /// Grows whenever leases are lost or gained: what was learnt under an older one is void.
     pub lease_epoch: u64,
     /// Reads and writes begun ever.
     pub begun: u64,
     /// Whether somebody needs the file for itself; new reads and writes wait.
     pub is_draining: bool,
+    /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.
+    pub is_acquiring: bool,
     /// Open handles.
     pub handles: u32,
     /// How durable an acknowledged write is to be.
@@ -124,7 +134,7 @@ pub struct File {
     /// Which.
     pub inode: InodeId,
     pub(crate) state: Mutex<FileState>,
-    pub(crate) changed: Condvar,
+    pub(crate) changed: Signal,
 }
 
 /// Counts a read or write as under way for as long as it lives.
@@ -134,10 +144,21 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.in_flight -= 1;
-        if state.in_flight == 0 {
+        // One that is left may be whoever waits for the others (`Client::exclusive`).
+        if state.in_flight <= 1 {
             drop(state);
             self.0.changed.notify_all();
         }
+    }
+}
+
+/// A report on its way to metadata, for as long as it lives.
+pub(crate) struct Reporting<'a>(&'a File);
+
+impl Drop for Reporting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().reporting = None;
+        self.0.changed.notify_all();
     }
 }
 
@@ -169,6 +190,16 @@ impl File {
         InFlight(self)
     }
 
+    /// Notes that a report is under way; the caller has seen under the same lock that none is.
+    pub(crate) fn begin_report<'a>(
+        &'a self,
+        state: &mut MutexGuard<'_, FileState>,
+        report: (u64, Unreported),
+    ) -> Reporting<'a> {
+        state.reporting = Some(report);
+        Reporting(self)
+    }
+
     /// Counts one inline write as begun, once nobody needs the file for itself; tells the lease epoch it began in.
     ///
     /// # Errors
@@ -180,6 +211,12 @@ impl File {
         }
         state.inline_writes += 1;
         Ok((InlineWrite(self), state.lease_epoch))
+    }
+
+    /// Keeps new reads and writes out; the caller has seen, under the same lock, that nobody else does.
+    pub(crate) fn drained<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> Drained<'a> {
+        state.is_draining = true;
+        Drained(self)
     }
 
     /// As [`File::drain`], and waits for inline writes too: for whoever changes where the content is, or its length.
@@ -226,28 +263,46 @@ impl File {
     /// # Errors
     /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
     pub(crate) fn wait(&self, state: &mut MutexGuard<'_, FileState>) -> Result<(), Errno> {
-        if self.changed.wait_for(state, crate::client::WAIT_MAX).timed_out() {
-            Err(Errno::ETIMEDOUT)
-        } else {
-            Ok(())
-        }
+        if self.changed.wait_for(state, crate::client::WAIT_MAX) { Err(Errno::ETIMEDOUT) } else { Ok(()) }
     }
 }
 
 /// The open files of a client, in a few independently locked parts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FileTable {
     // LIMIT: one entry per file open in this session; the kernel bounds open files.
     parts: [Mutex<FxHashMap<InodeId, Arc<File>>>; 16],
+    /// What files are waited for on is like this one.
+    changed: Signal,
 }
 
 impl FileTable {
+    pub(crate) fn new(changed: Signal) -> FileTable {
+        FileTable { parts: Default::default(), changed }
+    }
+
     fn part(&self, inode: InodeId) -> &Mutex<FxHashMap<InodeId, Arc<File>>> {
         &self.parts[(inode.0 % 16) as usize]
     }
 
     pub(crate) fn find(&self, inode: InodeId) -> Option<Arc<File>> {
         self.part(inode).lock().get(&inode).cloned()
+    }
+
+    /// Runs `note` if the open file `inode` is still `known` (`None`: it is not open); nobody opens or closes it meanwhile. Tells whether
+    /// it was.
+    pub(crate) fn if_still(&self, inode: InodeId, known: Option<&Arc<File>>, note: impl FnOnce()) -> bool {
+        let part = self.part(inode).lock();
+        let is_same = match (part.get(&inode), known) {
+            (Some(now), Some(known)) => Arc::ptr_eq(now, known),
+            // A file that was closed has nothing left to give back.
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        if is_same {
+            note();
+        }
+        is_same
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<File>> {
@@ -263,9 +318,9 @@ impl FileTable {
         update: impl FnOnce(&mut FileState),
     ) -> Arc<File> {
         let mut part = self.part(inode).lock();
-        let file = part
-            .entry(inode)
-            .or_insert_with(|| Arc::new(File { inode, state: Mutex::new(fresh()), changed: Condvar::new() }));
+        let file = part.entry(inode).or_insert_with(|| {
+            Arc::new(File { inode, state: Mutex::new(fresh()), changed: self.changed.another() })
+        });
         let mut state = file.state.lock();
         if state.handles > 0 {
             update(&mut state);

@@ -6,6 +6,7 @@ use crate::file::{Data, FileState, Handle, OpenFlags, Unreported};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// An inode and for how long what was told may be cached.
@@ -62,7 +63,7 @@ impl Client {
         parent: InodeId,
         name: Name<'_>,
     ) -> Result<Result<Found, Duration>, Errno> {
-        match self.call(who, MetaRequest::Lookup { parent, name })? {
+        match self.call_for_attr(who, &MetaRequest::Lookup { parent, name })? {
             MetaReply::NoEntry { leases } => Ok(Err(self.valid(leases, LeaseSet::ENTRIES))),
             reply => Ok(Ok(self.found(reply)?)),
         }
@@ -114,8 +115,9 @@ impl Client {
     /// # Errors
     /// As `link(2)`.
     pub fn link(&self, who: &Who, inode: InodeId, parent: InodeId, name: Name<'_>) -> Result<Found, Errno> {
+        let before = self.reports.load(SeqCst);
         let reply = self.call(who, MetaRequest::Link { inode, parent, name })?;
-        self.found(reply)
+        Ok(self.refreshed(who, before, self.found(reply)?))
     }
 
     /// `unlink`; tells the last attributes of the inode when it is gone with this name.
@@ -166,8 +168,9 @@ impl Client {
     ) -> Result<Opened, Errno> {
         let OpenFlags { read, write, truncate, .. } = flags;
         let request = MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate };
+        let before = self.reports.load(SeqCst);
         let reply = self.call(who, request)?;
-        self.opened(reply, flags)
+        self.opened_refreshed(who, before, self.opened(reply, flags)?)
     }
 
     /// `open` with `O_TMPFILE`: makes a file without a name and opens it.
@@ -203,13 +206,18 @@ impl Client {
             write: flags.write,
             truncate: flags.truncate,
         };
+        let before = self.reports.load(SeqCst);
         let reply = self.call(who, request)?;
-        self.opened(reply, flags)
+        self.opened_refreshed(who, before, self.opened(reply, flags)?)
+    }
+
+    fn opened_refreshed(&self, who: &Who, reports_before: u64, opened: Opened) -> Result<Opened, Errno> {
+        Ok(Opened { found: self.refreshed(who, reports_before, opened.found.clone()), ..opened })
     }
 
     fn opened(&self, reply: MetaReply, flags: OpenFlags) -> Result<Opened, Errno> {
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
-        let OpenReply { attr, data, leases, is_shared, kept_read, durability } = open;
+        let OpenReply { attr, data, leases, recall_mark, is_shared, kept_read, durability } = open;
         let granted = leases.and(LeaseSet::READ.with(LeaseSet::WRITE));
         let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
@@ -220,20 +228,31 @@ impl Client {
             size,
             unreported: Unreported::default(),
             is_dirty: false,
-            is_unpromised: size == 0,
+            reporting: None,
+            is_unpromised: size == 0 && granted != LeaseSet::NONE,
             times,
             in_flight: 0,
             inline_writes: 0,
+            inline_written: None,
             lease_epoch: 0,
             begun: 0,
             is_draining: false,
+            is_acquiring: false,
             handles: 0,
             durability,
             lock_owners: Vec::new(),
         };
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
-            if flags.truncate || (state.leases == LeaseSet::NONE && granted != LeaseSet::NONE) {
+            // What has not been reported yet is newer than any reply.
+            let is_news = state.leases == LeaseSet::NONE && granted != LeaseSet::NONE && !state.is_dirty;
+            if flags.truncate {
+                // Blocks and size of what was emptied are nobody's any more.
+                (state.is_dirty, state.unreported) = (false, Unreported::default());
+                // So is what is on its way: metadata takes a report about emptied content for nothing.
+                state.reporting = state.reporting.map(|_| (0, Unreported::default()));
+            }
+            if flags.truncate || is_news {
                 state.data = update_data;
                 state.size = size;
             }
@@ -241,6 +260,13 @@ impl Client {
             state.times = times;
         };
         let file = self.files.open(attr.inode, fresh, update);
+        // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
+        if self.is_overtaken(recall_mark) {
+            let mut state = file.state.lock();
+            state.leases = state.leases.without(granted);
+            state.lease_epoch += 1;
+            state.is_unpromised = false;
+        }
         let handle = Arc::new(Handle::new(file, flags, is_shared));
         Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache: kept_read, created })
     }
@@ -253,19 +279,19 @@ impl Client {
         self.report(&handle.file, false)
     }
 
-    /// The last `close` of an open file description.
-    pub fn release(&self, handle: &Handle) {
+    /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
+    pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
         let is_last = self.files.close(&handle.file);
         if is_last && let Err(errno) = self.report(&handle.file, true) {
             tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
         }
         let inode = handle.file.inode;
-        if let Err(errno) =
-            self.call_done(&Who::system(), MetaRequest::Release { inode, write: handle.flags.write })
-        {
+        let request = MetaRequest::Release { inode, write: handle.flags.write };
+        self.call(&Who::system(), request).and_then(removed).unwrap_or_else(|errno| {
             tracing::warn!(%errno, %inode, "could not report a close");
-        }
+            None
+        })
     }
 }
 

@@ -1,8 +1,8 @@
-//! The outside world as a parameter: clock, disk and randomness as traits, with an OS implementation ([`os`]) and a
+//! The outside world as a parameter: clock, disk, randomness and threads as traits, with an OS implementation ([`os`]) and a
 //! seeded, simulated one ([`sim`]) that can lose what was not synced, fail, fill up and stop.
 //!
-//! Protocol, namespace, log and chunk-store code names no file, socket or clock; it gets these traits. Network and task
-//! spawning join them with the cluster.
+//! Protocol, namespace, log and chunk-store code names no file, socket or clock; it gets these traits. Services and clients
+//! start threads and wait for each other through [`Tasks`]. Network joins them with the cluster.
 //!
 //! Errors are `std::io::Error`, because their raw OS number is what decides (ENOSPC, EIO).
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 pub mod os;
 pub mod sim;
+mod tasks;
+
+pub use tasks::{Signal, SimSignal, SimTask, Task, Tasks};
 
 /// Reads clocks.
 pub trait Clock: Send + Sync {
@@ -55,6 +58,8 @@ pub struct DiskSpace {
     pub bytes_total: u64,
     /// Bytes that can still be written by this process.
     pub bytes_free: u64,
+    /// Which local file system it is, where that is known: disks with the same number share their space.
+    pub file_system: Option<u64>,
 }
 
 /// One directory tree on a local file system. Paths are relative, `/`-separated, without `..`.
@@ -163,17 +168,20 @@ pub struct Env {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
+    /// Threads, and what they wait on.
+    pub tasks: Arc<dyn Tasks>,
 }
 
 impl Env {
     /// The operating system's clocks and random numbers.
     pub fn os() -> Env {
-        Env { clock: Arc::new(os::OsClock), entropy: Arc::new(os::OsEntropy) }
+        Env { clock: Arc::new(os::OsClock), entropy: Arc::new(os::OsEntropy), tasks: Arc::new(os::OsTasks) }
     }
 
-    /// A clock that stands at `now` until the returned handle moves it, and the random numbers of `seed`.
+    /// A clock that stands at `now` until the returned handle moves it, the random numbers of `seed`, and real threads.
     pub fn simulated(seed: u64, now: Timespec) -> (Env, Arc<sim::SimClock>) {
         let clock = Arc::new(sim::SimClock::new(now));
-        (Env { clock: clock.clone(), entropy: Arc::new(sim::SimEntropy::new(seed)) }, clock)
+        let entropy = Arc::new(sim::SimEntropy::new(seed));
+        (Env { clock: clock.clone(), entropy, tasks: Arc::new(os::OsTasks) }, clock)
     }
 }

@@ -7,8 +7,10 @@ mod clock;
 mod disk;
 mod entropy;
 mod file;
+mod tasks;
 
 pub use clock::OsClock;
 pub use disk::OsDisk;
 pub use entropy::OsEntropy;
 pub use file::OsFile;
+pub use tasks::OsTasks;

@@ -30,9 +30,10 @@ use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
 };
 use crate::request::Request;
-use crate::{Deferral, Filesystem, LockWait};
+use crate::{Deferral, Features, Filesystem, LockWait};
 use ashlar_client::Client;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Whether the mount shares its file system with other sessions, and how much the kernel may keep.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +49,8 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     removed: removed::RemovedInodes,
+    /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
+    maps_direct: AtomicBool,
 }
 
 impl Adaptor {
@@ -59,12 +62,14 @@ impl Adaptor {
             handles: Default::default(),
             cache: Arc::new(NotifierCache::default()),
             removed: Default::default(),
+            maps_direct: AtomicBool::new(false),
         }
     }
 }
 
 impl Filesystem for Adaptor {
-    fn init(&self, _granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
+    fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
+        self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
         self.cache.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
         Ok(())

@@ -14,7 +14,7 @@ const PAGES_MAX_CLASSIC: u32 = 32;
 /// What kernel and mount agreed on.
 #[derive(Clone, Debug)]
 pub struct Negotiated {
-    /// Protocol minor version the kernel speaks (45 is Linux 6.18).
+    /// Protocol minor version the kernel speaks (45 is Linux 6.18) and the mount did not mask.
     pub kernel_minor: u32,
     /// Features the kernel offered and the mount did not mask.
     pub offered: Features,
@@ -74,7 +74,7 @@ impl Terms {
         {
             offered |= Features::from_bits(u64::from(full.flags2) << 32);
         }
-        offered = offered.without(options.mask_features);
+        offered = offered.without(options.mask.features);
         if !offered.contains(Features::INIT_EXT) {
             offered = Features::from_bits(offered.bits() & u64::from(u32::MAX));
         }
@@ -86,7 +86,7 @@ impl Terms {
         };
         let max_pages = (options.max_write / page_size).clamp(1, pages_max);
         Ok(Self {
-            kernel_minor: base.minor,
+            kernel_minor: base.minor.min(options.mask.minor_max.max(MINOR_OLDEST)),
             offered,
             features,
             max_write: max_pages * page_size,
@@ -145,6 +145,7 @@ fn agreed(offered: Features, options: &MountOptions) -> Features {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel_mask::KernelMask;
     use zerocopy::IntoBytes;
 
     fn offer(minor: u32, features: Features) -> wire::InitIn {
@@ -172,8 +173,10 @@ mod tests {
     #[test]
     fn a_mask_makes_a_new_kernel_old() {
         let all = Features::from_bits(u64::MAX);
-        let options = MountOptions { mask_features: Features::INIT_EXT, ..Default::default() };
+        let mask = KernelMask { features: Features::INIT_EXT, minor_max: 36 };
+        let options = MountOptions { mask, ..Default::default() };
         let terms = terms(&offer(45, all), &options);
+        assert_eq!(terms.reply(&options).minor, 36, "the kernel is told, and sends what that version sends");
         assert_eq!(terms.features.bits() >> 32, 0);
         assert!(!terms.features.contains(Features::OVER_IO_URING));
         assert!(terms.features.contains(Features::MAX_PAGES));
@@ -186,8 +189,8 @@ mod tests {
             | Features::EXPLICIT_INVAL_DATA
             | Features::PASSTHROUGH
             | Features::WRITEBACK_CACHE;
-        let options =
-            MountOptions { features, mask_features: Features::DO_READDIRPLUS, ..Default::default() };
+        let mask = KernelMask { features: Features::DO_READDIRPLUS, ..KernelMask::NONE };
+        let options = MountOptions { features, mask, ..Default::default() };
         let agreed = terms(&offer(45, all), &options).features;
         for gone in [Features::AUTO_INVAL_DATA, Features::READDIRPLUS_AUTO, Features::PASSTHROUGH] {
             assert!(!agreed.contains(gone), "{gone:?}");

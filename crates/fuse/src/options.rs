@@ -1,5 +1,6 @@
 //! What a mount is asked to be. One structure; every field has a default that fits Ashlar.
 
+use crate::kernel_mask::KernelMask;
 use crate::protocol::Features;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -51,8 +52,8 @@ pub struct MountOptions {
     pub via: MountVia,
     /// Features to ask for. Those the kernel lacks are left out; see `Negotiated::features`.
     pub features: Features,
-    /// Features to treat as missing, to test what an older kernel does.
-    pub mask_features: Features,
+    /// What of the kernel to do without, to test what an older one does.
+    pub mask: KernelMask,
     /// Largest WRITE in bytes, rounded down to whole pages. More than 1 MiB needs a larger
     /// /proc/sys/fs/fuse/max_pages_limit.
     pub max_write: u32,
@@ -108,6 +109,9 @@ impl MountOptions {
         .union(Features::ABORT_ERROR)
         .union(Features::MAX_PAGES)
         .union(Features::CACHE_SYMLINKS)
+        // Where the second form is not offered (before Linux 5.11): without either, a write into a set-id file makes the kernel send a
+        // chmod in the name of the writer, who need not be the owner.
+        .union(Features::HANDLE_KILLPRIV)
         .union(Features::HANDLE_KILLPRIV_V2)
         .union(Features::SETXATTR_EXT)
         .union(Features::CREATE_SUPP_GROUP)
@@ -130,7 +134,7 @@ impl Default for MountOptions {
             max_read: None,
             via: MountVia::Auto,
             features: Self::FEATURES_DEFAULT,
-            mask_features: Features::EMPTY,
+            mask: KernelMask::NONE,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 64,

@@ -3,8 +3,8 @@
 
 mod memory;
 
-use ashlar_fuse::{Features, MountOptions, MountVia, Transport, TransportChoice};
-use memory::{AFTER_5_4, MemoryFs, mount_or_skip, suite};
+use ashlar_fuse::{Features, KernelMask, MountOptions, MountVia, NotifyError, Transport, TransportChoice};
+use memory::{MemoryFs, mount_or_skip, suite};
 use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -39,17 +39,20 @@ fn with_cached_names_and_attributes_on_cloned_devices() {
 
 #[test]
 fn with_the_features_of_linux_5_4_only() {
-    let options = MountOptions { mask_features: AFTER_5_4, ..device() };
+    let options = MountOptions { mask: KernelMask::of_linux("5.4").unwrap(), ..device() };
     let Some(mounted) = mount_or_skip(MemoryFs::new(Duration::from_secs(1)), &options) else { return };
     let granted = mounted.session.negotiated().features;
     assert_eq!(granted.bits() >> 26, 0, "{granted:?}");
+    assert_eq!(mounted.session.negotiated().kernel_minor, 31);
+    assert_eq!(mounted.session.notifier().inc_epoch(), Err(NotifyError::Unsupported));
     suite::everything(&mounted);
     mounted.end();
 }
 
 #[test]
 fn with_no_optional_feature_at_all() {
-    let options = MountOptions { mask_features: Features::from_bits(u64::MAX), ..device() };
+    let mask = KernelMask { features: Features::from_bits(u64::MAX), minor_max: 31 };
+    let options = MountOptions { mask, ..device() };
     let Some(mounted) = mount_or_skip(MemoryFs::new(Duration::ZERO), &options) else { return };
     assert_eq!(mounted.session.negotiated().features, Features::EMPTY);
     assert_eq!(mounted.session.negotiated().max_write, 128 << 10);

@@ -3,15 +3,18 @@
 
 mod memory;
 
-use ashlar_fuse::{Delivery, Features, MountOptions, NodeId, Notifier, NotifyError, TransportChoice};
+use ashlar_fuse::{
+    Delivery, Features, KernelMask, MountOptions, NodeId, Notifier, NotifyError, TransportChoice,
+};
 use memory::{MemoryFs, Mounted, mount_or_skip, waits};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-fn cached(mask_features: Features) -> Option<(Mounted, Notifier)> {
-    let options = MountOptions { transport: TransportChoice::Device, mask_features, ..Default::default() };
+fn cached(masked: Features) -> Option<(Mounted, Notifier)> {
+    let mask = KernelMask { features: masked, ..KernelMask::NONE };
+    let options = MountOptions { transport: TransportChoice::Device, mask, ..Default::default() };
     let mounted = mount_or_skip(MemoryFs::new(Duration::from_secs(3600)), &options)?;
     let notifier = mounted.session.notifier();
     Some((mounted, notifier))

@@ -64,6 +64,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+const NEWEST: Dialect = Dialect { minor: 45, setxattr_ext: false };
+
 fn parse(bytes: &[u8], dialect: Dialect) -> Result<(), Malformed> {
     let message = Message::new(bytes)?;
     let parts = message.parts(dialect)?;
@@ -84,7 +86,7 @@ fn a_hundred_thousand_requests() {
         let opcode = Opcode::ALL[index % Opcode::ALL.len()];
         let mut bytes = request(opcode, &mut random);
         mutate(&mut bytes, &mut random);
-        match parse(&bytes, Dialect { setxattr_ext: index % 2 == 0 }) {
+        match parse(&bytes, Dialect { minor: 45, setxattr_ext: index % 2 == 0 }) {
             Ok(()) => understood += 1,
             Err(_) => refused += 1,
         }
@@ -99,21 +101,26 @@ fn every_cut_of_every_request_is_refused_or_understood() {
         let whole = request(*opcode, &mut random);
         for len in 0..whole.len() {
             let mut bytes = whole[..len].to_vec();
-            assert!(
-                parse(&bytes, Dialect::default()).is_err(),
-                "{opcode:?} cut to {len}: the length is wrong"
-            );
+            assert!(parse(&bytes, NEWEST).is_err(), "{opcode:?} cut to {len}: the length is wrong");
             if len >= 4 {
                 bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
             }
-            let _ = parse(&bytes, Dialect::default());
+            let _ = parse(&bytes, NEWEST);
         }
     }
+}
+
+#[test]
+fn an_operation_newer_than_the_version_agreed_on_is_unknown() {
+    let old = Dialect { minor: 31, ..NEWEST };
+    let bytes = request(Opcode::Statx, &mut Random(1));
+    assert_eq!(parse(&bytes, NEWEST), Ok(()));
+    assert_eq!(parse(&bytes, old), Err(Malformed::UnknownOpcode(Opcode::Statx as u32)));
 }
 
 #[test]
 fn an_unknown_opcode_is_told_apart() {
     let mut bytes = request(Opcode::Lookup, &mut Random(1));
     bytes[4..8].copy_from_slice(&4096u32.to_ne_bytes());
-    assert_eq!(parse(&bytes, Dialect::default()), Err(Malformed::UnknownOpcode(4096)));
+    assert_eq!(parse(&bytes, NEWEST), Err(Malformed::UnknownOpcode(4096)));
 }

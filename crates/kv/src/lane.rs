@@ -181,6 +181,21 @@ impl Lane {
         self.shared.engine.verify()
     }
 
+    /// Looks at free space now instead of at the next turn of the background, after somebody has made room. Answers whether changes
+    /// that need space are still refused.
+    ///
+    /// # Errors
+    /// [`KvError::Io`] when the file system does not tell its space, or the reserve cannot be made durable; the lane is stopped then.
+    pub fn is_space_low_now(&self) -> Result<bool, KvError> {
+        self.shared.health.check()?;
+        let refreshed = self.shared.space.refresh();
+        refreshed.map_err(|error| {
+            let what = format!("look for space on {}", self.shared.log_dir.disk.describe(""));
+            self.shared.stop_on(KvError::io(what, error))
+        })?;
+        Ok(self.shared.space.is_low())
+    }
+
     /// Counters and sizes.
     pub fn stats(&self) -> LaneStats {
         self.shared.stats()

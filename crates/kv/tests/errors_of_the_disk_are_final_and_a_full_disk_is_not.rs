@@ -116,6 +116,36 @@ fn below_the_reserve_only_what_frees_space_is_taken() {
 }
 
 #[test]
+fn the_same_few_records_can_be_changed_for_ever_on_a_full_disk() {
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    disk.set_capacity(1 << 20);
+    // Neither the overlay nor the length of the log asks for a checkpoint.
+    let config = LaneConfig { overlay_bytes_max: 16 << 20, log_bytes_max: 16 << 20, ..full_disk_config() };
+    let lane = open_sim(&disk, &engine, config.clone(), 1).unwrap();
+    commit(&lane, vec![put("k", "old")]).unwrap();
+    fill(&disk, 0);
+    lane.tick().unwrap();
+    // 2 MiB of log on a disk of 1 MiB that others have filled.
+    for round in 0..2000 {
+        let note = put("k", vec![round as u8; 1000]);
+        lane.write()
+            .commit(vec![note], Urgency::FreesSpace)
+            .unwrap_or_else(|error| panic!("{round}: {error}"));
+        lane.tick().unwrap();
+    }
+    assert!(matches!(commit(&lane, vec![put("new", "x")]), Err(KvError::NoSpace { .. })));
+    disk.remove("other").unwrap();
+    assert!(!lane.is_space_low_now().unwrap(), "at once, without a turn of the background");
+    commit(&lane, vec![put("new", "x")]).unwrap();
+    drop(lane);
+    disk.kill_process();
+    assert_eq!(
+        get(&open_sim(&disk, &engine, config, 2).unwrap(), "k").unwrap(),
+        vec![(1999 % 256) as u8; 1000]
+    );
+}
+
+#[test]
 fn a_lane_on_a_full_disk_opens_again_after_a_crash() {
     for seed in 0..20 {
         let (disk, engine, lane) = lane_on_a_full_disk();

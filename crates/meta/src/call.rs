@@ -39,6 +39,7 @@ pub(crate) mod verb {
     pub(crate) const COLLECTED: u8 = 22;
     pub(crate) const LAYOUT_SET: u8 = 23;
     pub(crate) const REAP: u8 = 24;
+    pub(crate) const SKIP_INODE_IDS: u8 = 25;
 }
 
 impl MetaCalls for MetaService {
@@ -77,6 +78,7 @@ impl MetaCalls for MetaService {
             | MetaRequest::AllocateInline { .. }
             | MetaRequest::ProposeLayout { .. }
             | MetaRequest::SetLayout { .. }
+            | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::AcquireData { .. }
             | MetaRequest::CommitWrite { .. } => self.call_on_data(caller, request),
             MetaRequest::Lock(_)
@@ -86,6 +88,10 @@ impl MetaCalls for MetaService {
             | MetaRequest::LockRelease { .. } => self.call_on_locks(caller, &request),
             MetaRequest::RecallDone { id } => {
                 self.recall_done(id);
+                Ok(MetaReply::Done)
+            }
+            MetaRequest::MakeRoom => {
+                self.make_room();
                 Ok(MetaReply::Done)
             }
             other => self.call_on_attrs(caller, other),

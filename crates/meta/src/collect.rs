@@ -6,33 +6,40 @@
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
+use ashlar_env::{Signal, Tasks};
 use ashlar_kv::{Position, Snapshot};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{key, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::codec;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, InodeId, OpId, TargetId};
-use parking_lot::{Condvar, Mutex};
+use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, SessionId, TargetId};
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// The session of calls that the service makes by itself.
+pub(crate) const SERVICE: SessionId = SessionId(0);
 /// Garbage records taken up at a time.
 const BATCH: usize = 256;
 /// Time between looks for garbage that an error left behind.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Wakes the collector.
-#[derive(Default)]
 pub(crate) struct GarbageQueue {
     pending: Mutex<Option<Position>>,
-    woken: Condvar,
+    woken: Signal,
 }
 
 impl GarbageQueue {
+    pub(crate) fn new(tasks: &dyn Tasks) -> GarbageQueue {
+        GarbageQueue { pending: Mutex::default(), woken: tasks.signal() }
+    }
+
     pub(crate) fn wake(&self, position: Position) {
         let mut pending = self.pending.lock();
         *pending = (*pending).max(Some(position));
@@ -55,7 +62,8 @@ impl MetaService {
     /// When no thread can be started.
     pub fn start_collector(self: &Arc<Self>) -> std::io::Result<()> {
         let weak: Weak<MetaService> = Arc::downgrade(self);
-        std::thread::Builder::new().name("ashlar-collect".into()).spawn(move || {
+        let run = move || {
+            let mut confirmed_at = None;
             while let Some(service) = weak.upgrade() {
                 service.garbage.wait();
                 if service.is_stopping.load(Acquire) {
@@ -64,23 +72,36 @@ impl MetaService {
                 if let Err(errno) = service.collect_all() {
                     tracing::error!(%errno, "could not delete chunks of removed files; trying again later");
                 }
+                let now = service.env.clock.monotonic();
+                if confirmed_at.is_none_or(|at: Duration| now.saturating_sub(at) >= IDLE) {
+                    service.confirm_suspects();
+                    confirmed_at = Some(now);
+                }
             }
-        })?;
-        Ok(())
+        };
+        self.env.tasks.spawn("ashlar-collect", Box::new(run)).map(drop)
     }
 
-    /// Ends the collector and flushes the lane.
+    /// Ends collector and trimmer and flushes the lane.
     ///
     /// # Errors
     /// What the lane answers.
     pub fn stop(&self) -> Result<(), ashlar_kv::KvError> {
         self.is_stopping.store(true, Release);
         self.garbage.woken.notify_all();
+        self.trim_pause.notify_all();
         self.lane.close()
     }
 
     /// Deletes the chunks of all garbage records there are.
     pub(crate) fn collect_all(&self) -> Result<(), Errno> {
+        self.collect_until(|_| false)
+    }
+
+    /// Deletes the chunks of garbage records until none is left, or `is_enough` for the units of 512 bytes that were freed so far.
+    /// Several threads may collect at the same time: what one finds done is nothing to do.
+    pub(crate) fn collect_until(&self, is_enough: impl Fn(u64) -> bool) -> Result<(), Errno> {
+        let mut blocks_freed = 0;
         loop {
             let found = self.find_garbage(BATCH)?;
             if found.is_empty() {
@@ -90,22 +111,37 @@ impl MetaService {
             // file back without its bytes.
             self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
             let mut is_any_left = false;
+            let mut deleted = Vec::with_capacity(found.len());
             for (inode, garbage) in &found {
                 if !self.may_collect(*inode, garbage)? {
                     // A layout somebody is just filling; it is bound, or withdrawn when its session ends.
                     is_any_left = true;
                     continue;
                 }
-                match self.collect_one(*inode, garbage) {
+                match self.delete_chunks(*inode, garbage) {
                     // Its target is missing or out of service; the others' garbage need not wait for it.
                     Err(Errno::ENODEV | Errno::EIO) => is_any_left = true,
-                    other => other?,
+                    other => {
+                        let freed = other?;
+                        blocks_freed += freed;
+                        deleted.push((*inode, garbage, freed));
+                    }
                 }
-                if self.is_stopping.load(Acquire) {
-                    return Ok(());
+                if self.is_stopping.load(Acquire) || is_enough(blocks_freed) {
+                    break;
                 }
             }
-            if found.len() < BATCH || is_any_left {
+            // ORDER: the deletions are durable before the records go; else a power cut could bring back chunks that nobody knows of.
+            let synced = self.sync_targets_of(deleted.iter().map(|(_, garbage, _)| &garbage.layout));
+            for (inode, garbage, freed) in deleted {
+                if self.map.read().targets_of(&garbage.layout).iter().all(|target| synced.contains(target)) {
+                    self.forget_garbage(inode, garbage, freed, SERVICE)?;
+                } else {
+                    is_any_left = true;
+                }
+            }
+            let is_over = self.is_stopping.load(Acquire) || is_enough(blocks_freed);
+            if found.len() < BATCH || is_any_left || is_over {
                 return Ok(());
             }
         }
@@ -145,8 +181,44 @@ impl MetaService {
         Ok(found)
     }
 
-    /// Deletes or cuts what one record names, and the record.
-    pub(crate) fn collect_one(&self, inode: InodeId, garbage: &Garbage) -> Result<(), Errno> {
+    /// Deletes or cuts what one record names, and the record; tells the units of 512 bytes that were freed. `behalf_of` is the session
+    /// whose call waits for it, so that nothing is recalled from it: it could not give it back.
+    pub(crate) fn collect_one(
+        &self,
+        inode: InodeId,
+        garbage: &Garbage,
+        behalf_of: SessionId,
+    ) -> Result<u64, Errno> {
+        let blocks_freed = self.delete_chunks(inode, garbage)?;
+        // ORDER: as in `collect_all`; here the old bytes behind the cut would be back.
+        let targets = self.map.read().targets_of(&garbage.layout);
+        if self.sync_targets_of([&garbage.layout]).len() < targets.len() {
+            return Err(Errno::EIO);
+        }
+        self.forget_garbage(inode, garbage, blocks_freed, behalf_of)?;
+        Ok(blocks_freed)
+    }
+
+    /// Makes what the targets of `layouts` have acknowledged durable; tells those that could.
+    fn sync_targets_of<'l>(&self, layouts: impl IntoIterator<Item = &'l FileLayout>) -> BTreeSet<TargetId> {
+        let map = self.map.read().clone();
+        let targets: BTreeSet<TargetId> =
+            layouts.into_iter().flat_map(|layout| map.targets_of(layout)).collect();
+        let sync = |&target: &TargetId| match self
+            .storage
+            .call(&StorageRequest::Sync { target }, Payload::None)
+        {
+            Ok(_) => true,
+            Err(errno) => {
+                tracing::warn!(%errno, %target, "deleted chunks could not be made durable; they are deleted again later");
+                false
+            }
+        };
+        targets.into_iter().filter(sync).collect()
+    }
+
+    /// Deletes or cuts the chunks that one record names; tells how many units of 512 bytes that freed.
+    fn delete_chunks(&self, inode: InodeId, garbage: &Garbage) -> Result<u64, Errno> {
         let layout = &garbage.layout;
         let map = self.map.read().clone();
         let targets = map.targets_of(layout);
@@ -172,11 +244,22 @@ impl MetaService {
         for target in targets {
             blocks_freed += self.delete_generation(target, inode, layout.generation, from_index)?;
         }
+        Ok(blocks_freed)
+    }
+
+    /// Removes the record whose chunks are gone.
+    fn forget_garbage(
+        &self,
+        inode: InodeId,
+        garbage: &Garbage,
+        blocks_freed: u64,
+        behalf_of: SessionId,
+    ) -> Result<(), Errno> {
         let creds = itself();
-        let cut =
-            verb::Collected { generation: layout.generation, keep_bytes: garbage.keep_bytes, blocks_freed };
+        let (generation, keep_bytes) = (garbage.layout.generation, garbage.keep_bytes);
+        let cut = verb::Collected { generation, keep_bytes, blocks_freed };
         self.mutate(
-            Caller { op: OpId::default(), creds: &creds },
+            Caller { op: OpId { session: behalf_of, sequence: 0 }, creds: &creds },
             number::COLLECTED,
             |txn, context| {
                 txn.mark_frees_space();
@@ -186,7 +269,7 @@ impl MetaService {
         )
     }
 
-    fn delete_generation(
+    pub(crate) fn delete_generation(
         &self,
         target: TargetId,
         inode: InodeId,
@@ -227,7 +310,7 @@ impl MetaService {
     }
 
     /// Carries out a cut of `inode` that an earlier truncation left behind.
-    pub(crate) fn cut_pending(&self, inode: InodeId) -> Result<(), Errno> {
+    pub(crate) fn cut_pending(&self, inode: InodeId, behalf_of: SessionId) -> Result<(), Errno> {
         let creds = itself();
         let caller = Caller { op: OpId::default(), creds: &creds };
         let generation = self.inspect(
@@ -236,14 +319,14 @@ impl MetaService {
             |generation, _| generation,
         )?;
         match generation {
-            Some(generation) => self.cut(inode, generation),
+            Some(generation) => self.cut(inode, generation, behalf_of),
             None => Ok(()),
         }
     }
 
     /// Carries out the truncation of a file with chunks: the record is durable first, then the bytes beyond the end go. One cut of a
     /// file at a time, and each looks at the record anew: once one has returned, the file may be written beyond its end again.
-    pub(crate) fn cut(&self, inode: InodeId, generation: u32) -> Result<(), Errno> {
+    pub(crate) fn cut(&self, inode: InodeId, generation: u32, behalf_of: SessionId) -> Result<(), Errno> {
         let _cutting = self.cutting.begin(inode)?;
         self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
         let record = self
@@ -253,26 +336,29 @@ impl MetaService {
             .map_err(|error| self.answer(&error.into()))?;
         let Some(bytes) = record else { return Ok(()) };
         let garbage: Garbage = codec::decode(&bytes, "garbage record").map_err(|_| Errno::EIO)?;
-        self.collect_one(inode, &garbage)
+        self.collect_one(inode, &garbage, behalf_of).map(|_| ())
     }
 }
 
 /// Files that are being cut.
-#[derive(Default)]
 pub(crate) struct CutsUnderWay {
     // LIMIT: one per call under way.
     inodes: Mutex<FxHashSet<InodeId>>,
-    ended: Condvar,
+    ended: Signal,
 }
 
 /// One file being cut, until dropped.
 pub(crate) struct CutUnderWay<'a>(&'a CutsUnderWay, InodeId);
 
 impl CutsUnderWay {
+    pub(crate) fn new(tasks: &dyn Tasks) -> CutsUnderWay {
+        CutsUnderWay { inodes: Mutex::default(), ended: tasks.signal() }
+    }
+
     fn begin(&self, inode: InodeId) -> Result<CutUnderWay<'_>, Errno> {
         let mut inodes = self.inodes.lock();
         while !inodes.insert(inode) {
-            if self.ended.wait_for(&mut inodes, DECIDE_MAX).timed_out() {
+            if self.ended.wait_for(&mut inodes, DECIDE_MAX) {
                 return Err(Errno::ETIMEDOUT);
             }
         }

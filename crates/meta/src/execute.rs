@@ -7,7 +7,7 @@ use ashlar_namespace::{NsError, OpContext, Txn, TxnOutcome, key};
 use ashlar_rpc::Caller;
 use ashlar_types::{Errno, InodeId, SessionId, Timespec};
 use smallvec::SmallVec;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest time a call waits for leases of others in all; then it ends with `ETIMEDOUT`. A single recall is bounded more tightly.
 pub(crate) const DECIDE_MAX: Duration = Duration::from_secs(20);
@@ -45,7 +45,9 @@ impl MetaService {
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
     ) -> Result<T, Errno> {
         let session = caller.op.session;
-        let deadline = Instant::now() + DECIDE_MAX;
+        // What the service does by itself has no number, and settling is part of it.
+        let is_of_a_client = caller.op.sequence != 0;
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut flushed: SmallVec<[(SessionId, InodeId); 2]> = SmallVec::new();
         loop {
             let conflicts = {
@@ -57,12 +59,17 @@ impl MetaService {
                 let outcome = txn.finish().map_err(|error| self.answer(&error))?;
                 debug_assert!(outcome.writes.is_empty(), "a call that changes nothing must not write");
                 let mut leases = self.leases.lock();
+                let is_settling = is_of_a_client && leases.is_settling(&outcome);
                 let conflicts = leases.conflicts(session, &outcome, &flushed);
-                if conflicts.is_empty() {
+                if conflicts.is_empty() && !is_settling {
                     return Ok(grant(reply, &mut leases));
                 }
                 conflicts
             };
+            if conflicts.is_empty() {
+                self.wait_for_leases(deadline)?;
+                continue;
+            }
             flushed.extend(conflicts.iter().map(|conflict| (conflict.session, conflict.inode)));
             self.recall(&conflicts, deadline)?;
         }
@@ -80,20 +87,40 @@ impl MetaService {
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
     ) -> Result<T, Errno> {
         let session = caller.op.session;
-        let deadline = Instant::now() + DECIDE_MAX;
+        // What the service does by itself has no number, and settling is part of it.
+        let is_of_a_client = caller.op.sequence != 0;
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut flushed: SmallVec<[(SessionId, InodeId); 2]> = SmallVec::new();
+        let mut has_made_room = false;
         loop {
             let conflicts = {
                 let mut writer = self.lane.write();
+                // ORDER: under the lane's lock. A session is taken off the list before what it left is cleaned up; what it committed after
+                // that, nobody would. (The service's own calls on behalf of a session that has ended have no number.)
+                if is_of_a_client && !self.sessions.has(session) {
+                    return Err(Errno::ENOTCONN);
+                }
                 let open_in = |inode| self.opens.lock().sessions(inode);
                 let context = self.context(caller, self.env.clock.now(), &open_in);
                 let snapshot: &dyn Snapshot = &writer;
                 let mut txn = Txn::new(snapshot);
                 let reply = decide(&mut txn, &context).map_err(|error| self.answer(&error))?;
                 let mut outcome = txn.finish().map_err(|error| self.answer(&error))?;
-                let conflicts = self.leases.lock().conflicts(session, &outcome, &flushed);
-                if conflicts.is_empty() {
-                    let (is_sync, position) = self.commit(&mut writer, caller, verb, &mut outcome)?;
+                let (is_settling, conflicts) = {
+                    let leases = self.leases.lock();
+                    let is_settling = is_of_a_client && leases.is_settling(&outcome);
+                    (is_settling, leases.conflicts(session, &outcome, &flushed))
+                };
+                if conflicts.is_empty() && !is_settling {
+                    let committed = self.commit(&mut writer, caller, verb, &mut outcome);
+                    // What makes room is not helped by making room.
+                    if committed == Err(Errno::ENOSPC) && !outcome.frees_space && !has_made_room {
+                        drop(writer);
+                        has_made_room = true;
+                        self.make_room();
+                        continue;
+                    }
+                    let (is_sync, position) = committed?;
                     let mut leases = self.leases.lock();
                     self.forget_removed(&outcome, &mut leases);
                     let granted = grant(reply, &mut leases);
@@ -106,6 +133,10 @@ impl MetaService {
                 }
                 conflicts
             };
+            if conflicts.is_empty() {
+                self.wait_for_leases(deadline)?;
+                continue;
+            }
             flushed.extend(conflicts.iter().map(|conflict| (conflict.session, conflict.inode)));
             self.recall(&conflicts, deadline)?;
         }

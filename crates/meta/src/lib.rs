@@ -3,7 +3,7 @@
 //! A call is decided under the lane's lock, and committed, if nobody else's lease is in the way; else the lock is dropped, the
 //! leases are recalled, and the call is decided anew. So nothing waits while it holds the lane.
 //!
-//! Lock order: lane, then one of {open table, lease table, lock table, sessions}; those four are leaves and never nest.
+//! Lock order: lane, then lease table, then open table; lock table and sessions are leaves of their own.
 //!
 //! What this crate is not: it knows no POSIX rule (that is `namespace`) and no transport (that is `rpc`).
 
@@ -12,20 +12,24 @@ mod collect;
 mod execute;
 mod opens;
 mod placement;
+mod proposals;
 mod recall;
+mod reconcile;
 mod recovery;
+mod room;
 mod sessions;
 mod settle;
+mod trim;
 
 pub use recovery::RecoveryReport;
 
-use ashlar_env::Env;
+use ashlar_env::{Env, Signal};
 use ashlar_kv::Lane;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::lock::LockTable;
 use ashlar_rpc::StorageCalls;
 use ashlar_types::ClusterMap;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -55,9 +59,15 @@ pub struct MetaService {
     opens: Mutex<opens::OpenTable>,
     leases: Mutex<LeaseTable>,
     /// Signalled when a recall or a block ends.
-    leases_changed: Condvar,
+    leases_changed: Signal,
+    /// Signalled when the trimmer is to end.
+    trim_pause: Signal,
     locks: Mutex<LockTable>,
     garbage: collect::GarbageQueue,
     cutting: collect::CutsUnderWay,
+    /// Layouts that were handed out and not bound yet.
+    proposals: proposals::Proposals,
+    /// Held by whoever makes room.
+    making_room: room::MakingRoom,
     is_stopping: AtomicBool,
 }

@@ -10,6 +10,8 @@ struct Opened {
     session: SessionId,
     handles: u32,
     writers: u32,
+    /// How often everything had been promised to be durable when the session opened the inode.
+    promises_before: u64,
 }
 
 /// See the module.
@@ -18,6 +20,10 @@ struct Opened {
 pub(crate) struct OpenTable {
     opened: FxHashMap<InodeId, SmallVec<[Opened; 1]>>,
     orphans: FxHashSet<InodeId>,
+    /// Open inodes whose content somebody was promised to be durable.
+    promised: FxHashSet<InodeId>,
+    /// How often all content was promised to be.
+    promises_of_all: u64,
 }
 
 impl OpenTable {
@@ -28,7 +34,10 @@ impl OpenTable {
                 opened.handles += 1;
                 opened.writers += u32::from(write);
             }
-            None => sessions.push(Opened { session, handles: 1, writers: u32::from(write) }),
+            None => {
+                let promises_before = self.promises_of_all;
+                sessions.push(Opened { session, handles: 1, writers: u32::from(write), promises_before });
+            }
         }
     }
 
@@ -48,8 +57,14 @@ impl OpenTable {
         if is_last {
             self.opened.remove(&inode);
             self.orphans.remove(&inode);
+            self.promised.remove(&inode);
         }
         is_orphan
+    }
+
+    /// Whether any session has `inode` open.
+    pub(crate) fn is_open(&self, inode: InodeId) -> bool {
+        self.opened.contains_key(&inode)
     }
 
     /// Sessions that have `inode` open.
@@ -71,6 +86,26 @@ impl OpenTable {
         self.orphans.contains(&inode)
     }
 
+    /// Notes that somebody is promised that the content of `inode` is durable. What nobody has open needs no note: whoever opens it and
+    /// finds content in it does not take that for his own.
+    pub(crate) fn promise(&mut self, inode: InodeId) {
+        if self.opened.contains_key(&inode) {
+            self.promised.insert(inode);
+        }
+    }
+
+    /// Notes that somebody is promised that all content is durable.
+    pub(crate) fn promise_all(&mut self) {
+        self.promises_of_all += 1;
+    }
+
+    /// Whether anybody may have been promised that the content of `inode` is durable since `session` opened it.
+    pub(crate) fn is_promised(&self, session: SessionId, inode: InodeId) -> bool {
+        let opened = self.opened.get(&inode).map(SmallVec::as_slice).unwrap_or_default();
+        let own = opened.iter().find(|opened| opened.session == session);
+        self.promised.contains(&inode) || own.is_none_or(|own| own.promises_before != self.promises_of_all)
+    }
+
     /// Notes that an open inode has lost its last name.
     pub(crate) fn note_orphan(&mut self, inode: InodeId) {
         self.orphans.insert(inode);
@@ -78,13 +113,54 @@ impl OpenTable {
 
     /// Forgets a session.
     pub(crate) fn end_session(&mut self, session: SessionId) {
-        let orphans = &mut self.orphans;
+        let (orphans, promised) = (&mut self.orphans, &mut self.promised);
         self.opened.retain(|inode, sessions| {
             sessions.retain(|opened| opened.session != session);
             if sessions.is_empty() {
                 orphans.remove(inode);
+                promised.remove(inode);
             }
             !sessions.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+    const X: InodeId = InodeId(7);
+    const Y: InodeId = InodeId(8);
+
+    #[test]
+    fn a_sync_of_anybody_promises_the_content_of_a_file_to_all_who_have_it_open() {
+        let mut table = OpenTable::default();
+        table.open(A, X, true);
+        table.open(A, Y, true);
+        assert!(!table.is_promised(A, X), "nobody has synced");
+        table.open(B, X, false);
+        table.promise(X);
+        assert!(table.is_promised(A, X));
+        assert!(!table.is_promised(A, Y), "another file was synced");
+        assert!(!table.close(B, X, false));
+        assert!(table.is_promised(A, X), "the close of whoever synced takes no promise back");
+        assert!(!table.close(A, X, true));
+        table.open(A, X, true);
+        assert!(!table.is_promised(A, X), "opened anew");
+    }
+
+    #[test]
+    fn a_sync_of_everything_promises_what_was_open_then() {
+        let mut table = OpenTable::default();
+        table.open(A, X, true);
+        table.promise_all();
+        table.open(A, Y, true);
+        assert!(table.is_promised(A, X));
+        assert!(!table.is_promised(A, Y), "opened after the sync");
+        assert!(table.is_promised(B, Y), "a session that has it not open knows nothing");
+        table.end_session(A);
+        assert!(table.is_promised(A, X));
     }
 }

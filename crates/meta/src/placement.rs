@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long figures of free space are used before they are asked for again.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
@@ -23,7 +23,15 @@ pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
 pub(crate) struct PlacementState {
     next_shard: AtomicU64,
     next_chain: AtomicU64,
-    space: Mutex<Option<(Instant, SpaceByTarget)>>,
+    /// When it was asked for, by the monotonic clock.
+    space: Mutex<Option<(Duration, SpaceByTarget)>>,
+}
+
+impl PlacementState {
+    /// Lets the next question about space ask the targets.
+    pub(crate) fn forget_space(&self) {
+        *self.space.lock() = None;
+    }
 }
 
 impl Placement for MetaService {
@@ -101,9 +109,10 @@ impl MetaService {
 
     /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old. A target that does not answer is left out.
     pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
+        let now = self.env.clock.monotonic();
         let mut cached = self.placement.space.lock();
         if let Some((when, space)) = cached.as_ref()
-            && when.elapsed() < SPACE_AGE_MAX
+            && now.saturating_sub(*when) < SPACE_AGE_MAX
         {
             return space.clone();
         }
@@ -118,7 +127,7 @@ impl MetaService {
                 }
             })
             .collect();
-        *cached = Some((Instant::now(), space.clone()));
+        *cached = Some((now, space.clone()));
         space
     }
 }

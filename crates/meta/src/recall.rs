@@ -5,18 +5,21 @@ use ashlar_namespace::lease::Conflict;
 use ashlar_types::message::SessionEvent;
 use ashlar_types::{Errno, SessionId};
 use smallvec::SmallVec;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A recall that is not answered in this time evicts the session (`design.md` D7).
 pub(crate) const RECALL_MAX: Duration = Duration::from_secs(5);
 
+/// Time between looks at whether an eviction by another call has ended a recall.
+const EVICTION_PAUSE: Duration = Duration::from_millis(20);
+
 impl MetaService {
-    /// Recalls what is in the way and waits until it is given back.
+    /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
-    pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Instant) -> Result<(), Errno> {
-        if Instant::now() > deadline {
+    pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Duration) -> Result<(), Errno> {
+        if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
         }
         let mut ids: SmallVec<[u64; 2]> = SmallVec::new();
@@ -32,19 +35,28 @@ impl MetaService {
         for (session, event) in to_send {
             self.sessions.deliver(session, event);
         }
-        self.wait_for_recalls(&ids);
-        Ok(())
+        self.wait_for_recalls(&ids, deadline)
     }
 
-    fn wait_for_recalls(&self, ids: &[u64]) {
-        let give_up = Instant::now() + RECALL_MAX;
+    /// Waits until none of `ids` is under way, and evicts who does not answer.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when `deadline` is past.
+    fn wait_for_recalls(&self, ids: &[u64], deadline: Duration) -> Result<(), Errno> {
+        let mut give_up = self.env.clock.monotonic() + RECALL_MAX;
         let mut leases = self.leases.lock();
         loop {
             let late = ids.iter().find_map(|&id| leases.recall_holder(id));
-            let Some(holder) = late else { return };
-            if self.leases_changed.wait_until(&mut leases, give_up).timed_out() {
+            let Some(holder) = late else { return Ok(()) };
+            let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
+            if self.leases_changed.wait_for(&mut leases, left) {
                 drop(leases);
+                if self.env.clock.monotonic() >= deadline {
+                    return Err(Errno::ETIMEDOUT);
+                }
                 self.session_evict(holder);
+                // Another call may be ending the same session just now: its recalls end with it, a moment later.
+                give_up = self.env.clock.monotonic() + EVICTION_PAUSE;
                 leases = self.leases.lock();
             }
         }
@@ -60,8 +72,8 @@ impl MetaService {
     ///
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
-    pub(crate) fn wait_for_leases(&self, deadline: Instant) -> Result<(), Errno> {
-        if Instant::now() > deadline {
+    pub(crate) fn wait_for_leases(&self, deadline: Duration) -> Result<(), Errno> {
+        if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
         }
         let mut leases = self.leases.lock();

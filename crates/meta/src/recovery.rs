@@ -1,6 +1,7 @@
 //! Starting: a new file system gets its root; an old one is cleaned of what dead sessions left, before anybody is served.
 
 use crate::call::verb as number;
+use crate::collect::SERVICE;
 use crate::execute::itself;
 use crate::{MetaConfig, MetaService};
 use ashlar_kv::Snapshot;
@@ -9,7 +10,7 @@ use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{key, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::{Errno, InodeId, OpId, SessionId, codec};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub struct RecoveryReport {
     pub sessions_reaped: usize,
     /// Truncations that had not been carried out on the targets.
     pub cuts_finished: usize,
+    /// Files of which targets had chunks that had to be compared with metadata.
+    pub suspects_compared: usize,
 }
 
 /// Dead sessions, and truncations not carried out.
@@ -35,6 +38,7 @@ impl MetaService {
         config: MetaConfig,
         root: RootSettings,
     ) -> Result<(Arc<MetaService>, RecoveryReport), Errno> {
+        let tasks = config.env.tasks.clone();
         let service = Arc::new(MetaService {
             lane: config.lane,
             env: config.env,
@@ -45,10 +49,13 @@ impl MetaService {
             sessions: Default::default(),
             opens: Default::default(),
             leases: Mutex::default(),
-            leases_changed: Condvar::new(),
+            leases_changed: tasks.signal(),
+            trim_pause: tasks.signal(),
             locks: Mutex::default(),
-            garbage: Default::default(),
-            cutting: Default::default(),
+            garbage: crate::collect::GarbageQueue::new(&*tasks),
+            cutting: crate::collect::CutsUnderWay::new(&*tasks),
+            proposals: Default::default(),
+            making_room: crate::room::MakingRoom::new(&*tasks),
             is_stopping: Default::default(),
         });
         let has_root = service
@@ -57,7 +64,9 @@ impl MetaService {
             .get(&key::inode(InodeId::ROOT))
             .map_err(|error| service.answer(&error.into()))?
             .is_some();
-        if !has_root {
+        if has_root {
+            service.skip_inode_ids()?;
+        } else {
             let creds = itself();
             let caller = Caller { op: OpId::default(), creds: &creds };
             service.mutate(
@@ -78,16 +87,20 @@ impl MetaService {
         self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
         for (inode, garbage) in &cuts {
-            match self.collect_one(*inode, garbage) {
+            match self.collect_one(*inode, garbage, SERVICE) {
                 // The record stays; whoever writes the file next cuts first, once its target is back.
                 Err(Errno::ENODEV) => tracing::warn!(%inode, "a truncation waits for a missing target"),
-                other => other?,
+                Err(errno) => return Err(errno),
+                Ok(_) => {}
             }
         }
         for &session in &sessions {
-            self.reap(session)?;
+            self.reap(session, None)?;
         }
-        Ok(RecoveryReport { sessions_reaped: sessions.len(), cuts_finished: cuts.len() })
+        // ORDER: sizes are settled before chunks are compared with them: after the death of the process alone, what a dead writer wrote and
+        // never reported was acknowledged, and is the file's.
+        let suspects_compared = self.reconcile()?;
+        Ok(RecoveryReport { sessions_reaped: sessions.len(), cuts_finished: cuts.len(), suspects_compared })
     }
 
     /// Layouts that were proposed and never bound: whoever was filling them is gone.
@@ -110,7 +123,7 @@ impl MetaService {
             self.mutate(
                 caller,
                 number::PROPOSE_LAYOUT,
-                |txn, context| verb::withdraw_layout(txn, context, inode),
+                |txn, context| verb::withdraw_layout(txn, context, inode, None),
                 |_, _| (),
             )?;
         }

@@ -49,36 +49,43 @@ impl MetaService {
             }
         };
         sessions.insert(session, events);
+        drop(sessions);
+        self.leases.lock().begin_session(session);
         Ok(SessionGrant { session, lease_term: LEASE_TERM_IN_PROCESS })
     }
 
-    /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed.
+    /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed, and layouts
+    /// it was filling are withdrawn.
     pub(crate) fn session_end(&self, session: SessionId) {
         if self.sessions.sessions.write().remove(&session).is_none() {
             return;
         }
-        // ORDER: files it was writing are settled before anybody else gets a lease on them, so that nobody sees an old size.
+        // ORDER: files it was writing are settled before anybody else gets a lease on them or is told their size.
         let written = {
             let mut leases = self.leases.lock();
             let written = leases.end_session(session);
-            written.iter().for_each(|&inode| leases.begin_block(inode));
+            leases.begin_settling(&written);
             written
         };
         self.opens.lock().end_session(session);
         let mut grants = Vec::new();
         self.locks.lock().release_session(session, &mut grants);
         self.announce_locks(grants);
-        if let Err(errno) = self.reap(session) {
+        if let Err(errno) = self.withdraw_layouts_of(session) {
+            tracing::error!(%errno, %session, "could not withdraw the layouts proposed to a session; the next start does it");
+        }
+        if let Err(errno) = self.reap(session, Some(&written)) {
             tracing::error!(%errno, %session, "could not clean up after a session; the next start does it");
         }
-        let mut leases = self.leases.lock();
-        written.iter().for_each(|&inode| leases.end_block(inode));
-        drop(leases);
+        self.leases.lock().end_settling(&written);
         self.leases_changed.notify_all();
     }
 
     /// Ends a session that did not answer a recall in time, and tells it.
     pub(crate) fn session_evict(&self, session: SessionId) {
+        if !self.sessions.has(session) {
+            return;
+        }
         tracing::warn!(%session, "a session did not answer a recall in time and is evicted");
         self.sessions.deliver(session, SessionEvent::Evicted { session });
         self.session_end(session);

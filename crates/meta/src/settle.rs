@@ -12,8 +12,9 @@ use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
 const RECORDS_PER_CALL: u32 = 256;
 
 impl MetaService {
-    /// Cleans up after a dead session in every shard.
-    pub(crate) fn reap(&self, session: SessionId) -> Result<(), Errno> {
+    /// Cleans up after a dead session in every shard. Files it has written are measured, if `written` names them or is not known: of the
+    /// others it has told everything when it gave WRITE back, and somebody else may be writing them, whose report is still to come.
+    pub(crate) fn reap(&self, session: SessionId, written: Option<&[InodeId]>) -> Result<(), Errno> {
         let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
         for shard in shards {
             let mut from = None;
@@ -28,7 +29,8 @@ impl MetaService {
                     |reply, _| reply,
                 )?;
                 for inode in reply.unsettled {
-                    match self.settle(inode, session) {
+                    let must_measure = written.is_none_or(|written| written.contains(&inode));
+                    match self.settle(inode, session, must_measure) {
                         // The writer's record stays, so the next start with all targets settles it; until then the size may be old.
                         Err(Errno::ENODEV) => {
                             tracing::warn!(%inode, "the size of a file waits for a missing target")
@@ -46,7 +48,7 @@ impl MetaService {
     }
 
     /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing.
-    pub(crate) fn settle(&self, inode: InodeId, session: SessionId) -> Result<(), Errno> {
+    pub(crate) fn settle(&self, inode: InodeId, session: SessionId, must_measure: bool) -> Result<(), Errno> {
         let creds = itself();
         let caller = Caller { op: OpId { session, sequence: 0 }, creds: &creds };
         let (layout, blocks) = self.inspect(
@@ -61,6 +63,7 @@ impl MetaService {
             },
             |found, _| found,
         )?;
+        let layout = layout.filter(|_| must_measure);
         let (size_at_least, chunk_blocks) = match &layout {
             Some(layout) => self.measure(inode, layout)?,
             None => (0, 0),
@@ -89,7 +92,7 @@ impl MetaService {
     }
 
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.
-    fn measure(&self, inode: InodeId, layout: &FileLayout) -> Result<(u64, u64), Errno> {
+    pub(crate) fn measure(&self, inode: InodeId, layout: &FileLayout) -> Result<(u64, u64), Errno> {
         let map = self.map.read().clone();
         let targets = map.targets_of(layout);
         let (mut size, mut blocks) = (0, 0);

@@ -7,18 +7,22 @@
 //! | READ | cache content | change content |
 //! | WRITE | be the only writer and the authority on size and times | read or write the content, or ask for its size |
 //!
-//! A lease is granted only while nothing is being recalled on that inode, so that a waiting call is not overtaken for ever; the
-//! holder's own calls never wait for a recall to that holder, they are answered without a lease.
+//! A lease is granted only while nothing is being recalled on that inode, so that a waiting call is not overtaken for ever. The holder's
+//! own calls never wait for a recall to that holder: calls on attributes and names are answered without a lease, and one that needs the
+//! content gets the lease ([`LeaseTable::grant_data`]), because it may hold the kernel's page that the answer to the recall waits for.
 
 use crate::txn::TxnOutcome;
 use ashlar_types::message::{LeaseSet, Recall};
 use ashlar_types::{InodeId, SessionId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
-// LIMIT: about 48 bytes each, so 48 MiB at the most.
-pub const LEASED_INODES_MAX: usize = 1 << 20;
+// LIMIT: about 48 bytes each; what a hash table of 2^20 places takes before it doubles, so 50 MiB at the most.
+pub const LEASED_INODES_MAX: usize = (1 << 20) / 8 * 7;
+/// From so many on the service takes leases back that nobody may need any more ([`LeaseTable::surplus`]).
+pub const LEASED_INODES_HIGH: usize = LEASED_INODES_MAX / 16 * 15;
 
 /// A lease in somebody's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +48,17 @@ struct Pending {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct LeaseTable {
+    /// Who may hold leases at all.
+    sessions: FxHashSet<SessionId>,
     holders: FxHashMap<InodeId, SmallVec<[(SessionId, LeaseSet); 1]>>,
+    /// Inodes in the order of their first grant; some are not under lease any more, or in line twice.
+    // LIMIT: twice as many as there can be under lease, then it is tidied.
+    order: VecDeque<InodeId>,
     pending: FxHashMap<u64, Pending>,
     recalling: FxHashMap<InodeId, u32>,
+    /// Files whose size is being asked of the chunks, because whoever knew it is gone.
+    // LIMIT: as `holders`, of which these were part.
+    settling: FxHashSet<InodeId>,
     last_recall: u64,
 }
 
@@ -115,14 +127,54 @@ impl LeaseTable {
     ) -> SmallVec<[Conflict; 2]> {
         let wanted =
             if write { LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE) } else { LeaseSet::WRITE };
+        let is_urgent = self.is_recalled_from(session, inode);
         self.others(session, inode, wanted)
+            .filter(|&(holder, leases)| {
+                !(is_urgent && !leases.has(LeaseSet::WRITE) && self.is_recalled_from(holder, inode))
+            })
             .map(|(holder, leases)| Conflict { session: holder, inode, leases, flush_only: false })
             .collect()
     }
 
+    /// Whether a recall of content of `inode` from `session` is under way.
+    fn is_recalled_from(&self, session: SessionId, inode: InodeId) -> bool {
+        let content = LeaseSet::READ.with(LeaseSet::WRITE);
+        self.recalling.contains_key(&inode)
+            && self.pending.values().any(|pending| {
+                pending.session == session
+                    && pending.inode == inode
+                    && !pending.flush_only
+                    && pending.leases.meets(content)
+            })
+    }
+
+    /// Grants READ or WRITE for a read or write that cannot wait for a recall from its own session: it may hold the page that the answer
+    /// waits for. So a session that is asked for its lease back keeps what it has until it has answered, and two that both have READ, want
+    /// WRITE, and are asked for READ by each other, get WRITE one after the other; the loser's pages are on their way out already.
+    pub fn grant_data(&mut self, session: SessionId, inode: InodeId, wanted: LeaseSet) -> LeaseSet {
+        let held = self.held(session, inode);
+        if held.has(wanted) {
+            return held;
+        }
+        if !self.is_recalled_from(session, inode) {
+            return self.grant(session, inode, wanted);
+        }
+        let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
+        let is_free = !wanted.has(LeaseSet::WRITE)
+            || holders.iter().all(|(holder, set)| *holder == session || !set.has(LeaseSet::WRITE));
+        match holders.iter_mut().find(|(holder, _)| *holder == session) {
+            Some((_, set)) if is_free => {
+                *set = set.with(wanted);
+                *set
+            }
+            _ => LeaseSet::NONE,
+        }
+    }
+
     /// Grants as much of `wanted` as nobody else's lease or a recall under way forbids; tells what is held now of `wanted`.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, wanted: LeaseSet) -> LeaseSet {
-        if self.recalling.contains_key(&inode) {
+        // A session that was ended while a call of its own was under way must not leave a lease nobody would give back.
+        if self.recalling.contains_key(&inode) || !self.sessions.contains(&session) {
             return LeaseSet::NONE;
         }
         let mut allowed = wanted;
@@ -147,6 +199,7 @@ impl LeaseTable {
             None if is_full => return LeaseSet::NONE,
             None if allowed != LeaseSet::NONE => {
                 self.holders.insert(inode, SmallVec::from_buf([(session, allowed)]));
+                self.note_first_grant(inode);
             }
             None => {}
         }
@@ -218,6 +271,28 @@ impl LeaseTable {
         }
     }
 
+    /// Keeps everybody from new leases on files whose writer is gone, and from knowing their size, until [`LeaseTable::end_settling`].
+    pub fn begin_settling(&mut self, inodes: &[InodeId]) {
+        for &inode in inodes {
+            self.begin_block(inode);
+            self.settling.insert(inode);
+        }
+    }
+
+    /// Ends what [`LeaseTable::begin_settling`] began.
+    pub fn end_settling(&mut self, inodes: &[InodeId]) {
+        for &inode in inodes {
+            self.settling.remove(&inode);
+            self.end_block(inode);
+        }
+    }
+
+    /// Whether `outcome` tells or changes a size that is not known at this moment.
+    pub fn is_settling(&self, outcome: &TxnOutcome) -> bool {
+        !self.settling.is_empty()
+            && outcome.revealed.iter().chain(&outcome.changed).any(|inode| self.settling.contains(inode))
+    }
+
     /// Forgets all leases on an inode that is no more.
     pub fn forget_inode(&mut self, inode: InodeId) {
         self.holders.remove(&inode);
@@ -228,8 +303,24 @@ impl LeaseTable {
         self.pending.get(&id).map(|pending| pending.session)
     }
 
+    /// Lets a session hold leases.
+    pub fn begin_session(&mut self, session: SessionId) {
+        self.sessions.insert(session);
+    }
+
+    /// Whether a session may hold leases.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains(&session)
+    }
+
+    /// The number of the newest recall. A grant made now is void for a client that has answered a later one before the grant arrives.
+    pub fn recall_mark(&self) -> u64 {
+        self.last_recall
+    }
+
     /// Forgets a session with all its leases and recalls; tells the files of which it was the sole writer.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
+        self.sessions.remove(&session);
         // ORDER: who was writing is noted before recalls under way take the WRITE lease, or nobody would settle the file's size.
         let mut written = Vec::new();
         self.holders.retain(|&inode, held| {
@@ -244,6 +335,45 @@ impl LeaseTable {
         ids.into_iter().for_each(|id| self.end_recall(id));
         written.sort();
         written
+    }
+
+    /// Up to `count` leases to take back to make room, those that were granted first: of inodes that `is_open` does not name, without
+    /// WRITE, and not ENTRIES, whose recall costs a session all names it knows. What is passed over gets to the end of the line.
+    pub fn surplus(&mut self, count: usize, is_open: impl Fn(InodeId) -> bool) -> Vec<Conflict> {
+        let kept = LeaseSet::WRITE.with(LeaseSet::ENTRIES);
+        let mut found = Vec::with_capacity(count);
+        for _ in 0..self.order.len() {
+            if found.len() >= count {
+                break;
+            }
+            let Some(inode) = self.order.pop_front() else { break };
+            let Some(held) = self.holders.get(&inode) else { continue };
+            // It stays in line until the answer is there; then it is found to be gone.
+            self.order.push_back(inode);
+            if held.iter().any(|(_, set)| set.meets(kept))
+                || self.recalling.contains_key(&inode)
+                || is_open(inode)
+            {
+                continue;
+            }
+            found.extend(held.iter().map(|&(session, leases)| Conflict {
+                session,
+                inode,
+                leases,
+                flush_only: false,
+            }));
+        }
+        found
+    }
+
+    /// Puts an inode that nobody held anything on in line for [`LeaseTable::surplus`].
+    fn note_first_grant(&mut self, inode: InodeId) {
+        self.order.push_back(inode);
+        if self.order.len() >= 2 * LEASED_INODES_MAX {
+            let holders = &self.holders;
+            let mut seen = FxHashSet::default();
+            self.order.retain(|inode| holders.contains_key(inode) && seen.insert(*inode));
+        }
     }
 
     /// Inodes under lease now.
@@ -265,9 +395,76 @@ mod tests {
     const B: SessionId = SessionId(2);
     const X: InodeId = InodeId(77);
 
+    fn table() -> LeaseTable {
+        let mut table = LeaseTable::default();
+        table.begin_session(A);
+        table.begin_session(B);
+        table
+    }
+
+    #[test]
+    fn only_leases_that_nobody_misses_are_surplus() {
+        let mut table = table();
+        let [open, written, directory, recalled, idle] = [1, 2, 3, 4, 5].map(InodeId);
+        table.grant(A, open, LeaseSet::ATTR);
+        table.grant(A, written, LeaseSet::WRITE);
+        table.grant(A, directory, LeaseSet::ATTR.with(LeaseSet::ENTRIES));
+        table.grant(A, recalled, LeaseSet::READ);
+        table.begin_recall(table.conflicts_of_data(B, recalled, true)[0]);
+        table.grant(A, idle, LeaseSet::ATTR.with(LeaseSet::READ));
+        let surplus = table.surplus(10, |inode| inode == open);
+        assert_eq!(surplus.iter().map(|conflict| conflict.inode).collect::<Vec<_>>(), vec![idle]);
+        assert_eq!(surplus[0].leases, LeaseSet::ATTR.with(LeaseSet::READ));
+        table.grant(A, InodeId(6), LeaseSet::ATTR);
+        assert_eq!(table.surplus(1, |_| false)[0].inode, open, "first come, first taken back");
+        assert!(table.surplus(0, |_| false).is_empty());
+    }
+
+    #[test]
+    fn a_session_that_was_ended_is_granted_nothing() {
+        let mut table = table();
+        table.end_session(A);
+        assert_eq!(table.grant(A, X, LeaseSet::ATTR), LeaseSet::NONE);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_holder_keeps_its_lease_until_it_has_answered_the_recall() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::READ);
+        let (id, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        assert!(
+            table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ),
+            "a read of A must not wait for A"
+        );
+        assert_eq!(table.grant_data(B, X, LeaseSet::READ), LeaseSet::NONE, "nobody else gets in between");
+        table.end_recall(id);
+        assert_eq!(table.held(A, X), LeaseSet::NONE);
+    }
+
+    #[test]
+    fn two_readers_that_both_want_to_write_get_their_turns_without_waiting_for_each_other() {
+        let mut table = table();
+        let both = LeaseSet::READ.with(LeaseSet::WRITE);
+        table.grant(A, X, LeaseSet::READ);
+        table.grant(B, X, LeaseSet::READ);
+        let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0]);
+        let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        assert!(
+            table.conflicts_of_data(A, X, true).is_empty(),
+            "B is giving back already, and may be waiting for A"
+        );
+        assert!(table.grant_data(A, X, both).has(both));
+        assert_eq!(table.conflicts_of_data(B, X, true).len(), 1, "B waits for the writer A");
+        assert!(!table.grant_data(B, X, both).has(LeaseSet::WRITE), "never two writers");
+        table.end_recall(from_b);
+        table.end_recall(from_a);
+        assert_eq!(table.held(A, X), LeaseSet::WRITE);
+    }
+
     #[test]
     fn a_writer_excludes_every_other_lease_on_content() {
-        let mut table = LeaseTable::default();
+        let mut table = table();
         assert_eq!(table.grant(A, X, LeaseSet::WRITE), LeaseSet::WRITE);
         assert_eq!(table.grant(B, X, LeaseSet::ATTR.with(LeaseSet::READ)), LeaseSet::NONE);
         let conflicts = table.conflicts_of_data(B, X, false);
@@ -282,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_reader_of_attributes_must_give_them_back_before_a_change_by_another() {
-        let mut table = LeaseTable::default();
+        let mut table = table();
         table.grant(A, X, LeaseSet::ATTR);
         let outcome = TxnOutcome { changed: SmallVec::from_slice(&[X]), ..TxnOutcome::default() };
         assert_eq!(table.conflicts(B, &outcome, &[]).len(), 1);
@@ -292,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_stat_by_another_makes_the_writer_report_once() {
-        let mut table = LeaseTable::default();
+        let mut table = table();
         table.grant(A, X, LeaseSet::WRITE);
         let outcome = TxnOutcome { revealed: SmallVec::from_slice(&[X]), ..TxnOutcome::default() };
         let conflict = table.conflicts(B, &outcome, &[])[0];
@@ -305,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_dead_session_leaves_nothing_behind_but_the_files_it_was_writing() {
-        let mut table = LeaseTable::default();
+        let mut table = table();
         table.grant(A, X, LeaseSet::WRITE);
         table.grant(A, InodeId(5), LeaseSet::ENTRIES);
         let (_, recall) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
@@ -313,5 +510,22 @@ mod tests {
         assert_eq!(table.end_session(A), vec![X]);
         assert!(table.is_empty());
         assert_eq!(table.grant(B, X, LeaseSet::WRITE), LeaseSet::WRITE);
+    }
+
+    #[test]
+    fn the_size_of_a_file_whose_writer_is_gone_is_not_told_before_it_is_known() {
+        let mut table = table();
+        assert_eq!(table.grant(A, X, LeaseSet::WRITE), LeaseSet::WRITE);
+        let written = table.end_session(A);
+        assert_eq!(written, [X]);
+        table.begin_settling(&written);
+        let stat = TxnOutcome { revealed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        assert!(table.conflicts(B, &stat, &[]).is_empty(), "nobody is left to be asked");
+        assert!(table.is_settling(&stat));
+        assert!(!table.is_settling(&TxnOutcome::default()));
+        assert_eq!(table.grant(B, X, LeaseSet::READ), LeaseSet::NONE);
+        table.end_settling(&written);
+        assert!(!table.is_settling(&stat));
+        assert_eq!(table.grant(B, X, LeaseSet::READ), LeaseSet::READ);
     }
 }

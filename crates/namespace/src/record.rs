@@ -2,7 +2,9 @@
 
 use crate::error::NsError;
 use ashlar_types::attr::MODE_TYPE_MASK;
-use ashlar_types::{Attr, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec};
+use ashlar_types::{
+    Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -65,6 +67,39 @@ pub enum Kind {
     Symlink,
     /// Device node, pipe or socket.
     Special,
+    /// A symbolic link made in a directory with `durability=sync`: its changes are as durable as those of a file there.
+    SyncSymlink,
+    /// A device node, pipe or socket made in a directory with `durability=sync`.
+    SyncSpecial,
+}
+
+impl Kind {
+    /// The kind of a new symbolic link in a directory with `policy`.
+    pub fn new_symlink(policy: &LayoutPolicy) -> Kind {
+        if policy.durability == Some(Durability::Sync) { Kind::SyncSymlink } else { Kind::Symlink }
+    }
+
+    /// The kind of a new device node, pipe or socket in a directory with `policy`.
+    pub fn new_special(policy: &LayoutPolicy) -> Kind {
+        if policy.durability == Some(Durability::Sync) { Kind::SyncSpecial } else { Kind::Special }
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        matches!(self, Kind::Symlink | Kind::SyncSymlink)
+    }
+
+    /// Whether every change is durable before it is answered.
+    pub fn is_sync(&self) -> bool {
+        match self {
+            Kind::Directory { policy, .. }
+            | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
+                policy.durability == Some(Durability::Sync)
+            }
+            Kind::Symlink | Kind::Special => false,
+            Kind::SyncSymlink | Kind::SyncSpecial => true,
+        }
+    }
 }
 
 /// Where a file's bytes are.

@@ -6,9 +6,9 @@
 
 use crate::error::NsError;
 use crate::key::{self, NameHash};
-use crate::record::{self, Account, Bucket, FileData, Inode, Kind};
+use crate::record::{self, Account, Bucket, Inode};
 use ashlar_kv::{Key, Snapshot, WriteSet};
-use ashlar_types::{Durability, Errno, InodeId, Name, ShardId, codec};
+use ashlar_types::{Errno, InodeId, Name, ShardId, codec};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ pub struct TxnOutcome {
     pub entries: SmallVec<[(InodeId, SmallVec<[u8; 24]>); 2]>,
     /// Inodes whose attributes are in the reply.
     pub revealed: Revealed,
-    /// Whether the transaction only frees space (it is then taken even when space runs out).
+    /// Whether the transaction frees space or takes none worth counting (it is then taken even when space runs out).
     pub frees_space: bool,
     /// Whether a directory or file that changed wants its operations durable before they are answered.
     pub is_sync: bool,
@@ -279,7 +279,8 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Declares that committing frees space, so that it must be possible on a full file system.
+    /// Declares that committing frees space, or notes what has happened to space that is taken already, so that it must be possible on
+    /// a full file system.
     pub fn mark_frees_space(&mut self) {
         self.outcome.frees_space = true;
     }
@@ -353,10 +354,5 @@ impl<'a> Txn<'a> {
 }
 
 fn wants_sync(slot: &Slot) -> bool {
-    let policy = match slot.current.as_ref().map(|inode| &inode.kind) {
-        Some(Kind::Directory { policy, .. }) => policy,
-        Some(Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. })) => policy,
-        _ => return false,
-    };
-    policy.durability == Some(Durability::Sync)
+    slot.current.as_ref().is_some_and(|inode| inode.kind.is_sync())
 }

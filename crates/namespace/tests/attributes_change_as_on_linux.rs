@@ -217,6 +217,89 @@ fn truncation_by_the_unprivileged_takes_set_id_bits_off() {
     assert_eq!(permissions(&set(&mut world, &Credentials::root(), id, told).unwrap()), 0o777);
 }
 
+/// `chown(path, -1, -1)`.
+fn no_owner() -> SetAttr {
+    SetAttr { kill_set_id: true, ..SetAttr::default() }
+}
+
+#[test]
+fn a_stranger_takes_no_set_id_bits_away_by_a_chown_that_changes_nothing() {
+    let mut world = World::new();
+    let stranger = user(2, 2);
+    for bits in [0o4755, 0o2755, 0o6711, 0o2644] {
+        let id = file(&mut world, &format!("f{bits:o}"), bits);
+        let before = world.inode(id);
+        assert_eq!(set(&mut world, &stranger, id, no_owner()), Err(Errno::EPERM), "{bits:o}");
+        assert_eq!(world.inode(id), before);
+        let write = SetAttr { has_handle: true, ..no_owner() };
+        assert_eq!(permissions(&set(&mut world, &stranger, id, write).unwrap()), bits & 0o777);
+        world.edit(id, |inode| inode.mode |= bits);
+        assert_eq!(permissions(&set(&mut world, &user(OWNER, 5), id, no_owner()).unwrap()), bits & 0o777);
+    }
+    let member = file(&mut world, "member", 0o2644);
+    let attr = set(&mut world, &user(2, GROUP), member, no_owner()).unwrap();
+    assert_eq!(
+        permissions(&attr),
+        0o2644,
+        "nothing to take away from a member: everybody may change nothing"
+    );
+    let plain = file(&mut world, "plain", 0o755);
+    assert_eq!(set(&mut world, &stranger, plain, no_owner()).unwrap().ctime, world.now);
+    let before = world.inode(plain);
+    let write = SetAttr { has_handle: true, ..no_owner() };
+    set(&mut world, &stranger, plain, write).unwrap();
+    assert_eq!(world.inode(plain), before, "ahead of a write nothing is stored unless a bit goes");
+}
+
+#[test]
+fn a_truncation_asks_for_the_groups_that_decide_about_setgid() {
+    let mut world = World::new();
+    let id = file(&mut world, "f", 0o2666);
+    let unsure = Credentials { complete: false, ..user(OWNER, 5) };
+    let truncate = verb::OpenArgs { write: true, truncate: true, ..verb::OpenArgs::default() };
+    let mut open = |creds: &Credentials| {
+        world
+            .run(creds, |txn, context| verb::open(txn, context, id, &truncate))
+            .map(|reply| permissions(&reply.attr))
+    };
+    assert_eq!(open(&unsure), Err(Errno::EPERM));
+    let member = Credentials { complete: true, groups: [GROUP].into_iter().collect(), ..unsure.clone() };
+    assert_eq!(open(&member), Ok(0o2666));
+    assert_eq!(open(&Credentials { complete: true, ..unsure.clone() }), Ok(0o666));
+    assert_eq!(open(&unsure), Ok(0o666), "without the bit nothing depends on groups");
+}
+
+#[test]
+fn attributes_of_what_is_gone_change_by_the_same_rules() {
+    let world = World::new();
+    let fifo = Attr {
+        inode: InodeId(77),
+        mode: 0o010_000 | 0o2644,
+        nlink: 0,
+        uid: OWNER,
+        gid: GROUP,
+        ..world.inode(ROOT).attr(InodeId(77))
+    };
+    let change = |creds: &Credentials, changes: SetAttr| {
+        let mut world = World::new();
+        world.run(creds, |_, context| verb::setattr_removed(context, &fifo, &changes))
+    };
+    let attr = change(&user(OWNER, GROUP), mode(0o600)).unwrap();
+    assert_eq!((attr.mode, attr.nlink, attr.inode), (0o010_600, 0, fifo.inode));
+    assert!(attr.ctime > fifo.ctime);
+    assert_eq!(change(&user(2, 2), mode(0o600)), Err(Errno::EPERM));
+    assert_eq!(change(&user(2, 2), owner(Some(2), None)), Err(Errno::EPERM));
+    let given = change(&Credentials::root(), owner(Some(2), Some(3))).unwrap();
+    assert_eq!((given.uid, given.gid, permissions(&given)), (2, 3, 0o2644));
+    assert_eq!(permissions(&change(&user(OWNER, 5), owner(None, Some(5))).unwrap()), 0o644);
+    let at = Timespec::new(-5, 3);
+    let timed = change(&user(OWNER, 5), times(Some(TimeSet::At(at)), None)).unwrap();
+    assert_eq!((timed.atime, timed.mtime), (at, fifo.mtime));
+    assert_eq!(change(&user(2, 2), times(Some(TimeSet::At(at)), None)), Err(Errno::EPERM));
+    assert_eq!(change(&Credentials::root(), size(0)), Err(Errno::ESTALE));
+    assert_eq!(change(&user(2, 2), SetAttr::default()), Ok(fifo.clone()));
+}
+
 #[test]
 fn chmod_changes_the_mask_of_an_acl() {
     let mut world = World::new();

@@ -148,8 +148,12 @@ fn a_pending_proposal_is_collected_only_after_it_was_withdrawn() {
     };
     assert!(!may_collect(&mut world, id, layout.generation), "its chunks are about to be the file's");
     assert_eq!(collect(&mut world, id, layout.generation, 0, 0), Err(Errno::EAGAIN));
-    let withdraw =
-        |world: &mut World| world.as_root(|txn, context| verb::withdraw_layout(txn, context, id)).unwrap();
+    let withdraw = |world: &mut World, only| {
+        world.as_root(|txn, context| verb::withdraw_layout(txn, context, id, only)).unwrap()
+    };
+    assert!(!withdraw(&mut world, Some(layout.generation - 1)), "somebody else's");
+    assert!(!may_collect(&mut world, id, layout.generation));
+    let withdraw = |world: &mut World| withdraw(world, Some(layout.generation));
     assert!(withdraw(&mut world));
     assert!(!withdraw(&mut world));
     assert!(may_collect(&mut world, id, layout.generation));
@@ -157,7 +161,7 @@ fn a_pending_proposal_is_collected_only_after_it_was_withdrawn() {
     assert_eq!(bind(&mut world, id, &layout, 8), Err(Errno::EAGAIN));
     collect(&mut world, id, layout.generation, 0, 0).unwrap();
     assert_eq!(garbage(&world, id, layout.generation), None);
-    assert!(!world.as_root(|txn, context| verb::withdraw_layout(txn, context, InodeId(99))).unwrap());
+    assert!(!world.as_root(|txn, context| verb::withdraw_layout(txn, context, InodeId(99), None)).unwrap());
 }
 
 #[test]
@@ -167,6 +171,32 @@ fn no_chain_means_no_space() {
     assert_eq!(propose(&mut world, id), Err(Errno::ENOSPC));
     let directory = world.make_directory(ROOT, "d");
     assert_eq!(propose(&mut world, directory), Err(Errno::EISDIR));
+}
+
+#[test]
+fn a_bound_layout_is_not_withdrawn_with_the_session_that_proposed_it() {
+    let mut world = world();
+    let (id, layout) = chunked(&mut world);
+    for only in [Some(layout.generation), None] {
+        assert!(!world.as_root(|txn, context| verb::withdraw_layout(txn, context, id, only)).unwrap());
+        assert!(!world.outcome.has_garbage);
+    }
+    assert_eq!(findings(&world), Vec::new());
+}
+
+#[test]
+fn overwriting_and_changing_attributes_are_taken_on_a_full_file_system() {
+    let mut world = world();
+    let (id, _) = chunked(&mut world);
+    begin(&mut world, id).unwrap();
+    assert!(world.outcome.frees_space);
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    world.as_root(|txn, context| verb::setattr(txn, context, id, &mode)).unwrap();
+    assert!(world.outcome.frees_space);
+    truncate(&mut world, id, 1 << 30).unwrap();
+    assert!(world.outcome.frees_space);
+    world.make_file(ROOT, "new");
+    assert!(!world.outcome.frees_space);
 }
 
 #[test]

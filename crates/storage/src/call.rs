@@ -5,13 +5,14 @@ use crate::answer::answer;
 use ashlar_chunkstore::{ChunkError, ChunkStore};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::Errno;
+use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
 
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let id = request.target();
         let store = self.target(id).ok_or(Errno::ENODEV)?;
-        carry_out(&store, request, payload).map_err(|error| answer(id, &error))
+        carry_out(self, &store, request, payload).map_err(|error| answer(id, &error))
     }
 }
 
@@ -19,7 +20,17 @@ fn changed(blocks_delta: i64) -> StorageReply {
     StorageReply::Written(ChunkWritten { blocks_delta })
 }
 
+/// Leaves the checksums of the blocks that `[offset, offset + len)` covers whole, of those of all blocks it touches: the reader has
+/// only a part of the others, and cannot check that.
+fn keep_whole_blocks(sums: &mut Vec<u32>, offset: usize, len: usize) {
+    let touched = offset / BLOCK_BYTES;
+    let (first, end) = (offset.div_ceil(BLOCK_BYTES), (offset + len) / BLOCK_BYTES);
+    sums.truncate(end.saturating_sub(touched));
+    sums.drain(..(first - touched).min(sums.len()));
+}
+
 fn carry_out(
+    service: &StorageService,
     store: &ChunkStore,
     request: &StorageRequest,
     payload: Payload<'_>,
@@ -32,7 +43,9 @@ fn carry_out(
         (StorageRequest::Read { chunk, chunk_bytes, offset, want_sums, .. }, Payload::Read(out)) => {
             let mut sums = Vec::new();
             if *want_sums {
+                let len = out.len();
                 store.read_with_sums(*chunk, *chunk_bytes, *offset, out, &mut sums)?;
+                keep_whole_blocks(&mut sums, *offset as usize, len);
             } else {
                 store.read(*chunk, *chunk_bytes, *offset, out)?;
             }
@@ -67,8 +80,20 @@ fn carry_out(
             store.sync()?;
             Ok(StorageReply::Done)
         }
+        (StorageRequest::GiveBack { .. }, _) => {
+            store.give_back()?;
+            Ok(StorageReply::Done)
+        }
+        (StorageRequest::Suspects { after, limit, .. }, _) => {
+            let page = store.suspects(*after, *limit as usize)?;
+            Ok(StorageReply::Suspects { found: page.found, mark: page.mark })
+        }
+        (StorageRequest::Confirm { mark, .. }, _) => {
+            store.confirm(*mark)?;
+            Ok(StorageReply::Done)
+        }
         (StorageRequest::Space { .. }, _) => {
-            let space = store.space()?;
+            let space = service.share_of(store.space()?);
             Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
         }
     }

@@ -149,6 +149,7 @@ fn settings(left: &Path, right: &Path) -> Settings {
         left: left.to_owned(),
         right: right.to_owned(),
         users: false,
+        without_tmpfile: false,
         compare_every: 100,
         stall: Duration::from_secs(20),
     }

@@ -72,3 +72,36 @@ fn differential_passes_with_itself_as_reference() {
         .expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+#[test]
+fn a_tree_of_metabench_is_made_looked_at_and_removed_by_runs_of_their_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let run = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_ashlar-torture"))
+            .args([
+                "metabench",
+                "--files",
+                "25",
+                "--per-directory",
+                "10",
+                "--root",
+                "tree",
+                "--json",
+                "--dir",
+            ])
+            .arg(directory.path())
+            .args(more)
+            .output()
+            .expect("the program starts");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let there = |name: &str| directory.path().join("tree").join(name).exists();
+    assert_eq!(run(&["--phases", "stat"]), None, "files that are not there cannot be looked at");
+    let made = run(&["--phases", "create"]).expect("made");
+    assert!(made.contains(r#""operations":50"#), "{made}");
+    assert!(there("1/2/f1.24") && there("0/0/f0.0") && !there("0/3"));
+    let looked = run(&["--phases", "read,stat", "--sample", "40"]).expect("looked at");
+    assert!(looked.contains(r#""operations":80"#), "{looked}");
+    assert_eq!(run(&["--phases", "remove", "--sample", "5"]), None, "a file drawn twice is removed once");
+    assert!(run(&["--phases", "remove"]).is_some() && !directory.path().join("tree").exists());
+}

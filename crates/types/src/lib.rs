@@ -9,6 +9,7 @@
 //! - Decoding arbitrary bytes never panics and never allocates more than a constant factor of the input.
 
 pub mod attr;
+pub mod block_sum;
 pub mod codec;
 pub mod creds;
 pub mod errno;

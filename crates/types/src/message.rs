@@ -8,6 +8,6 @@ pub mod storage;
 
 pub use meta::{
     DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, TimeSet,
+    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, SyncScope, TimeSet,
 };
 pub use storage::{ChunkWritten, StorageReply, StorageRequest};

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::masked_kernel::MaskedKernel;
 use crate::repository::{Repository, Work};
 use crate::{setup, shell};
 
@@ -29,6 +30,16 @@ pub struct Arguments {
     /// Build for speed.
     #[arg(long)]
     release: bool,
+    #[command(flatten)]
+    kernel: MaskedKernel,
+}
+
+impl Arguments {
+    /// Everything, on the oldest kernel.
+    #[must_use]
+    pub fn on_oldest_kernel() -> Self {
+        Self { kernel: MaskedKernel::oldest(), ..Self::default() }
+    }
 }
 
 /// Runs the task.
@@ -42,8 +53,12 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
             let work = Work::create("posix")?;
             let programs = repository.build(arguments.release)?;
             let mut command = Command::new(programs.join("ashlar-torture"));
-            command.arg("with-mount").arg("--work").arg(work.path().join("mount")).arg("--");
-            command.arg(std::env::current_exe()?).args(["posix", "--on", "{MOUNT}"]);
+            command.arg("with-mount").arg("--work").arg(work.path().join("mount"));
+            arguments.kernel.pass_to_server(&mut command);
+            command.arg("--").arg(std::env::current_exe()?).args(["posix", "--on", "{MOUNT}"]);
+            if let Some(list) = arguments.kernel.list() {
+                command.args(["--mask-features", list]);
+            }
             for pattern in &arguments.only {
                 command.args(["--only", pattern]);
             }

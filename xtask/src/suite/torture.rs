@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::masked_kernel::MaskedKernel;
 use crate::repository::{Repository, Work};
 use crate::shell;
 
@@ -22,14 +23,16 @@ fn run_in_work(
 }
 
 /// `ashlar-torture with-mount --work WORK/mount -- ashlar-torture`, to be followed by a subcommand that uses `{MOUNT}`.
-fn on_mount(torture: &Path, work: &Path) -> Command {
+fn on_mount(torture: &Path, work: &Path, kernel: &MaskedKernel) -> Command {
     let mut command = Command::new(torture);
-    command.arg("with-mount").arg("--work").arg(work.join("mount")).arg("--").arg(torture);
+    command.arg("with-mount").arg("--work").arg(work.join("mount"));
+    kernel.pass_to_server(&mut command);
+    command.arg("--").arg(torture);
     command
 }
 
 /// The same with a reference disk `{DISK}` around it.
-fn on_mount_with_disk(torture: &Path, work: &Path, mib: &str) -> Command {
+fn on_mount_with_disk(torture: &Path, work: &Path, mib: &str, kernel: &MaskedKernel) -> Command {
     let mut command = Command::new(torture);
     command
         .arg("with-disk")
@@ -37,7 +40,9 @@ fn on_mount_with_disk(torture: &Path, work: &Path, mib: &str) -> Command {
         .arg(work.join("reference"))
         .args(["--mib", mib, "--"])
         .arg(torture);
-    command.arg("with-mount").arg("--work").arg(work.join("mount")).arg("--").arg(torture);
+    command.arg("with-mount").arg("--work").arg(work.join("mount"));
+    kernel.pass_to_server(&mut command);
+    command.arg("--").arg(torture);
     command
 }
 
@@ -53,13 +58,15 @@ pub struct Differential {
     /// Run the steps of a trace instead.
     #[arg(long)]
     replay: Option<PathBuf>,
+    #[command(flatten)]
+    kernel: MaskedKernel,
 }
 
 impl Differential {
     /// As in continuous integration.
     #[must_use]
     pub fn short() -> Self {
-        Self { ops: 5000, seed: 1, replay: None }
+        Self { ops: 5000, seed: 1, replay: None, kernel: MaskedKernel::default() }
     }
 
     /// Runs it.
@@ -69,9 +76,12 @@ impl Differential {
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         let replay = self.replay.as_deref().map(Path::canonicalize).transpose()?;
         run_in_work(repository, "differential", self.ops > 100_000, |torture, work| {
-            let mut command = on_mount_with_disk(torture, work, "2048");
+            let mut command = on_mount_with_disk(torture, work, "2048", &self.kernel);
             command.args(["differential", "--left", "{DISK}", "--right", "{MOUNT}", "--users"]);
             command.arg("--ops").arg(self.ops.to_string()).arg("--seed").arg(self.seed.to_string());
+            if self.kernel.lacks_tmpfile() {
+                command.arg("--without-tmpfile");
+            }
             if let Some(trace) = &replay {
                 command.arg("--replay").arg(trace);
             }
@@ -89,13 +99,15 @@ pub struct Fsx {
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    kernel: MaskedKernel,
 }
 
 impl Fsx {
     /// As in continuous integration.
     #[must_use]
     pub fn short() -> Self {
-        Self { ops: 5000, seed: 1 }
+        Self { ops: 5000, seed: 1, kernel: MaskedKernel::default() }
     }
 
     /// Runs it: small files that live in metadata for a while, then large ones, then direct I/O.
@@ -110,7 +122,7 @@ impl Fsx {
         ];
         for (variant, divisor) in variants.into_iter().zip([1, 4, 4]) {
             run_in_work(repository, "fsx", self.ops > 50_000, |torture, work| {
-                let mut command = on_mount(torture, work);
+                let mut command = on_mount(torture, work, &self.kernel);
                 command.args(["fsx", "--dir", "{MOUNT}"]).args(variant);
                 command.arg("--ops").arg((self.ops / divisor).to_string());
                 command.arg("--seed").arg(self.seed.to_string());
@@ -220,13 +232,21 @@ pub struct Racer {
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    kernel: MaskedKernel,
 }
 
 impl Racer {
     /// As in continuous integration.
     #[must_use]
     pub fn short() -> Self {
-        Self { seconds: 10, one_mount: true, seed: 1 }
+        Self { seconds: 10, one_mount: false, seed: 1, kernel: MaskedKernel::default() }
+    }
+
+    /// The same with the oldest kernel.
+    #[must_use]
+    pub fn short_on_oldest_kernel() -> Self {
+        Self { kernel: MaskedKernel::oldest(), ..Self::short() }
     }
 
     /// Runs it on two mounts of one file system.
@@ -241,6 +261,7 @@ impl Racer {
             if !self.one_mount {
                 command.arg("--second-mount").arg(&second);
             }
+            self.kernel.pass_to_server(&mut command);
             command.arg("--").arg(torture).args(["racer", "--dir", "{MOUNT}"]);
             if !self.one_mount {
                 command.arg("--dir-b").arg(&second);
@@ -276,7 +297,7 @@ impl Limits {
     /// When a limit is not what it should be.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "limits", false, |torture, work| {
-            let mut command = on_mount(torture, work);
+            let mut command = on_mount(torture, work, &MaskedKernel::default());
             command.args(["limits", "--dir", "{MOUNT}", "--entries"]).arg(self.entries.to_string());
             command.arg("--links").arg(self.links.to_string());
             command
@@ -293,6 +314,12 @@ pub struct Full {
 }
 
 impl Full {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { mib: 1024 }
+    }
+
     /// Runs it with the data directory on a small disk.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The asking side of the socket.
 
-use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, Status, socket_directories};
+use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, Status, is_trusted, peer_uid, socket_directories};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,6 +26,9 @@ pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
 
 fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<AdminReply> {
     let stream = UnixStream::connect(socket).with_context(|| format!("cannot reach {}", socket.display()))?;
+    if !is_trusted(peer_uid(&stream)?) {
+        bail!("{} belongs to a server of another user", socket.display());
+    }
     stream.set_read_timeout(Some(bound))?;
     stream.set_write_timeout(Some(bound))?;
     let mut line = serde_json::to_vec(request)?;

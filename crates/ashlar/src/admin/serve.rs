@@ -1,12 +1,11 @@
 //! The serving side of the socket.
 
-use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, socket_directories};
-use anyhow::{Context, Result};
+use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, is_trusted, peer_uid, socket_directories};
+use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ impl AdminSocket {
             .mode(0o755)
             .create(&directory)
             .with_context(|| format!("cannot make directory {}", directory.display()))?;
+        refuse_directory_of_others(&directory)?;
         let path = directory.join(format!("{cluster}.sock"));
         // The metadata directory is locked, so a socket left here belongs to a process that has died.
         match std::fs::remove_file(&path) {
@@ -72,10 +72,7 @@ impl Drop for AdminSocket {
 fn serve_one(stream: UnixStream, answer: &(dyn Fn(AdminRequest) -> AdminReply + Send + Sync)) -> Result<()> {
     stream.set_read_timeout(Some(READ_MAX))?;
     stream.set_write_timeout(Some(READ_MAX))?;
-    let peer = peer_uid(&stream)?;
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    let reply = if peer == 0 || peer == own {
+    let reply = if is_trusted(peer_uid(&stream)?) {
         let mut line = String::new();
         BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
@@ -91,21 +88,19 @@ fn serve_one(stream: UnixStream, answer: &(dyn Fn(AdminRequest) -> AdminReply + 
     Ok(())
 }
 
-fn peer_uid(stream: &UnixStream) -> Result<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers are to a ucred and its length, and the descriptor is open.
-    let done = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    if done != 0 {
-        return Err(std::io::Error::last_os_error()).context("cannot tell who asks");
+/// Without a runtime directory of the user's own the socket is in one for temporary files, where anybody could have made a directory
+/// of that name first and put a socket of his in the place of ours.
+fn refuse_directory_of_others(directory: &Path) -> Result<()> {
+    let metadata =
+        directory.symlink_metadata().with_context(|| format!("cannot look at {}", directory.display()))?;
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if !metadata.is_dir() || metadata.uid() != own || metadata.mode() & 0o022 != 0 {
+        bail!(
+            "{} is to hold the socket for `ashlar status`, but another user owns it or may write to it: remove it, or set \
+             XDG_RUNTIME_DIR to a directory that is yours alone",
+            directory.display()
+        );
     }
-    Ok(peer.uid)
+    Ok(())
 }

@@ -2,7 +2,8 @@
 
 use super::format::{Kind, Reader, decode_pair};
 use super::write::Summary;
-use crate::node::state::{ENGINE_DIR, LANE_DIR, lock, make_private_directory, note_restored, open_lane};
+use crate::node::MetaLock;
+use crate::node::state::{ENGINE_DIR, LANE_DIR, make_private_directory, note_restored, open_lane};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::OsDisk;
@@ -39,7 +40,7 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
         bail!("{} is not empty; name an empty directory, or one that is not there", meta.display());
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
-    let _lock = lock(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
+    let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     let env = Env::os();
     let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
     // ORDER: `cluster-state` last, because it is what makes the directory a file system.
@@ -69,7 +70,7 @@ pub fn restore_state(file: &Path, meta: &Path) -> Result<()> {
         }
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
-    let _lock = lock(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
+    let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     // Opening tells whether the metadata is of the same file system, before anything is changed.
     let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
     open_lane(&disk, meta, &Env::os(), cluster, None)?.close().context("cannot close the metadata")?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Findings that are named.
 // LIMIT: about 200 bytes each; more are only counted.
@@ -32,6 +32,9 @@ pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
         if portion.is_done {
             break;
         }
+        if let Some(rate) = args.rate {
+            std::thread::sleep(ahead_by(bytes_read, rate, begin.elapsed()));
+        }
         job = Some(portion.job);
     }
     let seconds = begin.elapsed().as_secs_f64();
@@ -52,6 +55,12 @@ pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
         println!("{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found");
     }
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// By how much a scrub that has read `bytes_read` after `elapsed` is ahead of `mib_per_s`.
+fn ahead_by(bytes_read: u64, mib_per_s: u64, elapsed: Duration) -> Duration {
+    let bytes_per_s = (mib_per_s << 20) as f64;
+    Duration::from_secs_f64(bytes_read as f64 / bytes_per_s).saturating_sub(elapsed)
 }
 
 fn print(finding: &ScrubFinding, path: Option<&Path>, is_json: bool) {
@@ -87,4 +96,23 @@ fn paths_of(mount: &Path, wanted: impl Iterator<Item = u64>) -> BTreeMap<u64, Pa
         }
     }
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_ahead_of_its_rate_waits_and_one_behind_does_not() {
+        let seconds = Duration::from_secs;
+        assert_eq!(ahead_by(100 << 20, 10, seconds(4)), seconds(6));
+        assert_eq!(ahead_by(100 << 20, 10, seconds(10)), seconds(0));
+        assert_eq!(
+            ahead_by(100 << 20, 10, seconds(100)),
+            seconds(0),
+            "lost time is not made up for by a burst below zero"
+        );
+        assert_eq!(ahead_by(0, 1, seconds(0)), seconds(0));
+        assert_eq!(ahead_by(u64::MAX, 1_000_000, seconds(0)).as_secs(), u64::MAX / (1_000_000 << 20));
+    }
 }

@@ -2,39 +2,51 @@
 
 use crate::admin::{Status, find_running};
 use crate::cli::StatusArgs;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let running: Vec<Status> =
         find_running(args.mountpoint.as_deref())?.into_iter().map(|(_, status)| status).collect();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&running)?);
-    } else {
-        running.iter().for_each(print);
+    let mut text = if args.json { serde_json::to_string_pretty(&running)? + "\n" } else { String::new() };
+    if !args.json {
+        running.iter().try_for_each(|status| describe(&mut text, status))?;
     }
-    Ok(ExitCode::SUCCESS)
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // `ashlar status | head`: whoever reads has seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
-fn print(status: &Status) {
-    println!(
+fn describe(text: &mut String, status: &Status) -> std::fmt::Result {
+    writeln!(
+        text,
         "file system {}  (ashlar {}, process {}, map epoch {})",
         status.cluster, status.version, status.pid, status.epoch
-    );
+    )?;
     for mount in &status.mounts {
-        println!("  mounted at {}", mount.display());
+        writeln!(text, "  mounted at {}", mount.display())?;
     }
-    println!("  metadata in {}, {} inodes", status.meta.display(), status.inodes_used);
-    println!("  {} of {} free", human(status.bytes_free), human(status.bytes_total));
-    println!("  {:<10} {:<10} {:<8} {:>10} {:>10}  directory", "target", "pool", "state", "size", "free");
+    writeln!(text, "  metadata in {}, {} inodes", status.meta.display(), status.inodes_used)?;
+    writeln!(text, "  {} of {} free", human(status.bytes_free), human(status.bytes_total))?;
+    writeln!(
+        text,
+        "  {:<10} {:<10} {:<8} {:>10} {:>10}  directory",
+        "target", "pool", "state", "size", "free"
+    )?;
     for target in &status.targets {
         let state = if target.online { "online" } else { "missing" };
         let (total, free) = (human(target.bytes_total), human(target.bytes_free));
-        println!(
+        writeln!(
+            text,
             "  {:<10} {:<10} {state:<8} {total:>10} {free:>10}  {}",
             target.id, target.pool, target.path
-        );
+        )?;
     }
+    Ok(())
 }
 
 /// Bytes with a binary unit and at most one decimal.

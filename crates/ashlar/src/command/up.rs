@@ -35,17 +35,18 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     // SAFETY: geteuid has no preconditions and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let config = MountConfig {
+        source: args.source.clone(),
         allow_other: args.allow_other || is_root,
         read_only: args.read_only,
         allow_set_id: is_root && !args.no_set_id,
         allow_devices: is_root && !args.no_devices,
         transport: args.fuse_transport,
-        mask_features: args.mask_features,
+        mask: args.mask_features.unwrap_or_default(),
         is_sole_session: args.mountpoints.len() == 1,
     };
     let mut mounted: Vec<Mounted> = Vec::new();
     for mountpoint in &args.mountpoints {
-        match mount(services, mountpoint, config) {
+        match mount(services, mountpoint, &config) {
             Ok(done) => mounted.push(done),
             Err(error) => {
                 end_all(mounted);
@@ -77,6 +78,7 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     while !is_told_to_stop.load(Relaxed) && !mounted.iter_mut().all(|mount| mount.has_ended(Duration::ZERO)) {
         std::thread::sleep(TURN);
     }
+    services.note_ending();
     end_all(mounted).into_iter().reduce(|first, _| first).map_or(Ok(()), Err)
 }
 
@@ -103,7 +105,7 @@ fn status(services: &Services, mounts: &[PathBuf]) -> Result<Status> {
     let map = services.map().read().clone();
     let mut targets = Vec::new();
     for target in &map.targets {
-        let space = services.storage().target(target.id).map(|store| store.space()).transpose()?;
+        let space = services.storage().space(target.id)?;
         targets.push(TargetStatus {
             id: target.id.0,
             pool: map

@@ -5,7 +5,7 @@ use crate::cli::FuseTransport;
 use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
-use ashlar_fuse::{Features, MountOptions, Session, TransportChoice};
+use ashlar_fuse::{Features, KernelMask, MountOptions, Session, TransportChoice};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +21,10 @@ const SHARED_THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 const SHARED_RING_THREADS: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
 
 /// How to mount.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MountConfig {
+    /// The source shown in the mount table.
+    pub source: String,
     /// Let other users in.
     pub allow_other: bool,
     /// Refuse changes.
@@ -33,8 +35,8 @@ pub struct MountConfig {
     pub allow_devices: bool,
     /// How requests come from the kernel.
     pub transport: FuseTransport,
-    /// Kernel features to do without.
-    pub mask_features: u64,
+    /// What of the kernel to do without.
+    pub mask: KernelMask,
     /// Whether this is the only session there will be.
     pub is_sole_session: bool,
 }
@@ -51,7 +53,7 @@ pub struct Mounted {
 ///
 /// # Errors
 /// When the mount point cannot be used; the text says why and what to do.
-pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Result<Mounted> {
+pub fn mount(services: &Services, mountpoint: &Path, config: &MountConfig) -> Result<Mounted> {
     let client = Client::connect(ClientConfig {
         meta: services.meta_calls(),
         storage: services.storage_calls(),
@@ -62,6 +64,7 @@ pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Res
     })
     .context("cannot open a session with the metadata service")?;
     let options = MountOptions {
+        source: config.source.clone(),
         // Permissions are checked by the kernel as well, which knows all of a caller's groups and capabilities.
         default_permissions: true,
         allow_other: config.allow_other,
@@ -69,7 +72,7 @@ pub fn mount(services: &Services, mountpoint: &Path, config: MountConfig) -> Res
         allow_set_id: config.allow_set_id,
         allow_devices: config.allow_devices,
         features: MountOptions::FEATURES_DEFAULT | Features::POSIX_ACL,
-        mask_features: Features::from_bits(config.mask_features),
+        mask: config.mask,
         transport: match config.transport {
             FuseTransport::Auto => TransportChoice::Auto,
             FuseTransport::Device => TransportChoice::Device,

@@ -69,6 +69,7 @@ impl Services {
             tracing::info!(?report, "cleaned up after mounts that had not ended");
         }
         meta.start_collector().context("cannot start a thread")?;
+        meta.start_trimmer().context("cannot start a thread")?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let background = start_background(&storage, &is_stopping)?;
         Ok(Services { state, config, storage, meta, is_stopping, background: Some(background) })
@@ -121,6 +122,11 @@ impl Services {
         self.meta.inodes_used().context("cannot read the accounting")
     }
 
+    /// Tells whoever wants the directories next that they will be free soon.
+    pub fn note_ending(&self) {
+        self.state.note_ending();
+    }
+
     /// Stops everything in order: metadata first, so that nothing refers to what the targets have not written.
     ///
     /// # Errors
@@ -132,6 +138,8 @@ impl Services {
         {
             tracing::error!("the background thread of the targets ended by a panic");
         }
+        // Both sides know then what the other has; the next start has nothing to compare.
+        self.meta.prepare_stop();
         let synced = self
             .storage
             .targets()

@@ -8,10 +8,10 @@
 //! | `creating` | a first start is under way: without `cluster-state` the rest is thrown away |
 //! | `restored` | came from a backup; chunks newer than it are removed before anybody is served |
 
-use super::Directories;
+use super::{Directories, MetaLock};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
-use ashlar_env::{Disk, DiskFile, Env, OpenMode};
+use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{FjallEngine, FjallOptions, Lane, LaneConfig, Position, Snapshot};
 use ashlar_manager::{Manager, SECRETS_FILE};
 use ashlar_meta::{MetaConfig, MetaService};
@@ -27,14 +27,11 @@ use std::sync::Arc;
 pub const ENGINE_DIR: &str = "engine";
 /// Directory of the lane's log.
 pub const LANE_DIR: &str = "lane";
-const LOCK_FILE: &str = "lock";
 const CREATING_FILE: &str = "creating";
 const RESTORED_FILE: &str = "restored";
 const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
 const WAY_OUT: &str =
     "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";
-/// Bytes of a holder's name that are shown.
-const HOLDER_BYTES_MAX: usize = 256;
 
 /// The opened metadata directory, without its lane.
 pub struct State {
@@ -46,8 +43,7 @@ pub struct State {
     pub disk: Arc<dyn Disk>,
     /// Identity and map.
     pub manager: Manager,
-    /// Held for its lock.
-    _lock: Arc<dyn DiskFile>,
+    lock: MetaLock,
 }
 
 impl State {
@@ -57,12 +53,12 @@ impl State {
     /// When somebody else has it open, or a file of it is damaged; the text names the file and the way out.
     pub fn open(directories: Directories, holder: &str) -> Result<State> {
         let (env, disk) = (Env::os(), directories.meta_disk());
-        let lock = lock(&disk, &directories.meta, holder)?;
+        let lock = MetaLock::take(&disk, &directories.meta, holder)?;
         let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         // A first start that ended between its last two steps.
         remove_if_there(&disk, &directories.meta, CREATING_FILE)?;
-        Ok(State { env, directories, disk, manager, _lock: lock })
+        Ok(State { env, directories, disk, manager, lock })
     }
 
     /// As [`State::open`], or makes a new file system where there is none.
@@ -75,10 +71,15 @@ impl State {
             return State::open(directories, holder);
         }
         let (env, disk) = (Env::os(), directories.meta_disk());
-        let lock = lock(&disk, &directories.meta, holder)?;
+        let lock = MetaLock::take(&disk, &directories.meta, holder)?;
         let manager = create(&disk, &directories.meta, &env)
             .with_context(|| format!("cannot make a file system at {}", directories.meta.display()))?;
-        Ok(State { env, directories, disk, manager, _lock: lock })
+        Ok(State { env, directories, disk, manager, lock })
+    }
+
+    /// Tells whoever wants this file system next that it will be free soon.
+    pub fn note_ending(&self) {
+        self.lock.note_ending();
     }
 
     /// Who the file system is.
@@ -142,35 +143,6 @@ pub fn make_private_directory(path: &Path) -> Result<()> {
         .mode(0o700)
         .create(path)
         .with_context(|| format!("cannot make directory {}", path.display()))
-}
-
-/// Takes the lock of metadata directory `path` and writes `holder` into it.
-///
-/// # Errors
-/// When somebody else holds it: the text says who.
-pub fn lock(disk: &Arc<dyn Disk>, path: &Path, holder: &str) -> Result<Arc<dyn DiskFile>> {
-    let shown = path.join(LOCK_FILE);
-    let file = disk
-        .open(LOCK_FILE, OpenMode::CreateOrOpen)
-        .with_context(|| format!("cannot open {}", shown.display()))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            let mut text = [0; HOLDER_BYTES_MAX];
-            let got = file.read_at(0, &mut text).unwrap_or(0);
-            bail!(
-                "{} is in use by {}; stop that first (`ashlar status` shows what runs)",
-                path.display(),
-                String::from_utf8_lossy(&text[..got]).trim()
-            )
-        }
-        Err(error) => return Err(error).with_context(|| format!("cannot lock {}", shown.display())),
-    }
-    // A full disk must not keep the file system closed: the text is for people only.
-    if let Err(error) = file.set_len(0).and_then(|()| file.write_at(0, holder.as_bytes())) {
-        tracing::warn!(file = %shown.display(), %error, "cannot write the holder into the lock file");
-    }
-    Ok(file)
 }
 
 /// Opens the lane of a metadata directory.

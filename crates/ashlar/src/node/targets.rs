@@ -5,10 +5,11 @@ use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{ChunkError, ChunkStore, Config, RebuildReport, TargetIdentity, TargetUuid};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
-use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError};
+use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, LaneConfig};
 use ashlar_manager::FoundTarget;
 use ashlar_types::map::TargetState;
 use ashlar_types::{ClusterId, ClusterMap, TargetId};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ pub fn open_all(state: &State, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkS
     let opened = found
         .into_iter()
         .map(|(path, identity)| {
-            let opened = open(path, &identity, &state.env, holder);
+            let opened = open_beside(path, &identity, state, holder);
             let store = opened.with_context(|| {
                 format!(
                     "cannot open the target at {}; `ashlar fsck --repair` may put it right, or leave its --data out to start \
@@ -134,6 +135,15 @@ pub fn open(
     env: &Env,
     holder: &str,
 ) -> Result<Arc<ChunkStore>, ChunkError> {
+    open_with(path, identity, env, config(holder))
+}
+
+fn open_with(
+    path: &Path,
+    identity: &TargetIdentity,
+    env: &Env,
+    config: Config,
+) -> Result<Arc<ChunkStore>, ChunkError> {
     let engine_path = path.join(ashlar_chunkstore::ENGINE_DIR);
     let is_empty = std::fs::read_dir(&engine_path).map_or(true, |mut entries| entries.next().is_none());
     if is_empty && has_slabs(path) {
@@ -141,7 +151,7 @@ pub fn open(
         return Err(ChunkError::Corrupt { file, what: "the index of the target is not there".into() });
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
-    let (store, report) = ChunkStore::open(disk, || engine(path), env, identity, config(holder))?;
+    let (store, report) = ChunkStore::open(disk, || engine(path), env, identity, config)?;
     tracing::info!(target_id = %identity.target, ?report, "target opened");
     Ok(Arc::new(store))
 }
@@ -158,6 +168,25 @@ pub fn rebuild(
 ) -> Result<RebuildReport, ChunkError> {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
     ChunkStore::rebuild_index(disk, || engine(path), env, identity, &config(holder))
+}
+
+/// As [`open`], for serving: where the metadata is on the same local file system, enough stays free that it never runs short before
+/// the target does. One roll of its log and what it wants free below that.
+fn open_beside(
+    path: &Path,
+    identity: &TargetIdentity,
+    state: &State,
+    holder: &str,
+) -> Result<Arc<ChunkStore>, ChunkError> {
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev());
+    let is_shared = match (device(path), device(&state.directories.meta)) {
+        (Ok(target), Ok(meta)) => target == meta,
+        // Whatever cannot be asked shows up when it is opened.
+        _ => false,
+    };
+    let lane = LaneConfig::default();
+    let reserve_for_others_bytes = if is_shared { lane.segment_bytes + lane.reserve_bytes } else { 0 };
+    open_with(path, identity, &state.env, Config { reserve_for_others_bytes, ..config(holder) })
 }
 
 fn config(holder: &str) -> Config {

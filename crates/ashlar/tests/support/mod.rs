@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // Each test file uses a part; a helper of a test panics as the test does.
 
+pub mod user_world;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -251,7 +253,8 @@ impl Drop for Server {
 
 /// Whether something is mounted at `path`; never touches it.
 pub fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    // The thread's, not the process's: a test may have a mount name space of its own.
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let path = path.to_str().unwrap();
     table.lines().any(|line| line.split(' ').nth(4) == Some(path))
 }

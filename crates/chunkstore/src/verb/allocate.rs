@@ -42,6 +42,7 @@ impl ChunkStore {
         let (Some(from), Some(to)) = (holes.first().copied(), holes.last().map(|last| last + 1)) else {
             return Ok(0);
         };
+        self.touched.note(chunk.identity.chunk);
         self.admit_space(holes.len() as u64 * u64::from(BLOCK))?;
         let (place, bytes) = (chunk.slot.data_offset(from * BLOCK), u64::from(to - from) * u64::from(BLOCK));
         self.slabs.change(&chunk.slab, |file| file.allocate(place, bytes))?;

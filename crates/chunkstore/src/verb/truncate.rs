@@ -21,7 +21,7 @@ impl ChunkStore {
             return Ok(-i64::try_from(self.delete(id)?).unwrap_or(i64::MAX));
         }
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (len - 1, chunk_bytes), Urgency::FreesSpace)?;
+        let (mut state, change) = self.begin_change(&entry, (len - 1, chunk_bytes))?;
         let (State::Present(chunk), Some(mut change)) = (&mut *state, change) else { return Ok(0) };
         ChunkStore::check_class(chunk, class)?;
         let result = self.set_length(chunk, len);
@@ -35,6 +35,7 @@ impl ChunkStore {
         if len == chunk.len && held_end <= first_gone {
             return Ok(0);
         }
+        self.touched.note(chunk.identity.chunk);
         // ORDER: the index stops to call the chunk full before it is not.
         self.note_full(chunk, false, Urgency::FreesSpace)?;
         let (boundary, within) = (len / BLOCK, (len % BLOCK) as usize);

@@ -54,7 +54,7 @@ impl ChunkStore {
         let pieces = Pieces::cut(id, offset, data, sums)?;
         let end = offset + data.len() as u32;
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (offset, end), Urgency::Normal)?;
+        let (mut state, change) = self.begin_change(&entry, (offset, end))?;
         let written = match (&mut *state, change) {
             (State::Present(chunk), Some(mut change)) => {
                 ChunkStore::check_class(chunk, class)?;
@@ -83,6 +83,9 @@ impl ChunkStore {
         let holes = chunk.sums[range].iter().filter(|sum| **sum == SUM_HOLE).count() as u64;
         if holes > 0 {
             self.admit_space(holes * u64::from(BLOCK))?;
+        }
+        if holes > 0 || end > chunk.len {
+            self.touched.note(chunk.identity.chunk);
         }
         self.write_data(chunk, &image)?;
         // ORDER: data, then checksums. A stop in between leaves blocks that had data in a marked region or fresh slot,
@@ -216,6 +219,7 @@ impl ChunkStore {
             self.alloc.put_back(taken.slot, Rest::Some);
             return Err(error);
         }
+        self.touched.note(id);
         self.fresh.insert(identity.generation, taken.slot, taken.is_stale, chunk.open_end());
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.counters.slots_recycled.fetch_add(u64::from(taken.is_stale), Ordering::Relaxed);

@@ -49,9 +49,10 @@ impl ChunkStore {
         }
         let end = offset + len;
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (offset, end), Urgency::FreesSpace)?;
+        let (mut state, change) = self.begin_change(&entry, (offset, end))?;
         let (State::Present(chunk), Some(mut change)) = (&mut *state, change) else { return Ok(0) };
         ChunkStore::check_class(chunk, class)?;
+        self.touched.note(id);
         let before = chunk.blocks_held;
         let cleared = self.clear_edges(chunk, offset, end).and_then(|()| match space {
             Space::Freed => self.free_blocks(chunk, offset.div_ceil(BLOCK), end / BLOCK),

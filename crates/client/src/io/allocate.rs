@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Errno, FileLayout};
+use ashlar_types::{Durability, Errno, FileLayout};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,14 @@ impl Client {
     /// # Errors
     /// As `fallocate(2)`.
     pub fn fallocate(&self, handle: &Handle, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+        self.allocate(handle, mode, offset, len)?;
+        if handle.flags.sync || handle.file.state.lock().durability == Durability::Sync {
+            self.fsync(handle)?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, handle: &Handle, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
         let file = &handle.file;
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -84,11 +92,12 @@ impl Client {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
             if !is_inline {
                 if self.allocate_chunks(file, mode, offset, end)? {
-                    return Ok(());
+                    // Reserved space has no length on its target: should this process die, nobody else could tell the new size.
+                    return if mode.extends() { self.report(file, false) } else { Ok(()) };
                 }
                 continue;
             }
-            let drained = file.drain_all()?;
+            let exclusive = self.exclusive(file)?;
             let request = MetaRequest::AllocateInline { inode: file.inode, mode: mode.bits(), offset, len };
             let reply = self.call(&Who::system(), request)?;
             match reply {
@@ -101,7 +110,7 @@ impl Client {
                     return Ok(());
                 }
                 MetaReply::NeedsChunks => {
-                    drop(drained);
+                    drop(exclusive);
                     self.spill(file)?;
                 }
                 other => return Err(unexpected(&other)),
@@ -166,7 +175,7 @@ impl Client {
     }
 
     fn written(&self, request: &StorageRequest) -> Result<i64, Errno> {
-        match self.storage.call(request, Payload::None)? {
+        match self.with_room(|| self.storage.call(request, Payload::None))? {
             StorageReply::Written(written) => Ok(written.blocks_delta),
             other => Err(unexpected_storage(&other)),
         }

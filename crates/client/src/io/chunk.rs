@@ -1,19 +1,18 @@
 //! Calls to the storage services about chunks of one file.
 
+use crate::call::Who;
 use crate::client::Client;
 use ashlar_rpc::Payload;
+use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, TargetId};
 
-/// Bytes under one checksum.
-const BLOCK_BYTES: usize = 4096;
-
-/// The checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
+/// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
 pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
     let skip = (BLOCK_BYTES - offset as usize % BLOCK_BYTES) % BLOCK_BYTES;
     let whole = data.get(skip..).unwrap_or_default();
-    whole.chunks_exact(BLOCK_BYTES).map(|block| crc32c(0, block)).collect()
+    whole.chunks_exact(BLOCK_BYTES).map(|block| seal(crc32c(0, block))).collect()
 }
 
 impl Client {
@@ -53,13 +52,25 @@ impl Client {
                 offset: within,
                 sums,
             };
-            match self.storage.call(&request, Payload::Write(piece))? {
+            let reply = self.with_room(|| self.storage.call(&request, Payload::Write(piece)))?;
+            match reply {
                 StorageReply::Written(written) => blocks_delta += written.blocks_delta,
                 other => return Err(unexpected(&other)),
             }
             at += len as usize;
         }
         Ok(blocks_delta)
+    }
+
+    /// Runs `change`, and once more if it found no space and metadata has made what room it can. Bounded: see [`MetaRequest::MakeRoom`].
+    pub(crate) fn with_room<T>(&self, mut change: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        match change() {
+            Err(Errno::ENOSPC) => {
+                self.call_done(&Who::system(), MetaRequest::MakeRoom)?;
+                change()
+            }
+            other => other,
+        }
     }
 
     /// Fills `out` from `offset` of the file; holes read as zeros. The caller has cut the range to the file's size.

@@ -3,8 +3,9 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
-use ashlar_types::message::MetaRequest;
-use ashlar_types::{Errno, FileLayout};
+use ashlar_types::message::{LeaseSet, SyncScope};
+use ashlar_types::{Errno, FileLayout, InodeId};
+use std::sync::Arc;
 
 impl Client {
     /// Makes content and attributes of a file durable.
@@ -12,20 +13,41 @@ impl Client {
     /// # Errors
     /// What storage and metadata answer; final, as of `fsync(2)`.
     pub fn fsync(&self, handle: &Handle) -> Result<(), Errno> {
-        let layout = {
+        let (known, has_lease) = {
             let mut state = handle.file.state.lock();
             state.is_unpromised = false;
-            match &state.data {
+            let known = match &state.data {
                 Data::Chunks(layout) => Some(layout.clone()),
                 Data::Inline(_) => None,
-            }
+            };
+            (known, state.leases.meets(LeaseSet::READ.with(LeaseSet::WRITE)))
         };
-        // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
-        if let Some(layout) = layout {
-            self.sync_layout(&layout)?;
+        let inode = handle.file.inode;
+        // Without a lease somebody else may have moved the file to chunks, or to others, and what was written there counts too.
+        let mut layout = if has_lease { known } else { self.layout_now(inode)? };
+        // LIMIT: each turn more is one move of the content more, to chunks or by a truncation, while this call was under way.
+        for _ in 0..8 {
+            // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
+            if let Some(layout) = &layout {
+                self.sync_layout(layout)?;
+            }
+            self.report(&handle.file, false)?;
+            let generation = layout.as_ref().map(|layout| layout.generation);
+            match self.sync_meta(SyncScope::File { inode, generation }) {
+                Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
+                done => return done,
+            }
         }
-        self.report(&handle.file, false)?;
-        self.call_done(&Who::system(), MetaRequest::Sync)
+        Err(Errno::EIO)
+    }
+
+    /// Where the chunks of a file are at this moment, if it has any.
+    fn layout_now(&self, inode: InodeId) -> Result<Option<Arc<FileLayout>>, Errno> {
+        match self.layout_show(&Who::system(), inode) {
+            // What has no data at all: a pipe, a device.
+            Err(Errno::EINVAL) => Ok(None),
+            other => Ok(other?.1.map(Arc::new)),
+        }
     }
 
     /// Makes everything the targets of `layout` have acknowledged durable.
@@ -40,6 +62,6 @@ impl Client {
     /// # Errors
     /// What metadata answers; final.
     pub fn fsyncdir(&self) -> Result<(), Errno> {
-        self.call_done(&Who::system(), MetaRequest::Sync)
+        self.sync_meta(SyncScope::Names)
     }
 }

@@ -15,6 +15,18 @@ impl Client {
     /// # Errors
     /// `EBADF` when not open for reading; `EIO` for damage.
     pub fn read(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        // LIMIT: as in `write`: a file leaves its inode once, and comes back only by a truncation that races with this very read.
+        for _ in 0..8 {
+            match self.read_once(handle, offset, out) {
+                // It is not where it was: an open with O_TRUNC or a write of this client came between.
+                Err(Errno::EAGAIN) => handle.file.state.lock().leases = LeaseSet::NONE,
+                done => return done,
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    fn read_once(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
         let file = &handle.file;
         let (in_flight, state) = self.begin(file, LeaseSet::READ)?;
         let available = usize::try_from(state.size.saturating_sub(offset)).unwrap_or(usize::MAX);

@@ -3,8 +3,8 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File};
-use ashlar_types::Errno;
-use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::{Errno, FileLayout};
 use std::sync::Arc;
 
 impl Client {
@@ -13,51 +13,60 @@ impl Client {
     /// # Errors
     /// `ENOSPC` when the pool has no usable target; what storage and metadata answer. The file is as before then.
     pub(crate) fn spill(&self, file: &File) -> Result<(), Errno> {
-        let _drained = file.drain_all()?;
-        let reply = self.call(&Who::system(), MetaRequest::AcquireData { inode: file.inode, write: true })?;
-        let MetaReply::Granted { attr, data, leases } = reply else { return Err(unexpected(&reply)) };
-        if !leases.has(LeaseSet::WRITE) {
-            return Err(Errno::EAGAIN);
-        }
-        let layout = match data {
-            DataGrant::Chunks { layout } => layout,
-            DataGrant::Inline { body } => {
-                let body = match body {
-                    Some(body) => body,
-                    None => {
-                        let len = u32::try_from(attr.size)
-                            .unwrap_or(u32::MAX)
-                            .min(ashlar_types::LayoutPolicy::INLINE_BYTES_MAX);
-                        self.call_bytes(
-                            &Who::system(),
-                            MetaRequest::ReadInline { inode: file.inode, offset: 0, len },
-                        )?
-                    }
-                };
-                let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
-                let MetaReply::Layout { layout } = reply else { return Err(unexpected(&reply)) };
-                // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have
-                // been promised that they are, because the binding drops the inline copy and may become durable on its own.
-                let blocks = self.write_chunks(file.inode, &layout, 0, &body)?;
-                if !file.state.lock().is_unpromised {
-                    self.sync_layout(&layout)?;
-                }
-                self.call_done(
-                    &Who::system(),
-                    MetaRequest::SetLayout {
-                        inode: file.inode,
-                        layout: layout.clone(),
-                        blocks: u64::try_from(blocks).unwrap_or(0),
-                    },
-                )?;
-                layout
+        let _exclusive = self.exclusive(file)?;
+        let (body, size) = {
+            let state = file.state.lock();
+            match &state.data {
+                Data::Chunks(_) => return Ok(()),
+                Data::Inline(body) => (body.clone(), state.size),
             }
         };
+        let body = match body {
+            Some(body) => body,
+            None => {
+                let len =
+                    u32::try_from(size).unwrap_or(u32::MAX).min(ashlar_types::LayoutPolicy::INLINE_BYTES_MAX);
+                self.call_bytes(
+                    &Who::system(),
+                    MetaRequest::ReadInline { inode: file.inode, offset: 0, len },
+                )?
+            }
+        };
+        let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
+        let MetaReply::Layout { layout } = reply else { return Err(unexpected(&reply)) };
+        let bound = self.fill_and_bind(file, &layout, &body);
+        if bound.is_err() {
+            // What was written there goes now; if this call does not come through, when the session ends.
+            let withdraw = MetaRequest::WithdrawLayout { inode: file.inode, generation: layout.generation };
+            if let Err(errno) = self.call_done(&Who::system(), withdraw) {
+                tracing::debug!(inode = %file.inode, %errno, "a proposed layout was not withdrawn");
+            }
+        }
         let mut state = file.state.lock();
-        state.leases = state.leases.with(leases);
-        state.lease_epoch += 1;
-        state.size = attr.size;
-        state.data = Data::Chunks(Arc::new(layout));
+        match bound {
+            Ok(()) => state.data = Data::Chunks(Arc::new(layout)),
+            // An open with O_TRUNC came between, or somebody's sync: what is known here is void, and the write that brought us here begins
+            // anew.
+            Err(Errno::EAGAIN) => {
+                state.leases = LeaseSet::NONE;
+                state.is_unpromised = false;
+            }
+            Err(errno) => return Err(errno),
+        }
         Ok(())
+    }
+
+    /// Writes `body` to the chunks of a proposed layout and binds it.
+    fn fill_and_bind(&self, file: &File, layout: &FileLayout, body: &[u8]) -> Result<(), Errno> {
+        // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
+        // promised that they are, because the binding drops the inline copy and may become durable on its own.
+        let blocks = self.write_chunks(file.inode, layout, 0, body)?;
+        let is_synced = !file.state.lock().is_unpromised;
+        if is_synced {
+            self.sync_layout(layout)?;
+        }
+        let blocks = u64::try_from(blocks).unwrap_or(0);
+        let request = MetaRequest::SetLayout { inode: file.inode, layout: layout.clone(), blocks, is_synced };
+        self.call_done(&Who::system(), request)
     }
 }

@@ -4,7 +4,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
-use ashlar_types::{Durability, Errno};
+use ashlar_types::{Credentials, Durability, Errno};
 
 /// How a write came about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,21 @@ impl Client {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
+        self.write_as(&Who::system(), handle, offset, data, flags)
+    }
+
+    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits. The right to write came with `handle`.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_as(
+        &self,
+        who: &Who,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Errno> {
         let file = &handle.file;
         let append = handle.flags.append && !flags.is_writeback;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
@@ -42,9 +57,13 @@ impl Client {
         for _ in 0..8 {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
             let is_done = if is_inline {
-                self.write_inline(file, offset, data, append, flags.kill_set_id)?
+                self.write_inline(who, file, offset, data, (append, flags.kill_set_id))?
             } else {
-                self.write_to_chunks(file, offset, data, append, flags)?
+                if flags.kill_set_id {
+                    let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
+                    self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })?;
+                }
+                self.write_to_chunks(file, offset, data, append)?
             };
             if is_done {
                 if handle.flags.sync || file.state.lock().durability == Durability::Sync {
@@ -59,21 +78,38 @@ impl Client {
         Err(Errno::EIO)
     }
 
+    /// A call that clears set-id bits for a write of `who`. A write does not fail for groups that cannot be found out (`EPERM`): who is not
+    /// known to be a member is an outsider.
+    fn call_for_write(&self, who: &Who, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        match self.call(who, request.clone()) {
+            Err(Errno::EPERM) => {
+                let creds = Credentials { complete: true, ..who.creds.clone() };
+                self.call(&Who { creds, pid: 0 }, request)
+            }
+            other => other,
+        }
+    }
+
     /// Writes with the inode; false when the file has (or must get) chunks.
     fn write_inline(
         &self,
+        who: &Who,
         file: &File,
         offset: u64,
         data: &[u8],
-        append: bool,
-        kill_set_id: bool,
+        (append, kill_set_id): (bool, bool),
     ) -> Result<bool, Errno> {
         let (writing, lease_epoch) = file.begin_inline()?;
         let request = MetaRequest::WriteInline { inode: file.inode, offset, data, append, kill_set_id };
-        let reply = self.call(&Who::system(), request)?;
+        let reply = if kill_set_id {
+            self.call_for_write(who, request)?
+        } else {
+            self.call(&Who::system(), request)?
+        };
         let is_written = match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
+                state.inline_written = state.inline_written.max(Some(attr.size));
                 if state.lease_epoch != lease_epoch {
                     // Leases changed hands meanwhile; what is known now may be from before or after this write.
                     state.leases = LeaseSet::NONE;
@@ -92,18 +128,7 @@ impl Client {
     }
 
     /// Writes to chunks under WRITE; false when the file turns out to be with its inode.
-    fn write_to_chunks(
-        &self,
-        file: &File,
-        offset: u64,
-        data: &[u8],
-        append: bool,
-        flags: WriteFlags,
-    ) -> Result<bool, Errno> {
-        if flags.kill_set_id {
-            let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
-            self.call(&Who::system(), MetaRequest::Setattr { inode: file.inode, changes })?;
-        }
+    fn write_to_chunks(&self, file: &File, offset: u64, data: &[u8], append: bool) -> Result<bool, Errno> {
         let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
         let Data::Chunks(layout) = &state.data else { return Ok(false) };
         let layout = layout.clone();

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -97,6 +98,8 @@ impl Disk for OsDisk {
         Ok(DiskSpace {
             bytes_total: answer.f_blocks.saturating_mul(answer.f_frsize),
             bytes_free: blocks_free.saturating_mul(answer.f_frsize),
+            // Not f_fsid, which copies of a disk have in common.
+            file_system: Some(std::fs::metadata(&self.root)?.dev()),
         })
     }
 

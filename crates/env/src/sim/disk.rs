@@ -262,7 +262,8 @@ impl Disk for SimDisk {
     fn space(&self) -> io::Result<DiskSpace> {
         let state = self.shared.enter();
         let bytes_total = state.capacity.unwrap_or(CAPACITY_DEFAULT);
-        Ok(DiskSpace { bytes_total, bytes_free: bytes_total.saturating_sub(state.bytes_used()) })
+        let bytes_free = bytes_total.saturating_sub(state.bytes_used());
+        Ok(DiskSpace { bytes_total, bytes_free, file_system: None })
     }
 
     fn describe(&self, path: &str) -> String {

@@ -9,6 +9,7 @@ use crate::protocol::{
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use ashlar_client::{AllocateMode, OpenFlags, Seek, WriteFlags};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// `__FMODE_EXEC`, which the kernel passes in the flags of an open for execution.
 const FMODE_EXEC: u32 = 0x20;
@@ -29,18 +30,28 @@ pub(super) fn open_flags(flags: u32) -> OpenFlags {
 }
 
 impl Adaptor {
-    fn opened(&self, opened: &ashlar_client::Opened) -> Opened {
-        let flags = if opened.handle.is_shared {
-            OpenReplyFlags::DIRECT_IO
-        } else {
-            OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache)
-        };
+    /// How the kernel is to use an open file.
+    ///
+    /// A handle that cannot read writes past the page cache: its pages would be copied twice and kept twice (the storage service's pages
+    /// hold them, too), and the first buffered write to a file costs a GETXATTR round trip for `security.capability`, which the service
+    /// clears by itself. So does one opened with `O_DIRECT`, where that does not forbid to map it: then writes that do not extend the file
+    /// go on beside each other, and the chunk store keeps overlapping ones apart block by block.
+    fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
+        let flags = &opened.handle.flags;
+        let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
+        let is_direct = opened.handle.is_shared || wants_direct || (flags.write && !flags.read);
+        let flags = OpenReplyFlags::PARALLEL_DIRECT_WRITES
+            | OpenReplyFlags::when(OpenReplyFlags::DIRECT_IO, is_direct)
+            | OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache && !opened.handle.is_shared);
         Opened { fh: self.handles.insert(opened.handle.clone()), flags, backing: None }
     }
 
     pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
         let flags = open_flags(args.flags);
-        Ok(self.opened(&self.client.open(&identity::who(request), convert::inode(request.node), flags)?))
+        Ok(self.opened(
+            &self.client.open(&identity::who(request), convert::inode(request.node), flags)?,
+            args.flags,
+        ))
     }
 
     pub(super) fn on_create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
@@ -49,14 +60,14 @@ impl Adaptor {
         let flags = open_flags(args.flags);
         let modes = (args.mode, args.umask);
         let opened = self.client.create(&identity::who(request), place, modes, is_exclusive, flags)?;
-        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened, args.flags) })
     }
 
     pub(super) fn on_tmpfile(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
         let parent = convert::inode(request.node);
         let flags = open_flags(args.flags);
         let opened = self.client.tmpfile(&identity::who(request), parent, (args.mode, args.umask), flags)?;
-        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened, args.flags) })
     }
 
     pub(super) fn on_read(
@@ -73,11 +84,12 @@ impl Adaptor {
         Ok(())
     }
 
-    pub(super) fn on_write(&self, _request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
+    pub(super) fn on_write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
         let handle = self.handles.find(args.fh)?;
         let flags = WriteFlags { kill_set_id: args.kill_suid_gid, is_writeback: args.from_cache };
         // The kernel bounds a write by max_write, far below 4 GiB.
-        Ok(self.client.write(&handle, args.offset, args.data, flags)? as u32)
+        let who = identity::who(request);
+        Ok(self.client.write_as(&who, &handle, args.offset, args.data, flags)? as u32)
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {
@@ -92,7 +104,7 @@ impl Adaptor {
         if let Some(LockOwner(owner)) = args.flock_unlock {
             self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)?;
         }
-        self.client.release(&handle);
+        self.removed.note(self.client.release(&handle));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use crate::errno::Errno;
 use crate::id::FileHandle;
 use ashlar_client::Handle;
+use ashlar_types::InodeId;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -31,6 +32,12 @@ impl HandleTable {
 
     pub(super) fn find(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
         self.part(fh.0).read().get(&fh.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// One of the open files of `inode` that are open for writing. Looks at all, so it is for rare questions.
+    pub(super) fn writer_of(&self, inode: InodeId) -> Option<Arc<Handle>> {
+        let is_writer = |handle: &&Arc<Handle>| handle.file.inode == inode && handle.flags.write;
+        self.parts.iter().find_map(|part| part.read().values().find(is_writer).cloned())
     }
 
     pub(super) fn remove(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {

@@ -6,7 +6,7 @@ use crate::protocol::SetAttr;
 use crate::reply::{AttrReply, ReplyBuffer, Statfs, StatxReply};
 use crate::request::Request;
 use ashlar_client::Found;
-use ashlar_types::{NAME_BYTES_MAX, message};
+use ashlar_types::{Attr, NAME_BYTES_MAX, message};
 use std::time::Duration;
 
 /// Unit of the block counts of statfs, bytes.
@@ -22,8 +22,7 @@ impl Adaptor {
         let inode = convert::inode(request.node);
         match self.client.getattr(&identity::who(request), inode) {
             Err(ashlar_types::Errno::ESTALE) => {
-                let attr = self.removed.find(inode).ok_or(Errno::ESTALE)?;
-                Ok(Found { attr, attr_valid: Duration::ZERO, entry_valid: Duration::ZERO })
+                Ok(of_removed(self.removed.find(inode).ok_or(Errno::ESTALE)?))
             }
             other => Ok(other?),
         }
@@ -41,9 +40,10 @@ impl Adaptor {
     }
 
     pub(super) fn on_setattr(&self, request: &Request<'_>, changes: &SetAttr) -> Result<AttrReply, Errno> {
+        let inode = convert::inode(request.node);
         let handle = changes.fh.map(|fh| self.handles.find(fh)).transpose()?;
-        // `chown(path, -1, -1)` changes no owner but clears set-id bits and stamps ctime; it arrives with nothing to set.
-        let is_empty_chown = changes.mode.is_none()
+        // Arrives with nothing to set for `chown(path, -1, -1)`, and before a write that clears set-id bits.
+        let only_clears = changes.mode.is_none()
             && (changes.uid, changes.gid) == (None, None)
             && changes.size.is_none()
             && changes.atime.is_none()
@@ -55,11 +55,24 @@ impl Adaptor {
             size: changes.size,
             atime: changes.atime.map(convert::time_set),
             mtime: changes.mtime.map(convert::time_set),
-            kill_set_id: changes.kill_suid_gid || is_empty_chown,
+            kill_set_id: changes.kill_suid_gid || only_clears,
             has_handle: false,
         };
-        let inode = convert::inode(request.node);
-        let found = self.client.setattr(&identity::who(request), inode, handle.as_deref(), changes)?;
+        let who = identity::who(request);
+        let found = match self.client.setattr(&who, inode, handle.as_deref(), changes) {
+            // The chown is for those who may change the mode, the write for whoever has a descriptor; without any it is the chown.
+            Err(refused @ ashlar_types::Errno::EPERM) if only_clears => {
+                let writer = self.handles.writer_of(inode).ok_or(refused)?;
+                self.client.setattr(&who, inode, Some(&writer), changes)?
+            }
+            Err(ashlar_types::Errno::ESTALE) => {
+                let last = self.removed.find(inode).ok_or(Errno::ESTALE)?;
+                let attr = self.client.setattr_removed(&who, last, changes)?;
+                self.removed.replace(&attr);
+                of_removed(attr)
+            }
+            other => other?,
+        };
         Ok(convert::attr_reply(&found))
     }
 
@@ -85,4 +98,9 @@ impl Adaptor {
             fragment_size: STATFS_BLOCK_BYTES as u32,
         })
     }
+}
+
+/// Nothing is promised about an inode that is gone.
+fn of_removed(attr: Attr) -> Found {
+    Found { attr, attr_valid: Duration::ZERO, entry_valid: Duration::ZERO }
 }

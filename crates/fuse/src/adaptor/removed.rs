@@ -1,5 +1,5 @@
-//! The last attributes of inodes that this mount removed lately: the kernel may still be asked about them, through a working directory
-//! or an `O_PATH` descriptor, though nobody has them open.
+//! The last attributes of inodes that this mount removed lately: the kernel may still be asked about them, and to change them, through a
+//! working directory, an `O_PATH` descriptor, or a pipe, socket or device (which the kernel opens itself), though nobody has them open.
 
 use ashlar_types::{Attr, InodeId};
 use parking_lot::Mutex;
@@ -21,6 +21,13 @@ impl RemovedInodes {
             removed.pop_front();
         }
         removed.push_back(attr);
+    }
+
+    /// Takes the place of what was remembered. The kernel lets only one change of an inode's attributes at a time through.
+    pub(super) fn replace(&self, changed: &Attr) {
+        if let Some(attr) = self.0.lock().iter_mut().rev().find(|attr| attr.inode == changed.inode) {
+            *attr = changed.clone();
+        }
     }
 
     pub(super) fn find(&self, inode: InodeId) -> Option<Attr> {

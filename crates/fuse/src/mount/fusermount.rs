@@ -89,6 +89,11 @@ fn explain(message: &str) -> String {
             "{message} (ask the administrator to add the line user_allow_other to /etc/fuse.conf)"
         );
     }
+    if message.contains("failed to open /dev/fuse") {
+        return format!(
+            "{message} (ask the administrator to open it to users, as udev does: chmod 666 /dev/fuse)"
+        );
+    }
     if message.is_empty() { "it gave no reason".into() } else { message.into() }
 }
 

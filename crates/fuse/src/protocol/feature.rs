@@ -20,6 +20,11 @@ macro_rules! bits {
             /// From the kernel's bits; unknown ones are kept.
             pub const fn from_bits(bits: $raw) -> Self { Self(bits) }
 
+            /// The flag of this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $(stringify!($flag) => Some(Self::$flag),)* _ => None }
+            }
+
             /// Whether every bit of `other` is set.
             pub const fn contains(self, other: Self) -> bool { self.0 & other.0 == other.0 }
 

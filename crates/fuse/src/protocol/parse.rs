@@ -11,13 +11,20 @@ use crate::request::Request;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// What the negotiation changed about the bytes of a request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Dialect {
+    /// The minor version agreed on; operations that are newer are unknown.
+    pub minor: u32,
     /// SETXATTR has its 16-byte argument (`SETXATTR_EXT` was granted).
     pub setxattr_ext: bool,
 }
 
 impl Dialect {
+    pub(crate) fn opcode(self, raw: u32) -> Result<Opcode, Malformed> {
+        let known = Opcode::from_raw(raw).filter(|opcode| opcode.is_known_to(self.minor));
+        known.ok_or(Malformed::UnknownOpcode(raw))
+    }
+
     pub(crate) fn argument_len(self, opcode: Opcode) -> usize {
         match opcode {
             Opcode::Setxattr if self.setxattr_ext => size_of::<wire::SetxattrIn>(),
@@ -48,8 +55,7 @@ impl<'a> Message<'a> {
     /// # Errors
     /// If the length is not what the header says, the opcode is unknown, or the fixed argument is not whole.
     pub fn parts(&self, dialect: Dialect) -> Result<Parts<'a>, Malformed> {
-        let opcode =
-            Opcode::from_raw(self.header.opcode).ok_or(Malformed::UnknownOpcode(self.header.opcode))?;
+        let opcode = dialect.opcode(self.header.opcode)?;
         if self.header.len as usize != size_of::<wire::InHeader>() + self.body.len() {
             return Err(Malformed::Length);
         }

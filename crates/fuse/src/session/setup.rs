@@ -109,7 +109,10 @@ fn establish<F: Filesystem>(
         (terms.max_write as usize).max(usize::from(terms.max_pages) * page).max(PAYLOAD_LEN_MIN);
     let service = Arc::new(Service {
         fs: Arc::clone(fs),
-        dialect: Dialect { setxattr_ext: terms.features.contains(Features::SETXATTR_EXT) },
+        dialect: Dialect {
+            minor: terms.kernel_minor,
+            setxattr_ext: terms.features.contains(Features::SETXATTR_EXT),
+        },
         deferred: Arc::new(Deferred::new(options.deferred_max)),
     });
     let workers = Arc::new(OnceLock::new());

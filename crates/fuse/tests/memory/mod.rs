@@ -7,7 +7,7 @@ mod mounted;
 pub mod suite;
 pub mod waits;
 
-pub use mounted::{AFTER_5_4, Mounted, RingSwitch, mount, mount_or_skip, skip_reason};
+pub use mounted::{Mounted, RingSwitch, mount, mount_or_skip, skip_reason};
 
 use ashlar_fuse::protocol::{
     Create, FileLock, Flush, Forgets, Fsync, Link, LockRequest, Mkdir, Mknod, Open, Read, ReadDir, Release,

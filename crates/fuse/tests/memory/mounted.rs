@@ -148,6 +148,3 @@ impl Drop for RingSwitch {
         std::fs::write(SWITCH, self.before.trim()).unwrap();
     }
 }
-
-/// Everything a kernel after 5.4 brought.
-pub const AFTER_5_4: Features = Features::from_bits(!((1 << 26) - 1));

@@ -5,7 +5,8 @@ use super::{Background, Shared, State};
 use crate::log::writer::{SealedSegment, create_spare_numbered};
 use crate::overlay::Overlay;
 use crate::{KvError, Position};
-use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use ashlar_env::{Signal, Tasks};
+use parking_lot::{Mutex, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +15,6 @@ use std::time::Duration;
 const RECHECK: Duration = Duration::from_millis(20);
 
 /// Who checkpoints, and who waits for it.
-#[derive(Default)]
 pub(super) struct Checkpoints {
     /// Held by whoever checkpoints.
     running: Mutex<()>,
@@ -22,13 +22,24 @@ pub(super) struct Checkpoints {
     is_work_wanted: AtomicBool,
     work_lock: Mutex<()>,
     /// Wakes the checkpoint thread.
-    work: Condvar,
+    work: Signal,
     done_lock: Mutex<()>,
     /// Wakes writers.
-    done: Condvar,
+    done: Signal,
 }
 
 impl Checkpoints {
+    pub(super) fn new(tasks: &dyn Tasks) -> Checkpoints {
+        Checkpoints {
+            running: Mutex::default(),
+            is_work_wanted: AtomicBool::default(),
+            work_lock: Mutex::default(),
+            work: tasks.signal(),
+            done_lock: Mutex::default(),
+            done: tasks.signal(),
+        }
+    }
+
     /// Waits until there may be something to do, at most `timeout`.
     pub(super) fn wait_for_work(&self, timeout: Duration) {
         let mut guard = self.work_lock.lock();
@@ -66,9 +77,12 @@ impl Shared {
     }
 
     fn is_checkpoint_due(&self, state: &State) -> bool {
+        // Short of space a segment is worth more than what its early checkpoint costs: the next roll needs its blocks, and the reserve
+        // can be given up for one roll only.
         state.frozen.is_none()
             && (state.active.bytes() >= self.config.freeze_bytes()
-                || state.log.bytes() >= self.config.log_bytes_max)
+                || state.log.bytes() >= self.config.log_bytes_max
+                || (self.space.is_low() && state.log.has_sealed()))
     }
 
     /// The exclusive lock, after a bounded wait for room in the overlay.

@@ -3,7 +3,8 @@
 use super::Shared;
 use crate::log::segment::SegmentFile;
 use crate::{KvError, Position};
-use parking_lot::{Condvar, Mutex};
+use ashlar_env::Signal;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What has been written, what is durable, and who syncs.
@@ -11,7 +12,7 @@ pub(super) struct Flusher {
     appended: AtomicU64,
     durable: AtomicU64,
     inner: Mutex<Pending>,
-    done: Condvar,
+    done: Signal,
 }
 
 struct Pending {
@@ -26,13 +27,13 @@ struct Pending {
 
 impl Flusher {
     /// For a log that is durable up to `position` and goes on in `active`.
-    pub(super) fn new(position: u64, active: SegmentFile) -> Flusher {
+    pub(super) fn new(position: u64, active: SegmentFile, done: Signal) -> Flusher {
         let pending = Pending { has_leader: false, segments: vec![active], is_dir_dirty: true };
         Flusher {
             appended: AtomicU64::new(position),
             durable: AtomicU64::new(position),
             inner: Mutex::new(pending),
-            done: Condvar::new(),
+            done,
         }
     }
 

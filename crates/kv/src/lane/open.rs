@@ -47,13 +47,13 @@ pub(super) fn open(
     // ORDER: the engine has everything, and the new segment is durable; only now may the old log go. Else a power cut could
     // leave neither a log nor the position at which it went on.
     let sequences = recovery.sequences;
-    let flusher = Flusher::new(replayed.end, log.active().clone());
+    let flusher = Flusher::new(replayed.end, log.active().clone(), env.tasks.signal());
     let shared = Arc::new(Shared {
         clock: Arc::clone(&env.clock),
         engine,
         state: RwLock::new(State { active: Overlay::default(), frozen: None, log, sequences }),
         flusher,
-        checkpoints: Checkpoints::default(),
+        checkpoints: Checkpoints::new(&*env.tasks),
         space,
         health: Health::default(),
         counters: Counters::default(),
@@ -66,8 +66,8 @@ pub(super) fn open(
     let refreshed = shared.space.refresh();
     refreshed.map_err(|e| KvError::io(format!("reserve space on {}", disk.describe(dir)), e))?;
     let threads = match shared.config.background {
-        Background::Threads => Threads::start(&shared)?,
-        Background::Manual => Threads::none(&shared),
+        Background::Threads => Threads::start(&shared, &*env.tasks)?,
+        Background::Manual => Threads::none(&shared, &*env.tasks),
     };
     Ok(Lane { shared, threads: Mutex::new(threads), _lock: lock })
 }

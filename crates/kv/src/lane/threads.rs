@@ -2,28 +2,31 @@
 
 use super::Shared;
 use crate::KvError;
-use parking_lot::{Condvar, Mutex};
+use ashlar_env::{Signal, Task, Tasks};
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Running threads; none in a lane that is driven by hand.
 pub(super) struct Threads {
     shared: Arc<Shared>,
     stop: Arc<StopSignal>,
-    handles: Vec<JoinHandle<()>>,
+    handles: Vec<Task>,
 }
 
-#[derive(Default)]
 struct StopSignal {
     is_set: AtomicBool,
     lock: Mutex<()>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 impl StopSignal {
+    fn new(changed: Signal) -> StopSignal {
+        StopSignal { is_set: AtomicBool::default(), lock: Mutex::default(), changed }
+    }
+
     fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Acquire)
     }
@@ -50,16 +53,17 @@ fn run_turn(shared: &Shared, what: &str, turn: impl FnOnce() -> Result<(), KvErr
 
 impl Threads {
     /// No threads.
-    pub(super) fn none(shared: &Arc<Shared>) -> Threads {
-        Threads { shared: Arc::clone(shared), stop: Arc::default(), handles: Vec::new() }
+    pub(super) fn none(shared: &Arc<Shared>, tasks: &dyn Tasks) -> Threads {
+        let stop = Arc::new(StopSignal::new(tasks.signal()));
+        Threads { shared: Arc::clone(shared), stop, handles: Vec::new() }
     }
 
     /// Starts both.
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<Threads, KvError> {
-        let mut threads = Threads::none(shared);
+    pub(super) fn start(shared: &Arc<Shared>, tasks: &dyn Tasks) -> Result<Threads, KvError> {
+        let mut threads = Threads::none(shared, tasks);
         // Half the interval: what is written just after one flush began is on disk an interval later.
         let period = (shared.config.flush_interval / 2).max(Duration::from_millis(1));
-        threads.spawn("kv-flush", move |shared, stop| {
+        threads.spawn(tasks, "kv-flush", move |shared, stop| {
             while !stop.is_set() && !shared.health.is_stopped() {
                 stop.wait(period);
                 if !stop.is_set() {
@@ -67,7 +71,7 @@ impl Threads {
                 }
             }
         })?;
-        threads.spawn("kv-checkpoint", move |shared, stop| {
+        threads.spawn(tasks, "kv-checkpoint", move |shared, stop| {
             while !stop.is_set() && !shared.health.is_stopped() {
                 shared.checkpoints.wait_for_work(period);
                 if !stop.is_set() {
@@ -80,11 +84,12 @@ impl Threads {
 
     fn spawn(
         &mut self,
+        tasks: &dyn Tasks,
         name: &str,
         run: impl FnOnce(&Shared, &StopSignal) + Send + 'static,
     ) -> Result<(), KvError> {
         let (shared, stop) = (Arc::clone(&self.shared), Arc::clone(&self.stop));
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared, &stop));
+        let spawned = tasks.spawn(name, Box::new(move || run(&shared, &stop)));
         self.handles.push(spawned.map_err(|e| KvError::io(format!("start thread {name}"), e))?);
         Ok(())
     }
@@ -98,7 +103,7 @@ impl Threads {
         }
         self.shared.checkpoints.wake();
         for handle in self.handles.drain(..) {
-            if handle.join().is_err() {
+            if !handle.join() {
                 self.shared.health.stop("a background thread panicked");
             }
         }

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 pub enum Urgency {
     /// Refused while space is below the reserve.
     Normal,
-    /// Taken as long as anything can be written: deletes, truncates, and what a repair needs.
+    /// Taken as long as anything can be written: deletes, truncates, what a repair needs, and notes of bounded number about
+    /// space that is taken already.
     FreesSpace,
 }
 

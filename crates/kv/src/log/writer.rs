@@ -91,6 +91,11 @@ impl LogWriter {
         self.end - self.sealed.front().map_or(self.active.first, |oldest| oldest.segment.first)
     }
 
+    /// Whether there are segments that take no more records.
+    pub(crate) fn has_sealed(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
     /// Whether it is time to have a spare segment ready.
     pub(crate) fn wants_spare(&self) -> bool {
         self.spares.is_empty() && (self.end - self.active.first) * 2 > self.active.file_bytes

@@ -3,11 +3,11 @@
 use super::verb as number;
 use crate::MetaService;
 use crate::execute::{DECIDE_MAX, itself};
-use ashlar_namespace::verb;
+use ashlar_kv::Snapshot;
+use ashlar_namespace::{Txn, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr, SyncScope};
 use ashlar_types::{Errno, InodeId, OpId, ShardId, StatFs};
-use std::time::Instant;
 
 /// Bytes of storage an inode costs at the least, for the estimate of how many more can be made.
 const INODE_BYTES_ESTIMATE: u64 = 1024;
@@ -29,6 +29,11 @@ impl MetaService {
                 },
             ),
             MetaRequest::Setattr { inode, changes } => self.setattr(caller, inode, &changes),
+            MetaRequest::SetattrRemoved { last, changes } => self.inspect(
+                caller,
+                |_, context| verb::setattr_removed(context, &last, &changes),
+                |attr, _| MetaReply::Attr { attr, leases: LeaseSet::NONE },
+            ),
             MetaRequest::Access { inode, mask } => self.inspect(
                 caller,
                 |txn, context| verb::access(txn, context, inode, mask),
@@ -40,10 +45,7 @@ impl MetaService {
                 |reply, _| MetaReply::Bytes(reply.target),
             ),
             MetaRequest::Statfs => self.statfs(),
-            MetaRequest::Sync => {
-                self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
-                Ok(MetaReply::Done)
-            }
+            MetaRequest::Sync(scope) => self.sync(scope),
             MetaRequest::LayoutShow { inode } => self.inspect(
                 caller,
                 |txn, context| verb::layout_show(txn, context, inode),
@@ -59,12 +61,40 @@ impl MetaService {
         }
     }
 
+    /// Makes everything acknowledged durable, and notes whose content is promised to be.
+    fn sync(&self, scope: SyncScope) -> Result<MetaReply, Errno> {
+        let position = {
+            // ORDER: under the lane's lock. The binding of a layout whose chunks are not durable is decided either before, and then it shows
+            // here, or afterwards, and then it sees the note.
+            let writer = self.lane.write();
+            match scope {
+                SyncScope::Names => {}
+                SyncScope::All => self.opens.lock().promise_all(),
+                SyncScope::File { inode, generation } => {
+                    let snapshot: &dyn Snapshot = &writer;
+                    let mut txn = Txn::new(snapshot);
+                    let found = txn.find_inode(inode).map_err(|error| self.answer(&error))?;
+                    // Of a file that is gone nothing is left to be promised.
+                    if found.is_some_and(|now| Self::generation_of(now) != generation) {
+                        return Err(Errno::EAGAIN);
+                    }
+                    self.opens.lock().promise(inode);
+                }
+            }
+            self.lane.appended()
+        };
+        self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
+        Ok(MetaReply::Done)
+    }
+
     fn setattr(&self, caller: Caller<'_>, inode: InodeId, changes: &SetAttr) -> Result<MetaReply, Errno> {
-        let deadline = Instant::now() + DECIDE_MAX;
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         loop {
             match self.setattr_once(caller, inode, changes) {
                 // An earlier truncation has not been carried out yet; it comes first.
-                Err(Errno::EAGAIN) if Instant::now() < deadline => self.cut_pending(inode)?,
+                Err(Errno::EAGAIN) if self.env.clock.monotonic() < deadline => {
+                    self.cut_pending(inode, caller.op.session)?
+                }
                 other => return other,
             }
         }
@@ -87,16 +117,17 @@ impl MetaService {
                 Ok((reply, generation))
             },
             |(reply, generation), leases| {
-                let held = leases.grant(session, inode, LeaseSet::ATTR);
                 let cut = generation.filter(|_| reply.must_cut);
                 if cut.is_some() {
+                    // ORDER: before the grant, so that nothing is granted: the cut will change the blocks that this reply tells.
                     leases.begin_block(inode);
                 }
+                let held = leases.grant(session, inode, LeaseSet::ATTR);
                 (MetaReply::Attr { attr: reply.attr, leases: held }, cut)
             },
         )?;
         if let Some(generation) = must_cut {
-            let outcome = self.cut(inode, generation);
+            let outcome = self.cut(inode, generation, session);
             self.leases.lock().end_block(inode);
             self.leases_changed.notify_all();
             outcome?;
@@ -120,12 +151,14 @@ impl MetaService {
         let space = self.space(&map);
         let bytes_total: u64 = space.values().map(|(total, _)| total).sum();
         let bytes_free: u64 = space.values().map(|(_, free)| free).sum();
+        // A file needs a record before it needs bytes, and the log may be on a file system of its own.
+        let is_short = self.lane.stats().is_space_low;
         Ok(MetaReply::StatFs(StatFs {
             bytes_total,
             bytes_free,
             bytes_available: bytes_free,
             inodes_used: self.inodes_used()?,
-            inodes_free: bytes_free / INODE_BYTES_ESTIMATE,
+            inodes_free: if is_short { 0 } else { bytes_free / INODE_BYTES_ESTIMATE },
         }))
     }
 }

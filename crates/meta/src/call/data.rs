@@ -7,7 +7,7 @@ use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId};
-use std::time::Instant;
+use std::time::Duration;
 
 impl MetaService {
     pub(super) fn call_on_data(
@@ -50,18 +50,28 @@ impl MetaService {
                     },
                 )
             }
-            MetaRequest::ProposeLayout { inode } => self.mutate(
-                caller,
-                number::PROPOSE_LAYOUT,
-                |txn, context| verb::propose_layout(txn, context, inode),
-                |layout, _| MetaReply::Layout { layout },
-            ),
-            MetaRequest::SetLayout { inode, layout, blocks } => self.mutate(
+            MetaRequest::ProposeLayout { inode } => self.propose_layout(caller, inode),
+            MetaRequest::SetLayout { inode, layout, blocks, is_synced } => self.mutate(
                 caller,
                 number::SET_LAYOUT,
-                |txn, context| verb::set_layout(txn, context, inode, &layout, blocks),
-                |_, _| MetaReply::Done,
+                |txn, context| {
+                    // ORDER: under the lane's lock, where a sync notes what it promises (`MetaService::sync`).
+                    if !is_synced && self.opens.lock().is_promised(session, inode) {
+                        return Err(Errno::EAGAIN.into());
+                    }
+                    verb::set_layout(txn, context, inode, &layout, blocks)
+                },
+                |_, _| {
+                    self.proposals.forget(session, inode, layout.generation);
+                    MetaReply::Done
+                },
             ),
+            MetaRequest::WithdrawLayout { inode, generation } => {
+                if self.proposals.has(session, inode, generation) {
+                    self.withdraw_layout(session, inode, generation)?;
+                }
+                Ok(MetaReply::Done)
+            }
             MetaRequest::AcquireData { inode, write } => self.acquire_data(caller, inode, write),
             MetaRequest::CommitWrite {
                 inode,
@@ -101,7 +111,7 @@ impl MetaService {
     /// Grants READ or WRITE on content, after others have given back what is in the way.
     fn acquire_data(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
-        let deadline = Instant::now() + DECIDE_MAX;
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
         let creds = Credentials::root();
         let caller = Caller { op: caller.op, creds: &creds };
@@ -119,8 +129,11 @@ impl MetaService {
                 caller,
                 |txn, context| verb::open(txn, context, inode, &args),
                 |open, leases| {
-                    let held = leases.grant(session, inode, wanted);
-                    (MetaReply::Granted { attr: open.attr, data: open.data, leases: held }, held.has(wanted))
+                    let held = leases.grant_data(session, inode, wanted);
+                    let recall_mark = leases.recall_mark();
+                    let reply =
+                        MetaReply::Granted { attr: open.attr, data: open.data, leases: held, recall_mark };
+                    (reply, held.has(wanted))
                 },
             )?;
             if is_granted {
@@ -132,7 +145,7 @@ impl MetaService {
 
     /// Records that the session is about to write chunks, so that the size can be settled if it dies. Nothing for inline files. A cut
     /// that is still to be carried out comes first, or it would take the new bytes with it.
-    fn begin_write(&self, caller: Caller<'_>, inode: InodeId, deadline: Instant) -> Result<(), Errno> {
+    fn begin_write(&self, caller: Caller<'_>, inode: InodeId, deadline: Duration) -> Result<(), Errno> {
         loop {
             let begun = self.mutate(
                 caller,
@@ -141,7 +154,9 @@ impl MetaService {
                 |_, _| (),
             );
             match begun {
-                Err(Errno::EAGAIN) if Instant::now() < deadline => self.cut_pending(inode)?,
+                Err(Errno::EAGAIN) if self.env.clock.monotonic() < deadline => {
+                    self.cut_pending(inode, caller.op.session)?
+                }
                 other => return other,
             }
         }

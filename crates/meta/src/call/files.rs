@@ -1,6 +1,6 @@
 //! Opening and closing files.
 
-use super::names::grant_named;
+use super::names::{grant_named, last_of};
 use super::verb as number;
 use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
@@ -95,7 +95,10 @@ impl MetaService {
         let inode = open.attr.inode;
         let mut opens = self.opens.lock();
         let is_shared = opens.is_shared(session, inode, write);
-        opens.open(session, inode, write);
+        // A session that was ended meanwhile will not close what it opens.
+        if leases.has_session(session) {
+            opens.open(session, inode, write);
+        }
         drop(opens);
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
         // Entries of a directory have a lease of their own.
@@ -105,6 +108,7 @@ impl MetaService {
             attr: open.attr,
             data: open.data,
             leases: held.with(content),
+            recall_mark: leases.recall_mark(),
             is_shared,
             kept_read,
             durability: open.durability,
@@ -114,15 +118,19 @@ impl MetaService {
     fn release(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         if !self.opens.lock().close(session, inode, write) {
-            return Ok(MetaReply::Done);
+            return Ok(MetaReply::Removed { last: None });
         }
         let creds = Credentials::root();
         let by_itself = Caller { op: caller.op, creds: &creds };
         self.mutate(
             by_itself,
             number::RELEASE,
-            |txn, context| verb::release(txn, context, inode, session),
-            |(), _| MetaReply::Done,
+            |txn, context| {
+                let held = txn.find_inode(inode)?.map(|found| found.attr(inode));
+                verb::release(txn, context, inode, session)?;
+                last_of(txn, context, held)
+            },
+            |last, _| MetaReply::Removed { last },
         )
     }
 

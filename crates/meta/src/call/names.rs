@@ -49,14 +49,16 @@ fn victim(
 }
 
 /// The last attributes of `victim` if its inode is gone now: somebody may still ask through a descriptor that is not an open file.
-fn last_of(
+pub(super) fn last_of(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
     victim: Option<Attr>,
 ) -> Result<Option<Attr>, NsError> {
     let Some(attr) = victim else { return Ok(None) };
     let is_gone = txn.find_inode(attr.inode)?.is_none();
-    Ok(is_gone.then_some(Attr { nlink: 0, ctime: context.now, ..attr }))
+    // With the last descriptor of what had lost its names before, nothing changes but that it is gone.
+    let ctime = if attr.nlink == 0 { attr.ctime } else { context.now };
+    Ok(is_gone.then_some(Attr { nlink: 0, ctime, ..attr }))
 }
 
 impl MetaService {

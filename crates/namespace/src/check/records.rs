@@ -155,7 +155,7 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
         }
         // Only the targets know.
         Kind::Regular(FileData::Chunks { .. }) => blocks = inode.blocks,
-        Kind::Symlink => match side.link_bytes {
+        Kind::Symlink | Kind::SyncSymlink => match side.link_bytes {
             Some(counted) if counted != inode.size => {
                 checker.found(Finding::LinkSize { inode: id, stored: inode.size, counted })?;
             }
@@ -164,7 +164,7 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
                 checker.found(Finding::InodeMalformed { inode: id, what: "its link target is not there" })?
             }
         },
-        Kind::Special => {}
+        Kind::Special | Kind::SyncSpecial => {}
     }
     if inode.blocks != blocks {
         checker.found(Finding::Blocks { inode: id, stored: inode.blocks, counted: blocks })?;
@@ -181,10 +181,10 @@ fn damage(inode: &Inode) -> Option<&'static str> {
         (FileType::from_mode(inode.mode), &inode.kind),
         (Some(FileType::Directory), Kind::Directory { .. })
             | (Some(FileType::Regular), Kind::Regular(_))
-            | (Some(FileType::Symlink), Kind::Symlink)
+            | (Some(FileType::Symlink), Kind::Symlink | Kind::SyncSymlink)
             | (
                 Some(FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice),
-                Kind::Special
+                Kind::Special | Kind::SyncSpecial
             )
     );
     let is_policy_right = match &inode.kind {

@@ -40,6 +40,9 @@ pub fn begin_write(
     if txn.get(&key::garbage(id, layout.generation))?.is_some() {
         return Err(Errno::EAGAIN.into());
     }
+    // An overwrite of what is there must be possible on a full file system. One record per open file; whether the bytes that
+    // follow find space is the targets' to say.
+    txn.mark_frees_space();
     let writer_key = key::writer_of(id, context.session);
     if txn.get(&writer_key)?.is_none() {
         txn.put(writer_key, Bytes::new());

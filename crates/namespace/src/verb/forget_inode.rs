@@ -46,8 +46,8 @@ pub(crate) fn forget_inode(txn: &mut Txn<'_>, inode: InodeId) -> Result<(), NsEr
     txn.mark_frees_space();
     match &record.kind {
         Kind::Regular(data) => forget_data(txn, inode, &record, data)?,
-        Kind::Symlink => txn.delete(key::link_target(inode)),
-        Kind::Directory { .. } | Kind::Special => {}
+        Kind::Symlink | Kind::SyncSymlink => txn.delete(key::link_target(inode)),
+        Kind::Directory { .. } | Kind::Special | Kind::SyncSpecial => {}
     }
     if record.has_xattrs {
         // LIMIT: the xattrs of one inode, which `setxattr` bounds.

@@ -33,7 +33,11 @@ pub fn layout_set(
     let inode = txn.inode_mut(id)?;
     let policy = match &mut inode.kind {
         Kind::Directory { policy, .. } | Kind::Regular(FileData::Inline { policy, .. }) => policy,
-        Kind::Regular(FileData::Chunks { .. }) | Kind::Symlink | Kind::Special => {
+        Kind::Regular(FileData::Chunks { .. })
+        | Kind::Symlink
+        | Kind::Special
+        | Kind::SyncSymlink
+        | Kind::SyncSpecial => {
             return Err(Errno::EINVAL.into());
         }
     };

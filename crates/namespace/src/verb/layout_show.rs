@@ -23,7 +23,9 @@ pub fn layout_show(txn: &mut Txn<'_>, _context: &OpContext<'_>, id: InodeId) -> 
     let (policy, layout) = match &txn.inode(id)?.kind {
         Kind::Directory { policy, .. } | Kind::Regular(FileData::Inline { policy, .. }) => (*policy, None),
         Kind::Regular(FileData::Chunks { layout, policy }) => (*policy, Some(layout.clone())),
-        Kind::Symlink | Kind::Special => return Err(Errno::EINVAL.into()),
+        Kind::Symlink | Kind::Special | Kind::SyncSymlink | Kind::SyncSpecial => {
+            return Err(Errno::EINVAL.into());
+        }
     };
     Ok(LayoutReply { policy: policy.or(LayoutPolicy::root_default()), layout })
 }

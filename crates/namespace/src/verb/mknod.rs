@@ -55,7 +55,7 @@ pub fn mknod(
     let (_, policy) = directory.as_directory()?;
     let kind = match file_type {
         FileType::Regular => Kind::Regular(FileData::Inline { policy, generation: 0 }),
-        _ => Kind::Special,
+        _ => Kind::new_special(&policy),
     };
     let asked = AskedMode { file_type, mode: args.mode, umask: args.umask };
     let mut inode = new_inode::plan(context, &directory, asked, kind)?;

@@ -29,6 +29,9 @@ pub(super) fn may_keep_setgid(context: &OpContext<'_>, gid: u32) -> Result<bool,
 }
 
 /// What a write or truncation does to privileges: file capabilities go always, set-id bits when `kill_set_id`.
+///
+/// # Errors
+/// As [`may_keep_setgid`].
 pub(super) fn drop_for_write(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -40,12 +43,7 @@ pub(super) fn drop_for_write(
     if !kill_set_id || inode.mode & (MODE_SETUID | MODE_SETGID) == 0 {
         return Ok(());
     }
-    // Unlike a change of owner, a write does not fail for groups not yet told: who is not known to be a member is an outsider.
-    let is_outsider = !permission::may_set_gid(context, inode.gid);
-    let mut mode = inode.mode & !MODE_SETUID;
-    if inode.mode & MODE_GROUP_EXECUTE != 0 || is_outsider {
-        mode &= !MODE_SETGID;
-    }
+    let mode = without_set_id(context, inode.mode, inode.gid)?;
     if mode != inode.mode {
         let inode = txn.inode_mut(id)?;
         (inode.mode, inode.ctime) = (mode, context.now);
@@ -53,7 +51,7 @@ pub(super) fn drop_for_write(
     Ok(())
 }
 
-/// `mode` of anything but a directory, of group `gid`, without what a change of owner takes away: the set-user-id bit, and
+/// `mode` of anything but a directory, of group `gid`, without what a write or change of owner takes away: the set-user-id bit, and
 /// the set-group-id bit where it means a group to run as, or where the caller is not in that group.
 ///
 /// # Errors

@@ -2,7 +2,6 @@
 
 use crate::error::NsError;
 use crate::key;
-use crate::record::Kind;
 use crate::txn::Txn;
 use ashlar_kv::KvError;
 use ashlar_types::{Errno, InodeId};
@@ -20,7 +19,7 @@ pub struct ReadlinkReply {
 /// # Errors
 /// `EINVAL` when it is none, `ESTALE` when there is no such inode.
 pub fn readlink(txn: &mut Txn<'_>, inode: InodeId) -> Result<ReadlinkReply, NsError> {
-    if txn.inode(inode)?.kind != Kind::Symlink {
+    if !txn.inode(inode)?.kind.is_symlink() {
         return Err(Errno::EINVAL.into());
     }
     let missing = || KvError::Corrupt { what: format!("symbolic link {inode} has no target") };

@@ -45,9 +45,7 @@ pub(super) fn resize(
         FileData::Chunks { layout, policy } => resize_chunks(txn, id, wanted.size, (layout, policy))?,
     };
     privilege::drop_for_write(txn, context, id, wanted.kill_set_id)?;
-    if wanted.size < old_size {
-        txn.mark_frees_space();
-    }
+    txn.mark_frees_space();
     let inode = txn.inode_mut(id)?;
     inode.size = wanted.size;
     (inode.mtime, inode.ctime) = (context.now, context.now);

@@ -8,7 +8,7 @@ use super::xattr;
 use crate::acl;
 use crate::context::OpContext;
 use crate::error::NsError;
-use crate::record::{Inode, Kind};
+use crate::record::Inode;
 use crate::txn::Txn;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_SETGID, MODE_SETUID};
 use ashlar_types::message::{SetAttr, TimeSet};
@@ -25,7 +25,7 @@ pub struct SetattrReply {
 }
 
 /// The fields of mode and owner after the change.
-struct Plan {
+pub(super) struct Plan {
     mode: u32,
     uid: u32,
     gid: u32,
@@ -47,6 +47,8 @@ pub fn setattr(
     check_size(context, inode, changes)?;
     check_times(context, inode, changes)?;
     let plan = plan(context, inode, changes)?;
+    // A record of fixed size changes in place: that works on any full file system.
+    txn.mark_frees_space();
     let must_cut = apply(txn, context, id, changes, &plan)?;
     txn.reveal(id);
     Ok(SetattrReply { attr: txn.inode(id)?.attr(id), must_cut })
@@ -60,7 +62,7 @@ fn check_size(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Resu
     if changes.has_handle { Ok(()) } else { permission::check(context, inode, permission::WRITE) }
 }
 
-fn check_times(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Result<(), NsError> {
+pub(super) fn check_times(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Result<(), NsError> {
     let times = [changes.atime, changes.mtime];
     for time in times.iter().flatten() {
         if let TimeSet::At(at) = time
@@ -85,17 +87,21 @@ fn check_times(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Res
 }
 
 /// Decides mode and owner.
-fn plan(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Result<Plan, NsError> {
+pub(super) fn plan(context: &OpContext<'_>, inode: &Inode, changes: &SetAttr) -> Result<Plan, NsError> {
     let (uid, gid) = plan_owner(context, inode, changes)?;
     let mut mode = inode.mode;
     let changes_owner = changes.uid.is_some() || changes.gid.is_some();
     let kills = changes_owner || (changes.kill_set_id && changes.size.is_none());
     if kills && !inode.is_directory() {
         mode = privilege::without_set_id(context, mode, inode.gid)?;
+        if mode != inode.mode && !changes_owner && !changes.has_handle {
+            // `chown(path, -1, -1)` is everybody's as long as it changes nothing; taking bits away is a change of mode.
+            privilege::check_owner(context, inode)?;
+        }
     }
     if let Some(wanted) = changes.mode {
         privilege::check_owner(context, inode)?;
-        if matches!(inode.kind, Kind::Symlink) {
+        if inode.kind.is_symlink() {
             return Err(Errno::EOPNOTSUPP.into());
         }
         mode = inode.mode & !MODE_PERMISSION_MASK | wanted & MODE_PERMISSION_MASK;
@@ -134,17 +140,36 @@ fn apply(
         let kill_set_id = changes.kill_set_id || !context.creds.caps.has(Capabilities::FSETID);
         must_cut = resize(txn, context, id, &Resize { size, kill_set_id })?;
     }
+    if !changes_mode(changes) && changes.atime.is_none() && changes.mtime.is_none() {
+        return Ok(must_cut);
+    }
     let changes_owner = changes.uid.is_some() || changes.gid.is_some();
-    let changes_mode =
-        changes.mode.is_some() || changes_owner || (changes.kill_set_id && changes.size.is_none());
-    if !changes_mode && changes.atime.is_none() && changes.mtime.is_none() {
+    let only_clears = changes.has_handle && changes.mode.is_none() && !changes_owner;
+    if only_clears && (changes.atime, changes.mtime) == (None, None) && txn.inode(id)?.mode == plan.mode {
+        // Comes with every write to chunks by the unprivileged; the write stamps ctime.
         return Ok(must_cut);
     }
     if changes_owner && !txn.inode(id)?.is_directory() {
         xattr::drop_capability(txn, id)?;
     }
-    let inode = txn.inode_mut(id)?;
-    if changes_mode {
+    apply_to(txn.inode_mut(id)?, context, changes, plan)?;
+    Ok(must_cut)
+}
+
+/// Whether mode and owner are to be written.
+fn changes_mode(changes: &SetAttr) -> bool {
+    let changes_owner = changes.uid.is_some() || changes.gid.is_some();
+    changes.mode.is_some() || changes_owner || (changes.kill_set_id && changes.size.is_none())
+}
+
+/// Changes everything but the length.
+pub(super) fn apply_to(
+    inode: &mut Inode,
+    context: &OpContext<'_>,
+    changes: &SetAttr,
+    plan: &Plan,
+) -> Result<(), NsError> {
+    if changes_mode(changes) {
         (inode.mode, inode.uid, inode.gid) = (plan.mode, plan.uid, plan.gid);
     }
     if changes.mode.is_some()
@@ -165,5 +190,5 @@ fn apply(
         inode.mtime = at(time);
     }
     inode.ctime = context.now;
-    Ok(must_cut)
+    Ok(())
 }

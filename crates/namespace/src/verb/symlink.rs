@@ -35,8 +35,9 @@ pub fn symlink(
         _ => {}
     }
     let (directory, place) = new_inode::find_free_place(txn, context, parent, name)?;
+    let (_, policy) = directory.as_directory()?;
     let asked = AskedMode { file_type: FileType::Symlink, mode: 0o777, umask: 0 };
-    let mut inode = new_inode::plan(context, &directory, asked, Kind::Symlink)?;
+    let mut inode = new_inode::plan(context, &directory, asked, Kind::new_symlink(&policy))?;
     inode.size = target.len() as u64;
     let id = txn.allocate_inode_id(parent.home())?;
     let attr = new_inode::apply(txn, context, place, id, inode)?;

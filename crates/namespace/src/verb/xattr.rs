@@ -90,9 +90,7 @@ impl Space {
             Space::User if !may_have_user(inode) => Err(Errno::ENODATA.into()),
             Space::User => permission::check(context, inode, permission::READ),
             Space::Trusted if !is_admin(context) => Err(Errno::ENODATA.into()),
-            Space::AclAccess | Space::AclDefault if matches!(inode.kind, Kind::Symlink) => {
-                Err(Errno::EOPNOTSUPP.into())
-            }
+            Space::AclAccess | Space::AclDefault if inode.kind.is_symlink() => Err(Errno::EOPNOTSUPP.into()),
             _ => Ok(()),
         }
     }
@@ -109,7 +107,7 @@ impl Space {
             }
             Space::Trusted | Space::Security => is_admin(context),
             Space::Capability => is_admin(context) || context.creds.caps.has(Capabilities::FOWNER),
-            Space::AclAccess | Space::AclDefault if matches!(inode.kind, Kind::Symlink) => {
+            Space::AclAccess | Space::AclDefault if inode.kind.is_symlink() => {
                 return Err(Errno::EOPNOTSUPP.into());
             }
             Space::AclAccess | Space::AclDefault => permission::is_owner(context, inode),

@@ -47,7 +47,7 @@ pub fn audit(world: &World) {
             assert_eq!(inode.nlink as usize, found.len(), "links of {id}");
         }
         assert_eq!(inode.nlink == 0, orphans.contains(id), "orphan records of {id}");
-        assert_eq!(inode.kind == Kind::Symlink, targets.contains(id), "target of {id}");
+        assert_eq!(inode.kind.is_symlink(), targets.contains(id), "target of {id}");
     }
     assert!(sizes.is_empty(), "entries of what is no directory: {sizes:?}");
     assert!(orphans.iter().chain(&targets).all(|id| inodes.contains_key(id)), "records of no inode");

@@ -13,7 +13,7 @@ use clap::Args;
 use io_uring::{IoUring, opcode, types};
 
 use crate::fsx::aligned::AlignedBuffer;
-use crate::measure::{Phase, Samples, measure, print};
+use crate::measure::{Phase, Samples, Server, measure, print};
 use crate::rng::{Rng, pattern};
 use crate::sys::data;
 
@@ -50,6 +50,8 @@ pub struct Arguments {
     /// Let the time of a write phase include an fsync.
     #[arg(long)]
     fsync: bool,
+    #[command(flatten)]
+    server: Server,
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -142,7 +144,7 @@ impl Bench<'_> {
     }
 
     fn phase(&self, name: &str, kind: Kind, random: bool) -> anyhow::Result<Phase> {
-        measure(name, self.arguments.threads, |thread| {
+        measure(name, self.arguments.threads, self.arguments.server, |thread| {
             let file = self.open(&self.path(thread))?;
             let offsets = Offsets::new(self, thread, random);
             let samples = if self.arguments.depth > 1 {

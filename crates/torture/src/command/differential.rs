@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Act as several users, with sticky and set-group-id directories (needs root).
     #[arg(long)]
     users: bool,
+    /// Leave `O_TMPFILE` out, which FUSE has only from Linux 6.1 on.
+    #[arg(long)]
+    without_tmpfile: bool,
     /// Operations between two comparisons of the whole trees.
     #[arg(long, default_value_t = 500)]
     compare_every: usize,
@@ -63,6 +66,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         left: arguments.left.clone(),
         right: arguments.right.clone(),
         users: arguments.users,
+        without_tmpfile: arguments.without_tmpfile,
         compare_every: arguments.compare_every.max(1),
         stall: Duration::from_secs(arguments.stall_seconds),
     };

@@ -2,18 +2,20 @@
 //!
 //! Each thread has a directory of its own, or all share one. Names are made before the clock starts, calls are relative to an open
 //! directory, and every thread has a file table of its own, so that the file system is measured and not this program.
+//!
+//! With `--root` and `--phases` a tree is made by one run and looked at by later ones, for example after a restart.
 
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use clap::Args;
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
 
-use crate::measure::{Phase, Samples, measure, print};
-use crate::rng::pattern;
+use crate::measure::{Samples, Server, measure, print};
+use crate::rng::{Rng, pattern};
 use crate::sys::{attr, data, name};
 
 /// Measure create, stat, read (open, read, close) and remove.
@@ -31,18 +33,53 @@ pub struct Arguments {
     /// All threads in one directory.
     #[arg(long)]
     shared: bool,
+    /// At most this many files in a directory; 0 means that all of a thread are in one.
+    #[arg(long, default_value_t = 0)]
+    per_directory: usize,
     /// Bytes per file.
     #[arg(long, default_value_t = 0)]
     size: usize,
+    /// What to do with the files, in this order whatever the order given. Without `create` they must be there from an earlier
+    /// run with the same options; without `remove` they stay.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "create,stat,read,remove")]
+    phases: Vec<Step>,
+    /// Name of the directory everything is in; by default one of this process.
+    #[arg(long)]
+    root: Option<String>,
+    /// stat and read this many files per thread, drawn at random, instead of all in the order they were made.
+    #[arg(long)]
+    sample: Option<usize>,
     /// Call fsync after each create.
     #[arg(long)]
     fsync: bool,
     /// Do not compare what is read (a server without data measures the ceiling).
     #[arg(long)]
     unverified: bool,
+    #[command(flatten)]
+    server: Server,
     /// Print one line of JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// What is done with every file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Step {
+    Create,
+    Stat,
+    Read,
+    Remove,
+}
+
+impl Step {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Read => "read",
+            Self::Remove => "remove",
+        }
+    }
 }
 
 /// Runs the command.
@@ -50,62 +87,121 @@ pub struct Arguments {
 /// # Errors
 /// When any call fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = arguments.dir.join(format!("metabench-{}", std::process::id()));
-    fs::create_dir(&root).with_context(|| format!("create {}", root.display()))?;
-    let folder = |thread: usize| root.join(if arguments.shared { 0 } else { thread }.to_string());
-    for thread in 0..if arguments.shared { 1 } else { arguments.threads } {
-        fs::create_dir(folder(thread))?;
+    let mut steps = arguments.phases.clone();
+    steps.sort_unstable();
+    steps.dedup();
+    if arguments.sample.is_some() && steps.iter().any(|step| matches!(step, Step::Create | Step::Remove)) {
+        bail!("--sample is for --phases stat,read: the same file may be drawn twice");
     }
-    let names: Vec<Vec<CString>> = (0..arguments.threads)
-        .map(|thread| {
-            (0..arguments.files).map(|number| CString::new(format!("f{thread}.{number}"))).collect()
-        })
-        .collect::<Result<_, _>>()?;
-    let content = pattern(1, arguments.size);
-    let bytes = arguments.size as u64;
-    let phase = |label: &str, operation: &(dyn Fn(&OwnedFd, &[u8]) -> anyhow::Result<()> + Sync)| {
-        let counted = if matches!(label, "create" | "read") { bytes } else { 0 };
-        measure(label, arguments.threads, |thread| {
-            let directory = own_directory(&folder(thread))?;
-            let mut samples = Samples::with_capacity(arguments.files);
-            for name in &names[thread] {
-                samples
-                    .time(counted, || operation(&directory, name.to_bytes()))
-                    .with_context(|| format!("{label} {name:?}"))?;
-            }
-            Ok(samples)
-        })
+    let root = match &arguments.root {
+        Some(root) => arguments.dir.join(root),
+        None => arguments.dir.join(format!("metabench-{}", std::process::id())),
     };
-    let create = |directory: &OwnedFd, name: &[u8]| {
-        let file =
-            data::openat(directory.as_fd(), name, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644)?;
-        if !content.is_empty() {
-            data::pwrite_all(file.as_fd(), &content, 0)?;
-        }
-        if arguments.fsync {
-            data::fsync(file.as_fd(), false)?;
-        }
-        Ok(data::close(file)?)
-    };
-    let read = |directory: &OwnedFd, name: &[u8]| {
-        let file = data::openat(directory.as_fd(), name, libc::O_RDONLY, 0)?;
-        let mut buffer = vec![0u8; arguments.size];
-        let got = data::pread_full(file.as_fd(), &mut buffer, 0)?;
-        anyhow::ensure!(arguments.unverified || buffer[..got] == content[..], "wrong content");
-        Ok(data::close(file)?)
-    };
-    let phases: Vec<Phase> = vec![
-        phase("create", &create)?,
-        phase("stat", &|directory, name| Ok(attr::fstatat(directory.as_fd(), name, 0).map(drop)?))?,
-        phase("read", &read)?,
-        phase("remove", &|directory, name| Ok(name::unlinkat(directory.as_fd(), name, 0)?))?,
-    ];
-    fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
+    let bench = Bench { arguments, root, content: pattern(1, arguments.size) };
+    if steps.contains(&Step::Create) {
+        bench.make_directories()?;
+    }
+    let names: Vec<Vec<CString>> =
+        (0..arguments.threads).map(|thread| bench.names(thread)).collect::<Result<_, _>>()?;
+    let phases = steps.iter().map(|step| bench.phase(*step, &names)).collect::<anyhow::Result<Vec<_>>>()?;
+    if steps.contains(&Step::Remove) {
+        fs::remove_dir_all(&bench.root).with_context(|| format!("remove {}", bench.root.display()))?;
+    }
     print(&phases, arguments.json)
 }
 
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    root: PathBuf,
+    content: Vec<u8>,
+}
+
+impl Bench<'_> {
+    /// The directory a thread's names are relative to.
+    fn folder(&self, thread: usize) -> PathBuf {
+        self.root.join(if self.arguments.shared { 0 } else { thread }.to_string())
+    }
+
+    /// The directory of a file below its thread's, if there is one in between.
+    fn subfolder(&self, number: usize) -> Option<usize> {
+        number.checked_div(self.arguments.per_directory)
+    }
+
+    fn make_directories(&self) -> anyhow::Result<()> {
+        let make = |path: &Path| fs::create_dir(path).with_context(|| format!("create {}", path.display()));
+        make(&self.root)?;
+        for thread in 0..if self.arguments.shared { 1 } else { self.arguments.threads } {
+            make(&self.folder(thread))?;
+            let last = self.arguments.files.checked_sub(1).and_then(|number| self.subfolder(number));
+            for subfolder in last.iter().flat_map(|last| 0..=*last) {
+                make(&self.folder(thread).join(subfolder.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of one thread, in the order it uses them.
+    fn names(&self, thread: usize) -> anyhow::Result<Vec<CString>> {
+        let name = |number: usize| {
+            let folder = self.subfolder(number).map_or_else(String::new, |folder| format!("{folder}/"));
+            CString::new(format!("{folder}f{thread}.{number}"))
+        };
+        let files = self.arguments.files;
+        Ok(match self.arguments.sample {
+            Some(count) => {
+                let mut rng = Rng::derive(u64::from(std::process::id()), thread as u64);
+                (0..count).map(|_| name(rng.index(files))).collect::<Result<_, _>>()?
+            }
+            None => (0..files).map(name).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn phase(&self, step: Step, names: &[Vec<CString>]) -> anyhow::Result<crate::measure::Phase> {
+        let counted = if matches!(step, Step::Create | Step::Read) { self.arguments.size as u64 } else { 0 };
+        measure(step.label(), self.arguments.threads, self.arguments.server, |thread| {
+            let directory = own_directory(&self.folder(thread))?;
+            let mut samples = Samples::with_capacity(names[thread].len());
+            for name in &names[thread] {
+                samples
+                    .time(counted, || self.operate(step, &directory, name.to_bytes()))
+                    .with_context(|| format!("{} {name:?}", step.label()))?;
+            }
+            Ok(samples)
+        })
+    }
+
+    fn operate(&self, step: Step, directory: &OwnedFd, path: &[u8]) -> anyhow::Result<()> {
+        match step {
+            Step::Create => self.create(directory, path),
+            Step::Stat => Ok(attr::fstatat(directory.as_fd(), path, 0).map(drop)?),
+            Step::Read => self.read(directory, path),
+            Step::Remove => Ok(name::unlinkat(directory.as_fd(), path, 0)?),
+        }
+    }
+
+    fn create(&self, directory: &OwnedFd, path: &[u8]) -> anyhow::Result<()> {
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+        let file = data::openat(directory.as_fd(), path, flags, 0o644)?;
+        if !self.content.is_empty() {
+            data::pwrite_all(file.as_fd(), &self.content, 0)?;
+        }
+        if self.arguments.fsync {
+            data::fsync(file.as_fd(), false)?;
+        }
+        Ok(data::close(file)?)
+    }
+
+    fn read(&self, directory: &OwnedFd, path: &[u8]) -> anyhow::Result<()> {
+        let file = data::openat(directory.as_fd(), path, libc::O_RDONLY, 0)?;
+        let mut buffer = vec![0u8; self.content.len()];
+        let got = data::pread_full(file.as_fd(), &mut buffer, 0)?;
+        anyhow::ensure!(self.arguments.unverified || buffer[..got] == self.content[..], "wrong content");
+        Ok(data::close(file)?)
+    }
+}
+
 /// Opens a directory on a thread that from now on shares no file table with the others.
-pub(crate) fn own_directory(path: &std::path::Path) -> anyhow::Result<OwnedFd> {
+pub(crate) fn own_directory(path: &Path) -> anyhow::Result<OwnedFd> {
     // SAFETY: unshare takes no memory; descriptors opened before stay valid in the private copy of the table.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return Err(std::io::Error::last_os_error()).context("unshare the file table");

@@ -8,7 +8,7 @@ use super::path::BytePath;
 use super::readdir;
 use super::side::Worker;
 use crate::rng::pattern;
-use crate::sys::attr::{self, Follow};
+use crate::sys::attr::{self, Follow, TimeArgument};
 use crate::sys::data::{self, CWD};
 use crate::sys::map::Mapping;
 use crate::sys::{Errno, SysResult, cred, lock, name};
@@ -116,7 +116,7 @@ fn apply_to_file(op: &Op, fd: BorrowedFd<'_>) -> Outcome {
         Op::Fchmod { mode, .. } => done(attr::fchmod(fd, *mode)),
         Op::Fchown { uid, gid, .. } => done(attr::fchown(fd, *uid, *gid)),
         Op::Futimens { atime, mtime, .. } => {
-            attributes_after(attr::futimens(fd, *atime, *mtime), || attr::fstat(fd))
+            setting_times((*atime, *mtime), || attr::futimens(fd, *atime, *mtime), || attr::fstat(fd))
         }
         Op::Flock { operation, .. } => done(lock::flock(fd, *operation)),
         Op::Setlk { owner, range, .. } => done(lock::setlk(fd, *owner, *range)),
@@ -147,9 +147,8 @@ fn apply_to_path(op: &Op) -> Outcome {
         }
         Op::Utimens { path, atime, mtime, follow } => {
             let flags = follow_flag(*follow);
-            attributes_after(attr::utimensat(CWD, &path.0, *atime, *mtime, flags), || {
-                attr::fstatat(CWD, &path.0, flags)
-            })
+            let set = || attr::utimensat(CWD, &path.0, *atime, *mtime, flags);
+            setting_times((*atime, *mtime), set, || attr::fstatat(CWD, &path.0, flags))
         }
         Op::Setxattr { path, name, fill, len, flags, follow } => {
             done(attr::setxattr(&path.0, *follow, &name.0, &pattern(*fill, *len as usize), *flags))
@@ -177,7 +176,8 @@ fn apply_to_path(op: &Op) -> Outcome {
     }
 }
 
-fn follow_flag(follow: Follow) -> i32 {
+/// The flag of the `*at` calls for `follow`.
+pub(super) fn follow_flag(follow: Follow) -> i32 {
     if follow == Follow::Link { libc::AT_SYMLINK_NOFOLLOW } else { 0 }
 }
 
@@ -204,16 +204,34 @@ fn attributes_of(result: SysResult<attr::Stat>) -> Outcome {
     }
 }
 
-/// The attributes right after setting times, with the access time, which only here is certain to be the one set.
-fn attributes_after(result: SysResult<()>, stat: impl FnOnce() -> SysResult<attr::Stat>) -> Outcome {
-    match result.and_then(|()| stat()) {
-        Ok(stat) => {
-            let mut attributes = Attributes::from(&stat);
-            attributes.atime = super::observe::explicit_time(stat.atime);
-            Outcome::Attributes(attributes)
+/// Sets times and gives the attributes right afterwards, with the access time if it was set: only then is it certain what it is, because
+/// reads that are answered from a page cache, or that find nothing, need not reach the file system. A time left out must stay as it is,
+/// but for a lazy access time, which may arrive from the clock at any moment.
+fn setting_times(
+    (atime, mtime): (TimeArgument, TimeArgument),
+    set: impl FnOnce() -> SysResult<()>,
+    stat: impl Fn() -> SysResult<attr::Stat>,
+) -> Outcome {
+    let before = stat();
+    let stat = match set().and_then(|()| stat()) {
+        Ok(stat) => stat,
+        Err(errno) => return Outcome::Failed(errno),
+    };
+    if let Ok(before) = before {
+        let is_lazy = super::observe::explicit_time(stat.atime).is_none();
+        let atime_moved = atime == TimeArgument::Omit && before.atime != stat.atime && !is_lazy;
+        let mtime_moved = mtime == TimeArgument::Omit && before.mtime != stat.mtime;
+        if atime_moved || mtime_moved {
+            return Outcome::Violation(format!(
+                "a time that was left out has changed: {before:?}, then {stat:?}"
+            ));
         }
-        Err(errno) => Outcome::Failed(errno),
     }
+    let mut attributes = Attributes::from(&stat);
+    if atime != TimeArgument::Omit {
+        attributes.atime = super::observe::explicit_time(stat.atime);
+    }
+    Outcome::Attributes(attributes)
 }
 
 /// Positions in a directory are private to the file system, so reads and seeks on one say nothing that could be compared.

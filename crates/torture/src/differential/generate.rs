@@ -54,6 +54,7 @@ const LEAVES: &[&str] = &["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "l0", 
 pub struct Generator {
     rng: Rng,
     users: usize,
+    lacks_tmpfile: bool,
     names: Names,
     /// The path opened last.
     opened: BytePath,
@@ -117,7 +118,14 @@ impl Generator {
     /// A generator for `seed`; `users` is the size of the table of users.
     #[must_use]
     pub fn new(seed: u64, users: usize) -> Self {
-        Self { rng: Rng::new(seed), users, names: Names::default(), opened: BytePath::default() }
+        let (names, opened) = (Names::default(), BytePath::default());
+        Self { rng: Rng::new(seed), users, lacks_tmpfile: false, names, opened }
+    }
+
+    /// Leaves `O_TMPFILE` out, which a FUSE mount has only from Linux 6.1 on.
+    #[must_use]
+    pub fn without_tmpfile(self, lacks_tmpfile: bool) -> Self {
+        Self { lacks_tmpfile, ..self }
     }
 
     /// The next step.
@@ -299,6 +307,9 @@ impl Generator {
     }
 
     fn open_tmpfile(&mut self) -> Op {
+        if self.lacks_tmpfile {
+            return self.open();
+        }
         let mut flags = *self.rng.pick(&[libc::O_RDWR, libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY]);
         if self.rng.percent(15) {
             flags |= libc::O_EXCL;
@@ -664,6 +675,13 @@ mod tests {
         let kinds: std::collections::HashSet<_> =
             first.iter().map(|step| std::mem::discriminant(&step.op)).collect();
         assert_eq!(kinds.len(), WEIGHTS.len());
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_left_out() {
+        let mut generator = Generator::new(11, 4).without_tmpfile(true);
+        let is_tmpfile = |step: Step| matches!(step.op, Op::OpenTmpfile { .. });
+        assert!(!(0..5000).any(|_| is_tmpfile(generator.step())));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub enum Outcome {
     Failed(Errno),
     /// The call succeeded and has no value.
     Done,
-    /// The slot named by the step holds no open file, so that nothing was called.
+    /// Nothing was called: the slot named by the step holds no open file, or the step is left out by `allowed.rs`.
     Empty,
     /// A count, an offset, a mask.
     Value(i64),
@@ -62,8 +62,12 @@ pub fn explicit_time(time: (i64, i64)) -> Option<(i64, i64)> {
 /// on its own file systems only: no request of them reaches others.
 #[must_use]
 pub fn comparable_mtime(stat: &Stat) -> Option<(i64, i64)> {
-    let is_stamped = matches!(stat.kind(), libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
-    if is_stamped { explicit_time(stat.mtime) } else { None }
+    if is_stamped(stat) { explicit_time(stat.mtime) } else { None }
+}
+
+/// Whether reads and writes of it reach the file system.
+fn is_stamped(stat: &Stat) -> bool {
+    matches!(stat.kind(), libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK)
 }
 
 impl From<&Stat> for Attributes {
@@ -116,7 +120,9 @@ pub fn moved(before: Option<&Stat>, after: Option<&Stat>) -> Moved {
         (Some(old), Some(new)) if old.ino != new.ino || old.kind() != new.kind() => Moved::Replaced,
         (Some(old), Some(new)) if new.ctime < old.ctime => Moved::Backwards,
         (Some(old), Some(new)) => {
-            Moved::Same { mtime: old.mtime != new.mtime, ctime: old.ctime != new.ctime }
+            // Setting the modification time of a pipe to what only one of the sides has kept changes it on the other alone.
+            let mtime = is_stamped(new) && old.mtime != new.mtime;
+            Moved::Same { mtime, ctime: old.ctime != new.ctime }
         }
     }
 }

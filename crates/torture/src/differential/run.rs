@@ -31,6 +31,8 @@ pub struct Settings {
     pub right: PathBuf,
     /// Act as several users, not only as root.
     pub users: bool,
+    /// Leave `O_TMPFILE` out.
+    pub without_tmpfile: bool,
     /// Steps between two comparisons of the whole trees.
     pub compare_every: usize,
     /// The longest a single step may take.
@@ -326,7 +328,8 @@ pub fn run_random(
     while done < ops {
         let count = epoch_ops.min(ops - done);
         let mut source = Random {
-            generator: Generator::new(epoch_seed, users(settings.users).len()),
+            generator: Generator::new(epoch_seed, users(settings.users).len())
+                .without_tmpfile(settings.without_tmpfile),
             left: count as usize,
             drawn: Vec::new(),
         };

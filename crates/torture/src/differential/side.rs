@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use super::allowed::is_left_out;
+use super::apply::follow_flag;
 use super::observe::{Moved, Observation, Outcome, moved};
 use super::op::{Op, SLOTS, Slot, Step};
 use super::path::BytePath;
 use crate::sys::attr::{Stat, fstat, fstatat};
 use crate::sys::cred::{User, as_user, enter};
-use crate::sys::data::CWD;
+use crate::sys::data::{CWD, open_flags};
 
 /// The state of the thread that does the work.
 #[derive(Debug)]
@@ -48,12 +50,33 @@ impl Worker {
         let Some(user) = self.users.get(usize::from(step.user)).cloned() else {
             return Observation { outcome: Outcome::Violation("no such user".into()), moved: Vec::new() };
         };
-        let outcome = as_user(&user, || self.apply(&step.op))
-            .unwrap_or_else(|errno| Outcome::Violation(format!("cannot act as user {}: {errno}", user.uid)));
+        let outcome = if self.leaves_out(&step.op, user.uid) {
+            Outcome::Empty
+        } else {
+            as_user(&user, || self.apply(&step.op)).unwrap_or_else(|errno| {
+                Outcome::Violation(format!("cannot act as user {}: {errno}", user.uid))
+            })
+        };
         let after = if step.watch { self.look(&step.op) } else { Vec::new() };
         let moved: Vec<Moved> =
             before.iter().zip(&after).map(|(old, new)| moved(old.as_ref(), new.as_ref())).collect();
         Observation { outcome, moved }
+    }
+
+    /// Whether the table of allowed differences leaves `op` of user `uid` out.
+    fn leaves_out(&self, op: &Op, uid: u32) -> bool {
+        let file = match op {
+            Op::Chown { path, follow, .. } => fstatat(CWD, &path.0, follow_flag(*follow)).ok(),
+            Op::Fchown { slot, .. } => self.file(*slot).and_then(|fd| fstat(fd).ok()),
+            _ => None,
+        };
+        let Some(file) = file else { return false };
+        let is_writer = |fd: BorrowedFd<'_>| {
+            let flags = open_flags(fd).unwrap_or(libc::O_PATH);
+            let may_write = flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+            may_write && fstat(fd).is_ok_and(|stat| (stat.dev, stat.ino) == (file.dev, file.ino))
+        };
+        is_left_out(op, uid, &file, self.slots.iter().flatten().any(|fd| is_writer(fd.as_fd())))
     }
 
     fn look(&self, op: &Op) -> Vec<Option<Stat>> {

@@ -32,6 +32,15 @@ pub fn close(fd: OwnedFd) -> SysResult<()> {
     check_unit(unsafe { libc::close(fd.into_raw_fd()) })
 }
 
+/// The flags a file was opened with (`F_GETFL`).
+///
+/// # Errors
+/// The call's errno.
+pub fn open_flags(fd: BorrowedFd<'_>) -> SysResult<i32> {
+    // SAFETY: the descriptor is live, and F_GETFL takes no argument.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })
+}
+
 /// `read(2)` of at most `len` bytes.
 ///
 /// # Errors

@@ -92,9 +92,9 @@ pub struct SetAttr {
     pub atime: Option<TimeSet>,
     /// Last change of the content.
     pub mtime: Option<TimeSet>,
-    /// Whether set-id bits are to be cleared as by a write.
+    /// Whether set-id bits are to be cleared as by a write, or, without a handle, as by `chown(path, -1, -1)`.
     pub kill_set_id: bool,
-    /// Whether the caller holds the file open for writing (no permission check for a size change).
+    /// Whether the caller holds the file open for writing (no permission check for a size change or for what a write clears).
     pub has_handle: bool,
 }
 
@@ -251,8 +251,9 @@ pub enum MetaRequest<'a> {
     AllocateInline { inode: InodeId, mode: u32, offset: u64, len: u64 },
     /// Ask for a layout for a file that outgrows its inode.
     ProposeLayout { inode: InodeId },
-    /// Bind the layout after the old bytes have been written to the chunks.
-    SetLayout { inode: InodeId, layout: FileLayout, blocks: u64 },
+    /// Bind the layout after the old bytes have been written to the chunks. If they were not made durable there, and somebody may have
+    /// been promised that they are, the answer is `EAGAIN`.
+    SetLayout { inode: InodeId, layout: FileLayout, blocks: u64, is_synced: bool },
     /// Become reader (READ) or sole writer (WRITE) of a file.
     AcquireData { inode: InodeId, write: bool },
     /// Report what a writer knows; `done` gives the WRITE lease back.
@@ -267,7 +268,7 @@ pub enum MetaRequest<'a> {
         done: bool,
     },
     /// Make every acknowledged change of metadata durable.
-    Sync,
+    Sync(SyncScope),
     /// A lock without waiting, or an unlock.
     Lock(LockRequest),
     /// A lock with waiting: answered `LockQueued`, and later announced to the session under this ticket.
@@ -284,6 +285,25 @@ pub enum MetaRequest<'a> {
     LayoutSet { inode: InodeId, policy: LayoutPolicy },
     /// A recall has been carried out.
     RecallDone { id: u64 },
+    /// A proposed layout will not be bound: writing the old bytes there failed.
+    WithdrawLayout { inode: InodeId, generation: u32 },
+    /// A target had no space: answered when chunks of removed files have made some, or none can be made, or after a bounded time.
+    MakeRoom,
+    /// What a change of attributes makes of the last attributes of an inode that is gone. Nothing is stored.
+    SetattrRemoved { last: Attr, changes: SetAttr },
+}
+
+/// Whose content a sync of metadata promises to be durable, so that what is with an inode is not moved to chunks carelessly afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncScope {
+    /// Nobody's: only names and attributes.
+    Names,
+    /// That of one file. The caller has synced its chunks of this generation (`None`: it has none); if it has others, the answer is
+    /// `EAGAIN` and nothing is promised.
+    #[allow(missing_docs)]
+    File { inode: InodeId, generation: Option<u32> },
+    /// That of every file.
+    All,
 }
 
 /// An entry of a directory listing.
@@ -327,6 +347,8 @@ pub struct OpenReply {
     pub data: DataGrant,
     /// READ, WRITE or nothing on the content; ATTR on the attributes; for `Create`, ENTRIES on the parent.
     pub leases: LeaseSet,
+    /// The newest recall when `leases` was granted: a later one may overtake this reply, and then nothing is held.
+    pub recall_mark: u64,
     /// Whether the file is shared with a writer in another session: the kernel must not cache its pages for this handle.
     pub is_shared: bool,
     /// Whether the session has held READ since it last had the file open, so that cached pages are still good.
@@ -343,14 +365,14 @@ pub enum MetaReply {
     Done,
     /// Attributes, with what may be cached: ATTR, and ENTRIES on the parent for calls with a name.
     Attr { attr: Attr, leases: LeaseSet },
-    /// A name was removed or moved; the last attributes of the inode that is gone with it, if one is.
+    /// A name was removed or moved, or a description closed; the last attributes of the inode that is gone with it, if one is.
     Removed { last: Option<Attr> },
     /// There is no such entry; ENTRIES on the parent says whether that may be cached.
     NoEntry { leases: LeaseSet },
     /// Opened; `created` tells whether a new file was made.
     Opened { open: OpenReply, created: bool },
-    /// A data lease and the state it covers.
-    Granted { attr: Attr, data: DataGrant, leases: LeaseSet },
+    /// A data lease and the state it covers; `recall_mark` as in [`OpenReply`].
+    Granted { attr: Attr, data: DataGrant, leases: LeaseSet, recall_mark: u64 },
     /// Bytes: link target, xattr, list, inline content.
     Bytes(Bytes),
     /// A listing; `is_end` when nothing follows.

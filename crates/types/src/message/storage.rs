@@ -16,7 +16,7 @@ pub enum StorageRequest {
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
         offset: u32,
-        /// CRC-32C of each 4 KiB-aligned block that the payload covers whole, in order; empty
+        /// Sealed CRC-32C ([`crate::block_sum`]) of each 4 KiB-aligned block that the payload covers whole, in order; empty
         /// when nothing can happen to the payload on the way (a caller in the same process).
         sums: Vec<u32>,
     },
@@ -115,6 +115,27 @@ pub enum StorageRequest {
         /// The target.
         target: TargetId,
     },
+    /// If the local file system below is short of space: free at once what deleted chunks still hold there.
+    GiveBack {
+        /// The target.
+        target: TargetId,
+    },
+    /// Files whose chunks changed, and of which metadata has not said since that it knows them durably.
+    Suspects {
+        /// The target.
+        target: TargetId,
+        /// The last one, with its generation, that the caller has; `None` at the beginning.
+        after: Option<(InodeId, u32)>,
+        /// Most to list; the target may list fewer, but none only at the end.
+        limit: u32,
+    },
+    /// What was a suspect up to `mark` is none any more.
+    Confirm {
+        /// The target.
+        target: TargetId,
+        /// From [`StorageReply::Suspects`]; `u64::MAX` for all.
+        mark: u64,
+    },
 }
 
 impl StorageRequest {
@@ -130,7 +151,10 @@ impl StorageRequest {
             | StorageRequest::Seek { target, .. }
             | StorageRequest::Extent { target, .. }
             | StorageRequest::Sync { target }
-            | StorageRequest::Space { target } => *target,
+            | StorageRequest::Space { target }
+            | StorageRequest::GiveBack { target }
+            | StorageRequest::Suspects { target, .. }
+            | StorageRequest::Confirm { target, .. } => *target,
         }
     }
 }
@@ -149,7 +173,7 @@ pub enum StorageReply {
     Written(ChunkWritten),
     /// Read: the payload buffer is filled.
     Read {
-        /// CRC-32C of each 4 KiB-aligned block the range covers whole, in order, if they were wanted.
+        /// Sealed CRC-32C ([`crate::block_sum`]) of each 4 KiB-aligned block the range covers whole, in order, if they were wanted.
         sums: Vec<u32>,
     },
     /// Deleted some; call again while `is_done` is false.
@@ -171,5 +195,12 @@ pub enum StorageReply {
         bytes_total: u64,
         /// Free.
         bytes_free: u64,
+    },
+    /// Suspects.
+    Suspects {
+        /// Files and generations, ascending.
+        found: Vec<(InodeId, u32)>,
+        /// What to confirm about all that was a suspect before the call.
+        mark: u64,
     },
 }

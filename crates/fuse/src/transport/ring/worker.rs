@@ -319,7 +319,7 @@ fn parts<'a, F>(
     header_area: &'a [u8],
     rest: &'a [u8],
 ) -> Result<Parts<'a>, Malformed> {
-    let opcode = Opcode::from_raw(header.opcode).ok_or(Malformed::UnknownOpcode(header.opcode))?;
+    let opcode = service.dialect.opcode(header.opcode)?;
     let argument_len = service.dialect.argument_len(opcode);
     // The one operation whose fixed argument the kernel puts in front of the data instead of into `op_in`.
     if opcode == Opcode::NotifyReply {

@@ -1,0 +1,70 @@
+//! The kernel opens pipes, sockets and devices itself, and `O_PATH` opens nothing, so the server removes such an inode with its last name.
+//! Through the descriptor its attributes were then ENOENT, or could be read and not be changed.
+
+#![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+
+mod support;
+
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use support::{Site, can_mount};
+
+fn fifo(path: &Path) -> File {
+    let text = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path ends with a NUL and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o644) }, 0);
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap()
+}
+
+#[test]
+fn mode_owner_and_times_of_a_removed_pipe_can_be_changed() {
+    if !can_mount("attributes of a removed pipe") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("pipe");
+    for replaced in [false, true] {
+        let pipe = fifo(&path);
+        if replaced {
+            fs::write(site.mnt().join("other"), "x").unwrap();
+            fs::rename(site.mnt().join("other"), &path).unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        pipe.set_permissions(Permissions::from_mode(0o6711)).unwrap();
+        fchown(&pipe, Some(7), Some(8)).unwrap();
+        let time = UNIX_EPOCH + Duration::new(1_000_000, 5);
+        pipe.set_times(FileTimes::new().set_accessed(time).set_modified(time)).unwrap();
+        let found = pipe.metadata().unwrap();
+        assert_eq!((found.uid(), found.gid(), found.nlink()), (7, 8, 0));
+        assert_eq!(found.mode() & 0o7777, 0o711, "a change of owner takes set-id bits away");
+        assert_eq!((found.atime(), found.mtime_nsec()), (1_000_000, 5));
+    }
+    server.stop();
+}
+
+#[test]
+fn a_path_descriptor_has_attributes_after_the_last_close_of_an_unlinked_file() {
+    if !can_mount("attributes of a file that went with its last descriptor") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("file");
+    fs::write(&path, "seven b").unwrap();
+    let open = File::open(&path).unwrap();
+    let by_path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    drop(open);
+    // The kernel reports the close some time after it: asked too early, the server still has the file.
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        let found = by_path.metadata().unwrap();
+        assert_eq!((found.len(), found.nlink()), (7, 0));
+    }
+    drop(by_path);
+    server.stop();
+}

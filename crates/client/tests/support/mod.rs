@@ -1,0 +1,184 @@
+//! A whole file system in this process over one simulated disk: metadata, one target, and clients.
+#![allow(dead_code)] // each test file uses its own part
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
+use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
+use ashlar_client::{Client, ClientConfig, Handle, OpenFlags, ResolveCredentials, Who, WriteFlags};
+use ashlar_env::sim::SimDisk;
+use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
+use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_namespace::bootstrap::RootSettings;
+use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_storage::StorageService;
+use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{
+    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, InodeId, LayoutPolicy, Name, NodeId, PoolId,
+    ShardId, TargetId, Timespec,
+};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const KIB64: usize = 64 << 10;
+const TARGET: TargetId = TargetId(1);
+const CLUSTER: ClusterId = ClusterId(*b"cluster-of-tests");
+
+struct Nobody;
+
+impl ResolveCredentials for Nobody {
+    fn resolve(&self, _: u32, _: &Credentials) -> Option<Credentials> {
+        None
+    }
+}
+
+pub struct World {
+    pub disk: SimDisk,
+    pub meta: Arc<MetaService>,
+    pub storage: Arc<StorageService>,
+    env: Env,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
+}
+
+fn map() -> ClusterMap {
+    let (pool, node) = (PoolId(0), NodeId(1));
+    ClusterMap {
+        cluster: CLUSTER,
+        epoch: Epoch(1),
+        pools: vec![Pool { id: pool, name: "default".into() }],
+        targets: vec![Target {
+            id: TARGET,
+            uuid: [1; 16],
+            node,
+            pool,
+            state: TargetState::Online,
+            path: "/t".into(),
+        }],
+        chains: vec![Chain { id: ChainId(0), pool, targets: [TARGET].into_iter().collect() }],
+        shards: (0..4).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
+    }
+}
+
+impl World {
+    /// A new file system on a disk of `capacity` bytes that metadata and target share. Nobody collects garbage by itself.
+    pub fn new(capacity: u64) -> World {
+        let (env, _clock) = Env::simulated(1, Timespec::new(1_700_000_000, 0));
+        let disk = SimDisk::new();
+        disk.set_capacity(capacity);
+        let identity =
+            TargetIdentity { cluster: CLUSTER, target: TARGET, uuid: TargetUuid(*b"target-of-tests!") };
+        ChunkStore::format(&disk, &identity).unwrap();
+        // Metadata runs short below 1 MiB of free space, the target refuses new data below 3 MiB.
+        let lane_config = LaneConfig {
+            segment_bytes: 1 << 20,
+            reserve_bytes: 1 << 20,
+            flush_interval: Duration::from_millis(10),
+            ..LaneConfig::default()
+        };
+        let config = Config { reserve_for_others_bytes: 2 << 20, ..Config::small() };
+        let engine = || Ok(Box::new(MemoryEngine::new()) as Box<dyn ashlar_kv::Engine>);
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let (store, _) = ChunkStore::open(shared.clone(), engine, &env, &identity, config).unwrap();
+        let lane = Lane::open(shared, "meta", engine().unwrap(), &env, CLUSTER, lane_config).unwrap();
+        let storage = Arc::new(StorageService::new());
+        storage.add_target(TARGET, Arc::new(store));
+        let map = Arc::new(RwLock::new(Arc::new(map())));
+        let meta = MetaConfig {
+            lane,
+            env: env.clone(),
+            name_hash_key: [7; 16],
+            map: map.clone(),
+            storage: storage.clone(),
+        };
+        let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
+        let (meta, _) = MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap();
+        World { disk, meta, storage, env, map }
+    }
+
+    pub fn client(&self) -> Arc<Client> {
+        Client::connect(ClientConfig {
+            meta: self.meta.clone(),
+            storage: self.storage.clone(),
+            map: self.map.clone(),
+            env: self.env.clone(),
+            credentials: Arc::new(Nobody),
+            checks_payload: true,
+        })
+        .unwrap()
+    }
+
+    /// Leaves `left` bytes free by a file of others.
+    pub fn crowd(&self, left: u64) {
+        let file = self.disk.open("others", OpenMode::CreateOrOpen).unwrap();
+        let free = self.disk.space().unwrap().bytes_free;
+        file.allocate(0, file.len().unwrap() + free.saturating_sub(left)).unwrap();
+    }
+
+    /// Takes the file of others away.
+    pub fn disk_has_room(&self) {
+        self.disk.remove("others").unwrap();
+    }
+
+    /// Whether the target has chunks of a generation of a file.
+    pub fn has_chunks(&self, inode: InodeId, generation: u32) -> bool {
+        let request = StorageRequest::Extent { target: TARGET, inode, generation };
+        match self.storage.call(&request, Payload::None).unwrap() {
+            StorageReply::Extent(extent) => extent.is_some(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes until the target has no more space; the files, which hold [`content`] of their number.
+    pub fn fill(&self, client: &Client) -> Vec<Arc<Handle>> {
+        let mut files = Vec::new();
+        loop {
+            let file = make(client, &format!("f{}", files.len())).unwrap();
+            match write(client, &file, 0, &content(files.len(), 16 * KIB64)) {
+                Ok(()) => files.push(file),
+                Err(Errno::ENOSPC) => {
+                    remove(client, &format!("f{}", files.len())).unwrap();
+                    client.release(&file);
+                    return files;
+                }
+                Err(errno) => panic!("{errno}"),
+            }
+            assert!(files.len() < 1000);
+        }
+    }
+}
+
+pub fn content(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + seed * 31) as u8).collect()
+}
+
+pub fn make(client: &Client, name: &str) -> Result<Arc<Handle>, Errno> {
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let place = (InodeId::ROOT, Name::new(name.as_bytes()).unwrap());
+    client.create(&Who::system(), place, (0o644, 0), true, flags).map(|opened| opened.handle)
+}
+
+pub fn remove(client: &Client, name: &str) -> Result<(), Errno> {
+    client.unlink(&Who::system(), InodeId::ROOT, Name::new(name.as_bytes()).unwrap()).map(|_| ())
+}
+
+pub fn write(client: &Client, file: &Handle, offset: u64, data: &[u8]) -> Result<(), Errno> {
+    client.write(file, offset, data, WriteFlags::default()).map(|_| ())
+}
+
+pub fn read(client: &Client, file: &Handle, len: usize) -> Vec<u8> {
+    let mut out = vec![0xee; len];
+    let got = client.read(file, 0, &mut out).unwrap();
+    out.truncate(got);
+    out
+}
+
+/// Waits until `what` holds.
+#[track_caller]
+pub fn eventually(what: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !what() {
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

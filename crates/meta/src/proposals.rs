@@ -1,0 +1,100 @@
+//! Layouts that were proposed to a session and not bound yet: when it ends or gives up, they are withdrawn, so that the collector
+//! deletes what was written there.
+//!
+//! The proposal itself is in the log (a garbage record under the generation the inode has); here is only whose it is. A start knows
+//! that nobody is left and withdraws all.
+
+use crate::MetaService;
+use crate::call::verb as number;
+use crate::execute::itself;
+use ashlar_namespace::verb;
+use ashlar_rpc::Caller;
+use ashlar_types::message::MetaReply;
+use ashlar_types::{Errno, InodeId, OpId, SessionId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+/// Generations proposed to each session.
+#[derive(Default)]
+pub(crate) struct Proposals {
+    // LIMIT: one per file that a session is moving to chunks; a proposal to the same session replaces the one before.
+    by_session: Mutex<FxHashMap<SessionId, FxHashMap<InodeId, u32>>>,
+}
+
+impl Proposals {
+    fn note(&self, session: SessionId, inode: InodeId, generation: u32) {
+        self.by_session.lock().entry(session).or_default().insert(inode, generation);
+    }
+
+    /// Forgets one that was bound or withdrawn.
+    pub(crate) fn forget(&self, session: SessionId, inode: InodeId, generation: u32) {
+        let mut all = self.by_session.lock();
+        let Some(of_session) = all.get_mut(&session) else { return };
+        if of_session.get(&inode) == Some(&generation) {
+            of_session.remove(&inode);
+        }
+        if of_session.is_empty() {
+            all.remove(&session);
+        }
+    }
+
+    /// Whether it was proposed to this session, and neither bound nor withdrawn since.
+    pub(crate) fn has(&self, session: SessionId, inode: InodeId, generation: u32) -> bool {
+        let all = self.by_session.lock();
+        all.get(&session).is_some_and(|of_session| of_session.get(&inode) == Some(&generation))
+    }
+
+    fn take(&self, session: SessionId) -> FxHashMap<InodeId, u32> {
+        self.by_session.lock().remove(&session).unwrap_or_default()
+    }
+}
+
+impl MetaService {
+    /// Proposes a layout, and notes to whom.
+    pub(crate) fn propose_layout(&self, caller: Caller<'_>, inode: InodeId) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        let layout = self.mutate(
+            caller,
+            number::PROPOSE_LAYOUT,
+            |txn, context| verb::propose_layout(txn, context, inode),
+            |layout, _| {
+                self.proposals.note(session, inode, layout.generation);
+                layout
+            },
+        )?;
+        // ORDER: noted, then asked whether the session is still there; its end removes the session and then takes the notes. So
+        // one of the two withdraws.
+        if !self.sessions.has(session) {
+            self.withdraw_layouts_of(session)?;
+            return Err(Errno::ENOTCONN);
+        }
+        Ok(MetaReply::Layout { layout })
+    }
+
+    /// Makes one proposal void; nothing when it was bound, withdrawn or replaced by a newer one.
+    pub(crate) fn withdraw_layout(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        generation: u32,
+    ) -> Result<(), Errno> {
+        let creds = itself();
+        // The commit wakes the collector if there is garbage now.
+        self.mutate(
+            // In the name of the session: its own lease on the file is not in its way.
+            Caller { op: OpId { session, sequence: 0 }, creds: &creds },
+            number::PROPOSE_LAYOUT,
+            |txn, context| verb::withdraw_layout(txn, context, inode, Some(generation)),
+            |_, _| self.proposals.forget(session, inode, generation),
+        )
+    }
+
+    /// Makes the proposals to a session that has ended void.
+    pub(crate) fn withdraw_layouts_of(&self, session: SessionId) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        for (inode, generation) in self.proposals.take(session) {
+            outcome = outcome.and(self.withdraw_layout(session, inode, generation));
+        }
+        outcome
+    }
+}

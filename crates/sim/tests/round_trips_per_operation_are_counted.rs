@@ -1,0 +1,212 @@
+//! The budget of calls per operation (`design.md` section 5): how often a client asks metadata and storage. A change that needs one call
+//! more is seen here, not in a benchmark.
+
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
+use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
+use ashlar_client::{Client, ClientConfig, OpenFlags, ResolveCredentials, Who, WriteFlags};
+use ashlar_coord::local_file::LocalFile;
+use ashlar_env::sim::SimDisk;
+use ashlar_env::{Disk, Env};
+use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
+use ashlar_manager::{FoundTarget, Manager};
+use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_namespace::bootstrap::RootSettings;
+use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
+use ashlar_storage::StorageService;
+use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::{Credentials, Errno, InodeId, LayoutPolicy, Name, SessionId, TargetId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const CHUNK_BYTES: usize = LayoutPolicy::CHUNK_BYTES_MIN as usize;
+const TARGETS: u32 = 2;
+
+#[derive(Default)]
+struct Counts {
+    meta: AtomicU64,
+    storage: AtomicU64,
+}
+
+struct CountedMeta(Arc<dyn MetaCalls>, Arc<Counts>);
+struct CountedStorage(Arc<dyn StorageCalls>, Arc<Counts>);
+
+impl MetaCalls for CountedMeta {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.0.open_session(events)
+    }
+
+    fn close_session(&self, session: SessionId) {
+        self.0.close_session(session);
+    }
+
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.1.meta.fetch_add(1, Relaxed);
+        self.0.call(caller, request)
+    }
+}
+
+impl StorageCalls for CountedStorage {
+    fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        self.1.storage.fetch_add(1, Relaxed);
+        self.0.call(request, payload)
+    }
+}
+
+struct NobodyToAsk;
+
+impl ResolveCredentials for NobodyToAsk {
+    fn resolve(&self, _pid: u32, _known: &Credentials) -> Option<Credentials> {
+        None
+    }
+}
+
+struct System {
+    client: Arc<Client>,
+    counts: Arc<Counts>,
+    who: Who,
+}
+
+impl System {
+    fn start() -> System {
+        let env = Env::os();
+        let meta_disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        let draft = Manager::draft(&meta_disk, "", &env).unwrap();
+        let cluster = draft.identity.cluster;
+        Manager::create(draft, Box::new(LocalFile::new(meta_disk.clone(), ""))).unwrap();
+        let coord = Box::new(LocalFile::new(meta_disk.clone(), ""));
+        let manager = Manager::open(&meta_disk, "", coord).unwrap();
+        let storage = Arc::new(StorageService::new());
+        let mut found = Vec::new();
+        for number in 1..=TARGETS {
+            let (target, uuid) = (TargetId(number), [number as u8; 16]);
+            let identity = TargetIdentity { cluster, target, uuid: TargetUuid(uuid) };
+            let disk = SimDisk::new();
+            ChunkStore::format(&disk, &identity).unwrap();
+            let engine = MemoryEngine::new();
+            let opened =
+                ChunkStore::open(Arc::new(disk), || Ok(Box::new(engine)), &env, &identity, Config::small());
+            storage.add_target(target, Arc::new(opened.unwrap().0));
+            found.push(FoundTarget { id: target, uuid, path: format!("/{number}") });
+        }
+        manager.take_targets(&found).unwrap();
+        let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
+        let engine = Box::new(MemoryEngine::new());
+        let lane = Lane::open(meta_disk, "lane", engine, &env, cluster, config).unwrap();
+        let config = MetaConfig {
+            lane,
+            env: env.clone(),
+            name_hash_key: manager.identity().name_hash_key,
+            map: manager.map(),
+            storage: storage.clone(),
+        };
+        let policy = LayoutPolicy {
+            chunk_bytes: Some(LayoutPolicy::CHUNK_BYTES_MIN),
+            stripe_count: Some(2),
+            inline_bytes: Some(16 << 10),
+            ..LayoutPolicy::default()
+        };
+        let (meta, _) =
+            MetaService::start(config, RootSettings { policy, ..RootSettings::default() }).unwrap();
+        let counts = Arc::new(Counts::default());
+        let client = Client::connect(ClientConfig {
+            meta: Arc::new(CountedMeta(meta, counts.clone())),
+            storage: Arc::new(CountedStorage(storage, counts.clone())),
+            map: manager.map(),
+            env,
+            credentials: Arc::new(NobodyToAsk),
+            checks_payload: false,
+        });
+        System { client: client.unwrap(), counts, who: Who::system() }
+    }
+
+    /// What `work` answers, after checking that it made so many calls to metadata and to storage.
+    fn costs<T>(&self, what: &str, (meta, storage): (u64, u64), work: impl FnOnce() -> T) -> T {
+        let before = (self.counts.meta.load(Relaxed), self.counts.storage.load(Relaxed));
+        let answer = work();
+        let after = (self.counts.meta.load(Relaxed), self.counts.storage.load(Relaxed));
+        assert_eq!(
+            (after.0 - before.0, after.1 - before.1),
+            (meta, storage),
+            "{what}: (metadata, storage) calls"
+        );
+        answer
+    }
+
+    fn create(&self, name: &[u8]) -> ashlar_client::Opened {
+        let place = (InodeId::ROOT, Name::new(name).unwrap());
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        self.client.create(&self.who, place, (0o644, 0), true, flags).unwrap()
+    }
+
+    fn open(&self, inode: InodeId) -> ashlar_client::Opened {
+        let flags = OpenFlags { read: true, no_atime: true, ..OpenFlags::default() };
+        self.client.open(&self.who, inode, flags).unwrap()
+    }
+
+    fn close(&self, opened: &ashlar_client::Opened) {
+        self.client.flush(&opened.handle).unwrap();
+        self.client.release(&opened.handle);
+    }
+}
+
+#[test]
+fn names_and_attributes_cost_one_call() {
+    let system = System::start();
+    let name = |text: &'static [u8]| Name::new(text).unwrap();
+    let (client, who) = (&system.client, &system.who);
+    system.costs("lookup of a name that is not there", (1, 0), || {
+        client.lookup(who, InodeId::ROOT, name(b"d")).unwrap().unwrap_err()
+    });
+    let directory = system.costs("mkdir", (1, 0), || client.mkdir(who, InodeId::ROOT, name(b"d"), 0o755, 0));
+    let directory = directory.unwrap().attr.inode;
+    system.costs("stat without a lease", (1, 0), || client.getattr(who, directory).unwrap());
+    system.costs("rmdir", (1, 0), || client.rmdir(who, InodeId::ROOT, name(b"d")).unwrap());
+}
+
+#[test]
+fn a_small_file_costs_metadata_alone() {
+    let system = System::start();
+    // The close of an open file is reported, without anybody waiting for it.
+    let opened = system.costs("create", (1, 0), || system.create(b"empty"));
+    system.costs("close", (1, 0), || system.close(&opened));
+    let opened = system.create(b"small");
+    let write = || system.client.write(&opened.handle, 0, &[7; 4096], WriteFlags::default()).unwrap();
+    system.costs("write of 4 KiB with the inode", (1, 0), write);
+    system.costs("close", (1, 0), || system.close(&opened));
+    let opened = system.costs("open", (1, 0), || system.open(opened.found.attr.inode));
+    let mut out = [0; 4096];
+    system.costs("read of what came with the open", (0, 0), || {
+        assert_eq!(system.client.read(&opened.handle, 0, &mut out).unwrap(), 4096);
+    });
+    assert_eq!(out, [7; 4096]);
+    system.costs("close", (1, 0), || system.close(&opened));
+    system.costs("unlink", (1, 0), || {
+        system.client.unlink(&system.who, InodeId::ROOT, Name::new(b"small").unwrap()).unwrap()
+    });
+}
+
+#[test]
+fn a_large_file_costs_one_storage_call_per_chunk_piece() {
+    let system = System::start();
+    let opened = system.create(b"large");
+    let inode = opened.found.attr.inode;
+    let piece = vec![9; CHUNK_BYTES];
+    let write = |at: usize| {
+        system.client.write(&opened.handle, (at * CHUNK_BYTES) as u64, &piece, WriteFlags::default()).unwrap()
+    };
+    // Too large for the inode, WRITE, proposed and bound layout; nothing to copy, as the file is empty.
+    system.costs("the first write", (4, 1), || write(0));
+    for at in 1..4 {
+        system.costs("a write of the sole opener", (0, 1), || write(at));
+    }
+    system.costs("fsync", (2, 2), || system.client.fsync(&opened.handle).unwrap());
+    system.costs("close after fsync", (2, 0), || system.close(&opened));
+    let opened = system.costs("open", (1, 0), || system.open(inode));
+    let mut out = vec![0; 4 * CHUNK_BYTES];
+    system.costs("read of four chunks", (0, 4), || {
+        assert_eq!(system.client.read(&opened.handle, 0, &mut out).unwrap(), out.len());
+    });
+    assert!(out.iter().all(|&byte| byte == 9));
+    system.costs("close", (1, 0), || system.close(&opened));
+}

@@ -1,0 +1,77 @@
+//! The fixed seeds of continuous integration: whatever stops in the middle of what, nothing promised is lost, and everything answers as
+//! the reference does. More of them: `cargo xtask simulate --seeds N`.
+
+use ashlar_sim::run::run;
+
+/// Seeds from 0 on that every test run goes through.
+const SEEDS: u64 = 400;
+
+/// Seeds that found something once, and what.
+const FOUND: [(u64, &str); 36] = [
+    (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
+    (17, "a power cut brought back chunks whose garbage record was gone"),
+    (44, "a lease that was taken back while the grant travelled was taken for valid"),
+    (60, "a client did not see the size it was just reporting"),
+    (64, "the end of one writer's session counted the blocks of another's twice"),
+    (74, "a fallocate lost the new size with the process"),
+    (112, "an open told an old size because a report ended meanwhile"),
+    (124, "a call of a session that had ended left a writer record"),
+    (181, "two readers evicted each other over access times"),
+    (45, "a power cut leaked chunks that the log had forgotten"),
+    (206, "after a power cut a chunk reached beyond the end of its file"),
+    (834, "after a power cut a later chunk reached beyond the end of its file"),
+    (1093, "a hole showed bytes of a write that a power cut had taken back"),
+    (1709, "a new file showed bytes of one that a power cut had taken back"),
+    (557, "a spill dropped what another client had synced"),
+    (911, "a fallocate in a synchronous directory was not durable"),
+    (1904, "a fsync did not reach the chunks of a file that another client had moved there"),
+    (2263, "a lane was in none of the states it may be in"),
+    (2575, "a create told a link count of zero"),
+    (2904, "a write that failed left a size nobody expected"),
+    (4501, "blocks of emptied content were reported with the next chunks"),
+    (2966, "a write that failed left bytes nobody expected"),
+    (2466, "a chmod of a pipe in a synchronous directory was not durable"),
+    (3187, "a chmod of a pipe in a synchronous directory was not durable"),
+    (
+        20798,
+        "a lease was taken for valid while a recall of a file that had just been opened was being answered",
+    ),
+    (22521, "a create with truncation told the size from before it"),
+    (24769, "a sync covered an inline file, and its move to chunks by another client lost it in a power cut"),
+    (25202, "as 24769"),
+    (24663, "a close was expected to be durable"),
+    (28264, "a write was answered EAGAIN after a lease that had been given back"),
+    (29718, "what a failed write left was forgotten"),
+    (34600, "a stat told an old size"),
+    (37482, "a link told a size from after its commit"),
+    (83124, "a write that a hanging client had not ended was expected to be there whole or not at all"),
+    (
+        110325,
+        "an open told the size from before it was asked of the chunks of a writer that had been evicted",
+    ),
+    (66632, "a truncation that had failed was carried out after a fsync of what was written since"),
+];
+
+fn check(seed: u64, what: &str) -> u64 {
+    let report = run(seed, false);
+    assert!(
+        report.failures.is_empty(),
+        "seed {seed} ({what}) fails: {}; replay: cargo xtask simulate --seed {seed} --trace",
+        report.failures.join("; ")
+    );
+    report.answers
+}
+
+#[test]
+fn the_first_seeds_find_nothing() {
+    let answers: u64 = (0..SEEDS).map(|seed| check(seed, "one of the first")).sum();
+    // A workload that stops early would find nothing either.
+    assert!(answers > SEEDS * 40, "only {answers} answers were checked");
+}
+
+#[test]
+fn seeds_that_found_something_find_nothing_any_more() {
+    for (seed, what) in FOUND {
+        check(seed, what);
+    }
+}

@@ -1,0 +1,187 @@
+//! A control group with limited memory, made for one run and removed after it.
+//!
+//! Version 2 where the memory controller is there, else version 1. It is made below the group this program is in (version 2: below the
+//! nearest one above that hands the memory controller on), so that whatever limits this program also limits what it measures.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+/// How long a group may stay busy after its last process has ended.
+const REMOVE_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The group; removed when dropped.
+#[derive(Debug)]
+pub(super) struct MemoryGroup {
+    path: PathBuf,
+    version: Version,
+}
+
+impl MemoryGroup {
+    /// Makes a group whose processes, their page cache included, may use `limit_bytes`.
+    ///
+    /// # Errors
+    /// When there is no memory controller this program may use.
+    pub(super) fn create(name: &str, limit_bytes: u64) -> anyhow::Result<Self> {
+        let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
+        let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+        let hands_on = |group: &Path| {
+            let controllers = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+            controllers.split_whitespace().any(|controller| controller == "memory")
+        };
+        let (parent, version) = find_parent(&mounts, &own, hands_on).context(
+            "no control group with the memory controller may be used; run as root, on cgroup 2 for example in \
+             `systemd-run --scope -p Delegate=yes`",
+        )?;
+        let group = Self { path: parent.join(format!("ashlar-{name}-{}", std::process::id())), version };
+        fs::create_dir(&group.path).with_context(|| format!("create {} (as root)", group.path.display()))?;
+        let limit = match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
+        group.write(limit, &limit_bytes.to_string())?;
+        Ok(group)
+    }
+
+    fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.path.join(file);
+        fs::write(&path, text).with_context(|| format!("write {text} to {}", path.display()))
+    }
+
+    fn read(&self, file: &str) -> anyhow::Result<String> {
+        let path = self.path.join(file);
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    }
+
+    /// A command that joins the group and then becomes `words`, its process id unchanged.
+    pub(super) fn command(&self, words: &[OsString]) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(self.path.join("cgroup.procs"))
+            .args(words);
+        command
+    }
+
+    /// The most memory that was used at a time, page cache included, in MiB; never more than the limit.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub(super) fn peak_mib(&self) -> anyhow::Result<f64> {
+        let file = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        let bytes: f64 = self.read(file)?.trim().parse().context("a number of bytes")?;
+        Ok(bytes / f64::from(1 << 20))
+    }
+
+    /// Gives back the page cache of processes that have ended, so that the next one reads from the disk.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn drop_page_cache(&self) -> anyhow::Result<()> {
+        match self.version {
+            Version::One => self.write("memory.force_empty", "0"),
+            // It ends with EAGAIN when less than asked for could be reclaimed, which here is always.
+            Version::Two => match fs::write(self.path.join("memory.reclaim"), "64G") {
+                Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => {
+                    Err(error).context("reclaim the page cache of the group")
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn remove(&self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            match fs::remove_dir(&self.path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                // Processes that have just ended still count for a moment.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < REMOVE_MAX => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => bail!("cannot remove {}: {error}", self.path.display()),
+            }
+        }
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// The directory to make a group in, from /proc/self/mountinfo and /proc/self/cgroup.
+fn find_parent(mounts: &str, own: &str, hands_on: impl Fn(&Path) -> bool) -> Option<(PathBuf, Version)> {
+    // ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS... - TYPE SOURCE SUPER-OPTIONS
+    let mounted = |kind: &str, option: Option<&str>| {
+        mounts.lines().find_map(|line| {
+            let (place, what) = line.split_once(" - ")?;
+            let mut what = what.split(' ');
+            let has = what.next() == Some(kind)
+                && option.is_none_or(|option| what.nth(1).is_some_and(|o| o.split(',').any(|o| o == option)));
+            has.then(|| place.split(' ').nth(4).map(PathBuf::from))?
+        })
+    };
+    // NUMBER:CONTROLLERS:PATH, with no controllers for version 2.
+    let membership = |wanted: &str| {
+        own.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            controllers.split(',').any(|c| c == wanted).then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    if let Some((root, path)) = mounted("cgroup2", None).zip(membership("")) {
+        let group = root.join(path);
+        let above = group.ancestors().take_while(|group| group.starts_with(&root));
+        // Not the group itself: one with processes in it can hand nothing on, except the topmost.
+        if let Some(parent) = above.into_iter().find(|group| hands_on(group)) {
+            return Some((parent.to_owned(), Version::Two));
+        }
+    }
+    let (root, path) = mounted("cgroup", Some("memory")).zip(membership("memory"))?;
+    Some((root.join(path), Version::One))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "20 1 0:9 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+        21 20 0:10 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+        22 20 0:11 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+        23 20 0:12 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn the_nearest_group_that_hands_memory_on_is_used() {
+        let own = "4:memory:/a/b\n0::/user/session\n";
+        let root = Path::new("/sys/fs/cgroup/unified");
+        let found = |hands_on: &str| find_parent(MOUNTS, own, |group| group == root.join(hands_on));
+        assert_eq!(found("user"), Some((root.join("user"), Version::Two)));
+        assert_eq!(found("user/session"), Some((root.join("user/session"), Version::Two)));
+        assert_eq!(found("other").map(|(_, version)| version), Some(Version::One));
+    }
+
+    #[test]
+    fn without_it_the_first_version_is_used_below_the_own_group() {
+        let found = find_parent(MOUNTS, "4:memory:/a/b\n0::/\n", |_| false);
+        assert_eq!(found, Some((PathBuf::from("/sys/fs/cgroup/memory/a/b"), Version::One)));
+        assert_eq!(find_parent("", "0::/\n", |_| true), None);
+        assert_eq!(find_parent(MOUNTS, "0::/\n", |_| false), None);
+    }
+}

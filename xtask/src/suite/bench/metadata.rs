@@ -1,0 +1,87 @@
+//! Create, stat, read and remove, beside the ceiling and the local file system.
+
+use super::figures::median;
+use super::place::{ASHLAR, words};
+use super::report::{Report, Target, Wanted};
+use super::throughput::{Case, Rows};
+use super::{Bench, Shared};
+
+const FILES_DEFAULT: u64 = 10_000;
+
+/// Options of `bench metadata`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub(super) shared: Shared,
+    /// Files per thread.
+    #[arg(long, default_value_t = FILES_DEFAULT)]
+    files: u64,
+    /// Only cases whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+const TWO: &str = "empty files, 2 threads";
+const EIGHT: &str = "empty files, 8 threads";
+const SHARED: &str = "empty files, shared directory";
+const KIB_3: &str = "3 KiB files";
+const KIB_4: &str = "4 KiB files";
+
+const CASES: &[(&str, &[&str])] = &[
+    (TWO, &["--threads", "2"]),
+    (EIGHT, &["--threads", "8"]),
+    (SHARED, &["--threads", "2", "--shared"]),
+    (KIB_3, &["--threads", "2", "--size", "3072"]),
+    (KIB_4, &["--threads", "2", "--size", "4096"]),
+];
+
+impl Arguments {
+    pub(super) fn standard(shared: Shared) -> Self {
+        Self { shared, files: FILES_DEFAULT, only: None }
+    }
+
+    pub(super) fn run(&self, bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
+        report.begin("Metadata", &bench.directory)?;
+        let files = self.files.to_string();
+        let cases: Vec<Case> = CASES
+            .iter()
+            .filter(|(name, _)| self.only.as_ref().is_none_or(|only| name.contains(only)))
+            .map(|(name, options)| Case {
+                name,
+                words: words(&[&["metabench", "--unverified", "--files", &files], *options].concat()),
+                counts_bytes: false,
+            })
+            .collect();
+        let rows = Rows::measure(bench, &cases, report)?;
+        let targets: Vec<Target> =
+            targets(&rows).into_iter().filter(|target| target.measured > 0.0).collect();
+        report.targets(&targets);
+        report.keep("metadata", rows.json())
+    }
+}
+
+fn targets(rows: &Rows) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for case in [TWO, EIGHT, SHARED, KIB_4] {
+        for phase in ["create", "read", "remove", "stat"] {
+            let least = if phase == "stat" { 0.8 } else { 0.6 };
+            targets.push(Target::percent(
+                format!("{case}: {phase}, of the ceiling"),
+                rows.of_ceiling(case, phase),
+                Wanted::AtLeast(least),
+            ));
+        }
+    }
+    for phase in ["create", "read"] {
+        let ratio = rows.between((KIB_4, phase), (KIB_3, phase));
+        let what = format!("{phase} of 4 KiB files, of that of 3 KiB files");
+        targets.push(Target::percent(what, ratio, Wanted::AtLeast(0.9)));
+    }
+    targets.push(Target {
+        what: "processor seconds of the server per 10,000 creates, 2 threads".to_owned(),
+        measured: rows.find(TWO, "create").map_or(0.0, |row| median(row.cpu.of(ASHLAR))),
+        wanted: Wanted::AtMost(0.25),
+        unit: "",
+    });
+    targets
+}
