@@ -236,8 +236,8 @@ pub(crate) fn is_nudge(unique: u64) -> bool {
 }
 
 /// Makes the kernel send a request that says nothing (see the ring transport). `node` is a regular file it knows.
-pub(crate) fn nudge(device: &Device, tag: u32, node: NodeId) -> Result<(), Errno> {
-    let out = retrieve_out(TAG_OF_TRANSPORT, tag, node, 0, 0);
+pub(crate) fn nudge(device: &Device, node: NodeId) -> Result<(), Errno> {
+    let out = retrieve_out(TAG_OF_TRANSPORT, device.next_nudge(), node, 0, 0);
     let len = (size_of::<wire::OutHeader>() + size_of_val(&out)) as u32;
     let header = wire::OutHeader { len, error: code::RETRIEVE, unique: 0 };
     device.write_parts([header.as_bytes(), out.as_bytes()])

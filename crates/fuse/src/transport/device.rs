@@ -15,6 +15,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -26,6 +27,7 @@ const IOC_CLONE: libc::c_ulong = 0x8004_e500;
 /// An open /dev/fuse that belongs to a mount.
 pub(crate) struct Device {
     fd: OwnedFd,
+    nudges: AtomicU32,
 }
 
 impl Device {
@@ -35,11 +37,11 @@ impl Device {
     /// Those of open(2).
     pub(crate) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(PATH)?;
-        Ok(Self { fd: file.into() })
+        Ok(Self::from_fd(file.into()))
     }
 
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, nudges: AtomicU32::new(0) }
     }
 
     /// Another device of the same mount, with its own list of requests in progress.
@@ -56,6 +58,12 @@ impl Device {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// A tag for a nudge that no other nudge in flight has. One count for all threads of a mount: the kernel finds the
+    /// request a thread commits by its id, and with two of one id in a queue it takes the other thread's.
+    pub(crate) fn next_nudge(&self) -> u32 {
+        self.nudges.fetch_add(1, Ordering::Relaxed)
     }
 
     /// One request into `buffer`; its length.

@@ -52,7 +52,6 @@ pub(super) struct RingWorker<F> {
     scratch: Vec<u8>,
     completed: Vec<(u64, i32)>,
     parcels: Vec<Parcel>,
-    nudges: u32,
 }
 
 impl<F: Filesystem> RingWorker<F> {
@@ -88,7 +87,6 @@ impl<F: Filesystem> RingWorker<F> {
             scratch: Vec::new(),
             completed: Vec::new(),
             parcels: Vec::new(),
-            nudges: 0,
         };
         for queue in 0..worker.queues.len() {
             for _ in 0..worker.queues[queue].depth {
@@ -252,8 +250,7 @@ impl<F: Filesystem> RingWorker<F> {
         // ORDER: the spare entry first; without a free one the nudge would be held back too.
         self.ring.submit()?;
         let Some(device) = self.device.upgrade() else { return Ok(()) };
-        self.nudges = self.nudges.wrapping_add(1);
-        if let Err(error) = notify::nudge(&device, self.nudges, node) {
+        if let Err(error) = notify::nudge(&device, node) {
             tracing::debug!(%error, "cannot nudge the kernel; waiting requests go on with the next request");
         }
         Ok(())
