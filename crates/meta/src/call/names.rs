@@ -34,7 +34,7 @@ pub(super) fn grant_named(
     of_name.with(leases.grant(session, inode, LeaseSet::ATTR))
 }
 
-/// What `name` stands for before it is removed or replaced, if anything; the verb itself decides what is an error.
+/// What `name` stands for before it is replaced, if anything; the verb itself decides what is an error.
 fn victim(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -102,9 +102,8 @@ impl MetaService {
                 caller,
                 number::UNLINK,
                 |txn, context| {
-                    let victim = victim(txn, context, parent, name)?;
-                    verb::unlink(txn, context, parent, name)?;
-                    last_of(txn, context, victim)
+                    let reply = verb::unlink(txn, context, parent, name)?;
+                    last_of(txn, context, Some(reply.before))
                 },
                 |last, _| MetaReply::Removed { last },
             ),
@@ -112,9 +111,8 @@ impl MetaService {
                 caller,
                 number::RMDIR,
                 |txn, context| {
-                    let victim = victim(txn, context, parent, name)?;
-                    verb::rmdir(txn, context, parent, name)?;
-                    last_of(txn, context, victim)
+                    let reply = verb::rmdir(txn, context, parent, name)?;
+                    last_of(txn, context, Some(reply.before))
                 },
                 |last, _| MetaReply::Removed { last },
             ),

@@ -5,13 +5,15 @@ use super::{entry, forget_inode};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::txn::Txn;
-use ashlar_types::{Errno, InodeId, Name};
+use ashlar_types::{Attr, Errno, InodeId, Name};
 
 /// What [`rmdir`] tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RmdirReply {
     /// The directory that was removed.
     pub inode: InodeId,
+    /// Its attributes before the call.
+    pub before: Attr,
 }
 
 /// Removes the empty directory `name` from `parent`. A session that has it open keeps an empty directory without links.
@@ -38,10 +40,12 @@ pub fn rmdir(
     if victim.size != 0 {
         return Err(Errno::ENOTEMPTY.into());
     }
+    let before = victim.attr(inode);
+    txn.reveal(inode);
 
     place.remove(txn);
     entry::count(txn.inode_mut(parent)?, context.now, -1, -1)?;
     forget_inode::drop_link(txn, context, inode)?;
     txn.mark_frees_space();
-    Ok(RmdirReply { inode })
+    Ok(RmdirReply { inode, before })
 }

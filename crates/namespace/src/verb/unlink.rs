@@ -5,13 +5,15 @@ use super::{entry, forget_inode};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::txn::Txn;
-use ashlar_types::{Errno, InodeId, Name};
+use ashlar_types::{Attr, Errno, InodeId, Name};
 
 /// What [`unlink`] tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnlinkReply {
     /// What the name stood for.
     pub inode: InodeId,
+    /// Its attributes before the call.
+    pub before: Attr,
     /// Its remaining links.
     pub nlink: u32,
 }
@@ -31,11 +33,14 @@ pub fn unlink(
     permission::check(context, &directory, permission::EXECUTE)?;
     let place = entry::locate(txn, context, parent, name)?;
     let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
-    permission::may_delete(context, &directory, txn.inode(inode)?, Victim::NoDirectory)?;
+    let victim = txn.inode(inode)?;
+    permission::may_delete(context, &directory, victim, Victim::NoDirectory)?;
+    let before = victim.attr(inode);
+    txn.reveal(inode);
 
     place.remove(txn);
     entry::count(txn.inode_mut(parent)?, context.now, -1, 0)?;
     let nlink = forget_inode::drop_link(txn, context, inode)?;
     txn.mark_frees_space();
-    Ok(UnlinkReply { inode, nlink })
+    Ok(UnlinkReply { inode, before, nlink })
 }
