@@ -153,12 +153,18 @@ impl Client {
     }
 
     fn punch_range(&self, file: &File, layout: &FileLayout, offset: u64, end: u64) -> Result<i64, Errno> {
-        let mut blocks_delta = 0;
-        for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
+        let (mut blocks_delta, mut at) = (0, offset);
+        // LIMIT: a turn per chunk that is there, not per chunk the range is long.
+        while at < end
+            && let Some(next) = self.next_chunk(file.inode, layout, layout.chunk_index(at))?
+        {
+            at = at.max(next.saturating_mul(u64::from(layout.chunk_bytes)));
+            let Some((index, within, len)) = layout.pieces(at, end.saturating_sub(at)).next() else { break };
             let (chunk, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Punch { target, chunk, chunk_bytes, offset: within, len };
             blocks_delta += self.written(&request)?;
+            at += u64::from(len);
         }
         Ok(blocks_delta)
     }

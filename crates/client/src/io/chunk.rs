@@ -39,6 +39,27 @@ impl Client {
         Ok((ChunkId { inode, generation: layout.generation, index }, target))
     }
 
+    /// Index of the first chunk of the file that there is, from `from_index` on. A file may be long and have few.
+    pub(crate) fn next_chunk(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        from_index: u64,
+    ) -> Result<Option<u64>, Errno> {
+        let map = self.map.read().clone();
+        let mut next: Option<u64> = None;
+        for target in map.targets_of(layout) {
+            let generation = layout.generation;
+            let request = StorageRequest::NextChunk { target, inode, generation, from_index };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::NextChunk(None) => {}
+                StorageReply::NextChunk(Some(index)) => next = Some(next.map_or(index, |now| now.min(index))),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(next)
+    }
+
     /// Writes `data` at `offset` of the file, chunk by chunk, up to the first piece that fails.
     pub(crate) fn write_chunks(
         &self,
