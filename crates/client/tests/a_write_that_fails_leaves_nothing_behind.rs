@@ -4,7 +4,7 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, OpenFlags, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Client, Handle, OpenFlags, Who, WriteFlags};
 use ashlar_types::Errno;
 use ashlar_types::message::SetAttr;
 use std::sync::Arc;
@@ -100,4 +100,20 @@ fn a_hole_is_copied_over_what_another_client_has_written() {
     write(&other, &theirs, 0, &content(2, 8 * KIB64)).unwrap();
     assert_eq!(client.copy_file_range((&from, 0), (&to, 0), 8 * KIB64 as u64), Ok(8 * KIB64 as u64));
     assert!(read(&client, &to, 8 * KIB64).iter().all(|byte| *byte == 0), "what was there before the copy");
+}
+
+#[test]
+fn space_that_an_allocation_has_taken_before_it_failed_is_counted() {
+    let world = World::new(CAPACITY);
+    let client = world.client();
+    let file = make(&client, "f").unwrap();
+    write(&client, &file, 0, &content(1, 4 * KIB64)).unwrap();
+    let allocated = client.fallocate(&file, AllocateMode::KeepSize, 0, 2 * CAPACITY);
+    assert_eq!(allocated, Err(Errno::ENOSPC));
+    let found = client.getattr(&Who::system(), file.file.inode).unwrap();
+    assert_eq!(
+        found.attr.blocks,
+        world.blocks(file.file.inode, 1),
+        "blocks counted, and those of the chunks"
+    );
 }

@@ -134,6 +134,15 @@ impl World {
         }
     }
 
+    /// Units of 512 bytes that the target holds for a generation of a file.
+    pub fn blocks(&self, inode: InodeId, generation: u32) -> u64 {
+        let request = StorageRequest::Extent { target: TARGET, inode, generation };
+        match self.storage.call(&request, Payload::None).unwrap() {
+            StorageReply::Extent(extent) => extent.map_or(0, |(_, _, blocks)| blocks),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Writes until the target has no more space; the files, which hold [`content`] of their number.
     pub fn fill(&self, client: &Client) -> Vec<Arc<Handle>> {
         let mut files = Vec::new();
