@@ -138,12 +138,12 @@ impl Client {
         self.report(file, false)
     }
 
-    /// Reports at the last close, and gives WRITE back. Reads and writes of whoever opens the file meanwhile wait, or they would ask for
-    /// WRITE, be told to keep it, and then lose it to this report.
+    /// Reports, and gives WRITE back. Reads and writes of this client wait meanwhile, or they would ask for WRITE, be told to keep it, and
+    /// then lose it to this report.
     ///
     /// # Errors
     /// As [`Client::report`].
-    pub(crate) fn report_last(&self, file: &File) -> Result<(), Errno> {
+    pub(crate) fn report_and_give_back(&self, file: &File) -> Result<(), Errno> {
         if file.state.lock().leases.has(LeaseSet::WRITE) {
             let _drained = file.drain_all()?;
             // Looked at anew: without WRITE the report of an access time may wait for others, and nobody may wait for them and be waited for.

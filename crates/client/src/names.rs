@@ -197,8 +197,7 @@ impl Client {
             && let Some(file) = self.open_file(inode)
         {
             // What this client has not reported about the old content must not arrive after the truncation.
-            let _drained = file.drain_all()?;
-            self.report(&file, true)?;
+            self.report_and_give_back(&file)?;
         }
         let request = MetaRequest::Open {
             inode,
@@ -287,7 +286,7 @@ impl Client {
         if self.files.begin_close(&handle.file) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
-            if let Err(errno) = self.report_last(&handle.file) {
+            if let Err(errno) = self.report_and_give_back(&handle.file) {
                 tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
             }
             self.files.end_close(&handle.file);
