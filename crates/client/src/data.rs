@@ -138,13 +138,29 @@ impl Client {
         self.report(file, false)
     }
 
-    /// Reports size, blocks and times to metadata if they differ from what it knows; `done` gives the WRITE lease back. Only
+    /// Reports, and gives WRITE back. Reads and writes of this client wait meanwhile, or they would ask for WRITE, be told to keep it, and
+    /// then lose it to this report.
+    ///
+    /// # Errors
+    /// As [`Client::report`].
+    pub(crate) fn report_and_give_back(&self, file: &File) -> Result<(), Errno> {
+        if file.state.lock().leases.has(LeaseSet::WRITE) {
+            let _drained = file.drain_all()?;
+            // Looked at anew: without WRITE the report of an access time may wait for others, and nobody may wait for them and be waited for.
+            if file.state.lock().leases.has(LeaseSet::WRITE) {
+                return self.report(file, true);
+            }
+        }
+        self.report(file, false)
+    }
+
+    /// Reports size, blocks and times to metadata if they differ from what it knows; `done` gives the WRITE lease back if there is one. Only
     /// one report of a file is under way at a time, and writes go on meanwhile.
     ///
     /// # Errors
     /// What `CommitWrite` answers; then what was to be reported is kept for the next try.
     pub(crate) fn report(&self, file: &File, done: bool) -> Result<(), Errno> {
-        let (size, generation, taken, _reporting) = {
+        let (size, generation, taken, gives_back, _reporting) = {
             let mut state = file.state.lock();
             // ORDER: what another report has taken and not delivered yet is known to nobody else; a recall is not answered before it is.
             while state.reporting.is_some() {
@@ -165,7 +181,7 @@ impl Client {
                 Data::Inline(_) => None,
             };
             let taken = std::mem::take(&mut state.unreported);
-            (size, generation, taken, file.begin_report(&mut state, (size, taken)))
+            (size, generation, taken, gives_back, file.begin_report(&mut state, (size, taken)))
         };
         let is_known = self.call(
             &Who::system(),
@@ -177,7 +193,7 @@ impl Client {
                 mtime: taken.mtime,
                 atime: taken.atime,
                 kill_set_id: false,
-                done,
+                done: gives_back,
             },
         );
         self.reports.fetch_add(1, SeqCst);

@@ -92,6 +92,8 @@ pub(crate) struct FileState {
     pub leases: LeaseSet,
     /// Valid while a lease is held.
     pub data: Data,
+    /// Places behind the end that appends under way have taken.
+    pub appends: Appends,
     /// Length in bytes; valid while a lease is held.
     pub size: u64,
     pub unreported: Unreported,
@@ -121,11 +123,41 @@ pub(crate) struct FileState {
     pub is_acquiring: bool,
     /// Open handles.
     pub handles: u32,
+    /// Last closes under way: the file is known until they have told metadata what there was to be told.
+    pub closing: u32,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
     /// Owners of fcntl locks taken through any handle of the file.
     // LIMIT: the service bounds locks per session (ENOLCK); the list goes with the last close.
     pub lock_owners: Vec<LockOwner>,
+}
+
+/// Where the next append goes while others are under way. The length grows only with bytes that are there: an append that fails must not
+/// leave zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Appends {
+    under_way: u32,
+    /// End of the last place taken, bytes; meaningful while an append is under way, else 0.
+    pub end: u64,
+}
+
+impl Appends {
+    /// Takes the place that ends at `end`.
+    pub(crate) fn begin(&mut self, end: u64) {
+        self.under_way += 1;
+        self.end = end;
+    }
+
+    /// An append to the place that ends at `end` got as far as `written_end`; what it left is free again if nobody is behind it.
+    pub(crate) fn finish(&mut self, end: u64, written_end: u64) {
+        self.under_way -= 1;
+        if self.end == end {
+            self.end = written_end;
+        }
+        if self.under_way == 0 {
+            self.end = 0;
+        }
+    }
 }
 
 /// An open file.
@@ -322,7 +354,8 @@ impl FileTable {
             Arc::new(File { inode, state: Mutex::new(fresh()), changed: self.changed.another() })
         });
         let mut state = file.state.lock();
-        if state.handles > 0 {
+        // A file that is just being closed for the last time is known as well.
+        if state.handles > 0 || state.closing > 0 {
             update(&mut state);
         }
         state.handles += 1;
@@ -330,16 +363,29 @@ impl FileTable {
         file.clone()
     }
 
-    /// One handle less; tells whether it was the last, in which case the entry is gone.
-    pub(crate) fn close(&self, file: &File) -> bool {
-        let mut part = self.part(file.inode).lock();
+    /// One handle less; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
+    /// meanwhile, and a recall, meet what has not been reported yet.
+    pub(crate) fn begin_close(&self, file: &File) -> bool {
+        let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();
         state.handles -= 1;
         let is_last = state.handles == 0;
-        drop(state);
         if is_last {
-            part.remove(&file.inode);
+            state.closing += 1;
+            state.lock_owners = Vec::new();
         }
         is_last
+    }
+
+    /// Ends what [`FileTable::begin_close`] began; the entry goes unless the file was opened meanwhile, or somebody else is closing it.
+    pub(crate) fn end_close(&self, file: &File) {
+        let mut part = self.part(file.inode).lock();
+        let mut state = file.state.lock();
+        state.closing -= 1;
+        let is_over = state.handles == 0 && state.closing == 0;
+        drop(state);
+        if is_over {
+            part.remove(&file.inode);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use crate::file::{Data, FileState, Handle, OpenFlags, Unreported};
+use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
 use std::sync::Arc;
@@ -197,8 +197,7 @@ impl Client {
             && let Some(file) = self.open_file(inode)
         {
             // What this client has not reported about the old content must not arrive after the truncation.
-            let _drained = file.drain_all()?;
-            self.report(&file, true)?;
+            self.report_and_give_back(&file)?;
         }
         let request = MetaRequest::Open {
             inode,
@@ -225,6 +224,7 @@ impl Client {
         let fresh = || FileState {
             leases: granted,
             data: fresh_data,
+            appends: Appends::default(),
             size,
             unreported: Unreported::default(),
             is_dirty: false,
@@ -239,6 +239,7 @@ impl Client {
             is_draining: false,
             is_acquiring: false,
             handles: 0,
+            closing: 0,
             durability,
             lock_owners: Vec::new(),
         };
@@ -282,9 +283,13 @@ impl Client {
     /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
-        let is_last = self.files.close(&handle.file);
-        if is_last && let Err(errno) = self.report(&handle.file, true) {
-            tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
+        if self.files.begin_close(&handle.file) {
+            // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
+            // would lose it to the report below, which gives back what the session has.
+            if let Err(errno) = self.report_and_give_back(&handle.file) {
+                tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
+            }
+            self.files.end_close(&handle.file);
         }
         let inode = handle.file.inode;
         let request = MetaRequest::Release { inode, write: handle.flags.write };

@@ -21,6 +21,10 @@ use std::collections::VecDeque;
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
 // LIMIT: about 48 bytes each; what a hash table of 2^20 places takes before it doubles, so 50 MiB at the most.
 pub const LEASED_INODES_MAX: usize = (1 << 20) / 8 * 7;
+/// Most of them when the last ones are for content: it cannot be read or written without. Only open files need that.
+const LEASED_INODES_WITH_CONTENT_MAX: usize = 2 * LEASED_INODES_MAX;
+/// Inodes looked at by one search for surplus leases. LIMIT: nobody else gets at the table meanwhile; a few milliseconds.
+const SURPLUS_LOOKS_MAX: usize = 1 << 15;
 /// From so many on the service takes leases back that nobody may need any more ([`LeaseTable::surplus`]).
 pub const LEASED_INODES_HIGH: usize = LEASED_INODES_MAX / 16 * 15;
 
@@ -52,7 +56,7 @@ pub struct LeaseTable {
     sessions: FxHashSet<SessionId>,
     holders: FxHashMap<InodeId, SmallVec<[(SessionId, LeaseSet); 1]>>,
     /// Inodes in the order of their first grant; some are not under lease any more, or in line twice.
-    // LIMIT: twice as many as there can be under lease, then it is tidied.
+    // LIMIT: twice as many as are under lease, or as may be without content; then it is tidied.
     order: VecDeque<InodeId>,
     pending: FxHashMap<u64, Pending>,
     recalling: FxHashMap<InodeId, u32>,
@@ -157,7 +161,7 @@ impl LeaseTable {
             return held;
         }
         if !self.is_recalled_from(session, inode) {
-            return self.grant(session, inode, wanted);
+            return self.grant_below(session, inode, wanted, LEASED_INODES_WITH_CONTENT_MAX);
         }
         let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
         let is_free = !wanted.has(LeaseSet::WRITE)
@@ -173,12 +177,23 @@ impl LeaseTable {
 
     /// Grants as much of `wanted` as nobody else's lease or a recall under way forbids; tells what is held now of `wanted`.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, wanted: LeaseSet) -> LeaseSet {
+        self.grant_below(session, inode, wanted, LEASED_INODES_MAX)
+    }
+
+    /// As [`LeaseTable::grant`]; nothing on one inode more when `inodes_max` are under lease.
+    fn grant_below(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        wanted: LeaseSet,
+        inodes_max: usize,
+    ) -> LeaseSet {
         // A session that was ended while a call of its own was under way must not leave a lease nobody would give back.
         if self.recalling.contains_key(&inode) || !self.sessions.contains(&session) {
             return LeaseSet::NONE;
         }
         let mut allowed = wanted;
-        let is_full = self.holders.len() >= LEASED_INODES_MAX;
+        let is_full = self.holders.len() >= inodes_max;
         match self.holders.get_mut(&inode) {
             Some(held) => {
                 for (_, set) in held.iter().filter(|(holder, _)| *holder != session) {
@@ -342,7 +357,7 @@ impl LeaseTable {
     pub fn surplus(&mut self, count: usize, is_open: impl Fn(InodeId) -> bool) -> Vec<Conflict> {
         let kept = LeaseSet::WRITE.with(LeaseSet::ENTRIES);
         let mut found = Vec::with_capacity(count);
-        for _ in 0..self.order.len() {
+        for _ in 0..self.order.len().min(SURPLUS_LOOKS_MAX) {
             if found.len() >= count {
                 break;
             }
@@ -369,7 +384,7 @@ impl LeaseTable {
     /// Puts an inode that nobody held anything on in line for [`LeaseTable::surplus`].
     fn note_first_grant(&mut self, inode: InodeId) {
         self.order.push_back(inode);
-        if self.order.len() >= 2 * LEASED_INODES_MAX {
+        if self.order.len() >= 2 * self.holders.len().max(LEASED_INODES_MAX) {
             let holders = &self.holders;
             let mut seen = FxHashSet::default();
             self.order.retain(|inode| holders.contains_key(inode) && seen.insert(*inode));
@@ -418,6 +433,20 @@ mod tests {
         table.grant(A, InodeId(6), LeaseSet::ATTR);
         assert_eq!(table.surplus(1, |_| false)[0].inode, open, "first come, first taken back");
         assert!(table.surplus(0, |_| false).is_empty());
+    }
+
+    #[test]
+    fn content_is_granted_when_the_table_is_full_of_directories() {
+        let mut table = table();
+        for number in 0..LEASED_INODES_MAX as u64 {
+            table.grant(A, InodeId(1000 + number), LeaseSet::ENTRIES);
+        }
+        assert_eq!(table.grant(A, X, LeaseSet::ATTR), LeaseSet::NONE, "the table is full");
+        assert!(table.surplus(1, |_| false).is_empty(), "nobody takes names back to make room");
+        let both = LeaseSet::READ.with(LeaseSet::WRITE);
+        assert!(table.grant_data(A, X, both).has(both), "nothing can be read or written without");
+        table.drop_leases(A, X, both);
+        assert!(table.grant_data(B, X, LeaseSet::READ).has(LeaseSet::READ));
     }
 
     #[test]

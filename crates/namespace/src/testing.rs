@@ -276,7 +276,7 @@ impl World {
         for (_, value) in self.store.table(b'A') {
             let account: Account = codec::decode(value, "account").expect("accounts decode");
             sum.inodes += account.inodes;
-            sum.bytes += account.bytes;
+            sum.bytes = sum.bytes.wrapping_add(account.bytes);
             sum.blocks += account.blocks;
         }
         sum

@@ -334,7 +334,8 @@ impl<'a> Txn<'a> {
             let mut account: Account = self.get_record(&account_key, "account")?.unwrap_or_default();
             // INVARIANT: what was charged is still there; fsck compares the sums, a clamp keeps a damaged counter usable.
             account.inodes = account.inodes.saturating_sub(amount.inodes);
-            account.bytes = account.bytes.saturating_sub(amount.bytes);
+            // Lengths of sparse files may sum up to more than 2^64: that is exact again once they are gone.
+            account.bytes = account.bytes.wrapping_sub(amount.bytes);
             account.blocks = account.blocks.saturating_sub(amount.blocks);
             if account == Account::default() {
                 self.delete(account_key);
@@ -344,9 +345,9 @@ impl<'a> Txn<'a> {
         }
         if let Some((account_key, amount)) = after {
             let mut account: Account = self.get_record(&account_key, "account")?.unwrap_or_default();
-            account.inodes += amount.inodes;
-            account.bytes += amount.bytes;
-            account.blocks += amount.blocks;
+            account.inodes = account.inodes.saturating_add(amount.inodes);
+            account.bytes = account.bytes.wrapping_add(amount.bytes);
+            account.blocks = account.blocks.saturating_add(amount.blocks);
             self.put_record(account_key, &account);
         }
         Ok(())

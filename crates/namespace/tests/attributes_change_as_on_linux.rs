@@ -329,3 +329,18 @@ fn chmod_changes_the_mask_of_an_acl() {
     let write = SetAttr { size: Some(1), ..SetAttr::default() };
     assert_eq!(set(&mut world, &user(42, 42), id, write), Err(Errno::EACCES));
 }
+
+#[test]
+fn sparse_files_may_be_longer_together_than_a_counter_tells() {
+    let mut world = World::new();
+    let root = Credentials::root();
+    let before = world.accounted();
+    let ids: Vec<InodeId> = (0..5).map(|number| world.make_file(ROOT, &format!("f{number}"))).collect();
+    for id in &ids {
+        assert_eq!(set(&mut world, &root, *id, size(1 << 62)).unwrap().size, 1 << 62);
+    }
+    for id in &ids {
+        assert_eq!(set(&mut world, &root, *id, size(0)).unwrap().size, 0);
+    }
+    assert_eq!(world.accounted().bytes, before.bytes);
+}

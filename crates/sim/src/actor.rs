@@ -295,6 +295,15 @@ impl Worker {
         })
     }
 
+    /// As a program does: a write that was cut short goes on where it ended.
+    fn write_all(&self, handle: &Handle, mut offset: u64, mut data: &[u8]) -> Result<(), Errno> {
+        while !data.is_empty() {
+            let taken = self.client.write(handle, offset, data, WriteFlags::default())?;
+            (offset, data) = (offset + taken as u64, &data[taken..]);
+        }
+        Ok(())
+    }
+
     fn carry_out_data(&self, op: &Op) -> Outcome {
         let Some(inode) = op.inode() else { return Outcome::Done };
         let handle = self.handle(inode);
@@ -307,8 +316,7 @@ impl Worker {
         let Some(handle) = handle else { return Outcome::Err(Errno::EBADF) };
         match op {
             Op::Write { offset, data, .. } => {
-                let written = self.client.write(&handle, *offset, data, WriteFlags::default());
-                outcome(written, |_| Outcome::Done)
+                outcome(self.write_all(&handle, *offset, data), |()| Outcome::Done)
             }
             Op::Read { offset, len, .. } => {
                 let mut out = vec![0xEE; *len as usize];

@@ -76,6 +76,9 @@ fn carry_out(
             let extent = store.extent(*inode, *generation)?;
             Ok(StorageReply::Extent(extent.map(|extent| (extent.last_index, extent.last_len, extent.blocks))))
         }
+        (StorageRequest::NextChunk { inode, generation, from_index, .. }, _) => {
+            Ok(StorageReply::NextChunk(store.next_chunk(*inode, *generation, *from_index)?))
+        }
         (StorageRequest::Sync { .. }, _) => {
             store.sync()?;
             Ok(StorageReply::Done)

@@ -41,6 +41,22 @@ impl ChunkStore {
         Ok(extent)
     }
 
+    /// Index of the first chunk of one generation of a file that is here, from `from_index` on.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn next_chunk(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        from_index: u64,
+    ) -> Result<Option<u64>, ChunkError> {
+        self.check()?;
+        let first = key::chunk(ChunkId { inode, generation, index: from_index });
+        let found = self.index.page(&first, &key::generation_end(inode, generation), 1)?;
+        found.first().map(|(key, _)| Ok(key::decode_chunk(key)?.index)).transpose()
+    }
+
     /// Space held by a chunk, in units of 512 bytes.
     ///
     /// # Errors

@@ -130,10 +130,10 @@ impl Client {
             if mode.zeroes() {
                 // Beyond the end nothing is stored that could be anything but zeros.
                 let last = end.min(size);
-                blocks_delta += self.punch_range(file, &layout, offset, last)?;
+                self.punch_range(file, &layout, (offset, last), &mut blocks_delta)?;
             }
             if mode.reserves() {
-                blocks_delta += self.allocate_range(file, &layout, offset, end)?;
+                self.allocate_range(file, &layout, (offset, end), &mut blocks_delta)?;
             }
             Ok(())
         })();
@@ -152,26 +152,45 @@ impl Client {
         outcome.map(|()| true)
     }
 
-    fn punch_range(&self, file: &File, layout: &FileLayout, offset: u64, end: u64) -> Result<i64, Errno> {
-        let mut blocks_delta = 0;
-        for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
+    /// Punches `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
+    fn punch_range(
+        &self,
+        file: &File,
+        layout: &FileLayout,
+        (offset, end): (u64, u64),
+        blocks_delta: &mut i64,
+    ) -> Result<(), Errno> {
+        let mut at = offset;
+        // LIMIT: a turn per chunk that is there, not per chunk the range is long.
+        while at < end
+            && let Some(next) = self.next_chunk(file.inode, layout, layout.chunk_index(at))?
+        {
+            at = at.max(next.saturating_mul(u64::from(layout.chunk_bytes)));
+            let Some((index, within, len)) = layout.pieces(at, end.saturating_sub(at)).next() else { break };
             let (chunk, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Punch { target, chunk, chunk_bytes, offset: within, len };
-            blocks_delta += self.written(&request)?;
+            *blocks_delta += self.written(&request)?;
+            at += u64::from(len);
         }
-        Ok(blocks_delta)
+        Ok(())
     }
 
-    fn allocate_range(&self, file: &File, layout: &FileLayout, offset: u64, end: u64) -> Result<i64, Errno> {
-        let mut blocks_delta = 0;
+    /// Reserves `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
+    fn allocate_range(
+        &self,
+        file: &File,
+        layout: &FileLayout,
+        (offset, end): (u64, u64),
+        blocks_delta: &mut i64,
+    ) -> Result<(), Errno> {
         for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
             let (chunk, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Allocate { target, chunk, chunk_bytes, offset: within, len };
-            blocks_delta += self.written(&request)?;
+            *blocks_delta += self.written(&request)?;
         }
-        Ok(blocks_delta)
+        Ok(())
     }
 
     fn written(&self, request: &StorageRequest) -> Result<i64, Errno> {

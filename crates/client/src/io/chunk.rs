@@ -15,6 +15,16 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
     whole.chunks_exact(BLOCK_BYTES).map(|block| seal(crc32c(0, block))).collect()
 }
 
+/// How far a write got.
+pub(crate) struct ChunksWritten {
+    /// Bytes that are in the chunks, from the beginning on.
+    pub bytes: usize,
+    /// Change of allocated 512-byte units.
+    pub blocks_delta: i64,
+    /// What ended it before all bytes were written.
+    pub outcome: Result<(), Errno>,
+}
+
 impl Client {
     /// The chunk `index` of a file, and the target that takes writes to it.
     pub(crate) fn locate(
@@ -29,37 +39,67 @@ impl Client {
         Ok((ChunkId { inode, generation: layout.generation, index }, target))
     }
 
-    /// Writes `data` at `offset` of the file, chunk by chunk; tells the change of allocated 512-byte units.
-    ///
-    /// # Errors
-    /// What the storage service answers; parts before the failing one are written.
+    /// Index of the first chunk of the file that there is, from `from_index` on. A file may be long and have few.
+    pub(crate) fn next_chunk(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        from_index: u64,
+    ) -> Result<Option<u64>, Errno> {
+        let map = self.map.read().clone();
+        let mut next: Option<u64> = None;
+        for target in map.targets_of(layout) {
+            let generation = layout.generation;
+            let request = StorageRequest::NextChunk { target, inode, generation, from_index };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::NextChunk(None) => {}
+                StorageReply::NextChunk(Some(index)) => next = Some(next.map_or(index, |now| now.min(index))),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(next)
+    }
+
+    /// Writes `data` at `offset` of the file, chunk by chunk, up to the first piece that fails.
     pub(crate) fn write_chunks(
         &self,
         inode: InodeId,
         layout: &FileLayout,
         offset: u64,
         data: &[u8],
-    ) -> Result<i64, Errno> {
-        let (mut at, mut blocks_delta) = (0, 0);
+    ) -> ChunksWritten {
+        let mut written = ChunksWritten { bytes: 0, blocks_delta: 0, outcome: Ok(()) };
         for (index, within, len) in layout.pieces(offset, data.len() as u64) {
-            let piece = &data[at..at + len as usize];
-            let (chunk, target) = self.locate(inode, layout, index)?;
-            let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
-            let request = StorageRequest::Write {
-                target,
-                chunk,
-                chunk_bytes: layout.chunk_bytes,
-                offset: within,
-                sums,
-            };
-            let reply = self.with_room(|| self.storage.call(&request, Payload::Write(piece)))?;
-            match reply {
-                StorageReply::Written(written) => blocks_delta += written.blocks_delta,
-                other => return Err(unexpected(&other)),
+            let piece = &data[written.bytes..written.bytes + len as usize];
+            match self.write_piece((inode, layout, index), within, piece) {
+                Ok(blocks_delta) => {
+                    written.blocks_delta += blocks_delta;
+                    written.bytes += piece.len();
+                }
+                Err(errno) => {
+                    written.outcome = Err(errno);
+                    break;
+                }
             }
-            at += len as usize;
         }
-        Ok(blocks_delta)
+        written
+    }
+
+    /// Writes into one chunk; tells the change of allocated 512-byte units.
+    fn write_piece(
+        &self,
+        (inode, layout, index): (InodeId, &FileLayout, u64),
+        within: u32,
+        piece: &[u8],
+    ) -> Result<i64, Errno> {
+        let (chunk, target) = self.locate(inode, layout, index)?;
+        let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
+        let request =
+            StorageRequest::Write { target, chunk, chunk_bytes: layout.chunk_bytes, offset: within, sums };
+        match self.with_room(|| self.storage.call(&request, Payload::Write(piece)))? {
+            StorageReply::Written(written) => Ok(written.blocks_delta),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Runs `change`, and once more if it found no space and metadata has made what room it can. Bounded: see [`MetaRequest::MakeRoom`].

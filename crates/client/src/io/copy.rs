@@ -5,6 +5,7 @@ use super::write::WriteFlags;
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::Errno;
+use ashlar_types::message::LeaseSet;
 
 /// Bytes moved at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -48,11 +49,18 @@ impl Client {
             Err(_) => true,
         };
         let got = self.read(from, at, buffer)?;
-        let ends_before = to.file.state.lock().size <= to_at;
-        if got > 0 && ends_before && is_hole(got) {
+        if got > 0 && self.ends_before(to, to_at)? && is_hole(got) {
             // The last byte makes the size; everything before it stays a hole.
             return self.write(to, to_at + got as u64 - 1, &[0], WriteFlags::default()).map(|_| got);
         }
         self.write(to, to_at, &buffer[..got], WriteFlags::default())
+    }
+
+    /// Whether a file has nothing at `offset` and behind. Asked under a lease: the length as last known may be old.
+    fn ends_before(&self, to: &Handle, offset: u64) -> Result<bool, Errno> {
+        let (_in_flight, state) = self.begin(&to.file, LeaseSet::READ)?;
+        let ends_before = state.size <= offset;
+        drop(state);
+        Ok(ends_before)
     }
 }

@@ -33,8 +33,11 @@ impl Client {
         };
         let layout = layout.clone();
         drop(state);
-        // LIMIT: one storage call per chunk of the file; a chunk that is not there answers at once.
-        for (index, within, len) in layout.pieces(offset, size - offset) {
+        let chunk_bytes = u64::from(layout.chunk_bytes);
+        let mut at = offset;
+        // LIMIT: a turn per chunk that is there, not per chunk the file is long.
+        while at < size {
+            let (index, within) = (layout.chunk_index(at), (at % chunk_bytes) as u32);
             let (chunk, target) = self.locate(file.inode, &layout, index)?;
             let request = StorageRequest::Seek {
                 target,
@@ -44,13 +47,22 @@ impl Client {
                 data: what == Seek::Data,
             };
             match self.storage.call(&request, Payload::None)? {
-                StorageReply::Found(Some(found)) if found < within + len => {
-                    return Ok(index * u64::from(layout.chunk_bytes) + u64::from(found));
+                StorageReply::Found(Some(found)) if found < layout.chunk_bytes => {
+                    at = index * chunk_bytes + u64::from(found);
+                    break;
                 }
                 StorageReply::Found(_) => {}
                 other => return Err(unexpected(&other)),
             }
+            let next = match what {
+                Seek::Data => self.next_chunk(file.inode, &layout, index + 1)?,
+                Seek::Hole => Some(index + 1),
+            };
+            at = next.map_or(size, |index| index.saturating_mul(chunk_bytes));
         }
-        if what == Seek::Data { Err(Errno::ENXIO) } else { Ok(size) }
+        match what {
+            Seek::Data if at >= size => Err(Errno::ENXIO),
+            _ => Ok(at.min(size)),
+        }
     }
 }

@@ -60,12 +60,13 @@ impl Client {
     fn fill_and_bind(&self, file: &File, layout: &FileLayout, body: &[u8]) -> Result<(), Errno> {
         // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
         // promised that they are, because the binding drops the inline copy and may become durable on its own.
-        let blocks = self.write_chunks(file.inode, layout, 0, body)?;
+        let written = self.write_chunks(file.inode, layout, 0, body);
+        written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
         if is_synced {
             self.sync_layout(layout)?;
         }
-        let blocks = u64::try_from(blocks).unwrap_or(0);
+        let blocks = u64::try_from(written.blocks_delta).unwrap_or(0);
         let request = MetaRequest::SetLayout { inode: file.inode, layout: layout.clone(), blocks, is_synced };
         self.call_done(&Who::system(), request)
     }

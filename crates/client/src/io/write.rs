@@ -19,10 +19,10 @@ pub struct WriteFlags {
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 impl Client {
-    /// Writes all of `data` at `offset` (or at the end for `O_APPEND`); tells how many bytes were taken: all.
+    /// Writes `data` at `offset` (or at the end for `O_APPEND`); tells how many bytes were taken: all, or those before a failure.
     ///
     /// # Errors
-    /// `EFBIG`, `ENOSPC`, `EDQUOT`, `EIO`.
+    /// `EFBIG`, `ENOSPC`, `EDQUOT`, `EIO`, when no byte was.
     pub fn write(
         &self,
         handle: &Handle,
@@ -56,8 +56,9 @@ impl Client {
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
-            let is_done = if is_inline {
-                self.write_inline(who, file, offset, data, (append, flags.kill_set_id))?
+            let taken = if is_inline {
+                let is_done = self.write_inline(who, file, offset, data, (append, flags.kill_set_id))?;
+                is_done.then_some(data.len())
             } else {
                 if flags.kill_set_id {
                     let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
@@ -65,11 +66,16 @@ impl Client {
                 }
                 self.write_to_chunks(file, offset, data, append)?
             };
-            if is_done {
+            if let Some(taken) = taken {
                 if handle.flags.sync || file.state.lock().durability == Durability::Sync {
                     self.fsync(handle)?;
                 }
-                return Ok(data.len());
+                if taken < data.len() && flags.is_writeback {
+                    // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
+                    let rest = self.write_as(who, handle, offset + taken as u64, &data[taken..], flags)?;
+                    return Ok(taken + rest);
+                }
+                return Ok(taken);
             }
             if is_inline {
                 self.spill(file)?;
@@ -127,32 +133,47 @@ impl Client {
         Ok(is_written)
     }
 
-    /// Writes to chunks under WRITE; false when the file turns out to be with its inode.
-    fn write_to_chunks(&self, file: &File, offset: u64, data: &[u8], append: bool) -> Result<bool, Errno> {
+    /// Writes to chunks under WRITE; tells how many bytes are there, or nothing when the file turns out to be with its inode.
+    ///
+    /// # Errors
+    /// What storage answers, when not even the first bytes could be written.
+    fn write_to_chunks(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<Option<usize>, Errno> {
         let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
-        let Data::Chunks(layout) = &state.data else { return Ok(false) };
+        let Data::Chunks(layout) = &state.data else { return Ok(None) };
         let layout = layout.clone();
-        let at = if append { state.size } else { offset };
+        let at = if append { state.size.max(state.appends.end) } else { offset };
         let end =
             at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if append {
             // The place is taken before the bytes are there, so that appends of other threads go behind it.
-            state.size = end;
-            state.is_dirty = true;
+            state.appends.begin(end);
         }
         drop(state);
         let written = self.write_chunks(file.inode, &layout, at, data);
         let now = self.env.clock.now();
         let mut state = file.state.lock();
-        state.is_dirty = true;
-        state.unreported.mtime = Some(now);
-        state.times.1 = now;
-        if let Ok(blocks_delta) = written {
-            state.size = state.size.max(end);
-            state.unreported.blocks_delta += blocks_delta;
+        let written_end = at + written.bytes as u64;
+        if append {
+            state.appends.finish(end, written_end);
+        }
+        if written.bytes > 0 {
+            state.is_dirty = true;
+            state.unreported.mtime = Some(now);
+            state.times.1 = now;
+            state.size = state.size.max(written_end);
+            state.unreported.blocks_delta += written.blocks_delta;
         }
         drop(state);
         drop(in_flight);
-        written.map(|_| true)
+        match written.outcome {
+            Err(errno) if written.bytes == 0 => Err(errno),
+            _ => Ok(Some(written.bytes)),
+        }
     }
 }

@@ -9,7 +9,7 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
-use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_rpc::{MetaCalls, Payload, StorageCalls};
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -97,8 +97,13 @@ impl World {
     }
 
     pub fn client(&self) -> Arc<Client> {
+        self.client_over(self.meta.clone())
+    }
+
+    /// A client whose calls to metadata go through `meta`.
+    pub fn client_over(&self, meta: Arc<dyn MetaCalls>) -> Arc<Client> {
         Client::connect(ClientConfig {
-            meta: self.meta.clone(),
+            meta,
             storage: self.storage.clone(),
             map: self.map.clone(),
             env: self.env.clone(),
@@ -125,6 +130,15 @@ impl World {
         let request = StorageRequest::Extent { target: TARGET, inode, generation };
         match self.storage.call(&request, Payload::None).unwrap() {
             StorageReply::Extent(extent) => extent.is_some(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Units of 512 bytes that the target holds for a generation of a file.
+    pub fn blocks(&self, inode: InodeId, generation: u32) -> u64 {
+        let request = StorageRequest::Extent { target: TARGET, inode, generation };
+        match self.storage.call(&request, Payload::None).unwrap() {
+            StorageReply::Extent(extent) => extent.map_or(0, |(_, _, blocks)| blocks),
             other => panic!("{other:?}"),
         }
     }
@@ -162,8 +176,13 @@ pub fn remove(client: &Client, name: &str) -> Result<(), Errno> {
     client.unlink(&Who::system(), InodeId::ROOT, Name::new(name.as_bytes()).unwrap()).map(|_| ())
 }
 
+/// Writes all of `data`, going on where a write was cut short.
 pub fn write(client: &Client, file: &Handle, offset: u64, data: &[u8]) -> Result<(), Errno> {
-    client.write(file, offset, data, WriteFlags::default()).map(|_| ())
+    let mut done = 0;
+    while done < data.len() {
+        done += client.write(file, offset + done as u64, &data[done..], WriteFlags::default())?;
+    }
+    Ok(())
 }
 
 pub fn read(client: &Client, file: &Handle, len: usize) -> Vec<u8> {

@@ -101,11 +101,12 @@ impl Adaptor {
 
     pub(super) fn on_release(&self, args: &Release) -> Result<(), Errno> {
         let handle = self.handles.remove(args.fh)?;
-        if let Some(LockOwner(owner)) = args.flock_unlock {
-            self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)?;
-        }
+        let unlocked = args.flock_unlock.map_or(Ok(()), |LockOwner(owner)| {
+            self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)
+        });
+        // The file is closed in any case: nobody knows the handle any more.
         self.removed.note(self.client.release(&handle));
-        Ok(())
+        Ok(unlocked?)
     }
 
     pub(super) fn on_fsync(&self, args: &Fsync) -> Result<(), Errno> {

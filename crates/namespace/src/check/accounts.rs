@@ -44,7 +44,8 @@ fn sum(
         }
         let account = sums.entry(owner).or_default();
         account.inodes += 1;
-        account.bytes = account.bytes.saturating_add(if inode.is_directory() { 0 } else { inode.size });
+        // As in `Txn::account`.
+        account.bytes = account.bytes.wrapping_add(if inode.is_directory() { 0 } else { inode.size });
         account.blocks = account.blocks.saturating_add(inode.blocks);
         if sums.len() > fit {
             next = sums.pop_last().map(|(owner, _)| owner);

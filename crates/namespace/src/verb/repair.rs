@@ -94,7 +94,8 @@ fn correct_account(
                 |now: u64, stored: u64, summed: u64| now.saturating_add(summed).saturating_sub(stored);
             Account {
                 inodes: correct(now.inodes, stored.inodes, summed.inodes),
-                bytes: correct(now.bytes, stored.bytes, summed.bytes),
+                // As in `Txn::account`.
+                bytes: now.bytes.wrapping_add(summed.bytes).wrapping_sub(stored.bytes),
                 blocks: correct(now.blocks, stored.blocks, summed.blocks),
             }
         }

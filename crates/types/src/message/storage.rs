@@ -136,6 +136,17 @@ pub enum StorageRequest {
         /// From [`StorageReply::Suspects`]; `u64::MAX` for all.
         mark: u64,
     },
+    /// The first chunk of a file's generation that is here, from `from_index` on.
+    NextChunk {
+        /// The target.
+        target: TargetId,
+        /// The file.
+        inode: InodeId,
+        /// The generation.
+        generation: u32,
+        /// First chunk to look at.
+        from_index: u64,
+    },
 }
 
 impl StorageRequest {
@@ -150,6 +161,7 @@ impl StorageRequest {
             | StorageRequest::DeleteGeneration { target, .. }
             | StorageRequest::Seek { target, .. }
             | StorageRequest::Extent { target, .. }
+            | StorageRequest::NextChunk { target, .. }
             | StorageRequest::Sync { target }
             | StorageRequest::Space { target }
             | StorageRequest::GiveBack { target }
@@ -203,4 +215,6 @@ pub enum StorageReply {
         /// What to confirm about all that was a suspect before the call.
         mark: u64,
     },
+    /// Index of the chunk, if there is one.
+    NextChunk(Option<u64>),
 }

@@ -1,0 +1,66 @@
+//! Goal: SEEK_DATA and punching in a file of 4 EiB with a few chunks end at once: a call that walks all chunks it could have ties up a
+//! thread of the mount for days. Method: such a file, with chunks at both ends and in the middle.
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
+mod support;
+
+use ashlar_client::{AllocateMode, Client, Handle, Seek, Who, WriteFlags};
+use ashlar_types::Errno;
+use ashlar_types::message::SetAttr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{KIB64, World, content, make, write};
+
+const CHUNK: u64 = KIB64 as u64;
+const LONG: u64 = 1 << 62;
+
+/// A file with three chunks, the middle one at 1 EiB and the last one shortly before the end.
+fn sparse(client: &Client) -> Arc<Handle> {
+    let file = make(client, "f").unwrap();
+    write(client, &file, 0, &content(1, 5 * KIB64 - 1000)).unwrap();
+    let longer = SetAttr { size: Some(LONG), ..SetAttr::default() };
+    client.setattr(&Who::system(), file.file.inode, Some(&file), longer).unwrap();
+    for offset in [LONG / 4, LONG - 2 * CHUNK] {
+        client.write(&file, offset, &content(2, 100), WriteFlags::default()).unwrap();
+    }
+    file
+}
+
+#[test]
+fn a_seek_jumps_over_a_hole_of_any_length() {
+    let world = World::new(48 << 20);
+    let client = world.client();
+    let file = sparse(&client);
+    let begin = Instant::now();
+    let seek = |offset, what| client.seek(&file, offset, what);
+    assert_eq!(seek(0, Seek::Data), Ok(0));
+    let hole = (5 * CHUNK - 1000).next_multiple_of(4096);
+    assert_eq!(seek(5000, Seek::Hole).map(|at| at.next_multiple_of(4096)), Ok(hole));
+    assert_eq!(seek(hole, Seek::Data), Ok(LONG / 4));
+    assert_eq!(seek(3 * CHUNK, Seek::Data), Ok(3 * CHUNK));
+    assert_eq!(seek(LONG / 4 + 50, Seek::Data), Ok(LONG / 4 + 50));
+    assert_eq!(seek(LONG / 4 + 5000, Seek::Data), Ok(LONG - 2 * CHUNK));
+    assert_eq!(seek(LONG - CHUNK, Seek::Data), Err(Errno::ENXIO));
+    assert_eq!(seek(LONG - CHUNK, Seek::Hole), Ok(LONG - CHUNK));
+    assert_eq!(seek(LONG, Seek::Data), Err(Errno::ENXIO));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_punch_passes_over_what_is_not_there() {
+    let world = World::new(48 << 20);
+    let client = world.client();
+    let file = sparse(&client);
+    let begin = Instant::now();
+    client.fallocate(&file, AllocateMode::PunchHole, 1000, LONG - 2 * CHUNK - 1000).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(
+        client.seek(&file, 4096, Seek::Data),
+        Ok(LONG - 2 * CHUNK),
+        "only what is behind the range is left"
+    );
+    let mut start = vec![0xEE; 4096];
+    client.read(&file, 0, &mut start).unwrap();
+    assert_eq!(start[..1000], content(1, 1000));
+    assert!(start[1000..].iter().all(|byte| *byte == 0));
+}
