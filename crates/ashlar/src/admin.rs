@@ -4,6 +4,7 @@
 //! and the user who runs the file system are answered.
 
 mod connect;
+mod path_text;
 mod scrub;
 mod serve;
 
@@ -86,8 +87,10 @@ pub struct Status {
     /// Version of the software.
     pub version: String,
     /// Where its metadata is.
+    #[serde(with = "path_text::one")]
     pub meta: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "path_text::many")]
     pub mounts: Vec<PathBuf>,
     /// Its targets.
     pub targets: Vec<TargetStatus>,

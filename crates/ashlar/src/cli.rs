@@ -1,7 +1,10 @@
 //! The command line. Its doc comments are the help, the man pages and the completions.
 
+use anyhow::Context;
 use ashlar_fuse::KernelMask;
+use ashlar_types::LayoutPolicy;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 /// A parallel file system in one binary.
@@ -162,13 +165,13 @@ pub struct LayoutSetArgs {
     #[arg(long)]
     pub pool: Option<String>,
     /// Bytes per chunk, a power of two from 64k to 16m.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_size)]
     pub chunk_size: Option<u32>,
-    /// Targets a file is striped over; 0 means all of the pool.
-    #[arg(long, value_name = "COUNT")]
+    /// Targets a file is striped over, 256 at the most; 0 means all of the pool.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(..=256))]
     pub stripe_count: Option<u16>,
     /// Files up to this size live with their inode, 0 to 256k.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_inline_size)]
     pub inline_size: Option<u32>,
     /// How targets are chosen.
     #[arg(long, value_enum)]
@@ -298,16 +301,65 @@ fn parse_size(text: &str) -> Result<u32, String> {
     let number: u64 =
         digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 64k or 1m"))?;
     number
-        .checked_shl(shift)
+        .checked_mul(1 << shift)
         .and_then(|bytes| u32::try_from(bytes).ok())
         .ok_or(format!("`{text}` is too large"))
 }
 
+/// A chunk size.
+fn parse_chunk_size(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    if bytes.is_power_of_two()
+        && (LayoutPolicy::CHUNK_BYTES_MIN..=LayoutPolicy::CHUNK_BYTES_MAX).contains(&bytes)
+    {
+        return Ok(bytes);
+    }
+    Err("a chunk size is a power of two from 64k to 16m".into())
+}
+
+/// A size up to which files live with their inode.
+fn parse_inline_size(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    if bytes <= LayoutPolicy::INLINE_BYTES_MAX {
+        Ok(bytes)
+    } else {
+        Err("the inline size is 256k at the most".into())
+    }
+}
+
 /// Sends log lines to standard error.
-pub fn init_logging(cli: &Cli) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&cli.log)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true).init();
+///
+/// # Errors
+/// When the filter is none.
+pub fn init_logging(cli: &Cli) -> anyhow::Result<()> {
+    let filter = parse_log_filter(&cli.log)?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // Colours are for a terminal, not for a journal or a file.
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(true)
+        .init();
+    Ok(())
+}
+
+/// A filter of log lines. A single word is a level: the library would take `infoo` for the name of a module and log nothing else.
+fn parse_log_filter(text: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    // Filters by span and field have commas of their own; the library checks those.
+    let words = if text.contains('[') { "info" } else { text };
+    let wrong = words.split(',').map(str::trim).find(|directive| {
+        let level = directive.rsplit_once('=').map_or(*directive, |(_, level)| level);
+        !is_level(level)
+    });
+    if let Some(wrong) = wrong {
+        anyhow::bail!(
+            "--log: `{wrong}` is no level; write one of {}, or for example `info,ashlar_meta=debug`",
+            LEVELS.join(", ")
+        );
+    }
+    tracing_subscriber::EnvFilter::try_new(text).with_context(|| format!("--log: `{text}` is no filter"))
 }
 
 #[cfg(test)]
@@ -326,5 +378,23 @@ mod tests {
         assert_eq!(parse_size("1M"), Ok(1 << 20));
         assert_eq!(parse_size("0"), Ok(0));
         assert!(parse_size("4g").is_err() && parse_size("x").is_err() && parse_size("").is_err());
+        assert!(parse_size("18446744073709551615g").is_err(), "too many bits");
+    }
+
+    #[test]
+    fn a_layout_value_out_of_range_is_told_with_the_range() {
+        assert_eq!(parse_chunk_size("1m"), Ok(1 << 20));
+        assert!(parse_chunk_size("100k").is_err_and(|error| error.contains("power of two")));
+        assert!(parse_chunk_size("32m").is_err_and(|error| error.contains("16m")));
+        assert_eq!(parse_inline_size("256k"), Ok(256 << 10));
+        assert!(parse_inline_size("257k").is_err_and(|error| error.contains("256k")));
+    }
+
+    #[test]
+    fn a_log_filter_with_a_typing_error_is_refused() {
+        assert!(parse_log_filter("info").is_ok() && parse_log_filter("info,ashlar_meta=debug").is_ok());
+        for wrong in ["infoo", "bogus==", "ashlar_meta=loud", "", "info,"] {
+            assert!(parse_log_filter(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -7,6 +7,7 @@ mod command;
 mod fsck;
 mod mount_program;
 mod node;
+mod terminal;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -18,8 +19,9 @@ fn main() -> ExitCode {
         return mount_program::run(args);
     }
     let cli = cli::Cli::parse();
-    cli::init_logging(&cli);
-    match command::run(cli) {
+    let outcome = cli::init_logging(&cli).and_then(|()| command::run(cli));
+    match outcome {
+        Ok(_) if terminal::has_failed() => ExitCode::FAILURE,
         Ok(code) => code,
         Err(error) => {
             // The chain of causes on one line: what failed, why, and what to do about it.

@@ -16,6 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use table::MountId;
 
+pub use table::file_system_type_at;
+
 /// A mount this process made.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {

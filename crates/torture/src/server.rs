@@ -174,7 +174,8 @@ pub fn is_mounted(path: &Path) -> anyhow::Result<bool> {
     let name = path.file_name().context("a mount point has a name")?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let resolved = parent.canonicalize().with_context(|| format!("resolve {}", parent.display()))?.join(name);
-    let table = fs::read_to_string("/proc/self/mountinfo").context("read the mount table")?;
+    let table = fs::read("/proc/self/mountinfo").context("read the mount table")?;
+    let table = String::from_utf8_lossy(&table);
     let wanted = resolved.to_string_lossy().replace(' ', "\\040");
     Ok(table.lines().any(|line| line.split(' ').nth(4) == Some(wanted.as_str())))
 }

@@ -2,6 +2,7 @@
 //! file system's own permissions decide.
 
 use crate::cli::{Choice, DurabilityChoice, LayoutArgs, LayoutCommand, LayoutSetArgs};
+use crate::terminal::say;
 use anyhow::{Context, Result, bail};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -28,9 +29,9 @@ fn show(path: &Path, json: bool) -> Result<()> {
             .filter_map(|pair| pair.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.parse::<u64>().map_or(value.into(), Into::into)))
             .collect();
-        println!("{}", serde_json::Value::Object(pairs));
+        say(serde_json::Value::Object(pairs));
     } else {
-        text.split_whitespace().for_each(|pair| println!("{}", pair.replacen('=', ": ", 1)));
+        text.split_whitespace().for_each(|pair| say(pair.replacen('=', ": ", 1)));
     }
     Ok(())
 }
@@ -66,8 +67,12 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
     if done != 0 {
         let error = std::io::Error::last_os_error();
         let hint = match error.raw_os_error() {
+            // Ranges were checked with the command line.
+            Some(libc::EINVAL) if args.pool.is_some() => {
+                "is there a pool of this name, see `ashlar status`, and is it a directory, or a file without data outside of its inode?"
+            }
             Some(libc::EINVAL) => {
-                "a value is out of range, the pool is unknown, or the file has chunks already"
+                "it is neither a directory nor a file without data outside of its inode; a copy of a file gets the layout of the directory it is made in"
             }
             Some(libc::EOPNOTSUPP) => "it is not on an Ashlar mount",
             Some(libc::EPERM | libc::EACCES) => "only the owner of a directory and root may",

@@ -2,20 +2,21 @@
 
 use crate::backup::{restore, restore_state};
 use crate::cli::RestoreArgs;
+use crate::terminal::{say, shown};
 use anyhow::Result;
 use std::process::ExitCode;
 
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     if args.state_only {
         restore_state(&args.file, &args.meta)?;
-        println!("secrets and cluster-state restored to {}", args.meta.display());
+        say(format_args!("secrets and cluster-state restored to {}", shown(&args.meta)));
     } else {
         let summary = restore(&args.file, &args.meta)?;
-        println!("{} records restored to {}", summary.pairs, args.meta.display());
+        say(format_args!("{} records restored to {}", summary.pairs, shown(&args.meta)));
     }
-    println!(
+    say(format_args!(
         "start with: ashlar up MOUNTPOINT --meta {} --data ... (every data directory)",
-        args.meta.display()
-    );
+        shown(&args.meta)
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use crate::admin::{AdminReply, AdminRequest, ScrubFinding, ask, find_running};
 use crate::cli::ScrubArgs;
+use crate::terminal::{say, shown};
 use anyhow::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
@@ -50,9 +51,11 @@ pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
         let summary = serde_json::json!({
             "summary": { "bytes_read": bytes_read, "seconds": seconds, "findings": count, "targets": status.targets.len() }
         });
-        println!("{summary}");
+        say(summary);
     } else {
-        println!("{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found");
+        say(format_args!(
+            "{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found"
+        ));
     }
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -65,12 +68,13 @@ fn ahead_by(bytes_read: u64, mib_per_s: u64, elapsed: Duration) -> Duration {
 
 fn print(finding: &ScrubFinding, path: Option<&Path>, is_json: bool) {
     let ScrubFinding { target, inode, what } = finding;
+    let path = path.map(shown);
     if is_json {
-        println!("{}", serde_json::json!({ "target": target, "path": path, "inode": inode, "what": what }));
+        say(serde_json::json!({ "target": target, "path": path, "inode": inode, "what": what }));
         return;
     }
-    let path = path.map(|path| format!("{}: ", path.display())).unwrap_or_default();
-    println!("{path}target-{target}: {what}");
+    let path = path.map(|path| format!("{path}: ")).unwrap_or_default();
+    say(format_args!("{path}target-{target}: {what}"));
 }
 
 /// Paths below `mount` of those of `wanted` that have one. What cannot be looked into is passed over: those names stay unknown.

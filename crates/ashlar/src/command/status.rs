@@ -2,6 +2,7 @@
 
 use crate::admin::{Status, find_running};
 use crate::cli::StatusArgs;
+use crate::terminal::shown;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -28,9 +29,9 @@ fn describe(text: &mut String, status: &Status) -> std::fmt::Result {
         status.cluster, status.version, status.pid, status.epoch
     )?;
     for mount in &status.mounts {
-        writeln!(text, "  mounted at {}", mount.display())?;
+        writeln!(text, "  mounted at {}", shown(mount))?;
     }
-    writeln!(text, "  metadata in {}, {} inodes", status.meta.display(), status.inodes_used)?;
+    writeln!(text, "  metadata in {}, {} inodes", shown(&status.meta), status.inodes_used)?;
     writeln!(text, "  {} of {} free", human(status.bytes_free), human(status.bytes_total))?;
     writeln!(
         text,

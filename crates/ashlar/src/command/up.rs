@@ -3,6 +3,7 @@
 use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetStatus};
 use crate::cli::UpArgs;
 use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount};
+use crate::terminal::{say, shown};
 use anyhow::{Context, Result};
 use ashlar_types::map::TargetState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -73,7 +74,7 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
         }
     };
     for mountpoint in &args.mountpoints {
-        println!("mounted {}", mountpoint.display());
+        say(format_args!("mounted {}", shown(mountpoint)));
     }
     while !is_told_to_stop.load(Relaxed) && !mounted.iter_mut().all(|mount| mount.has_ended(Duration::ZERO)) {
         std::thread::sleep(TURN);

@@ -1,5 +1,6 @@
 //! Paths of inodes: one pass over all entries for the inodes themselves, then up by the directories' notes of their parents.
 
+use crate::terminal::shown_bytes;
 use anyhow::{Context, Result};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::{Bucket, Inode, Kind, key};
@@ -82,7 +83,7 @@ fn path_of(
             None => place_of_directory(snapshot, at)?,
         };
         let Some(place) = place else { return Ok(None) };
-        names.push(String::from_utf8_lossy(&place.1).into_owned());
+        names.push(shown_bytes(&place.1));
         places.insert(at, place.clone());
         at = place.0;
     }

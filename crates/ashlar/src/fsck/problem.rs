@@ -1,6 +1,7 @@
 //! What a check found, and the list of it.
 
 use super::names::paths_of;
+use crate::terminal::{say, shown_bytes};
 use anyhow::Result;
 use ashlar_kv::Snapshot;
 use ashlar_types::{InodeId, ShardId};
@@ -137,13 +138,10 @@ impl Ledger {
         };
         for problem in &pending {
             let path = problem.inode.and_then(|inode| path_of(problem, inode, &paths));
-            println!(
-                "{}",
-                if self.is_json { json(problem, path.as_deref()) } else { text(problem, path.as_deref()) }
-            );
+            say(if self.is_json { json(problem, path.as_deref()) } else { text(problem, path.as_deref()) });
         }
         if pending.len() == NAMED_MAX && !self.is_json {
-            println!("only {NAMED_MAX} problems are named at a time; repair them and check again");
+            say(format_args!("only {NAMED_MAX} problems are named at a time; repair them and check again"));
         }
         Ok(())
     }
@@ -152,7 +150,7 @@ impl Ledger {
 fn path_of(problem: &Problem, inode: InodeId, paths: &BTreeMap<InodeId, String>) -> Option<String> {
     let path = paths.get(&inode)?;
     Some(match &problem.name {
-        Some(name) => format!("{}/{}", path.trim_end_matches('/'), String::from_utf8_lossy(name)),
+        Some(name) => format!("{}/{}", path.trim_end_matches('/'), shown_bytes(name)),
         None => path.clone(),
     })
 }

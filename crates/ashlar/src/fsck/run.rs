@@ -5,6 +5,7 @@ use super::problem::{Class, Ledger, Problem, State};
 use super::{chunks, settle, targets, tree};
 use crate::cli::DataArgs;
 use crate::node::{self, Directories};
+use crate::terminal::say;
 use anyhow::{Context, Result};
 use ashlar_kv::{KvError, Lane, Position};
 use ashlar_types::ShardId;
@@ -118,17 +119,16 @@ fn summarize(seen: &Seen, ledger: &Ledger) {
                 "repaired": repaired, "left": left,
             }
         });
-        println!("{summary}");
+        say(summary);
         return;
     }
-    println!("{inodes} inodes, {entries} entries, {files} files with {chunks} chunks on {targets} targets");
-    println!(
-        "{}",
-        match (left, repaired) {
-            (0, 0) => "clean".to_owned(),
-            (0, _) => format!("{repaired} problems repaired, none left"),
-            (_, 0) => format!("{left} problems found"),
-            _ => format!("{repaired} problems repaired, {left} left"),
-        }
-    );
+    say(format_args!(
+        "{inodes} inodes, {entries} entries, {files} files with {chunks} chunks on {targets} targets"
+    ));
+    say(match (left, repaired) {
+        (0, 0) => "clean".to_owned(),
+        (0, _) => format!("{repaired} problems repaired, none left"),
+        (_, 0) => format!("{left} problems found"),
+        _ => format!("{repaired} problems repaired, {left} left"),
+    });
 }

@@ -198,7 +198,7 @@ impl Server {
                 return Err(Ended::of(&server.child.take().unwrap().wait_with_output().unwrap()));
             }
             // The line that `ashlar up` promises, once everything is up.
-            if fs::read_to_string(printed.path()).unwrap().contains("mounted ") {
+            if String::from_utf8_lossy(&fs::read(printed.path()).unwrap()).contains("mounted ") {
                 assert!(is_mounted(&server.mountpoint));
                 return Ok(server);
             }
@@ -254,7 +254,8 @@ impl Drop for Server {
 /// Whether something is mounted at `path`; never touches it.
 pub fn is_mounted(path: &Path) -> bool {
     // The thread's, not the process's: a test may have a mount name space of its own.
-    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let table = fs::read("/proc/thread-self/mountinfo").unwrap();
+    let table = String::from_utf8_lossy(&table);
     let path = path.to_str().unwrap();
     table.lines().any(|line| line.split(' ').nth(4) == Some(path))
 }

@@ -115,7 +115,8 @@ impl UserWorld {
 
     /// The line of the mount table, without looking at the mount.
     pub fn mount_line(&self) -> String {
-        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let table = fs::read("/proc/thread-self/mountinfo").unwrap();
+        let table = String::from_utf8_lossy(&table);
         let mnt = self.site.mnt().display().to_string();
         table.lines().find(|line| line.split(' ').nth(4) == Some(&mnt)).unwrap_or_default().to_owned()
     }

@@ -16,7 +16,7 @@ pub enum MountError {
     #[error("mount point {path} is not a directory; name a directory", path = .0.display())]
     NotADirectory(PathBuf),
     /// Files there would be hidden.
-    #[error("mount point {path} is not empty; its content would be hidden: empty it, name another directory, or allow it explicitly", path = .0.display())]
+    #[error("mount point {path} is not empty; its content would be hidden: empty it, or name another directory", path = .0.display())]
     NotEmpty(PathBuf),
     /// A FUSE file system is mounted there.
     #[error("{path} already has a {fstype} mount (source {source_name}); unmount it first with: {remedy}", path = .path.display())]

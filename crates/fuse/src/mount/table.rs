@@ -38,6 +38,15 @@ pub(crate) fn find(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(find_in(&table, path))
 }
 
+/// What kind of file system is mounted at exactly `path`, as in the mount table: `fuse.ashlar`, `ext4`; nothing when `path` is no mount point.
+/// Looks at nothing but the table, so it does not hang on a mount whose server is gone.
+///
+/// # Errors
+/// Those of reading /proc/self/mountinfo.
+pub fn file_system_type_at(path: &Path) -> io::Result<Option<String>> {
+    Ok(find(path)?.map(|entry| entry.fstype))
+}
+
 fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
     // Later lines are mounted over earlier ones.
     table.split(|&byte| byte == b'\n').rev().filter_map(parse_line).find(|entry| entry.path == path)

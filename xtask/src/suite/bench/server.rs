@@ -120,7 +120,8 @@ impl Server {
     }
 
     fn is_mounted(&self) -> anyhow::Result<bool> {
-        let table = fs::read_to_string("/proc/self/mountinfo").context("read the mount table")?;
+        let table = fs::read("/proc/self/mountinfo").context("read the mount table")?;
+        let table = String::from_utf8_lossy(&table);
         let path = self.mountpoint.to_string_lossy().replace(' ', "\\040");
         Ok(table.lines().any(|line| line.split(' ').nth(4) == Some(path.as_str())))
     }
