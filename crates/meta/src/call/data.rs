@@ -129,7 +129,9 @@ impl MetaService {
                 caller,
                 |txn, context| verb::open(txn, context, inode, &args),
                 |open, leases| {
-                    let held = leases.grant_data(session, inode, wanted);
+                    // Not what it may hold besides: a client that has given up its WRITE after a cut that failed must not get it back for a
+                    // read, or it would write what the cut then takes (`begin_write`).
+                    let held = leases.grant_data(session, inode, wanted).and(wanted);
                     let recall_mark = leases.recall_mark();
                     let reply =
                         MetaReply::Granted { attr: open.attr, data: open.data, leases: held, recall_mark };
