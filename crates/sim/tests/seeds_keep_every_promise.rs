@@ -7,7 +7,7 @@ use ashlar_sim::run::run;
 const SEEDS: u64 = 400;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 36] = [
+const FOUND: [(u64, &str); 39] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -50,6 +50,9 @@ const FOUND: [(u64, &str); 36] = [
         "an open told the size from before it was asked of the chunks of a writer that had been evicted",
     ),
     (66632, "a truncation that had failed was carried out after a fsync of what was written since"),
+    (1001444, "what was written after a truncation that had failed was lost with the next start"),
+    (1015679, "as 1001444, after a crash of the process"),
+    (1013947, "an open that joined a recall told a size from before it began"),
 ];
 
 fn check(seed: u64, what: &str) -> u64 {
