@@ -5,7 +5,7 @@ use crate::MetaService;
 use crate::execute::DECIDE_MAX;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId};
 use std::time::Duration;
 
@@ -138,6 +138,11 @@ impl MetaService {
                     (reply, held.has(wanted))
                 },
             )?;
+            if let MetaReply::Granted { data: DataGrant::Chunks { layout }, .. } = &reply
+                && self.unsettled.has(inode, Some(layout.generation))
+            {
+                return Err(Errno::ENODEV);
+            }
             if is_granted {
                 return Ok(reply);
             }
