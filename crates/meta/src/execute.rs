@@ -1,6 +1,7 @@
 //! How a call is decided: transaction, lease check, commit, grant.
 
 use crate::MetaService;
+use crate::recall::Reported;
 use ashlar_kv::{Frame, KvError, Snapshot, Urgency};
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{NsError, OpContext, Txn, TxnOutcome, key};
@@ -48,7 +49,7 @@ impl MetaService {
         // What the service does by itself has no number, and settling is part of it.
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
-        let mut flushed: SmallVec<[(SessionId, InodeId); 2]> = SmallVec::new();
+        let mut reported = Reported::default();
         loop {
             let conflicts = {
                 let reader = self.lane.read();
@@ -60,7 +61,7 @@ impl MetaService {
                 debug_assert!(outcome.writes.is_empty(), "a call that changes nothing must not write");
                 let mut leases = self.leases.lock();
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                let conflicts = leases.conflicts(session, &outcome, &flushed);
+                let conflicts = leases.conflicts(session, &outcome, reported.writers());
                 if conflicts.is_empty() && !is_settling {
                     return Ok(grant(reply, &mut leases));
                 }
@@ -70,8 +71,7 @@ impl MetaService {
                 self.wait_for_leases(deadline)?;
                 continue;
             }
-            flushed.extend(conflicts.iter().map(|conflict| (conflict.session, conflict.inode)));
-            self.recall(&conflicts, deadline)?;
+            self.recall_reports(&conflicts, deadline, &mut reported)?;
         }
     }
 
@@ -90,7 +90,7 @@ impl MetaService {
         // What the service does by itself has no number, and settling is part of it.
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
-        let mut flushed: SmallVec<[(SessionId, InodeId); 2]> = SmallVec::new();
+        let mut reported = Reported::default();
         let mut has_made_room = false;
         loop {
             let conflicts = {
@@ -109,7 +109,7 @@ impl MetaService {
                 let (is_settling, conflicts) = {
                     let leases = self.leases.lock();
                     let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                    (is_settling, leases.conflicts(session, &outcome, &flushed))
+                    (is_settling, leases.conflicts(session, &outcome, reported.writers()))
                 };
                 if conflicts.is_empty() && !is_settling {
                     let committed = self.commit(&mut writer, caller, verb, &mut outcome);
@@ -137,8 +137,7 @@ impl MetaService {
                 self.wait_for_leases(deadline)?;
                 continue;
             }
-            flushed.extend(conflicts.iter().map(|conflict| (conflict.session, conflict.inode)));
-            self.recall(&conflicts, deadline)?;
+            self.recall_reports(&conflicts, deadline, &mut reported)?;
         }
     }
 

@@ -67,6 +67,8 @@ pub struct MetaService {
     cutting: collect::CutsUnderWay,
     /// Layouts that were handed out and not bound yet.
     proposals: proposals::Proposals,
+    /// Files whose length nobody knows until a missing target is back.
+    unsettled: settle::Unsettled,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     is_stopping: AtomicBool,

@@ -3,7 +3,7 @@
 use crate::MetaService;
 use ashlar_namespace::lease::Conflict;
 use ashlar_types::message::SessionEvent;
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -13,12 +13,41 @@ pub(crate) const RECALL_MAX: Duration = Duration::from_secs(5);
 /// Time between looks at whether an eviction by another call has ended a recall.
 const EVICTION_PAUSE: Duration = Duration::from_millis(20);
 
+/// Writers that have reported since a call began.
+#[derive(Default)]
+pub(crate) struct Reported {
+    writers: SmallVec<[(SessionId, InodeId); 2]>,
+    /// The newest recall when the call first met somebody's lease. One that is older may have been answered with a size from before the
+    /// call: it is waited for, and does not count.
+    mark: Option<u64>,
+}
+
+impl Reported {
+    /// Who, about what.
+    pub(crate) fn writers(&self) -> &[(SessionId, InodeId)] {
+        &self.writers
+    }
+}
+
 impl MetaService {
     /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
     pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Duration) -> Result<(), Errno> {
+        self.recall_reports(conflicts, deadline, &mut Reported::default())
+    }
+
+    /// As [`MetaService::recall`], and notes who has reported.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when `deadline` is past.
+    pub(crate) fn recall_reports(
+        &self,
+        conflicts: &[Conflict],
+        deadline: Duration,
+        reported: &mut Reported,
+    ) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
         }
@@ -26,9 +55,13 @@ impl MetaService {
         let mut to_send: SmallVec<[(SessionId, SessionEvent); 2]> = SmallVec::new();
         {
             let mut leases = self.leases.lock();
+            let mark = *reported.mark.get_or_insert(leases.recall_mark());
             for conflict in conflicts {
                 let (id, recall) = leases.begin_recall(*conflict);
                 ids.push(id);
+                if id > mark {
+                    reported.writers.push((conflict.session, conflict.inode));
+                }
                 to_send.extend(recall.map(|recall| (conflict.session, SessionEvent::Recall(recall))));
             }
         }

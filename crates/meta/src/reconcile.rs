@@ -8,6 +8,7 @@
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::itself;
+use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
@@ -136,7 +137,10 @@ impl MetaService {
         self.inspect(
             Caller { op: OpId::default(), creds: &creds },
             |txn, _| {
-                if txn.get(&key::garbage(inode, generation))?.is_some() {
+                let garbage: Option<Garbage> =
+                    txn.get_record(&key::garbage(inode, generation), "garbage record")?;
+                // While a target was missing, others may have got the generation that a power cut had taken from it.
+                if garbage.is_some_and(|garbage| map.targets_of(&garbage.layout).contains(&target)) {
                     return Ok(Standing::IsTakenCareOf);
                 }
                 let Some(record) = txn.find_inode(inode)? else { return Ok(Standing::Unknown) };

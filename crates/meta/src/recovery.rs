@@ -55,6 +55,7 @@ impl MetaService {
             garbage: crate::collect::GarbageQueue::new(&*tasks),
             cutting: crate::collect::CutsUnderWay::new(&*tasks),
             proposals: Default::default(),
+            unsettled: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             is_stopping: Default::default(),
         });

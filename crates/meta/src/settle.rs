@@ -7,9 +7,26 @@ use ashlar_namespace::{FileData, Kind, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
+
+/// Files whose size only the chunks know, some of them on a target that is missing, and the generation these chunks are of.
+#[derive(Default)]
+pub(crate) struct Unsettled {
+    // LIMIT: files that were open for writing when their writers died.
+    files: Mutex<FxHashMap<InodeId, u32>>,
+}
+
+impl Unsettled {
+    /// Whether nobody knows how long `inode` is while its chunks are of `generation`: what is served would end too early, and what is written
+    /// to the end would go on top of what is there.
+    pub(crate) fn has(&self, inode: InodeId, generation: Option<u32>) -> bool {
+        generation.is_some() && self.files.lock().get(&inode).copied() == generation
+    }
+}
 
 impl MetaService {
     /// Cleans up after a dead session in every shard. Files it has written are measured, if `written` names them or is not known: of the
@@ -31,7 +48,8 @@ impl MetaService {
                 for inode in reply.unsettled {
                     let must_measure = written.is_none_or(|written| written.contains(&inode));
                     match self.settle(inode, session, must_measure) {
-                        // The writer's record stays, so the next start with all targets settles it; until then the size may be old.
+                        // The writer's record stays, so the next start with all targets settles it; until then the size may be old, and the content
+                        // is not served.
                         Err(Errno::ENODEV) => {
                             tracing::warn!(%inode, "the size of a file waits for a missing target")
                         }
@@ -65,7 +83,13 @@ impl MetaService {
         )?;
         let layout = layout.filter(|_| must_measure);
         let (size_at_least, chunk_blocks) = match &layout {
-            Some(layout) => self.measure(inode, layout)?,
+            Some(layout) => match self.measure(inode, layout) {
+                Err(Errno::ENODEV) => {
+                    self.unsettled.files.lock().insert(inode, layout.generation);
+                    return Err(Errno::ENODEV);
+                }
+                other => other?,
+            },
             None => (0, 0),
         };
         let blocks_delta = if layout.is_some() { chunk_blocks as i64 - blocks as i64 } else { 0 };

@@ -7,7 +7,7 @@ use ashlar_env::Entropy;
 use ashlar_env::sim::SimEntropy;
 use ashlar_types::message::{RenameFlags, SetAttr};
 use ashlar_types::{Attr, Errno, InodeId, Name};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -399,11 +399,11 @@ pub fn list(client: &Client, directory: InodeId) -> Result<Vec<(String, u64)>, E
     Ok(entries)
 }
 
-/// Reads everything there is into a model.
+/// Reads everything there is into a model, but the content of files that are `hidden`.
 ///
 /// # Errors
 /// The first call that fails, with what it was about.
-pub fn read_back(client: &Client) -> Result<Model, String> {
+pub fn read_back(client: &Client, hidden: &BTreeSet<u64>) -> Result<Model, String> {
     let mut model = Model { nodes: BTreeMap::new() };
     let mut to_visit = vec![(ROOT, ROOT)];
     while let Some((inode, parent)) = to_visit.pop() {
@@ -418,6 +418,7 @@ pub fn read_back(client: &Client) -> Result<Model, String> {
                 to_visit.extend(entries.iter().map(|(_, child)| (*child, inode)));
                 Kind::Directory(entries.into_iter().collect())
             }
+            0o100_000 if hidden.contains(&inode) => Kind::File(crate::content::Content::default()),
             0o100_000 => {
                 let flags = OpenFlags { read: true, ..OpenFlags::default() };
                 let opened =

@@ -4,9 +4,10 @@ use crate::oracle::Pairs;
 use ashlar_chunkstore::ChunkStore;
 use ashlar_kv::{Lane, Snapshot};
 use ashlar_namespace::check::{self, CheckArgs, for_each_chunked_file};
-use ashlar_namespace::key;
-use ashlar_types::{ChunkId, ClusterMap, InodeId, TargetId};
-use std::collections::BTreeMap;
+use ashlar_namespace::{FileData, Inode, Kind, key};
+use ashlar_types::{ChunkId, ClusterMap, InodeId, TargetId, codec};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -44,6 +45,19 @@ pub fn namespace(lane: &Lane, shards: u16, hash_key: &[u8; 16]) -> Result<(), St
     } else {
         Err(format!("the namespace is not sound: {}", findings.join("; ")))
     }
+}
+
+/// The files that have data, or may have, on `target`.
+pub fn files_on(pairs: &Pairs, map: &ClusterMap, target: TargetId) -> BTreeSet<u64> {
+    let layout_of = |value: &Bytes| match codec::decode::<Inode>(value, "inode record").ok()?.kind {
+        Kind::Regular(FileData::Chunks { layout, .. }) => Some(layout),
+        _ => None,
+    };
+    let records = pairs.iter().filter(|(key, _)| key.get(2) == Some(&b'I'));
+    let on_target = records.filter(|(_, value)| {
+        layout_of(value).is_some_and(|layout| map.targets_of(&layout).contains(&target))
+    });
+    on_target.filter_map(|(key, _)| ashlar_namespace::key::inode_of(key)).map(|inode| inode.0).collect()
 }
 
 /// No session, no garbage and no orphan has left a record.

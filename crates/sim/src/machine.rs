@@ -17,6 +17,7 @@ use ashlar_rpc::forced_codec::ForcedCodec;
 use ashlar_storage::StorageService;
 use ashlar_types::{ClusterMap, Credentials, Durability, Errno, LayoutPolicy, TargetId};
 use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub struct Machine {
     targets: Vec<TargetDisk>,
     running: Option<Running>,
     has_lost_power: bool,
+    /// The target that starts do without.
+    missing: Option<usize>,
 }
 
 struct NobodyToAsk;
@@ -96,6 +99,7 @@ impl Machine {
             targets,
             running: None,
             has_lost_power: false,
+            missing: None,
         }
     }
 
@@ -108,6 +112,16 @@ impl Machine {
     /// Whether power was cut in this run.
     pub fn has_lost_power(&self) -> bool {
         self.has_lost_power
+    }
+
+    /// The next starts find all targets but this one.
+    pub fn set_missing(&mut self, missing: Option<usize>) {
+        self.missing = missing.filter(|&target| target < self.targets.len());
+    }
+
+    fn targets_there(&self) -> impl Iterator<Item = &TargetDisk> {
+        let numbered = self.targets.iter().enumerate();
+        numbered.filter(|(number, _)| Some(*number) != self.missing).map(|(_, target)| target)
     }
 
     /// Disks, for faults: metadata first.
@@ -161,7 +175,7 @@ impl Machine {
 
     fn open_targets(&self, env: &Env) -> Result<Vec<(TargetId, Arc<ChunkStore>)>, String> {
         let mut stores = Vec::new();
-        for target in &self.targets {
+        for target in self.targets_there() {
             let engine = target.engine.clone();
             let disk: Arc<dyn Disk> = Arc::new(target.disk.clone());
             let opened =
@@ -177,8 +191,7 @@ impl Machine {
         let coord = Box::new(LocalFile::new(disk.clone(), ""));
         let manager = Manager::open(&disk, "", coord).map_err(|error| text("open the manager")(&error))?;
         let found: Vec<FoundTarget> = self
-            .targets
-            .iter()
+            .targets_there()
             .map(|target| FoundTarget {
                 id: target.identity.target,
                 uuid: target.identity.uuid.0,
@@ -197,17 +210,21 @@ impl Machine {
             .map_err(|error| text("open the metadata lane")(&error))
     }
 
-    /// Starts the services. `look` sees the pairs of the lane, before recovery changes anything.
+    /// Starts the services. `look` sees the pairs of the lane, before recovery changes anything, and the files that have data on a target
+    /// that is missing.
     ///
     /// # Errors
     /// In words: what could not be opened, or what a check found.
-    pub fn start(&mut self, look: impl FnOnce(&Pairs)) -> Result<(), String> {
+    pub fn start(&mut self, look: impl FnOnce(&Pairs, BTreeSet<u64>)) -> Result<(), String> {
         let env = self.env("server:");
         let manager = self.manager()?;
         let lane = self.open_lane(&env, &manager)?;
         let stores = self.open_targets(&env)?;
         let pairs = audit::pairs(&lane)?;
-        look(&pairs);
+        let missing = self.missing.and_then(|number| self.targets.get(number));
+        let hidden = missing
+            .map(|target| audit::files_on(&pairs, &manager.map().read().clone(), target.identity.target));
+        look(&pairs, hidden.unwrap_or_default());
         let name_hash_key = manager.identity().name_hash_key;
         if !pairs.is_empty() {
             let map = manager.map().read().clone();

@@ -89,6 +89,10 @@ pub struct Node {
     pub is_linkable: bool,
     /// A write failed in the middle: content and length are not known.
     pub is_uncertain: bool,
+    /// Besides, something was appended since, where nobody can tell.
+    pub is_unknown: bool,
+    /// It has, or had, data on a target that is missing.
+    pub is_hidden: bool,
 }
 
 /// See the module.
@@ -118,7 +122,14 @@ impl Node {
             opens: BTreeMap::new(),
             is_linkable: false,
             is_uncertain: false,
+            is_unknown: false,
+            is_hidden: false,
         }
+    }
+
+    /// It was emptied.
+    fn note_emptied(&mut self) {
+        (self.is_uncertain, self.is_unknown, self.is_hidden) = (false, false, false);
     }
 
     pub fn is_dir(&self) -> bool {
@@ -214,6 +225,16 @@ impl Model {
             | Op::Rmdir { parent, .. } => vec![*parent],
             Op::Sync => Vec::new(),
             other => other.inode().into_iter().collect(),
+        }
+    }
+
+    /// Whether `op` is about content that may be on a missing target.
+    pub fn is_about_hidden(&self, op: &Op) -> bool {
+        let is_hidden = |inode: u64| self.nodes.get(&inode).is_some_and(|node| node.is_hidden);
+        match op {
+            Op::Create { parent, name, .. } => self.child(*parent, name).is_some_and(is_hidden),
+            Op::Sync => self.nodes.values().any(|node| node.is_hidden),
+            op => op.inode().is_some_and(is_hidden),
         }
     }
 
@@ -332,7 +353,7 @@ impl Model {
         }
         if truncate && let Some(content) = self.content_mut(inode) {
             content.set_size(0);
-            self.change(inode).is_uncertain = false;
+            self.change(inode).note_emptied();
         }
         *self.change(inode).opens.entry(actor).or_insert(0) += 1;
         Ok(Outcome::Opened(self.view(inode)?, created))
@@ -485,12 +506,15 @@ impl Model {
                     content.set_size(*size);
                 }
                 if *size == 0 {
-                    self.change(inode).is_uncertain = false;
+                    self.change(inode).note_emptied();
                 }
                 Ok(Outcome::Attr(self.view(inode)?))
             }
             Op::Write { offset, data, append, .. } => {
                 let offset = if *append { content.size() } else { *offset };
+                if *append && self.node(inode)?.is_uncertain {
+                    self.change(inode).is_unknown = true;
+                }
                 if let Some(content) = self.content_mut(inode) {
                     content.write(offset, data);
                 }

@@ -5,7 +5,7 @@
 //! it was under way. Content in chunks changes under a lease: nobody else sees the file meanwhile, and a stat sees it before or after.
 
 use crate::content::Content;
-use crate::model::{Actor, Model, Op, Outcome, View};
+use crate::model::{self, Actor, Model, Op, Outcome, View};
 use ashlar_kv::Frame;
 use ashlar_namespace::{FileData, Inode, Kind, key};
 use ashlar_types::{Errno, InodeId, SessionId, codec};
@@ -48,6 +48,8 @@ struct Pending {
     /// What it may answer if it commits nothing.
     allowed: Vec<Outcome>,
     may_be_gone: bool,
+    /// A target it may need is missing.
+    is_about_hidden: bool,
     /// What it must answer since its frame is in the log.
     committed: Option<Vec<Outcome>>,
     /// The model has its effect.
@@ -84,6 +86,8 @@ pub struct Oracle {
     versions_dropped: BTreeMap<u64, usize>,
     /// Actors whose session was ended by the service, or whose calls meet a broken disk.
     excused: BTreeSet<Actor>,
+    /// Files with data on a target that is missing since the last start.
+    pub hidden: BTreeSet<u64>,
     /// What must be there after the last crash, until it was compared.
     expected: Option<Expected>,
     /// A disk has failed: errors are no surprise.
@@ -100,6 +104,8 @@ pub struct Expected {
     pub model: Model,
     /// For each file what its bytes may be; absent: exactly what the model has.
     pub versions: BTreeMap<u64, Vec<Content>>,
+    /// Files whose content may be anything: something was appended to them after a write that failed halfway, where nobody can tell.
+    pub unknown: BTreeSet<u64>,
 }
 
 fn verb_of(op: &Op) -> Option<u8> {
@@ -221,7 +227,9 @@ impl Oracle {
                 continue;
             }
             let (outcomes, may_be_gone) = (self.outcomes(actor, &op, 0), self.model.may_be_gone(actor, &op));
+            let is_about_hidden = self.model.is_about_hidden(&op);
             if let Some(pending) = self.pending.get_mut(&actor) {
+                pending.is_about_hidden |= is_about_hidden;
                 outcomes.into_iter().for_each(|outcome| push_new(&mut pending.allowed, outcome));
                 pending.may_be_gone |= may_be_gone;
             }
@@ -276,6 +284,7 @@ impl Oracle {
                 op,
                 allowed: Vec::new(),
                 may_be_gone: false,
+                is_about_hidden: false,
                 committed: None,
                 is_applied: false,
                 has_stored: false,
@@ -456,13 +465,15 @@ impl Oracle {
     fn judge(&mut self, actor: Actor, pending: &Pending, outcome: &Outcome) {
         let is_uncertain =
             |model: &Model, inode: u64| model.nodes.get(&inode).is_some_and(|node| node.is_uncertain);
+        // The length of a file that a dead client was writing is old until all its targets are there.
+        let may_be_old = |model: &Model, inode: u64| {
+            is_uncertain(model, inode) || model.nodes.get(&inode).is_some_and(|node| node.is_hidden)
+        };
         let fits = |expected: &Outcome| match (expected, outcome) {
-            (Outcome::Attr(theirs), Outcome::Attr(view)) if is_uncertain(&self.model, view.inode) => {
+            (Outcome::Attr(theirs), Outcome::Attr(view)) if may_be_old(&self.model, view.inode) => {
                 theirs.inode == view.inode && theirs.nlink == view.nlink
             }
-            (Outcome::Opened(theirs, _), Outcome::Opened(view, _))
-                if is_uncertain(&self.model, view.inode) =>
-            {
+            (Outcome::Opened(theirs, _), Outcome::Opened(view, _)) if may_be_old(&self.model, view.inode) => {
                 theirs.inode == view.inode
             }
             (Outcome::Bytes(_), Outcome::Bytes(_)) if matches!(pending.op, Op::Read { inode, .. } if is_uncertain(&self.model, inode)) => {
@@ -500,7 +511,8 @@ impl Oracle {
     }
 
     fn trouble(&mut self, actor: Actor, pending: &Pending, outcome: &Outcome) {
-        if !self.is_excused(actor) {
+        let is_missing = pending.is_about_hidden && *outcome == Outcome::Err(Errno::ENODEV);
+        if !self.is_excused(actor) && !is_missing {
             let what = format!(
                 "actor {actor}: {} answered {outcome:?} although nothing is broken",
                 pending.op.brief()
@@ -517,7 +529,9 @@ impl Oracle {
 
     fn make_uncertain(&mut self, actor: Actor, op: &Op, inode: u64) {
         if self.model.content(inode).is_some() {
-            self.model.change(inode).is_uncertain = true;
+            let node = self.model.change(inode);
+            node.is_unknown |= node.is_uncertain && matches!(op, Op::Write { append: true, .. });
+            node.is_uncertain = true;
             let mut model = self.model.clone();
             model.run(actor, op, 0);
             let after = model.content(inode).cloned();
@@ -531,6 +545,10 @@ impl Oracle {
         }
         self.durable = self.durable.max(pending.commits_before);
         for (inode, count) in &pending.contents_before {
+            // Nobody asks a target that is missing.
+            if pending.op == Op::Sync && self.model.nodes.get(inode).is_some_and(|node| node.is_hidden) {
+                continue;
+            }
             self.drop_contents(*inode, *count);
         }
         self.drop_commits();
@@ -562,7 +580,8 @@ impl Oracle {
 
     /// The machine has stopped and the lane was opened again: finds the commit up to which it goes. With `is_power_cut` any
     /// commit since the last sync will do. False when there is none.
-    pub fn recovered(&mut self, pairs: &Pairs, is_power_cut: bool) -> bool {
+    /// `hidden` files have data on a target that is missing.
+    pub fn recovered(&mut self, pairs: &Pairs, is_power_cut: bool, hidden: BTreeSet<u64>) -> bool {
         let mut at = self.base.clone();
         let mut found = None;
         if pairs == &at && (is_power_cut || self.commits.is_empty()) {
@@ -587,7 +606,15 @@ impl Oracle {
                 versions.remove(inode);
             }
         }
+        let mut unknown = self.unknown_now();
+        unknown.extend(self.expected.iter().flat_map(|earlier| &earlier.unknown));
         forget_dead(&mut model);
+        self.hidden = hidden;
+        for inode in model.nodes.keys().copied().collect::<Vec<_>>() {
+            if model.nodes[&inode].is_hidden != self.hidden.contains(&inode) {
+                model.change(inode).is_hidden = self.hidden.contains(&inode);
+            }
+        }
         self.base = pairs.clone();
         self.base_model = model.clone();
         self.model = model.clone();
@@ -597,7 +624,7 @@ impl Oracle {
         self.sessions.clear();
         self.excused.clear();
         self.is_disk_broken = false;
-        self.expected = Some(Expected { model, versions });
+        self.expected = Some(Expected { model, versions, unknown });
         true
     }
 
@@ -652,8 +679,9 @@ impl Oracle {
     }
 
     /// Goes on with `found`, which was read back after a recovery, if it is what may be there.
-    pub fn verify(&mut self, found: Model, is_power_cut: bool) {
+    pub fn verify(&mut self, mut found: Model, is_power_cut: bool) {
         let Some(expected) = self.expected.take() else { return };
+        self.put_hidden_back(&mut found, &expected);
         if let Some(what) = crate::compare::difference(&expected, &found) {
             let kind = if is_power_cut { "power cut" } else { "crash" };
             self.fail(format!("after a {kind}: {what}"));
@@ -662,7 +690,13 @@ impl Oracle {
         for commit in &mut self.commits {
             commit.model = found.clone();
         }
-        self.versions.retain(|inode, _| found.nodes.contains_key(inode) && !is_power_cut);
+        let hidden = std::mem::take(&mut self.hidden);
+        self.versions
+            .retain(|inode, _| found.nodes.contains_key(inode) && (!is_power_cut || hidden.contains(inode)));
+        for inode in hidden {
+            let theirs = expected.versions.get(&inode).cloned().unwrap_or_default();
+            self.versions.entry(inode).or_default().extend(theirs);
+        }
         self.versions_dropped.clear();
         self.model = found;
         let files: Vec<u64> = self.model.nodes.keys().copied().collect();
@@ -672,12 +706,35 @@ impl Oracle {
         }
     }
 
+    /// What could not be read is what it must be, until its target is back.
+    fn put_hidden_back(&self, found: &mut Model, expected: &Expected) {
+        for inode in &self.hidden {
+            let Some(node) = expected.model.nodes.get(inode) else { continue };
+            if !found.nodes.contains_key(inode) {
+                continue;
+            }
+            let theirs = found.change(*inode);
+            let versions = expected.versions.get(inode).map_or(&[][..], Vec::as_slice);
+            // The newest comes first; what is in chunks changes without a commit.
+            theirs.kind =
+                versions.first().map_or(node.kind.clone(), |newest| model::Kind::File(newest.clone()));
+            theirs.is_hidden = true;
+            theirs.is_unknown = expected.unknown.contains(inode);
+            theirs.is_uncertain = versions.windows(2).any(|pair| pair[0] != pair[1]) || theirs.is_unknown;
+        }
+    }
+
     /// What must be there now, with nothing under way.
     pub fn expected_now(&self) -> Expected {
         let uncertain = self.model.nodes.iter().filter(|(_, node)| node.is_uncertain);
         let versions =
             uncertain.map(|(inode, _)| (*inode, self.versions.get(inode).cloned().unwrap_or_default()));
-        Expected { model: self.model.clone(), versions: versions.collect() }
+        Expected { model: self.model.clone(), versions: versions.collect(), unknown: self.unknown_now() }
+    }
+
+    fn unknown_now(&self) -> BTreeSet<u64> {
+        let nodes = self.model.nodes.iter();
+        nodes.filter(|(_, node)| node.is_unknown).map(|(inode, _)| *inode).collect()
     }
 
     /// The newest state of the lane.

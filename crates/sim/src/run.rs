@@ -53,6 +53,8 @@ pub struct Plan {
     pub operations: usize,
     pub pause_percent: u64,
     pub phases: Vec<Fault>,
+    /// The target that is missing in phases from the first on, before the second.
+    pub missing: Option<(usize, usize, usize)>,
 }
 
 /// How a run went.
@@ -93,9 +95,35 @@ impl Plan {
             rest_percent: pick(&[0, 2, 20]),
             hot_percent: pick(&[0, 50, 95]),
         };
-        let phases = (0..1 + random.below(4)).map(|_| Plan::fault(&random, actors)).collect();
+        let mut phases: Vec<Fault> = (0..1 + random.below(4)).map(|_| Plan::fault(&random, actors)).collect();
         let operations = pick(&[10, 40, 120]) as usize;
-        Plan { setup, mix, actors, operations, pause_percent: pick(&[5, 40, 90]), phases }
+        let pause_percent = pick(&[5, 40, 90]);
+        let missing = Plan::missing(seed, setup.targets, actors, &mut phases);
+        Plan { setup, mix, actors, operations, pause_percent, phases, missing }
+    }
+
+    /// Drawn from choices of their own, so that all other seeds keep their meaning.
+    fn missing(
+        seed: u64,
+        targets: usize,
+        actors: usize,
+        phases: &mut Vec<Fault>,
+    ) -> Option<(usize, usize, usize)> {
+        let random = SimEntropy::new(seed ^ 0x0000_3155_1A67_0000);
+        if targets < 2 || random.below(4) != 0 {
+            return None;
+        }
+        let target = random.below(targets as u64) as usize;
+        let from = 1 + random.below(phases.len() as u64) as usize;
+        let to = from + 1 + random.below(2) as usize;
+        while phases.len() < to {
+            phases.push(Plan::fault(&random, actors));
+        }
+        // Sometimes there is time to see what became of it.
+        if random.below(2) == 0 {
+            phases.push(Plan::fault(&random, actors));
+        }
+        Some((target, from, to))
     }
 
     fn fault(random: &SimEntropy, actors: usize) -> Fault {
@@ -173,9 +201,7 @@ impl Run {
 
     fn whole(&mut self) -> Result<(), String> {
         self.machine.format()?;
-        self.machine.start(|_| ())?;
-        let pairs = self.shared.oracle.lock().newest();
-        let _ = pairs;
+        self.machine.start(|_, _| ())?;
         for (number, fault) in self.plan.phases.clone().into_iter().enumerate() {
             self.shared.scheduler.note(&|| format!("PHASE {number}: {fault:?}"));
             self.phase(number, fault)?;
@@ -246,7 +272,10 @@ impl Run {
         }
         let is_broken = matches!(fault, Fault::DiskError { .. });
         let is_off = self.shared.is_off();
-        if is_off || is_broken || hung.is_some() || self.random.below(4) == 0 {
+        let missing = self.missing_in(number + 1);
+        let is_other = missing != self.missing_in(number);
+        self.machine.set_missing(missing);
+        if is_off || is_broken || hung.is_some() || is_other || self.random.below(4) == 0 {
             drop(clients);
             // After a failed sync nobody knows what is on the disk and what only in memory: the machine must go down, not the process alone.
             let has_lost_sync = matches!(fault, Fault::DiskError { op: FaultOp::Sync, .. });
@@ -258,6 +287,11 @@ impl Run {
         self.shared.stop_in.store(-1, Relaxed);
         self.shared.oracle.lock().check_orphans();
         self.disconnect(clients)
+    }
+
+    fn missing_in(&self, phase: usize) -> Option<usize> {
+        let (target, from, to) = self.plan.missing?;
+        (from..to).contains(&phase).then_some(target)
     }
 
     fn start_hang(&self, actor: usize, after_ms: u64, for_ms: u64) {
@@ -303,8 +337,8 @@ impl Run {
                 self.shared.stop_in.store(self.random.below(60) as i64, Relaxed);
             }
             let shared = self.shared.clone();
-            let started = self.machine.start(|pairs| {
-                shared.oracle.lock().recovered(pairs, is_power_cut);
+            let started = self.machine.start(|pairs, hidden| {
+                shared.oracle.lock().recovered(pairs, is_power_cut, hidden);
             });
             if self.has_failed() {
                 return Ok(());
@@ -333,9 +367,9 @@ impl Run {
             Err(errno) => return Err(format!("no session after recovery: {errno:?}")),
         };
         let slot = Arc::new(Mutex::new(None));
-        let theirs = slot.clone();
+        let (theirs, hidden) = (slot.clone(), self.shared.oracle.lock().hidden.clone());
         let run = move || {
-            let model = read_back(&client);
+            let model = read_back(&client, &hidden);
             if let Err(errno) = client.disconnect() {
                 *theirs.lock() = Some(Err(format!("the auditor cannot disconnect: {errno:?}")));
             } else {

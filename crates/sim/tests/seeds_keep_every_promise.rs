@@ -7,7 +7,7 @@ use ashlar_sim::run::run;
 const SEEDS: u64 = 400;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 36] = [
+const FOUND: [(u64, &str); 42] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -50,6 +50,15 @@ const FOUND: [(u64, &str); 36] = [
         "an open told the size from before it was asked of the chunks of a writer that had been evicted",
     ),
     (66632, "a truncation that had failed was carried out after a fsync of what was written since"),
+    (1001444, "what was written after a truncation that had failed was lost with the next start"),
+    (1015679, "as 1001444, after a crash of the process"),
+    (2000415, "a file that a dead client was writing ended early while one of its targets was missing"),
+    (
+        2024521,
+        "chunks that a power cut had taken from a file stayed on a target that came back, for others had got their generation",
+    ),
+    (2000365, "two appends failed halfway, and what the second left was not where the reference had put it"),
+    (1013947, "an open that joined a recall told a size from before it began"),
 ];
 
 fn check(seed: u64, what: &str) -> u64 {

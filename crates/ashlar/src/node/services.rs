@@ -127,7 +127,8 @@ impl Services {
         self.state.note_ending();
     }
 
-    /// Stops everything in order: metadata first, so that nothing refers to what the targets have not written.
+    /// Stops everything in order: both sides are made durable and what the targets remember for metadata is confirmed, then the targets
+    /// close, then the metadata log.
     ///
     /// # Errors
     /// The first failure; the rest is stopped all the same.

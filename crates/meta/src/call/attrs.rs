@@ -111,6 +111,11 @@ impl MetaService {
             caller,
             number::SETATTR,
             |txn, context| {
+                let generation = txn.find_inode(inode)?.and_then(Self::generation_of);
+                // Emptying a file needs no old length; any other cut does.
+                if changes.size.is_some_and(|size| size > 0) && self.unsettled.has(inode, generation) {
+                    return Err(Errno::ENODEV.into());
+                }
                 let reply = verb::setattr(txn, context, inode, changes)?;
                 let generation = Self::generation_of(txn.inode(inode)?);
                 txn.reveal(inode);

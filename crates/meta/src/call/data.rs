@@ -5,7 +5,7 @@ use crate::MetaService;
 use crate::execute::DECIDE_MAX;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId};
 use std::time::Duration;
 
@@ -129,13 +129,20 @@ impl MetaService {
                 caller,
                 |txn, context| verb::open(txn, context, inode, &args),
                 |open, leases| {
-                    let held = leases.grant_data(session, inode, wanted);
+                    // Not what it may hold besides: a client that has given up its WRITE after a cut that failed must not get it back for a
+                    // read, or it would write what the cut then takes (`begin_write`).
+                    let held = leases.grant_data(session, inode, wanted).and(wanted);
                     let recall_mark = leases.recall_mark();
                     let reply =
                         MetaReply::Granted { attr: open.attr, data: open.data, leases: held, recall_mark };
                     (reply, held.has(wanted))
                 },
             )?;
+            if let MetaReply::Granted { data: DataGrant::Chunks { layout }, .. } = &reply
+                && self.unsettled.has(inode, Some(layout.generation))
+            {
+                return Err(Errno::ENODEV);
+            }
             if is_granted {
                 return Ok(reply);
             }

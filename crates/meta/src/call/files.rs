@@ -6,7 +6,7 @@ use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
+use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest, OpenReply};
 use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
 
 impl MetaService {
@@ -103,7 +103,12 @@ impl MetaService {
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
         // Entries of a directory have a lease of their own.
         let is_file = open.attr.file_type() == FileType::Regular;
-        let content = if is_file { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
+        let is_known = match &open.data {
+            DataGrant::Chunks { layout } => !self.unsettled.has(inode, Some(layout.generation)),
+            DataGrant::Inline { .. } => true,
+        };
+        let content =
+            if is_file && is_known { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
         OpenReply {
             attr: open.attr,
             data: open.data,

@@ -1,0 +1,92 @@
+//! Goal: a stat tells every write that had returned when it was made, also when the writer is just reporting to somebody else. Method: the
+//! calls of a writer one by one, and stats of others in threads.
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
+mod support;
+
+use ashlar_rpc::{Caller, MetaCalls, SessionEvents};
+use ashlar_types::message::{MetaReply, MetaRequest, Recall, SessionEvent};
+use ashlar_types::{Credentials, Errno, InodeId, Name, OpId, SessionId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{World, eventually};
+
+/// A client that notes what it is asked.
+#[derive(Default)]
+struct Notes(Mutex<Vec<Recall>>);
+
+impl SessionEvents for Notes {
+    fn deliver(&self, event: SessionEvent) {
+        if let SessionEvent::Recall(recall) = event {
+            self.0.lock().push(recall);
+        }
+    }
+}
+
+fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+    let creds = Credentials::root();
+    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
+}
+
+fn report(inode: InodeId, size: u64) -> MetaRequest<'static> {
+    MetaRequest::CommitWrite {
+        inode,
+        generation: Some(1),
+        size_at_least: size,
+        blocks_delta: 0,
+        mtime: None,
+        atime: None,
+        kill_set_id: false,
+        done: false,
+    }
+}
+
+#[test]
+fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
+    let world = World::new(48 << 20);
+    let notes = Arc::new(Notes::default());
+    let writer = world.meta.open_session(notes.clone()).unwrap().session;
+    let create = MetaRequest::Create {
+        parent: InodeId::ROOT,
+        name: Name::new(b"f").unwrap(),
+        mode: 0o644,
+        umask: 0,
+        exclusive: true,
+        read: true,
+        write: true,
+        truncate: false,
+    };
+    let MetaReply::Opened { open, .. } = call(&world, writer, create).unwrap() else { panic!() };
+    let inode = open.attr.inode;
+    call(&world, writer, MetaRequest::AcquireData { inode, write: true }).unwrap();
+    let proposed = call(&world, writer, MetaRequest::ProposeLayout { inode }).unwrap();
+    let MetaReply::Layout { layout } = proposed else { panic!() };
+    let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
+    call(&world, writer, bind).unwrap();
+    let size_told = || {
+        let session = world.meta.open_session(Arc::new(Notes::default())).unwrap().session;
+        match call(&world, session, MetaRequest::Getattr { inode }).unwrap() {
+            MetaReply::Attr { attr, .. } => attr.size,
+            other => panic!("{other:?}"),
+        }
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(size_told);
+        eventually(|| notes.0.lock().len() == 1);
+        // The report is made up with 10 bytes; then a write to 20 returns, and only then comes the second stat.
+        let second = scope.spawn(size_told);
+        std::thread::sleep(Duration::from_millis(100));
+        call(&world, writer, report(inode, 10)).unwrap();
+        let id = notes.0.lock()[0].id;
+        call(&world, writer, MetaRequest::RecallDone { id }).unwrap();
+        assert_eq!(first.join().unwrap(), 10);
+        eventually(|| notes.0.lock().len() == 2 || second.is_finished());
+        call(&world, writer, report(inode, 20)).unwrap();
+        let ids: Vec<u64> = notes.0.lock().iter().map(|recall| recall.id).collect();
+        for id in ids {
+            call(&world, writer, MetaRequest::RecallDone { id }).unwrap();
+        }
+        assert_eq!(second.join().unwrap(), 20);
+    });
+}
