@@ -1,7 +1,7 @@
 //! Getting leases back from those who hold them, with a bound.
 
 use crate::MetaService;
-use ashlar_namespace::lease::Conflict;
+use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_types::message::SessionEvent;
 use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
@@ -48,6 +48,32 @@ impl MetaService {
         deadline: Duration,
         reported: &mut Reported,
     ) -> Result<(), Errno> {
+        self.recall_until(conflicts, deadline, reported, |_, _| false)
+    }
+
+    /// Recalls content that is in the way of a read or write of `session`. Ends early when the wait would be for a session that may be waiting
+    /// for this one, see [`LeaseTable::may_go_before`].
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when `deadline` is past.
+    pub(crate) fn recall_data(
+        &self,
+        conflicts: &[Conflict],
+        (session, inode): (SessionId, InodeId),
+        deadline: Duration,
+    ) -> Result<(), Errno> {
+        self.recall_until(conflicts, deadline, &mut Reported::default(), |leases, holder| {
+            leases.may_go_before(session, holder, inode)
+        })
+    }
+
+    fn recall_until(
+        &self,
+        conflicts: &[Conflict],
+        deadline: Duration,
+        reported: &mut Reported,
+        is_excused: impl Fn(&LeaseTable, SessionId) -> bool,
+    ) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
         }
@@ -68,18 +94,26 @@ impl MetaService {
         for (session, event) in to_send {
             self.sessions.deliver(session, event);
         }
-        self.wait_for_recalls(&ids, deadline)
+        self.wait_for_recalls(&ids, deadline, is_excused)
     }
 
-    /// Waits until none of `ids` is under way, and evicts who does not answer.
+    /// Waits until none of `ids` is under way but with holders that are excused, and evicts who does not answer.
     ///
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
-    fn wait_for_recalls(&self, ids: &[u64], deadline: Duration) -> Result<(), Errno> {
+    fn wait_for_recalls(
+        &self,
+        ids: &[u64],
+        deadline: Duration,
+        is_excused: impl Fn(&LeaseTable, SessionId) -> bool,
+    ) -> Result<(), Errno> {
         let mut give_up = self.env.clock.monotonic() + RECALL_MAX;
         let mut leases = self.leases.lock();
         loop {
-            let late = ids.iter().find_map(|&id| leases.recall_holder(id));
+            let late = ids
+                .iter()
+                .filter_map(|&id| leases.recall_holder(id))
+                .find(|&holder| !is_excused(&leases, holder));
             let Some(holder) = late else { return Ok(()) };
             let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
             if self.leases_changed.wait_for(&mut leases, left) {

@@ -63,6 +63,9 @@ pub struct LeaseTable {
     /// Files whose size is being asked of the chunks, because whoever knew it is gone.
     // LIMIT: as `holders`, of which these were part.
     settling: FxHashSet<InodeId>,
+    /// Calls under way that want WRITE, by file and session.
+    // LIMIT: one per call under way.
+    wanting: FxHashMap<(InodeId, SessionId), u32>,
     last_recall: u64,
 }
 
@@ -131,13 +134,35 @@ impl LeaseTable {
     ) -> SmallVec<[Conflict; 2]> {
         let wanted =
             if write { LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE) } else { LeaseSet::WRITE };
-        let is_urgent = self.is_recalled_from(session, inode);
         self.others(session, inode, wanted)
-            .filter(|&(holder, leases)| {
-                !(is_urgent && !leases.has(LeaseSet::WRITE) && self.is_recalled_from(holder, inode))
-            })
+            .filter(|&(holder, _)| !self.may_go_before(session, holder, inode))
             .map(|(holder, leases)| Conflict { session: holder, inode, leases, flush_only: false })
             .collect()
+    }
+
+    /// Whether `session`, which has been asked for its lease and wants WRITE, need not wait until `holder` has given READ back. The answer of
+    /// a session that wants WRITE too may wait for that: its write holds the page that the answer has to drop. So may ours. Any other
+    /// holder answers in time, and is waited for, as it may still read what it has.
+    pub fn may_go_before(&self, session: SessionId, holder: SessionId, inode: InodeId) -> bool {
+        self.wanting.contains_key(&(inode, holder))
+            && !self.held(holder, inode).has(LeaseSet::WRITE)
+            && self.is_recalled_from(session, inode)
+            && self.is_recalled_from(holder, inode)
+    }
+
+    /// Notes that a call of `session` wants WRITE, until [`LeaseTable::end_wanting`].
+    pub fn begin_wanting(&mut self, session: SessionId, inode: InodeId) {
+        *self.wanting.entry((inode, session)).or_insert(0) += 1;
+    }
+
+    /// Ends what [`LeaseTable::begin_wanting`] began.
+    pub fn end_wanting(&mut self, session: SessionId, inode: InodeId) {
+        if let Some(count) = self.wanting.get_mut(&(inode, session)) {
+            *count -= 1;
+            if *count == 0 {
+                self.wanting.remove(&(inode, session));
+            }
+        }
     }
 
     /// Whether a recall of content of `inode` from `session` is under way.
@@ -163,9 +188,12 @@ impl LeaseTable {
         if !self.is_recalled_from(session, inode) {
             return self.grant_below(session, inode, wanted, LEASED_INODES_WITH_CONTENT_MAX);
         }
-        let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
+        let keeps_others_out = |(holder, set): (SessionId, LeaseSet)| {
+            set.has(LeaseSet::WRITE) || !self.may_go_before(session, holder, inode)
+        };
         let is_free = !wanted.has(LeaseSet::WRITE)
-            || holders.iter().all(|(holder, set)| *holder == session || !set.has(LeaseSet::WRITE));
+            || !self.others(session, inode, LeaseSet::READ.with(LeaseSet::WRITE)).any(keeps_others_out);
+        let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
         match holders.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, set)) if is_free => {
                 *set = set.with(wanted);
@@ -477,8 +505,12 @@ mod tests {
         let both = LeaseSet::READ.with(LeaseSet::WRITE);
         table.grant(A, X, LeaseSet::READ);
         table.grant(B, X, LeaseSet::READ);
+        table.begin_wanting(A, X);
         let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0]);
         let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        assert_eq!(table.conflicts_of_data(A, X, true).len(), 1, "B only reads, and will answer");
+        assert!(!table.grant_data(A, X, both).has(LeaseSet::WRITE), "B may still read what it has");
+        table.begin_wanting(B, X);
         assert!(
             table.conflicts_of_data(A, X, true).is_empty(),
             "B is giving back already, and may be waiting for A"
@@ -489,6 +521,9 @@ mod tests {
         table.end_recall(from_b);
         table.end_recall(from_a);
         assert_eq!(table.held(A, X), LeaseSet::WRITE);
+        table.end_wanting(A, X);
+        table.end_wanting(B, X);
+        assert!(table.wanting.is_empty());
     }
 
     #[test]

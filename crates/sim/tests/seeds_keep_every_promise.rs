@@ -51,6 +51,10 @@ const FOUND: [(u64, &str); 42] = [
     ),
     (66632, "a truncation that had failed was carried out after a fsync of what was written since"),
     (1001444, "what was written after a truncation that had failed was lost with the next start"),
+    (
+        3100682,
+        "a read told new bytes up to an old length: another session wrote before READ had been given back",
+    ),
     (1015679, "as 1001444, after a crash of the process"),
     (2000415, "a file that a dead client was writing ended early while one of its targets was missing"),
     (

@@ -6,7 +6,7 @@ use crate::execute::DECIDE_MAX;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Credentials, Errno, InodeId};
+use ashlar_types::{Credentials, Errno, InodeId, SessionId};
 use std::time::Duration;
 
 impl MetaService {
@@ -115,10 +115,11 @@ impl MetaService {
         let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
         let creds = Credentials::root();
         let caller = Caller { op: caller.op, creds: &creds };
+        let _wanting = write.then(|| Wanting::begin(self, session, inode));
         loop {
             let conflicts = self.leases.lock().conflicts_of_data(session, inode, write);
             if !conflicts.is_empty() {
-                self.recall(&conflicts, deadline)?;
+                self.recall_data(&conflicts, (session, inode), deadline)?;
                 continue;
             }
             if write {
@@ -167,6 +168,28 @@ impl MetaService {
                 other => return other,
             }
         }
+    }
+}
+
+/// A call that wants WRITE, for as long as it lives.
+struct Wanting<'a> {
+    service: &'a MetaService,
+    session: SessionId,
+    inode: InodeId,
+}
+
+impl<'a> Wanting<'a> {
+    fn begin(service: &'a MetaService, session: SessionId, inode: InodeId) -> Wanting<'a> {
+        service.leases.lock().begin_wanting(session, inode);
+        // Another session that wants WRITE, too, need not wait for the answer of this one any more.
+        service.leases_changed.notify_all();
+        Wanting { service, session, inode }
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.service.leases.lock().end_wanting(self.session, self.inode);
     }
 }
 
