@@ -1,5 +1,6 @@
 //! Finding, adding and removing one directory entry: what every verb that names something shares.
 
+use super::permission;
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{COLLISIONS_MAX, NameHash};
@@ -27,6 +28,24 @@ pub(crate) fn locate<'n>(
     let hash = NameHash::of(name, context.hash_key);
     let bucket = txn.bucket(directory, hash)?;
     Ok(Place { directory, name, hash, bucket })
+}
+
+/// Finds the entry `name` that is to be removed from `parent`: gives a copy of the directory, the place, and what the name stands for.
+///
+/// # Errors
+/// `ENOENT`, `ENOTDIR`; `EACCES` when the caller may not search `parent`.
+pub(crate) fn find<'n>(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    parent: InodeId,
+    name: Name<'n>,
+) -> Result<(Inode, Place<'n>, InodeId), NsError> {
+    let directory = txn.inode(parent)?.clone();
+    directory.as_directory()?;
+    permission::check(context, &directory, permission::EXECUTE)?;
+    let place = locate(txn, context, parent, name)?;
+    let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    Ok((directory, place, inode))
 }
 
 impl<'n> Place<'n> {

@@ -27,11 +27,7 @@ pub fn rmdir(
     parent: InodeId,
     name: Name<'_>,
 ) -> Result<RmdirReply, NsError> {
-    let directory = txn.inode(parent)?.clone();
-    directory.as_directory()?;
-    permission::check(context, &directory, permission::EXECUTE)?;
-    let place = entry::locate(txn, context, parent, name)?;
-    let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    let (directory, place, inode) = entry::find(txn, context, parent, name)?;
     let victim = txn.inode(inode)?;
     permission::may_delete(context, &directory, victim, Victim::Directory)?;
     if inode == InodeId::ROOT {

@@ -5,7 +5,7 @@ use super::{entry, forget_inode};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::txn::Txn;
-use ashlar_types::{Attr, Errno, InodeId, Name};
+use ashlar_types::{Attr, InodeId, Name};
 
 /// What [`unlink`] tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +28,7 @@ pub fn unlink(
     parent: InodeId,
     name: Name<'_>,
 ) -> Result<UnlinkReply, NsError> {
-    let directory = txn.inode(parent)?.clone();
-    directory.as_directory()?;
-    permission::check(context, &directory, permission::EXECUTE)?;
-    let place = entry::locate(txn, context, parent, name)?;
-    let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    let (directory, place, inode) = entry::find(txn, context, parent, name)?;
     let victim = txn.inode(inode)?;
     permission::may_delete(context, &directory, victim, Victim::NoDirectory)?;
     let before = victim.attr(inode);
