@@ -228,6 +228,10 @@ pub struct FsckArgs {
     /// damaged there.
     #[arg(long, value_name = "POSITION", requires = "repair")]
     pub give_up_log_from: Option<u64>,
+    /// Take the metadata for what it is, although targets have been in later starts than it knows of, as after a restore: chunks that
+    /// are newer than it are deleted.
+    #[arg(long, requires = "repair")]
+    pub accept_older_metadata: bool,
 }
 
 /// `ashlar scrub`

@@ -5,6 +5,7 @@ mod directories;
 mod lock;
 mod mounts;
 mod services;
+pub mod starts;
 pub mod state;
 pub mod targets;
 

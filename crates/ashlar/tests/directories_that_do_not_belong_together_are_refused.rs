@@ -71,6 +71,24 @@ fn a_directory_listed_twice_is_refused_however_it_is_spelled() {
 }
 
 #[test]
+fn a_copy_of_a_target_beside_the_target_is_refused_and_both_are_named() {
+    if !can_mount("copies of targets") {
+        return;
+    }
+    let site = Site::with_files();
+    site.copy("d2", "copy");
+    for line in ["--data @d1 --data @d2 --data @copy", "--data @copy --data @d2 --data @d1"] {
+        let words = ["d2/target", "copy/target", "are both target-2", "one is a copy of the other"];
+        site.run(&format!("up @mnt {line}")).refused(&words);
+        let ended = site.run(&format!("fsck --repair {line}")).expect(8);
+        assert!(ended.stderr.contains("are both target-2"), "{}", ended.all());
+    }
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    assert!(site.has_files());
+    server.stop();
+}
+
+#[test]
 fn a_target_that_has_vanished_is_named_and_can_be_left_out() {
     if !can_mount("vanished targets") {
         return;

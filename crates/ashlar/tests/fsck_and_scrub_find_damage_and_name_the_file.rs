@@ -39,7 +39,7 @@ fn found_and_repaired(site: &Site, class: &str) -> Ended {
 
 fn with_target(path: &Path, work: impl FnOnce(&ChunkStore)) {
     let disk = Arc::new(OsDisk::new(path));
-    let identity = ChunkStore::identity(&*disk).unwrap();
+    let identity = ChunkStore::header(&*disk).unwrap().identity;
     let engine = || {
         let engine = FjallEngine::open(path.join(ashlar_chunkstore::ENGINE_DIR), FjallOptions::default())?;
         Ok(Box::new(engine) as Box<dyn Engine>)
@@ -63,7 +63,7 @@ fn edit(
     site: &Site,
     edit: impl FnOnce(&dyn Snapshot) -> Vec<(Key, Option<bytes::Bytes>)>,
 ) {
-    let cluster = ChunkStore::identity(&OsDisk::new(site.path("d1/target"))).unwrap().cluster;
+    let cluster = ChunkStore::header(&OsDisk::new(site.path("d1/target"))).unwrap().identity.cluster;
     let engine = Box::new(FjallEngine::open(engine, FjallOptions::default()).unwrap());
     let disk = Arc::new(OsDisk::new(root));
     let lane = Lane::open(disk, name, engine, &Env::os(), cluster, LaneConfig::default()).unwrap();

@@ -61,7 +61,7 @@ fn open(root: &std::path::Path) -> Result<ChunkStore, Failure> {
     let disk = Arc::new(OsDisk::new(root));
     let identity =
         TargetIdentity { cluster: ClusterId([1; 16]), target: TargetId(1), uuid: TargetUuid([2; 16]) };
-    if ChunkStore::identity(&*disk).is_err() {
+    if ChunkStore::header(&*disk).is_err() {
         ChunkStore::format(&*disk, &identity)?;
     }
     let engine = root.join(ENGINE_DIR);

@@ -1,6 +1,7 @@
 //! Settings of a chunk store. Few are for operators; the rest is here so that tests can make things small.
 
 use ashlar_kv::{Background, LaneConfig};
+use ashlar_types::Start;
 use std::time::Duration;
 
 /// Smallest reserve of free space, bytes.
@@ -13,6 +14,8 @@ const RESERVE_BYTES_MAX: u64 = 4 << 30;
 pub struct Config {
     /// Names this process in the lock file, for the message another process gets.
     pub holder: String,
+    /// The start of the file system that this open is part of; target and index note it. `None` changes neither's note.
+    pub start: Option<Start>,
     /// LIMIT: memory for slot headers, bytes; headers in use at the moment come on top.
     pub header_cache_bytes: usize,
     /// LIMIT: slab files open at a time.
@@ -51,6 +54,7 @@ impl Default for Config {
         };
         Config {
             holder: String::new(),
+            start: None,
             header_cache_bytes: 32 << 20,
             open_slabs_max: 256,
             reserve_bytes: None,

@@ -72,8 +72,8 @@ pub enum ChunkError {
         /// What it carries and what was expected.
         what: String,
     },
-    /// The files are of a newer format than this software knows; a newer release opens them.
-    #[error("{file} has format {found}, this software knows formats up to {known}")]
+    /// The files are of another format than this software knows, most likely a newer one; the release that made them opens them.
+    #[error("{file} has format {found}, this software knows format {known}")]
     Newer {
         /// The file.
         file: String,

@@ -4,8 +4,9 @@
 use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
 use crate::suspects::FileGeneration;
+use crate::target::TargetUuid;
 use ashlar_kv::Key;
-use ashlar_types::{ChunkId, InodeId};
+use ashlar_types::{ChunkId, InodeId, Start};
 use bytes::Bytes;
 
 /// Words of a group's bits.
@@ -56,6 +57,13 @@ pub(crate) fn table_range(table: u8) -> (Key, Key) {
 pub(crate) fn opens() -> Key {
     let mut key = Key::from_slice(&[0, 0, META]);
     key.extend_from_slice(b"opens");
+    key
+}
+
+/// The key under which the index says of which target it is, and which start it took part in last.
+pub(crate) fn mark() -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(b"mark");
     key
 }
 
@@ -185,6 +193,39 @@ pub(crate) fn decode_dirty(key: &[u8]) -> Result<Region, ChunkError> {
     }
 }
 
+/// What an index says of itself, so that another target's, or an older copy of this one's, is not taken for it: chunks would be
+/// missing, and read as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) uuid: TargetUuid,
+    /// The last start it took part in.
+    pub(crate) start: Start,
+    /// What the header of the target said before that start: it is noted there a moment later.
+    pub(crate) before: Start,
+}
+
+impl Mark {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(48);
+        out.extend_from_slice(&self.uuid.0);
+        for number in [self.start.number, self.start.tag, self.before.number, self.before.tag] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Mark, ChunkError> {
+        let mut fields = Fields { rest: value };
+        let mut read = || {
+            let uuid = TargetUuid(fields.take()?);
+            let start = Start { number: fields.u64()?, tag: fields.u64()? };
+            let before = Start { number: fields.u64()?, tag: fields.u64()? };
+            fields.rest.is_empty().then_some(Mark { uuid, start, before })
+        };
+        read().ok_or_else(|| corrupt("m"))
+    }
+}
+
 impl Placement {
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(18);
@@ -303,6 +344,10 @@ mod tests {
         assert_eq!(decode_dirty(&dirty(region)).unwrap(), region);
         assert_eq!(decode_group(&group(slab, 3)).unwrap(), (slab, 3));
         assert!(decode_group(&group(slab, 4)).is_err());
+        let (start, before) = (Start { number: 5, tag: 6 }, Start { number: 3, tag: 4 });
+        let mark = Mark { uuid: TargetUuid([7; 16]), start, before };
+        assert_eq!(Mark::decode(&mark.encode()).unwrap(), mark);
+        assert!(Mark::decode(&mark.encode()[..47]).is_err());
         assert_eq!(decode_fresh(&fresh(77)).unwrap(), 77);
         let file = (InodeId(5), 6);
         assert_eq!(decode_suspect(&suspect(file)).unwrap(), file);

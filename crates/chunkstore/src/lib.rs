@@ -55,6 +55,6 @@ pub use rebuild::RebuildReport;
 pub use recover::RecoveryReport;
 pub use scrub::{Finding, ScrubCursor, Scrubbed};
 pub use store::ChunkStore;
-pub use target::{FORMAT, TargetIdentity, TargetUuid};
+pub use target::{FORMAT, TargetHeader, TargetIdentity, TargetUuid};
 pub use tick::{TargetSpace, TickReport};
 pub use verb::{ChunkPage, Deleted, Extent, ListedChunk, SuspectPage, Written};

@@ -10,7 +10,7 @@ use crate::fresh::FreshSlots;
 use crate::geometry::{Class, SlabId};
 use crate::header::Owner;
 use crate::index::{Index, Verb};
-use crate::key;
+use crate::key::{self, Mark};
 use crate::recover::RecoveryReport;
 use crate::slab::Slabs;
 use crate::space::Space;
@@ -18,9 +18,10 @@ use crate::stop::StopSwitch;
 use crate::store::ChunkStore;
 use crate::suspects::Touched;
 use crate::sync::SyncRounds;
-use crate::target::{self, TargetIdentity};
+use crate::target::{self, TargetHeader, TargetIdentity};
 use ashlar_env::{Disk, DiskFile, Env};
 use ashlar_kv::{Engine, KvError, Lane, Urgency};
+use ashlar_types::Start;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub(crate) struct Opening {
     pub(crate) index: Index,
     pub(crate) stop: Arc<StopSwitch>,
     pub(crate) lock: Arc<dyn DiskFile>,
+    pub(crate) header: TargetHeader,
 }
 
 impl Opening {
@@ -49,13 +51,13 @@ impl Opening {
         expected: &TargetIdentity,
         config: &Config,
     ) -> Result<Opening, ChunkError> {
-        target::require_identity(&**disk, expected)?;
+        let header = target::require_identity(&**disk, expected)?;
         let lock = target::lock(&**disk, &config.holder)?;
         let stop = Arc::new(StopSwitch::default());
         let engine = engine()?;
         let lane =
             Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())?;
-        Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock })
+        Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock, header })
     }
 }
 
@@ -65,6 +67,26 @@ pub(crate) fn stored_opens(index: &Index) -> Result<u64, ChunkError> {
     let corrupt =
         |_| ChunkError::Corrupt { file: "index".into(), what: "the number of opens is malformed".into() };
     Ok(u64::from_le_bytes(<[u8; 8]>::try_from(&*value).map_err(corrupt)?))
+}
+
+/// Refuses an index that is not the one the target was used with last.
+fn require_mark(index: &Index, header: &TargetHeader) -> Result<(), ChunkError> {
+    let foreign = |what: String| Err(ChunkError::Foreign { file: "index".into(), what });
+    let Some(value) = index.get(&key::mark())? else {
+        // Of a target that was only made, or an index that was not made anew to the end.
+        let is_new = header.start == Start::default();
+        return if is_new { Ok(()) } else { foreign("it does not say of which target it is".into()) };
+    };
+    let mark = Mark::decode(&value)?;
+    if mark.uuid != header.identity.uuid {
+        return foreign(format!("it is the index of another target ({})", mark.uuid));
+    }
+    if header.start != mark.start && header.start != mark.before {
+        let what =
+            format!("it was last used in {}, the target in {}: it is a copy", mark.start, header.start);
+        return foreign(what);
+    }
+    Ok(())
 }
 
 /// The number of opens that slot generation `generation` was made in.
@@ -85,8 +107,8 @@ impl ChunkStore {
     ///
     /// # Errors
     /// [`ChunkError::Io`], [`ChunkError::Corrupt`], [`ChunkError::Foreign`] or [`ChunkError::Newer`].
-    pub fn identity(disk: &dyn Disk) -> Result<TargetIdentity, ChunkError> {
-        target::read_identity(disk)
+    pub fn header(disk: &dyn Disk) -> Result<TargetHeader, ChunkError> {
+        target::read_header(disk)
     }
 
     /// Opens a target and puts right what an unclean stop left. `engine` makes the engine of the index, in [`ENGINE_DIR`]; it is
@@ -102,13 +124,20 @@ impl ChunkStore {
         expected: &TargetIdentity,
         config: Config,
     ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
-        let Opening { index, stop, lock } = Opening::start(&disk, engine, env, expected, &config)?;
+        let Opening { index, stop, lock, header } = Opening::start(&disk, engine, env, expected, &config)?;
+        require_mark(&index, &header)?;
         let opens = stored_opens(&index)? + 1;
+        let mark = config.start.map(|start| Mark { uuid: expected.uuid, start, before: header.start });
         let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
             changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
+            changes.extend(mark.map(|mark| (key::mark(), Some(mark.encode()))));
         })?;
-        // ORDER: durable before the first slot of this open, so that no generation is ever given twice.
+        // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
+        // what the header said before, before it is in the header.
         index.flush(position)?;
+        if let Some(start) = config.start {
+            target::note_start(&*disk, expected, start)?;
+        }
         let space = Space::new(Arc::clone(&disk), Arc::clone(&env.clock), |total| config.reserve(total))?;
         let store = ChunkStore {
             owner: Owner { cluster: expected.cluster, target: expected.target },

@@ -7,7 +7,7 @@ use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, SlabId, Slot};
 use crate::header::{self, Owner, SlotContent, SlotHeader};
 use crate::index::{Changes, Index, Verb};
-use crate::key::{self, Placement};
+use crate::key::{self, Mark, Placement};
 use crate::open::{Opening, opens_of, stored_opens};
 use crate::slab::Slabs;
 use crate::store::ChunkStore;
@@ -42,6 +42,7 @@ struct Rebuild {
     slabs: Slabs,
     alloc: Allocator,
     owner: Owner,
+    mark: Mark,
     newest_generation: u64,
     report: RebuildReport,
 }
@@ -63,12 +64,14 @@ impl ChunkStore {
         expected: &TargetIdentity,
         config: &Config,
     ) -> Result<RebuildReport, ChunkError> {
-        let Opening { index, stop, lock: _lock } = Opening::start(&disk, engine, env, expected, config)?;
+        let Opening { index, stop, lock: _lock, header } =
+            Opening::start(&disk, engine, env, expected, config)?;
         let mut rebuild = Rebuild {
             index,
             slabs: Slabs::new(disk, stop, config.open_slabs_max),
             alloc: Allocator::new(),
             owner: Owner { cluster: expected.cluster, target: expected.target },
+            mark: Mark { uuid: expected.uuid, start: header.start, before: header.start },
             newest_generation: 0,
             report: RebuildReport::default(),
         };
@@ -191,6 +194,8 @@ impl Rebuild {
         let key: Key = key::opens();
         self.index.commit(Verb::Rebuild, Urgency::FreesSpace, |changes| {
             changes.insert(key, Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
+            // With the last commit: an index that was not made to its end stays refused.
+            changes.insert(key::mark(), Some(self.mark.encode()));
         })?;
         self.index.close()?;
         tracing::info!(report = ?self.report, "index rebuilt");

@@ -3,7 +3,7 @@
 use crate::error::ChunkError;
 use ashlar_env::{Disk, DiskFile, OpenMode};
 use ashlar_types::codec::crc32c;
-use ashlar_types::{ClusterId, TargetId};
+use ashlar_types::{ClusterId, Start, TargetId};
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ const PATH_NEW: &str = "target.new";
 const LOCK_PATH: &str = "lock";
 const MAGIC: [u8; 8] = *b"ASHLTRGT";
 /// The newest format of a target this software knows, and the one it makes.
-pub const FORMAT: u16 = 1;
+pub const FORMAT: u16 = 2;
 /// Bytes of the file.
-const HEADER_BYTES: usize = 52;
+const HEADER_BYTES: usize = 68;
 /// Bytes of a holder's name that are shown.
 const HOLDER_BYTES_MAX: usize = 256;
 
@@ -46,16 +46,28 @@ pub struct TargetIdentity {
     pub uuid: TargetUuid,
 }
 
-impl TargetIdentity {
+/// What the file `target` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetHeader {
+    /// Which target it is.
+    pub identity: TargetIdentity,
+    /// The last start of the file system that it took part in.
+    pub start: Start,
+}
+
+impl TargetHeader {
     /// The bytes of the file `target`.
     pub fn encode(&self) -> Vec<u8> {
+        let TargetHeader { identity, start } = self;
         let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
-        out.extend_from_slice(&self.target.0.to_le_bytes());
-        out.extend_from_slice(&self.cluster.0);
-        out.extend_from_slice(&self.uuid.0);
+        out.extend_from_slice(&identity.target.0.to_le_bytes());
+        out.extend_from_slice(&identity.cluster.0);
+        out.extend_from_slice(&identity.uuid.0);
+        out.extend_from_slice(&start.number.to_le_bytes());
+        out.extend_from_slice(&start.tag.to_le_bytes());
         let crc = crc32c(0, &out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
@@ -65,7 +77,7 @@ impl TargetIdentity {
     ///
     /// # Errors
     /// [`ChunkError::Corrupt`], [`ChunkError::Foreign`] (not a target at all) or [`ChunkError::Newer`].
-    pub fn decode(bytes: &[u8], file: &str) -> Result<TargetIdentity, ChunkError> {
+    pub fn decode(bytes: &[u8], file: &str) -> Result<TargetHeader, ChunkError> {
         let corrupt = |what: &str| ChunkError::Corrupt { file: file.into(), what: what.into() };
         if !bytes.starts_with(&MAGIC) {
             return Err(ChunkError::Foreign {
@@ -73,19 +85,31 @@ impl TargetIdentity {
                 what: "it is not a target's header".into(),
             });
         }
-        let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| corrupt("its length is wrong"))?;
-        let (body, crc) = bytes.split_at(HEADER_BYTES - 4);
-        if crc32c(0, body).to_le_bytes() != crc {
-            return Err(corrupt("its checksum is wrong"));
-        }
-        let found = u16::from_le_bytes([body[8], body[9]]);
-        if found > FORMAT {
+        let found = bytes.get(8..10).map_or(0, |raw| u16::from_le_bytes([raw[0], raw[1]]));
+        // However long it is: another format is no damage.
+        if found != FORMAT && is_sound(bytes) {
             return Err(ChunkError::Newer { file: file.into(), found, known: FORMAT });
         }
-        let field = |at: usize| <[u8; 16]>::try_from(&body[at..at + 16]).map_err(|_| corrupt("it is short"));
-        let target = TargetId(u32::from_le_bytes([body[12], body[13], body[14], body[15]]));
-        Ok(TargetIdentity { cluster: ClusterId(field(16)?), target, uuid: TargetUuid(field(32)?) })
+        let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| corrupt("its length is wrong"))?;
+        if !is_sound(bytes) {
+            return Err(corrupt("its checksum is wrong"));
+        }
+        let short = || corrupt("it is short");
+        let field = |at: usize| bytes.get(at..at + 16).and_then(|raw| <[u8; 16]>::try_from(raw).ok());
+        let number = |at: usize| bytes.get(at..at + 8).and_then(|raw| <[u8; 8]>::try_from(raw).ok());
+        let target = TargetId(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]));
+        let (cluster, uuid) = field(16).zip(field(32)).ok_or_else(short)?;
+        let (start, tag) = number(48).zip(number(56)).ok_or_else(short)?;
+        Ok(TargetHeader {
+            identity: TargetIdentity { cluster: ClusterId(cluster), target, uuid: TargetUuid(uuid) },
+            start: Start { number: u64::from_le_bytes(start), tag: u64::from_le_bytes(tag) },
+        })
     }
+}
+
+/// Whether the checksum at the end is that of the rest.
+fn is_sound(bytes: &[u8]) -> bool {
+    bytes.split_last_chunk::<4>().is_some_and(|(body, crc)| crc32c(0, body).to_le_bytes() == *crc)
 }
 
 /// Writes the header of a new target into an empty directory.
@@ -102,28 +126,47 @@ pub(crate) fn create(disk: &dyn Disk, identity: &TargetIdentity) -> Result<(), C
     // ORDER: the header gets its name last, once it is whole and durable; a directory without it is not a target.
     let header = disk.open(PATH_NEW, OpenMode::CreateOrOpen).map_err(|error| io("make", error))?;
     header.set_len(0).map_err(|error| io("make", error))?;
-    header.write_at(0, &identity.encode()).map_err(|error| io("write", error))?;
+    let bytes = TargetHeader { identity: *identity, start: Start::default() }.encode();
+    header.write_at(0, &bytes).map_err(|error| io("write", error))?;
     header.sync_data().map_err(|error| io("sync", error))?;
     disk.sync_dir("").map_err(|error| io("sync the directory of", error))?;
     disk.rename(PATH_NEW, PATH).map_err(|error| io("name", error))?;
     disk.sync_dir("").map_err(|error| io("sync the directory of", error))
 }
 
+/// Notes in the header that the target takes part in `start`.
+///
+/// In place, so that a full disk does not keep the target closed; all of the header is in the first 512 bytes and changes by one
+/// write, so no power cut tears it.
+pub(crate) fn note_start(disk: &dyn Disk, identity: &TargetIdentity, start: Start) -> Result<(), ChunkError> {
+    let bytes = TargetHeader { identity: *identity, start }.encode();
+    let store = || {
+        let file = disk.open(PATH, OpenMode::ReadWrite)?;
+        file.write_at(0, &bytes)?;
+        file.sync_data()
+    };
+    store().map_err(|error| ChunkError::io(format!("write {}", disk.describe(PATH)), error))
+}
+
 /// Reads a target's header.
-pub(crate) fn read_identity(disk: &dyn Disk) -> Result<TargetIdentity, ChunkError> {
+pub(crate) fn read_header(disk: &dyn Disk) -> Result<TargetHeader, ChunkError> {
     let name = disk.describe(PATH);
     let file =
         disk.open(PATH, OpenMode::Read).map_err(|error| ChunkError::io(format!("open {name}"), error))?;
     let mut bytes = [0; HEADER_BYTES + 1];
     let got = file.read_at(0, &mut bytes).map_err(|error| ChunkError::io(format!("read {name}"), error))?;
-    TargetIdentity::decode(&bytes[..got], &name)
+    TargetHeader::decode(&bytes[..got], &name)
 }
 
 /// Reads a target's header and compares it with the one that is asked for.
-pub(crate) fn require_identity(disk: &dyn Disk, expected: &TargetIdentity) -> Result<(), ChunkError> {
-    let found = read_identity(disk)?;
+pub(crate) fn require_identity(
+    disk: &dyn Disk,
+    expected: &TargetIdentity,
+) -> Result<TargetHeader, ChunkError> {
+    let header = read_header(disk)?;
+    let found = header.identity;
     if found == *expected {
-        return Ok(());
+        return Ok(header);
     }
     let show = |id: &TargetIdentity| format!("{} {} of file system {}", id.target, id.uuid, id.cluster);
     let what = format!("it is {}, not {}", show(&found), show(expected));
@@ -164,17 +207,21 @@ mod tests {
             target: TargetId(7),
             uuid: TargetUuid(*b"0123456789abcdef"),
         };
-        let bytes = identity.encode();
-        assert_eq!(TargetIdentity::decode(&bytes, "t").unwrap(), identity);
+        let header = TargetHeader { identity, start: Start { number: 5, tag: 6 } };
+        let bytes = header.encode();
+        assert_eq!(TargetHeader::decode(&bytes, "t").unwrap(), header);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 4;
-            assert!(TargetIdentity::decode(&damaged, "t").is_err(), "byte {at}");
-            assert!(TargetIdentity::decode(&bytes[..at], "t").is_err(), "length {at}");
+            assert!(TargetHeader::decode(&damaged, "t").is_err(), "byte {at}");
+            assert!(TargetHeader::decode(&bytes[..at], "t").is_err(), "length {at}");
         }
-        let mut newer = bytes[..48].to_vec();
-        newer[8] = 2;
-        newer.extend_from_slice(&crc32c(0, &newer).to_le_bytes());
-        assert!(matches!(TargetIdentity::decode(&newer, "t"), Err(ChunkError::Newer { found: 2, .. })));
+        for (found, len) in [(FORMAT + 1, HEADER_BYTES), (1, 52)] {
+            let mut other = bytes[..len - 4].to_vec();
+            other[8..10].copy_from_slice(&found.to_le_bytes());
+            other.extend_from_slice(&crc32c(0, &other).to_le_bytes());
+            let refused = TargetHeader::decode(&other, "t");
+            assert!(matches!(refused, Err(ChunkError::Newer { found: told, .. }) if told == found));
+        }
     }
 }

@@ -23,7 +23,7 @@ const CHUNKS: u64 = 40;
 
 fn open(root: &Path) -> (ChunkStore, RecoveryReport) {
     let disk = Arc::new(OsDisk::new(root));
-    if ChunkStore::identity(&*disk).is_err() {
+    if ChunkStore::header(&*disk).is_err() {
         ChunkStore::format(&*disk, &IDENTITY).unwrap();
     }
     let engine = root.join(ENGINE_DIR);

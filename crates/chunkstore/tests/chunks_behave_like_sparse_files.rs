@@ -259,5 +259,5 @@ fn a_target_is_opened_once_and_only_by_its_name() {
     let disk = std::sync::Arc::new(world.disk.clone());
     let opened = ChunkStore::open(disk, move || Ok(Box::new(engine)), &world.env, &other, Config::small());
     assert!(matches!(opened, Err(ChunkError::Foreign { .. })));
-    assert_eq!(ChunkStore::identity(&world.disk).unwrap(), support::IDENTITY);
+    assert_eq!(ChunkStore::header(&world.disk).unwrap().identity, support::IDENTITY);
 }

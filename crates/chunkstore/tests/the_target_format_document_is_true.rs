@@ -4,10 +4,10 @@
 
 mod support;
 
-use ashlar_chunkstore::{ChunkStore, Config, INDEX_DIR, SUM_RESERVED, TargetIdentity, sum_of};
+use ashlar_chunkstore::{ChunkStore, Config, INDEX_DIR, SUM_RESERVED, TargetHeader, sum_of};
 use ashlar_env::{Disk, OpenMode};
 use ashlar_kv::{Lane, Snapshot};
-use ashlar_types::{ChunkId, InodeId, ShardId};
+use ashlar_types::{ChunkId, InodeId, ShardId, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use support::{IDENTITY, World};
@@ -38,13 +38,17 @@ fn check(name: &str, found: &[u8]) {
     }
 }
 
+/// The start of the examples.
+const START: Start = Start { number: 7, tag: u64::from_le_bytes(*b"seventh!") };
+
 fn chunk() -> ChunkId {
     ChunkId { inode: InodeId::new(ShardId(1), 5).unwrap(), generation: 2, index: 7 }
 }
 
 #[test]
 fn the_examples_are_what_is_written() {
-    let world = World::new();
+    let mut world = World::new();
+    world.config.start = Some(START);
     let store = world.open();
     store.write(chunk(), KIB64, 4096, b"Ashlar", None).unwrap();
     let mut header = vec![0; 160];
@@ -52,7 +56,7 @@ fn the_examples_are_what_is_written() {
         |path: &str, out: &mut [u8]| world.disk.open(path, OpenMode::Read).unwrap().read_at(0, out).unwrap();
     read(SLAB, &mut header);
     check("slot-header", &header);
-    let mut target = vec![0; 100];
+    let mut target = vec![0; 200];
     let len = read("target", &mut target);
     check("target", &target[..len]);
     world.kill(store);
@@ -70,11 +74,16 @@ fn the_examples_are_what_is_written() {
         lane.read().scan(&[0, 0, table], &[0, 0, table + 1], &mut visit).unwrap();
         check(name, &pair);
     }
+    let mark = lane.read().get(b"\0\0mmark").unwrap().unwrap();
+    check("mark-record", &[b"\0\0mmark", &mark[..]].concat());
 }
 
 #[test]
 fn the_bytes_of_the_document_are_a_target() {
-    assert_eq!(TargetIdentity::decode(&example("target"), "target").unwrap(), IDENTITY);
+    assert_eq!(
+        TargetHeader::decode(&example("target"), "target").unwrap(),
+        TargetHeader { identity: IDENTITY, start: START }
+    );
     let world = World::new();
     let store = world.open();
     // Any chunk, so that the slab is there.

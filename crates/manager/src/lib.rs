@@ -1,12 +1,14 @@
 //! The manager: who the file system is and what it consists of.
 //!
-//! It owns the cluster map (targets, pools, chains, shards, at an epoch), changes it by compare-and-set through `coord`, and
-//! keeps the secrets that the first `ashlar up` draws: the name-hash key and the built-in certificate authority.
+//! It owns the cluster map (targets, pools, chains, shards, at an epoch), changes it by compare-and-set through `coord`, says which
+//! targets belong to the metadata they are found with ([`starts`]), and keeps the secrets that the first `ashlar up` draws: the
+//! name-hash key and the built-in certificate authority.
 //!
 //! What this crate is not: it is on no data or metadata path.
 
 mod identity;
 mod map_change;
+pub mod starts;
 
 pub use identity::{Identity, SECRETS_FILE, Secrets};
 pub use map_change::FoundTarget;

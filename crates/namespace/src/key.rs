@@ -11,6 +11,7 @@
 //! | `I` inode | inode u64 | [`crate::Inode`] |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |
+//! | `S` starts | - (shard 0 only) | [`ashlar_types::Starts`] |
 //! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
 
@@ -128,6 +129,11 @@ pub fn garbage(inode: InodeId, generation: u32) -> Key {
 /// Key of a shard's inode counter.
 pub fn counter(shard: ShardId) -> Key {
     start(shard, b'C')
+}
+
+/// Key of what is known of the starts of the file system.
+pub fn starts() -> Key {
+    start(ShardId(0), b'S')
 }
 
 /// Key of an accounting counter. `month` is the month of mtime ([`crate::record::month`]).

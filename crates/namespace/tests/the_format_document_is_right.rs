@@ -7,8 +7,8 @@ use ashlar_namespace::key::{self, NameHash};
 use ashlar_namespace::record::{Account, Garbage, month};
 use ashlar_namespace::{Bucket, BucketEntry, FileData, Inode, Kind};
 use ashlar_types::{
-    ChainId, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Name, SessionId, ShardId, Timespec,
-    codec,
+    ChainId, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Name, SessionId, ShardId, Start, Starts,
+    TargetStarts, Timespec, codec,
 };
 use bytes::Bytes;
 use serde::Serialize;
@@ -76,7 +76,12 @@ fn shown() -> Vec<(&'static str, Key, Vec<u8>)> {
     let account = Account { inodes: 2, bytes: 1000, blocks: 2 };
     let account_key =
         key::account(ShardId(5), FilesetId(0), 1000, 100, month(Timespec::new(1_700_000_000, 0)));
+    let (fourth, fifth) = (Start { number: 4, tag: 0x44 }, Start { number: 5, tag: 0x55 });
+    let mut targets: Vec<TargetStarts> =
+        [[0xa1; 16], [0xa2; 16]].map(|uuid| TargetStarts { uuid, last: fourth, joining: None }).into();
+    targets[1].joining = Some(fifth);
     vec![
+        ("starts", key::starts(), codec::encode(&Starts { last: fifth, targets })),
         ("account", account_key, codec::encode(&account)),
         ("body", key::body(file(), 0), b"bytes".to_vec()),
         ("counter", key::counter(ShardId(5)), codec::encode(&0x1234_u64)),
@@ -123,6 +128,7 @@ fn the_examples_are_read_back() {
     for name in ["directory", "inline file", "chunked file", "symbolic link", "device"] {
         reads::<Inode>(&examples, name);
     }
+    reads::<Starts>(&examples, "starts");
     reads::<Account>(&examples, "account");
     reads::<Bucket>(&examples, "bucket");
     reads::<Garbage>(&examples, "garbage");

@@ -18,6 +18,7 @@ pub mod layout;
 pub mod map;
 pub mod message;
 pub mod name;
+pub mod start;
 pub mod time;
 
 pub use attr::{Attr, FileType, StatFs};
@@ -30,4 +31,5 @@ pub use id::{
 pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
+pub use start::{Start, Starts, TargetStarts};
 pub use time::Timespec;

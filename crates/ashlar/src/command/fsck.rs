@@ -14,6 +14,7 @@ pub fn run(args: &FsckArgs) -> Result<ExitCode> {
         is_quick: args.quick,
         is_json: args.json,
         give_up_log_from: args.give_up_log_from,
+        accepts_older_metadata: args.accept_older_metadata,
     };
     Ok(ExitCode::from(fsck::run(&args.place, &options).unwrap_or_else(|error| {
         eprintln!("ashlar: cannot check: {error:#}");

@@ -18,6 +18,8 @@ pub const NAMED_MAX: usize = 10_000;
 pub enum Class {
     /// The store of the metadata itself.
     Metadata,
+    /// Metadata that is older than the targets.
+    MetadataOlder,
     /// Names, links, inodes.
     Tree,
     /// Counters of inodes, bytes and blocks.
@@ -28,6 +30,8 @@ pub enum Class {
     TargetIndex,
     /// A target that is not there.
     TargetMissing,
+    /// A target that is older than the metadata, or was used with a copy of it.
+    TargetOlder,
     /// A target the cluster map does not know.
     TargetUnknown,
     /// A block that is not what was written.

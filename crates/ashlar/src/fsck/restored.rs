@@ -1,4 +1,4 @@
-//! The first start after a restore: the targets are newer than the metadata.
+//! The first start after a restore, or with a target that the metadata has never seen: targets are newer than the metadata.
 //!
 //! Chunks of files made since the backup belong to nobody now, and must go before the metadata gives their numbers to new files: else
 //! old bytes would show in those.
@@ -33,7 +33,8 @@ pub fn remove_newer_chunks(
         check_files(state, lane, &stores, &mut ledger)?;
     }
     eprintln!(
-        "ashlar: first start after a restore: {} differences between targets and metadata were settled in favour of the metadata",
+        "ashlar: first start after a restore, or with a target that was lost to it: {} differences between targets and metadata were \
+         settled in favour of the metadata",
         ledger.repaired
     );
     // ORDER: what was removed is durable before the note goes.

@@ -20,6 +20,8 @@ pub struct Options {
     pub is_json: bool,
     /// Position of the metadata log at which damage is taken for its end.
     pub give_up_log_from: Option<u64>,
+    /// Take metadata that is older than the targets for what it is.
+    pub accepts_older_metadata: bool,
 }
 
 /// What a run saw.
@@ -46,7 +48,17 @@ pub fn run(place: &DataArgs, options: &Options) -> Result<u8> {
     if let Err(error) = lane.verify() {
         return unreadable(error, &mut ledger);
     }
-    let stores = targets::check_targets(&state, damaged, (options.is_quick, &holder), &mut ledger)?;
+    // What was given up may be newer than the last start, and targets newer than what is left.
+    if options.accepts_older_metadata || options.give_up_log_from.is_some() {
+        node::state::note_restored(&state.disk, &state.directories.meta)?;
+    }
+    let Some(checked) =
+        targets::check_targets(&state, &lane, damaged, (options.is_quick, &holder), &mut ledger)?
+    else {
+        ledger.print(None)?;
+        return Ok(4);
+    };
+    let (stores, joined) = checked;
     let shards: Vec<ShardId> = state.manager.map().read().shards.iter().map(|shard| shard.id).collect();
     ledger.print(Some((&lane.read(), &shards)))?;
     let lane = match settle::is_unsettled(&state, &lane)? {
@@ -60,6 +72,9 @@ pub fn run(place: &DataArgs, options: &Options) -> Result<u8> {
         false => lane,
     };
     let seen = check_content(&state, &lane, &stores, &mut ledger)?;
+    if options.is_repairing {
+        node::starts::confirm(&state, &lane, &joined)?;
+    }
     close(&lane, &stores)?;
     summarize(&seen, &ledger);
     Ok(match (ledger.left, ledger.repaired) {

@@ -5,10 +5,13 @@ use super::problem::{Class, Ledger, Problem, State};
 use crate::node;
 use crate::node::targets as opening;
 use anyhow::{Context, Result, bail};
-use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, RebuildReport, TargetIdentity, TargetUuid};
+use ashlar_chunkstore::{
+    ChunkError, ChunkStore, Finding, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
+};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
-use ashlar_types::{ClusterMap, InodeId};
+use ashlar_kv::Lane;
+use ashlar_types::{ClusterMap, InodeId, Start, Starts};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,51 +21,91 @@ const PORTION_BYTES: u64 = 16 << 20;
 const LOST: &str =
     "restore the file from a copy, or delete it; reads of the damaged part fail with EIO until then";
 
-/// Opens all targets that can be opened, and checks them.
+/// The targets that are open, and the uuids of those that take part in the start that a repair is.
+type Checked = (Stores, Vec<[u8; 16]>);
+
+/// Opens all targets that can be opened, and checks them. `None` when the metadata is older than they are: then nothing can be compared.
 ///
 /// # Errors
 /// When a target is in use or of another file system, or cannot be read.
 pub fn check_targets(
     state: &node::State,
+    lane: &Lane,
     damaged: Vec<(PathBuf, anyhow::Error)>,
     (is_quick, holder): (bool, &str),
     ledger: &mut Ledger,
-) -> Result<Stores> {
+) -> Result<Option<Checked>> {
     let map = state.manager.map().read().clone();
-    let mut found: Vec<(PathBuf, TargetIdentity)> = Vec::new();
+    let starts = node::starts::load(state, lane)?;
+    let mut found: Vec<(PathBuf, TargetHeader)> = Vec::new();
     for (path, error) in damaged {
         let what = format!("{error:#}");
-        found.extend(restore_header(state, &map, path, what, ledger)?);
+        found.extend(restore_header(state, (&map, &starts), path, what, ledger)?);
     }
-    for (path, identity) in &state.directories.targets {
-        match identity {
-            Some(identity) => found.push((path.clone(), *identity)),
+    for (path, header) in &state.directories.targets {
+        match header {
+            Some(header) => found.push((path.clone(), *header)),
             None if opening::has_slabs(path) => {
                 let what = format!("{} is gone", path.join("target").display());
-                found.extend(restore_header(state, &map, path.clone(), what, ledger)?);
+                found.extend(restore_header(state, (&map, &starts), path.clone(), what, ledger)?);
             }
             None => {}
         }
     }
-    let mut stores = Stores::new();
-    for (path, identity) in found {
-        if let Some(store) = check_one(state, &map, (&path, &identity), (is_quick, holder), ledger)? {
+    let Some(found) = those_that_belong(state, &map, &starts, found, ledger)? else { return Ok(None) };
+    // A repair changes targets and metadata: copies from before it are older ones.
+    let start = match ledger.is_repairing {
+        true => Some(node::starts::begin(state, lane, found.iter().map(|(_, header)| header))?),
+        false => None,
+    };
+    let (mut stores, mut joined) = (Stores::new(), Vec::new());
+    for (path, TargetHeader { identity, .. }) in found {
+        if let Some(store) = check_one(state, (&path, &identity), (is_quick, holder, start), ledger)? {
             stores.insert(identity.target, store);
+            joined.push(identity.uuid.0);
         }
     }
     for target in map.targets.iter().filter(|target| !stores.contains_key(&target.id)) {
         let what = format!("{}, last seen at {}, is not here", target.id, target.path);
-        let remedy = "list its data directory with --data; files with data on it follow".to_owned();
-        ledger.add(Problem {
-            class: Class::TargetMissing,
-            inode: None,
-            name: None,
-            what,
-            remedy,
-            state: State::Left,
-        });
+        let remedy = "list its data directory with --data; files with data on it follow";
+        ledger.add(about_target(Class::TargetMissing, what, remedy, State::Left));
     }
-    Ok(stores)
+    Ok(Some((stores, joined)))
+}
+
+/// The targets that belong to this metadata as they are; `None` when it is older than one of them.
+fn those_that_belong(
+    state: &node::State,
+    map: &ClusterMap,
+    starts: &Starts,
+    found: Vec<(PathBuf, TargetHeader)>,
+    ledger: &mut Ledger,
+) -> Result<Option<Vec<(PathBuf, TargetHeader)>>> {
+    let is_restored = state.is_restored()?;
+    let mut ours = Vec::new();
+    for (path, header) in found {
+        let (shown, identity) = (path.display(), &header.identity);
+        if identity.cluster != state.cluster() {
+            bail!("{shown} belongs to file system {}, not to {}", identity.cluster, state.cluster());
+        }
+        if let Some(mismatch) = node::starts::compare(state, starts, (&path, &header), is_restored) {
+            let class = match mismatch.is_metadata_older {
+                true => Class::MetadataOlder,
+                false => Class::TargetOlder,
+            };
+            ledger.add(about_target(class, mismatch.what, mismatch.remedy, State::Left));
+            if mismatch.is_metadata_older {
+                return Ok(None);
+            }
+        } else if map.targets.iter().all(|known| known.uuid != identity.uuid.0) {
+            let what = format!("{shown} is {}, which the cluster map does not have", identity.target);
+            let remedy = "start the file system with its --data once, which adds it; then check again";
+            ledger.add(about_target(Class::TargetUnknown, what, remedy, State::Left));
+        } else {
+            ours.push((path, header));
+        }
+    }
+    Ok(Some(ours))
 }
 
 fn about_target(class: Class, what: String, remedy: impl Into<String>, state: State) -> Problem {
@@ -72,17 +115,17 @@ fn about_target(class: Class, what: String, remedy: impl Into<String>, state: St
 /// Writes the header of the target at `path` anew from what the cluster map says was there.
 fn restore_header(
     state: &node::State,
-    map: &ClusterMap,
+    (map, starts): (&ClusterMap, &Starts),
     path: PathBuf,
     what: String,
     ledger: &mut Ledger,
-) -> Result<Option<(PathBuf, TargetIdentity)>> {
+) -> Result<Option<(PathBuf, TargetHeader)>> {
     let shown = path.display().to_string();
     // A newer format is no damage.
     let is_newer = what.contains("has format");
     let is_found = |uuid: [u8; 16]| {
-        let found = state.directories.targets.iter().filter_map(|(_, identity)| identity.as_ref());
-        found.into_iter().any(|identity| identity.uuid.0 == uuid)
+        let found = state.directories.targets.iter().filter_map(|(_, header)| header.as_ref());
+        found.into_iter().any(|header| header.identity.uuid.0 == uuid)
     };
     // The target that was here, or, should the directory have moved, the only one that was not found.
     let missing: Vec<_> = map.targets.iter().filter(|target| !is_found(target.uuid)).collect();
@@ -101,6 +144,9 @@ fn restore_header(
     };
     let identity =
         TargetIdentity { cluster: state.cluster(), target: known.id, uuid: TargetUuid(known.uuid) };
+    // The index has a note of its own, and is made anew if it is of another start.
+    let start = starts.targets.iter().find(|seen| seen.uuid == known.uuid).map(|seen| seen.last);
+    let header = TargetHeader { identity, start: start.unwrap_or_default() };
     let remedy = format!("write the header of {} anew from the cluster map", known.id);
     ledger.add(about_target(Class::TargetHeader, what, remedy, ledger.state_after(true)));
     if !ledger.is_repairing {
@@ -110,34 +156,24 @@ fn restore_header(
         let disk = OsDisk::new(&path);
         let file = disk.open("target.new", OpenMode::CreateOrOpen)?;
         file.set_len(0)?;
-        file.write_at(0, &identity.encode())?;
+        file.write_at(0, &header.encode())?;
         file.sync_data()?;
         // ORDER: whole and durable before it gets its name.
         disk.rename("target.new", "target")?;
         disk.sync_dir("")
     };
     store().with_context(|| format!("cannot write {}", path.join("target").display()))?;
-    Ok(Some((path, identity)))
+    Ok(Some((path, header)))
 }
 
 fn check_one(
     state: &node::State,
-    map: &ClusterMap,
     (path, identity): (&Path, &TargetIdentity),
-    (is_quick, holder): (bool, &str),
+    (is_quick, holder, start): (bool, &str, Option<Start>),
     ledger: &mut Ledger,
 ) -> Result<Option<Arc<ChunkStore>>> {
     let shown = path.display();
-    if identity.cluster != state.cluster() {
-        bail!("{shown} belongs to file system {}, not to {}", identity.cluster, state.cluster());
-    }
-    if map.targets.iter().all(|known| known.uuid != identity.uuid.0) {
-        let what = format!("{shown} is {}, which the cluster map does not have", identity.target);
-        let remedy = "start the file system with its --data once, which adds it; then check again";
-        ledger.add(about_target(Class::TargetUnknown, what, remedy, State::Left));
-        return Ok(None);
-    }
-    let store = match opening::open(path, identity, &state.env, holder) {
+    let store = match opening::open(path, identity, &state.env, (holder, start)) {
         Ok(store) => store,
         Err(
             error @ (ChunkError::Corrupt { .. } | ChunkError::Stopped { .. } | ChunkError::Foreign { .. }),
@@ -146,7 +182,7 @@ fn check_one(
             if !rebuild(state, (path, identity), holder, what, ledger)? {
                 return Ok(None);
             }
-            open_again(state, (path, identity), holder)?
+            open_again(state, (path, identity), (holder, start))?
         }
         Err(error) => return Err(error).with_context(|| format!("cannot open the target at {shown}")),
     };
@@ -174,7 +210,7 @@ fn check_one(
     store.close().with_context(|| format!("cannot close the target at {shown}"))?;
     drop(store);
     rebuild(state, (path, identity), holder, what, ledger)?;
-    open_again(state, (path, identity), holder).map(Some)
+    open_again(state, (path, identity), (holder, start)).map(Some)
 }
 
 const REBUILD: &str = "make it anew from the slots";
@@ -182,9 +218,9 @@ const REBUILD: &str = "make it anew from the slots";
 fn open_again(
     state: &node::State,
     (path, identity): (&Path, &TargetIdentity),
-    holder: &str,
+    opened: (&str, Option<Start>),
 ) -> Result<Arc<ChunkStore>> {
-    opening::open(path, identity, &state.env, holder)
+    opening::open(path, identity, &state.env, opened)
         .with_context(|| format!("cannot open the target at {} with its new index", path.display()))
 }
 

@@ -5,7 +5,7 @@
 
 use crate::cli::DataArgs;
 use anyhow::{Context, Result, bail};
-use ashlar_chunkstore::TargetIdentity;
+use ashlar_chunkstore::{TargetHeader, TargetIdentity};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ pub struct Directories {
     pub meta: PathBuf,
     /// Whether a file system is there already.
     pub exists: bool,
-    /// Each target directory, with its identity if it has one.
-    pub targets: Vec<(PathBuf, Option<TargetIdentity>)>,
+    /// Each target directory, with its header if it has one.
+    pub targets: Vec<(PathBuf, Option<TargetHeader>)>,
 }
 
 impl Directories {
@@ -74,7 +74,7 @@ impl Directories {
             (None, []) => (data[0].join(META_DIR), false),
             (None, [first, second, ..]) => {
                 bail!(
-                    "{} and {} both hold metadata; they are two file systems",
+                    "{} and {} both hold metadata; they are two file systems, or one is a copy of the other",
                     first.display(),
                     second.display()
                 )
@@ -84,14 +84,14 @@ impl Directories {
         let (mut targets, mut damaged) = (Vec::new(), Vec::new());
         for dir in &data {
             let dir = dir.join(TARGET_DIR);
-            let identity = match read_identity(&dir) {
-                Ok(identity) => identity,
+            let header = match read_header(&dir) {
+                Ok(header) => header,
                 Err(error) => {
                     damaged.push((dir, error));
                     continue;
                 }
             };
-            if let (Some(identity), false) = (&identity, exists) {
+            if let (Some(TargetHeader { identity, .. }), false) = (&header, exists) {
                 bail!(
                     "{} is {} of file system {}, but its metadata is not at {}: name its directory with --meta, or list the data \
                      directory that holds it, or restore it with `ashlar restore`",
@@ -101,8 +101,9 @@ impl Directories {
                     meta.display()
                 );
             }
-            targets.push((dir, identity));
+            targets.push((dir, header));
         }
+        refuse_copies(&targets)?;
         Ok((Directories { meta, exists, targets }, damaged))
     }
 
@@ -154,7 +155,29 @@ fn distinct(data: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(data.to_vec())
 }
 
-fn read_identity(dir: &Path) -> Result<Option<TargetIdentity>> {
+/// Two directories that say they are one target: whichever served, content that only the other has would be missing.
+fn refuse_copies(targets: &[(PathBuf, Option<TargetHeader>)]) -> Result<()> {
+    let known: Vec<(&PathBuf, &TargetIdentity)> =
+        targets.iter().filter_map(|(dir, header)| Some((dir, &header.as_ref()?.identity))).collect();
+    for (at, (dir, identity)) in known.iter().enumerate() {
+        let is_same = |other: &TargetIdentity| {
+            other.uuid == identity.uuid
+                || (other.cluster, other.target) == (identity.cluster, identity.target)
+        };
+        if let Some((earlier, _)) = known[..at].iter().find(|(_, other)| is_same(other)) {
+            bail!(
+                "{} and {} are both {} of file system {}: one is a copy of the other; list only the one that was used last",
+                earlier.display(),
+                dir.display(),
+                identity.target,
+                identity.cluster
+            );
+        }
+    }
+    Ok(())
+}
+
+fn read_header(dir: &Path) -> Result<Option<TargetHeader>> {
     let file = match OsDisk::new(dir).open("target", OpenMode::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -162,13 +185,13 @@ fn read_identity(dir: &Path) -> Result<Option<TargetIdentity>> {
             return Err(error).with_context(|| format!("cannot open {}", dir.join("target").display()));
         }
     };
-    // LIMIT: a target's header is 52 bytes; more than that is damage, which decoding tells.
+    // LIMIT: a target's header is 68 bytes; more than that is damage, which decoding tells.
     let mut bytes = [0; 4096];
     let got = file
         .read_at(0, &mut bytes)
         .with_context(|| format!("cannot read {}", dir.join("target").display()))?;
     let name = dir.join("target").display().to_string();
-    TargetIdentity::decode(&bytes[..got], &name).map(Some).with_context(|| {
+    TargetHeader::decode(&bytes[..got], &name).map(Some).with_context(|| {
         format!("{} is not usable; leave this data directory out to start without it", dir.display())
     })
 }

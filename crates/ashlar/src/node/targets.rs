@@ -1,68 +1,68 @@
 //! The targets of a file system on this machine: finding, making and opening them.
 
+use super::starts;
 use super::state::{State, make_private_directory};
 use anyhow::{Context, Result, bail};
-use ashlar_chunkstore::{ChunkError, ChunkStore, Config, RebuildReport, TargetIdentity, TargetUuid};
+use ashlar_chunkstore::{
+    ChunkError, ChunkStore, Config, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
+};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
-use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, LaneConfig};
+use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, Lane, LaneConfig};
 use ashlar_manager::FoundTarget;
 use ashlar_types::map::TargetState;
-use ashlar_types::{ClusterId, ClusterMap, TargetId};
+use ashlar_types::{ClusterId, ClusterMap, Start, TargetId};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Directory of a target that holds its slab files.
 const SLABS_DIR: &str = "slabs";
 
+/// The targets of a start.
+pub struct Opened {
+    /// Those that are here.
+    pub stores: Vec<(TargetId, Arc<ChunkStore>)>,
+    /// Whether one of them was used before and is none that the metadata has seen: it may hold chunks that nobody knows.
+    pub has_stranger: bool,
+}
+
 /// Opens known targets, makes new ones, and brings the map up to date; missing ones are named.
 ///
 /// # Errors
 /// The first target that cannot be used, with its directory and the way out.
-pub fn open_all(state: &State, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkStore>)>> {
-    let cluster = state.cluster();
+pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Opened> {
     let known = state.manager.map().read().clone();
     let listed = &state.directories.targets;
-    let found_ids = listed.iter().filter_map(|(_, identity)| identity.as_ref().map(|found| found.target.0));
-    let mut next_id =
-        known.targets.iter().map(|target| target.id.0).chain(found_ids).max().map_or(1, |last| last + 1);
-    let mut found = Vec::new();
-    for (path, identity) in listed {
-        let identity = match identity {
-            Some(identity) if identity.cluster != cluster => bail!(
+    for (path, header) in listed {
+        match header {
+            Some(TargetHeader { identity, .. }) if identity.cluster != state.cluster() => bail!(
                 "{} belongs to file system {}, not to {} at {}",
                 path.display(),
                 identity.cluster,
-                cluster,
+                state.cluster(),
                 state.directories.meta.display()
             ),
-            Some(identity) => *identity,
-            None => {
-                refuse_vanished(&known, path)?;
-                let identity = new_identity(cluster, TargetId(next_id), &state.env);
-                next_id += 1;
-                make_private_directory(path)?;
-                ChunkStore::format(&OsDisk::new(path), &identity)
-                    .with_context(|| format!("cannot make a target at {}", path.display()))?;
-                identity
-            }
-        };
-        found.push((path, identity));
+            Some(_) => {}
+            None => refuse_vanished(&known, path)?,
+        }
     }
-    let entries: Vec<FoundTarget> = found
-        .iter()
-        .map(|(path, identity)| FoundTarget {
-            id: identity.target,
-            uuid: identity.uuid.0,
-            path: path.display().to_string(),
-        })
-        .collect();
+    let headers = || listed.iter().filter_map(|(path, header)| Some((path.as_path(), header.as_ref()?)));
+    starts::require(state, lane, headers())?;
+    let seen = starts::load(state, lane)?;
+    let has_stranger = headers().any(|(_, header)| {
+        let is_seen = seen.targets.iter().any(|target| target.uuid == header.identity.uuid.0);
+        header.start != Start::default() && !is_seen
+    });
+    let found = with_new(state, &known)?;
+    // ORDER: the start is durable in the metadata before any target notes it, and every target has noted it before it changes. A
+    // target that is ahead of its metadata has been used with a newer copy of it.
+    let start = starts::begin(state, lane, found.iter().map(|(_, header)| header))?;
     // ORDER: opened, and so locked and sound, before the map says that they serve.
-    let opened = found
-        .into_iter()
-        .map(|(path, identity)| {
-            let opened = open_beside(path, &identity, state, holder);
+    let stores = found
+        .iter()
+        .map(|(path, TargetHeader { identity, .. })| {
+            let opened = open_beside(path, identity, state, (holder, start));
             let store = opened.with_context(|| {
                 format!(
                     "cannot open the target at {}; `ashlar fsck --repair` may put it right, or leave its --data out to start \
@@ -73,6 +73,46 @@ pub fn open_all(state: &State, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkS
             Ok((identity.target, store))
         })
         .collect::<Result<Vec<_>>>()?;
+    let joined: Vec<[u8; 16]> = found.iter().map(|(_, header)| header.identity.uuid.0).collect();
+    starts::confirm(state, lane, &joined)?;
+    take_into_map(state, &found)?;
+    Ok(Opened { stores, has_stranger })
+}
+
+/// The targets that are listed; those that are none yet are made.
+fn with_new(state: &State, known: &ClusterMap) -> Result<Vec<(PathBuf, TargetHeader)>> {
+    let listed = &state.directories.targets;
+    let found_ids =
+        listed.iter().filter_map(|(_, header)| header.as_ref().map(|found| found.identity.target.0));
+    let mut next_id =
+        known.targets.iter().map(|target| target.id.0).chain(found_ids).max().map_or(1, |last| last + 1);
+    let mut found = Vec::new();
+    for (path, header) in listed {
+        let header = match header {
+            Some(header) => *header,
+            None => {
+                let identity = new_identity(state.cluster(), TargetId(next_id), &state.env);
+                next_id += 1;
+                make_private_directory(path)?;
+                ChunkStore::format(&OsDisk::new(path), &identity)
+                    .with_context(|| format!("cannot make a target at {}", path.display()))?;
+                TargetHeader { identity, start: Start::default() }
+            }
+        };
+        found.push((path.clone(), header));
+    }
+    Ok(found)
+}
+
+fn take_into_map(state: &State, found: &[(PathBuf, TargetHeader)]) -> Result<()> {
+    let entries: Vec<FoundTarget> = found
+        .iter()
+        .map(|(path, TargetHeader { identity, .. })| FoundTarget {
+            id: identity.target,
+            uuid: identity.uuid.0,
+            path: path.display().to_string(),
+        })
+        .collect();
     let map = state.manager.take_targets(&entries).context("cannot change the cluster map")?;
     for missing in map.targets.iter().filter(|target| target.state == TargetState::Offline) {
         tracing::warn!(target_id = %missing.id, path = missing.path, "a target is missing; its data cannot be read until it is listed with --data");
@@ -81,7 +121,7 @@ pub fn open_all(state: &State, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkS
             missing.id, missing.path
         );
     }
-    Ok(opened)
+    Ok(())
 }
 
 /// An empty directory where a target used to be is a disk that is not mounted, not a place for a new target.
@@ -124,7 +164,7 @@ fn new_identity(cluster: ClusterId, target: TargetId, env: &Env) -> TargetIdenti
     TargetIdentity { cluster, target, uuid: TargetUuid(uuid) }
 }
 
-/// Opens the target at `path`.
+/// Opens the target at `path`, as part of `start` if there is one.
 ///
 /// # Errors
 /// As [`ChunkStore::open`]. An index that is not there although there are slabs is [`ChunkError::Corrupt`]: a fresh one in its place
@@ -133,9 +173,9 @@ pub fn open(
     path: &Path,
     identity: &TargetIdentity,
     env: &Env,
-    holder: &str,
+    (holder, start): (&str, Option<Start>),
 ) -> Result<Arc<ChunkStore>, ChunkError> {
-    open_with(path, identity, env, config(holder))
+    open_with(path, identity, env, Config { start, ..config(holder) })
 }
 
 fn open_with(
@@ -176,7 +216,7 @@ fn open_beside(
     path: &Path,
     identity: &TargetIdentity,
     state: &State,
-    holder: &str,
+    (holder, start): (&str, Start),
 ) -> Result<Arc<ChunkStore>, ChunkError> {
     let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev());
     let is_shared = match (device(path), device(&state.directories.meta)) {
@@ -186,7 +226,12 @@ fn open_beside(
     };
     let lane = LaneConfig::default();
     let reserve_for_others_bytes = if is_shared { lane.segment_bytes + lane.reserve_bytes } else { 0 };
-    open_with(path, identity, &state.env, Config { reserve_for_others_bytes, ..config(holder) })
+    open_with(
+        path,
+        identity,
+        &state.env,
+        Config { reserve_for_others_bytes, start: Some(start), ..config(holder) },
+    )
 }
 
 fn config(holder: &str) -> Config {

@@ -155,6 +155,13 @@ impl Site {
         site
     }
 
+    /// Copies a directory here to a place that is not there yet, as `cp -a` does.
+    #[track_caller]
+    pub fn copy(&self, from: &str, to: &str) {
+        let copied = Command::new("cp").arg("-a").arg(self.path(from)).arg(self.path(to)).status();
+        assert!(copied.unwrap().success());
+    }
+
     pub fn write_files(&self) {
         fs::create_dir_all(self.mnt().join("dir/sub")).unwrap();
         fs::write(self.mnt().join("dir/small"), b"small content").unwrap();

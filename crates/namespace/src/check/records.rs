@@ -7,7 +7,7 @@ use crate::key;
 use crate::record::{FileData, Inode, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
-use ashlar_types::{FileType, InodeId, LayoutPolicy, ShardId, codec};
+use ashlar_types::{FileType, InodeId, LayoutPolicy, ShardId, Starts, codec};
 use std::ops::ControlFlow;
 
 /// Inodes looked at together.
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGILOWX";
+const LETTERS: &[u8] = b"ABCDGILOSWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
@@ -48,6 +48,7 @@ pub(super) fn check_shard(checker: &mut Checker<'_>, shard: ShardId) -> Result<(
         }
         from = to;
     }
+    check_starts(checker, shard)?;
     check_counter(checker, shard, last_counter)
 }
 
@@ -216,6 +217,18 @@ fn damage(inode: &Inode) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+fn check_starts(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
+    let (from, to) = key::table_range(shard, b'S');
+    checker.scan(&from, &to, &mut |checker, record_key, value| {
+        if *record_key != key::starts()[..] {
+            checker.found(Finding::KeyMalformed { key: record_key.into() })?;
+        } else if codec::decode::<Starts>(value, "starts").is_err() {
+            checker.found(Finding::ValueMalformed { key: record_key.into() })?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 fn check_counter(checker: &mut Checker<'_>, shard: ShardId, needed: u64) -> Result<(), Stop> {

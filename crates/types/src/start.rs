@@ -1,0 +1,41 @@
+//! Starts of a file system. Metadata and every target note in which start they took part last, so that a copy of one of them that is
+//! older than the rest is told from the one that belongs there.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One start: from `ashlar up`, or a repair, to its end. The default is "none yet".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Counts the starts of a file system, from 1.
+    pub number: u64,
+    /// Drawn at random: tells the starts of two copies of a file system apart that have the same number.
+    pub tag: u64,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "start {}", self.number)
+    }
+}
+
+/// What metadata knows of a target's starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStarts {
+    /// The target's uuid.
+    pub uuid: [u8; 16],
+    /// The last start it is known to have taken part in.
+    pub last: Start,
+    /// One it may have taken part in: it began, and nobody knows how far it came.
+    pub joining: Option<Start>,
+}
+
+/// What metadata knows of all starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Starts {
+    /// The last one that began.
+    pub last: Start,
+    /// Targets that have taken part in any.
+    // LIMIT: one per target of the cluster map.
+    pub targets: Vec<TargetStarts>,
+}
