@@ -8,6 +8,7 @@ mod path_text;
 mod scrub;
 mod serve;
 
+use connect::ask_briefly;
 pub use connect::{ask, find_running};
 pub use scrub::ScrubJobs;
 pub use serve::AdminSocket;

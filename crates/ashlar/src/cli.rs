@@ -81,6 +81,10 @@ pub struct UpArgs {
     #[command(flatten)]
     pub place: DataArgs,
 
+    /// Refuse to start when there is no file system yet, instead of making one.
+    #[arg(long)]
+    pub existing: bool,
+
     /// Let other users than the one who mounts use it. Root's mounts always do; for others /etc/fuse.conf must say user_allow_other.
     #[arg(long)]
     pub allow_other: bool,

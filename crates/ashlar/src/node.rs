@@ -4,6 +4,7 @@
 mod directories;
 mod lock;
 mod mounts;
+pub mod place;
 mod services;
 pub mod starts;
 pub mod state;

@@ -20,6 +20,12 @@ fn a_mount_point_that_is_missing_a_file_or_not_empty_is_named_with_the_remedy() 
     fs::write(site.mnt().join("content"), b"").unwrap();
     site.run("up @mnt --data @d1").refused(&["is not empty"]);
     fs::remove_file(site.mnt().join("content")).unwrap();
+    site.run("up @d1 --data @d1").refused(&["would be hidden by the mount", "outside"]);
+    site.run("up @d1 --data @d2 --meta @d1/meta").refused(&["would be hidden by the mount"]);
+    site.run("up @mnt --data @d1/one/two").refused(&["there is no directory", "d1/one", "mkdir -p"]);
+    for name in ["d1", "d2"] {
+        assert_eq!(fs::read_dir(site.path(name)).unwrap().count(), 0, "a refused start makes nothing");
+    }
     // What was refused has not harmed the file system.
     site.up("up @mnt --data @d1").stop();
 }
@@ -58,6 +64,29 @@ fn a_second_server_is_told_who_has_the_mount_point_and_who_has_the_data() {
         assert!(ended.stderr.contains(&who), "{}", ended.all());
     }
     site.run("backup --data @d1 @backup").refused(&[&who]);
+    server.stop();
+}
+
+#[test]
+fn a_copy_of_a_file_system_beside_it_does_not_take_its_socket_away() {
+    if !can_mount("copies that run together") {
+        return;
+    }
+    let site = Site::new();
+    site.up("up @mnt --data @d1").stop();
+    site.copy("d1", "copy");
+    fs::create_dir(site.path("other")).unwrap();
+    let server = site.up("up @mnt --data @d1");
+    let mut command = std::process::Command::new(support::binary());
+    command.args(site.args("up @other --data @copy"));
+    let copy =
+        support::Server::start(command, site.path("other")).unwrap_or_else(|ended| panic!("{}", ended.all()));
+    let metas = |mountpoint: &str| site.run(&format!("status --json {mountpoint}")).expect(0).stdout;
+    assert!(metas("@mnt").contains("/d1/meta") && metas("@other").contains("/copy/meta"));
+    let ended = copy.end_by(libc::SIGTERM).expect(0);
+    let words = ["with the same id runs already", &format!("process {}", server.pid()), "/d1/meta"];
+    assert!(words.iter().all(|word| ended.stderr.contains(word)), "{}", ended.all());
+    assert!(metas("@mnt").contains("/d1/meta"));
     server.stop();
 }
 

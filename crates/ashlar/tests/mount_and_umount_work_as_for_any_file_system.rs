@@ -21,6 +21,7 @@ fn with_helpers(name: &str, options: &'static str, test: impl FnOnce(&UserWorld)
             symlink(world.site.path("ashlar"), sbin.join(helper)).unwrap();
         }
         bind(&sbin, &fs::canonicalize("/sbin").unwrap());
+        world.site.up("up @mnt --data @d1").stop();
         let options = options.replace('@', &world.site.path("").display().to_string());
         let (data, mnt) = (world.site.path("d1"), world.site.mnt());
         let line = format!("{} {} ashlar {options} 0 0\n", data.display(), mnt.display());
@@ -71,6 +72,30 @@ fn a_line_in_fstab_mounts_with_its_options_and_once() {
         run(world, "umount @mnt").expect(0);
         run(world, "mount -a").expect(0);
         assert!(world.site.has_files());
+    });
+}
+
+#[test]
+fn a_disk_that_is_not_mounted_does_not_become_a_new_file_system() {
+    with_helpers("disks that are not mounted", "log_file=@log", |world| {
+        let site = &world.site;
+        // What is there when the disk is not: an empty directory.
+        fs::rename(site.path("d1"), site.path("unplugged")).unwrap();
+        fs::create_dir(site.path("d1")).unwrap();
+        let nothing = |ended: Ended, code: i32, word: &str| {
+            assert!(ended.code == Some(code) && ended.stderr.contains(word), "{}", ended.all());
+            assert_eq!(fs::read_dir(site.path("d1")).unwrap().count(), 0, "nothing was made");
+        };
+        nothing(run(world, "mount @mnt"), 32, "there is no file system at");
+        nothing(site.run("up --existing @mnt --data @d1"), 1, "is its disk mounted?");
+        let line = format!("/dev/disk1 {} ext4 defaults,nofail 0 2\n", site.path("d1").display());
+        fs::write("/etc/fstab", line).unwrap();
+        for data in ["@d1", "@d1/fs", "@d2 --meta @d1/meta"] {
+            nothing(site.run(&format!("up @mnt --data {data}")), 1, "which /etc/fstab names, is not mounted");
+        }
+        assert_eq!(fs::read_dir(site.path("d2")).unwrap().count(), 0);
+        bind(&site.path("unplugged"), &site.path("d1"));
+        site.up("up @mnt --data @d1").stop();
     });
 }
 

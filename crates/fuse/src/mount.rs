@@ -18,6 +18,14 @@ use table::MountId;
 
 pub use table::file_system_type_at;
 
+/// Checks whether `mountpoint` is fit to be mounted on, and changes nothing; returns it absolute and without symbolic links.
+///
+/// # Errors
+/// See [`MountError`]; the text says what to do.
+pub fn check_mountpoint(mountpoint: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+    check::mountpoint(mountpoint, options)
+}
+
 /// A mount this process made.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {

@@ -24,6 +24,14 @@ pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
     ask_within(socket, request, ANSWER_MAX)
 }
 
+/// As [`ask`], for a message that can do without the answer.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_briefly(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
+    ask_within(socket, request, LOOK_MAX)
+}
+
 fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<AdminReply> {
     let stream = UnixStream::connect(socket).with_context(|| format!("cannot reach {}", socket.display()))?;
     if !is_trusted(peer_uid(&stream)?) {
@@ -64,7 +72,7 @@ pub fn find_running(mountpoint: Option<&Path>) -> Result<Vec<(PathBuf, Status)>>
             .name("ashlar-look".into())
             .spawn(move || {
                 // A socket nobody answers on was left by a process that was killed, or is one of a process that hangs.
-                if let Ok(AdminReply::Status(status)) = ask_within(&socket, &AdminRequest::Status, LOOK_MAX) {
+                if let Ok(AdminReply::Status(status)) = ask_briefly(&socket, &AdminRequest::Status) {
                     // The receiver may have found what it looked for.
                     let _ = sender.send((socket, *status));
                 }

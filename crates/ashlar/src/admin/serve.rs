@@ -1,6 +1,8 @@
 //! The serving side of the socket.
 
-use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, is_trusted, peer_uid, socket_directories};
+use super::{
+    AdminReply, AdminRequest, LINE_BYTES_MAX, ask_briefly, is_trusted, peer_uid, socket_directories,
+};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -33,13 +35,15 @@ impl AdminSocket {
             .create(&directory)
             .with_context(|| format!("cannot make directory {}", directory.display()))?;
         refuse_directory_of_others(&directory)?;
-        let path = directory.join(format!("{cluster}.sock"));
-        // The metadata directory is locked, so a socket left here belongs to a process that has died.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
-            }
-            _ => {}
+        remove_dead(&directory, cluster)?;
+        let mut path = directory.join(format!("{cluster}.sock"));
+        if path.exists() {
+            // The metadata directory is locked: whoever answers there serves another one.
+            eprintln!(
+                "ashlar: a server of a file system with the same id runs already{}: one of the two is a copy of the other",
+                whose(&path)
+            );
+            path = directory.join(format!("{cluster}.{}.sock", std::process::id()));
         }
         let listener =
             UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
@@ -66,6 +70,36 @@ impl Drop for AdminSocket {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the local socket");
         }
+    }
+}
+
+/// Removes the sockets of file system `cluster` whose servers have died.
+fn remove_dead(directory: &Path, cluster: &str) -> Result<()> {
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("cannot look into {}", directory.display()))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_ours =
+            name.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".sock"));
+        if is_ours && UnixStream::connect(&path).is_err() {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the server behind `socket` says of itself, for a message.
+fn whose(socket: &Path) -> String {
+    match ask_briefly(socket, &AdminRequest::Status) {
+        Ok(AdminReply::Status(status)) => {
+            format!(", process {} with its metadata at {}", status.pid, status.meta.display())
+        }
+        _ => String::new(),
     }
 }
 

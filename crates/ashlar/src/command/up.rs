@@ -2,9 +2,10 @@
 
 use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetStatus};
 use crate::cli::UpArgs;
-use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount};
+use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, place};
 use crate::terminal::{say, shown};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use ashlar_fuse::{MountOptions, check_mountpoint};
 use ashlar_types::map::TargetState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ pub fn run(args: &UpArgs) -> Result<ExitCode> {
         signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
     }
     let directories = Directories::find(&args.place)?;
+    require_sense(&directories, args)?;
     let services = Arc::new(Services::start(directories, ServicesConfig { force_codec: args.force_codec })?);
     let outcome = serve(args, &services, &is_told_to_stop);
     let stopped = match Arc::try_unwrap(services) {
@@ -30,6 +32,25 @@ pub fn run(args: &UpArgs) -> Result<ExitCode> {
     };
     outcome.and(stopped)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A start that would make something is refused before it has made anything.
+fn require_sense(directories: &Directories, args: &UpArgs) -> Result<()> {
+    if args.existing && !directories.exists {
+        bail!(
+            "there is no file system at {}: is its disk mounted? To make a new one there, start it once with `ashlar up`",
+            directories.meta.display()
+        );
+    }
+    if directories.exists && directories.targets.iter().all(|(_, header)| header.is_some()) {
+        // The mount point is looked at when it is mounted on: by then a server that is ending has taken its mounts away.
+        return Ok(());
+    }
+    for mountpoint in &args.mountpoints {
+        check_mountpoint(mountpoint, &MountOptions::default())
+            .with_context(|| format!("cannot mount on {}", mountpoint.display()))?;
+    }
+    place::require_fit(directories, &args.place, &args.mountpoints)
 }
 
 fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) -> Result<()> {

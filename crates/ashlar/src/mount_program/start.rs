@@ -68,6 +68,8 @@ fn command(call: &Call) -> Result<Command> {
         command.arg("--log").arg(filter);
     }
     command.arg("up").arg(&call.mountpoint).arg("--source").arg(&call.spec);
+    // Whoever types `mount` wants what is there; a new file system would only hide that its disk is missing.
+    command.arg("--existing");
     let first = (!NO_DIRECTORY.iter().any(|word| call.spec == *word)).then(|| PathBuf::from(&call.spec));
     for directory in first.iter().chain(&options.data) {
         command.arg("--data").arg(directory);

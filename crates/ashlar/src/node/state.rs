@@ -74,6 +74,12 @@ impl State {
         let lock = MetaLock::take(&disk, &directories.meta, holder)?;
         let manager = create(&disk, &directories.meta, &env)
             .with_context(|| format!("cannot make a file system at {}", directories.meta.display()))?;
+        // Nobody who expects an old file system is to take this one for it.
+        eprintln!(
+            "ashlar: made a new file system, {}, with its metadata at {}",
+            manager.identity().cluster,
+            directories.meta.display()
+        );
         Ok(State { env, directories, disk, manager, lock })
     }
 

@@ -76,6 +76,13 @@ pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Opened> {
     let joined: Vec<[u8; 16]> = found.iter().map(|(_, header)| header.identity.uuid.0).collect();
     starts::confirm(state, lane, &joined)?;
     take_into_map(state, &found)?;
+    for (target, path) in found
+        .iter()
+        .filter(|(_, header)| header.start == Start::default())
+        .map(|(path, header)| (header.identity.target, path))
+    {
+        eprintln!("ashlar: made {target} at {}", path.display());
+    }
     Ok(Opened { stores, has_stranger })
 }
 

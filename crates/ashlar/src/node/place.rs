@@ -1,0 +1,111 @@
+//! Whether something new may be made in a place: most often nobody wants a new file system, but the disk with the old one is missing.
+
+use super::Directories;
+use crate::cli::DataArgs;
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Checks the places where a start would make a file system or a target; nothing if it would make none. Makes nothing.
+///
+/// # Errors
+/// With the directory, and the way out.
+pub fn require_fit(directories: &Directories, place: &DataArgs, mountpoints: &[PathBuf]) -> Result<()> {
+    let is_default = place.data.is_empty();
+    let mut new: Vec<&Path> = directories
+        .targets
+        .iter()
+        .filter(|(_, header)| header.is_none())
+        .map(|(target, _)| target.parent().unwrap_or(target))
+        .collect();
+    if !directories.exists {
+        new.push(&directories.meta);
+    }
+    let table = if new.is_empty() { Vec::new() } else { unmounted()? };
+    for dir in &new {
+        if let Some(disk) = table.iter().find(|disk| dir.starts_with(disk)) {
+            bail!(
+                "nothing is to be found at {}, and {}, which /etc/fstab names, is not mounted: mount it first (`mount {}`)",
+                dir.display(),
+                disk.display(),
+                disk.display()
+            );
+        }
+        for mountpoint in mountpoints.iter().filter_map(|path| path.canonicalize().ok()) {
+            if dir.starts_with(&mountpoint) {
+                bail!(
+                    "{} would be hidden by the mount at {}; name a data directory outside of it",
+                    dir.display(),
+                    mountpoint.display()
+                );
+            }
+        }
+        let parent = dir.parent().unwrap_or(dir);
+        // Of a new data directory the metadata directory is one more level.
+        let is_inside = new.iter().any(|other| parent == *other);
+        if !is_default && !is_inside && !dir.exists() && !parent.is_dir() {
+            bail!(
+                "there is no directory {} to make {} in: if its disk is mounted there, make it first (`mkdir -p {}`)",
+                parent.display(),
+                dir.display(),
+                dir.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Mount points of /etc/fstab where nothing is mounted; none if there is no such file.
+fn unmounted() -> Result<Vec<PathBuf>> {
+    let table = match std::fs::read("/etc/fstab") {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.context("cannot read /etc/fstab")?,
+    };
+    let mounted = std::fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
+    let mounted: Vec<PathBuf> = lines(&mounted).filter_map(|line| line.get(4).map(path)).collect();
+    Ok(lines(&table)
+        .filter(|line| !line[0].starts_with(b"#"))
+        .filter_map(|line| line.get(1).map(path))
+        // As the kernel calls it, where it can be reached.
+        .map(|path| path.canonicalize().unwrap_or(path))
+        // `none` and `swap` are no paths; the root is always there.
+        .filter(|path| path.is_absolute() && path.parent().is_some() && !mounted.contains(path))
+        .collect())
+}
+
+/// The fields of every line that has any.
+fn lines(table: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
+    table.split(|byte| *byte == b'\n').map(fields).filter(|line| !line.is_empty())
+}
+
+fn fields(line: &[u8]) -> Vec<&[u8]> {
+    line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|field| !field.is_empty()).collect()
+}
+
+/// A path as both tables write it: blank, tab, newline and backslash as three octal digits.
+fn path(field: &&[u8]) -> PathBuf {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), *field);
+    while let [first, tail @ ..] = rest {
+        let digits = if *first == b'\\' { tail.first_chunk::<3>() } else { None };
+        let byte = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_tables_are_read_as_they_are_meant() {
+        let table =
+            b"# a comment\n\n/dev/a /disk\\040one ext4 defaults 0 0\nUUID=1\t/disk2\txfs\n/dev/b none swap\n";
+        let found: Vec<PathBuf> =
+            lines(table).filter(|line| line[0][0] != b'#').filter_map(|line| line.get(1).map(path)).collect();
+        assert_eq!(found, [Path::new("/disk one"), Path::new("/disk2"), Path::new("none")]);
+        assert_eq!(path(&b"a\\9zz\\04".as_slice()), Path::new("a\\9zz\\04"));
+    }
+}
