@@ -78,6 +78,34 @@ fn files_made_with_an_older_copy_of_the_metadata_do_not_show_bytes_of_other_file
 }
 
 #[test]
+fn a_target_that_older_metadata_does_not_know_brings_no_old_bytes_back() {
+    if !can_mount("targets that are newer than the metadata") {
+        return;
+    }
+    let site = Site::with_files();
+    site.copy("d1/meta", "older");
+    fs::create_dir(site.path("d3")).unwrap();
+    let all = format!("{BOTH} --data @d3");
+    let server = site.up(&format!("up @mnt {all}"));
+    for number in 0..6 {
+        fs::write(site.mnt().join(format!("newer{number}")), big()).unwrap();
+    }
+    server.stop();
+    replace(&site, "d1/meta", "older", "newest");
+    site.run(&format!("up @mnt {all}")).refused(&["d1/meta is an older copy"]);
+    site.run(&format!("fsck --repair --accept-older-metadata {BOTH}")).expect(1);
+    // Starts until the metadata counts further than the target that it does not know.
+    for _ in 0..2 {
+        site.up(&format!("up @mnt {BOTH}")).stop();
+    }
+    let server = site.up(&format!("up @mnt {all}"));
+    assert!(site.has_files());
+    holes_are_empty(&site);
+    server.stop();
+    site.run(&format!("fsck {all}")).expect(0);
+}
+
+#[test]
 fn an_older_copy_of_a_target_is_named_and_can_be_left_out() {
     if !can_mount("older targets") {
         return;

@@ -13,8 +13,8 @@ use ashlar_kv::Lane;
 use ashlar_types::TargetId;
 use std::sync::Arc;
 
-/// Removes from `stores` what the restored metadata does not know, and sets the space of files to what is there. The note that this is to
-/// be done goes once every target of the map has been looked at.
+/// Removes from `stores` what the restored metadata does not know, and sets the space of files to what is there, and says so. The
+/// note that this is to be done goes once every target of the map has been looked at.
 ///
 /// # Errors
 /// When target or metadata cannot be read or written; the next start begins anew.
@@ -33,8 +33,8 @@ pub fn remove_newer_chunks(
         check_files(state, lane, &stores, &mut ledger)?;
     }
     eprintln!(
-        "ashlar: first start after a restore, or with a target that was lost to it: {} differences between targets and metadata were \
-         settled in favour of the metadata",
+        "ashlar: first start after a restore, or with a target that the metadata did not know: {} differences between targets and metadata \
+         were settled in favour of the metadata",
         ledger.repaired
     );
     // ORDER: what was removed is durable before the note goes.

@@ -48,8 +48,8 @@ impl Services {
         let holder = format!("ashlar up, process {}", std::process::id());
         let state = State::open_or_create(directories, &holder)?;
         let lane = state.open_lane(None)?;
-        let targets::Opened { stores, has_stranger } = targets::open_all(&state, &lane, &holder)?;
-        if has_stranger || state.is_restored()? {
+        let stores = targets::open_all(&state, &lane, &holder)?;
+        if state.is_restored()? {
             fsck::remove_newer_chunks(&state, &lane, &stores)?;
         }
         let storage = Arc::new(StorageService::new());

@@ -1,7 +1,7 @@
 //! The targets of a file system on this machine: finding, making and opening them.
 
 use super::starts;
-use super::state::{State, make_private_directory};
+use super::state::{State, make_private_directory, note_restored};
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{
     ChunkError, ChunkStore, Config, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
@@ -19,19 +19,11 @@ use std::sync::Arc;
 /// Directory of a target that holds its slab files.
 const SLABS_DIR: &str = "slabs";
 
-/// The targets of a start.
-pub struct Opened {
-    /// Those that are here.
-    pub stores: Vec<(TargetId, Arc<ChunkStore>)>,
-    /// Whether one of them was used before and is none that the metadata has seen: it may hold chunks that nobody knows.
-    pub has_stranger: bool,
-}
-
 /// Opens known targets, makes new ones, and brings the map up to date; missing ones are named.
 ///
 /// # Errors
 /// The first target that cannot be used, with its directory and the way out.
-pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Opened> {
+pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Vec<(TargetId, Arc<ChunkStore>)>> {
     let known = state.manager.map().read().clone();
     let listed = &state.directories.targets;
     for (path, header) in listed {
@@ -50,10 +42,14 @@ pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Opened> {
     let headers = || listed.iter().filter_map(|(path, header)| Some((path.as_path(), header.as_ref()?)));
     starts::require(state, lane, headers())?;
     let seen = starts::load(state, lane)?;
-    let has_stranger = headers().any(|(_, header)| {
+    let mut strangers = headers().filter(|(_, header)| {
         let is_seen = seen.targets.iter().any(|target| target.uuid == header.identity.uuid.0);
         header.start != Start::default() && !is_seen
     });
+    if strangers.next().is_some() {
+        // It was used with metadata that is lost. ORDER: noted before the metadata knows it, like everything that is newer than a backup.
+        note_restored(&state.disk, &state.directories.meta)?;
+    }
     let found = with_new(state, &known)?;
     // ORDER: the start is durable in the metadata before any target notes it, and every target has noted it before it changes. A
     // target that is ahead of its metadata has been used with a newer copy of it.
@@ -76,14 +72,12 @@ pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Opened> {
     let joined: Vec<[u8; 16]> = found.iter().map(|(_, header)| header.identity.uuid.0).collect();
     starts::confirm(state, lane, &joined)?;
     take_into_map(state, &found)?;
-    for (target, path) in found
-        .iter()
-        .filter(|(_, header)| header.start == Start::default())
-        .map(|(path, header)| (header.identity.target, path))
-    {
-        eprintln!("ashlar: made {target} at {}", path.display());
+    for (path, header) in &found {
+        if header.start == Start::default() {
+            eprintln!("ashlar: made {} at {}", header.identity.target, path.display());
+        }
     }
-    Ok(Opened { stores, has_stranger })
+    Ok(stores)
 }
 
 /// The targets that are listed; those that are none yet are made.
