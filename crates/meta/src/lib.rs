@@ -73,3 +73,10 @@ pub struct MetaService {
     making_room: room::MakingRoom,
     is_stopping: AtomicBool,
 }
+
+impl MetaService {
+    /// Why the metadata takes no more changes; `None` while it does.
+    pub fn stopped(&self) -> Option<String> {
+        self.lane.stopped()
+    }
+}
