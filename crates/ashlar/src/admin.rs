@@ -59,6 +59,20 @@ pub struct ScrubPortion {
     pub is_done: bool,
 }
 
+/// How a target is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TargetCondition {
+    /// It serves.
+    Online,
+    /// Its directory was not listed at the start.
+    Missing,
+    /// It went out of service after an error, until the next start.
+    Stopped,
+    /// It has not stopped, but its local file system does not answer.
+    Unreachable,
+}
+
 /// A target in [`Status`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetStatus {
@@ -68,6 +82,10 @@ pub struct TargetStatus {
     pub pool: String,
     /// Whether it serves.
     pub online: bool,
+    /// How it is.
+    pub state: TargetCondition,
+    /// Why, if it does not serve as it should.
+    pub reason: Option<String>,
     /// Where it is.
     pub path: String,
     /// Total bytes of the local file system; an equal part where targets share one.
@@ -90,6 +108,8 @@ pub struct Status {
     /// Where its metadata is.
     #[serde(with = "path_text::one")]
     pub meta: PathBuf,
+    /// Why the metadata takes no more changes; absent while it does.
+    pub meta_stopped: Option<String>,
     /// Where it is mounted.
     #[serde(with = "path_text::many")]
     pub mounts: Vec<PathBuf>,
@@ -99,8 +119,8 @@ pub struct Status {
     pub bytes_total: u64,
     /// Free bytes of all targets.
     pub bytes_free: u64,
-    /// Inodes in use.
-    pub inodes_used: u64,
+    /// Inodes in use; absent when the metadata does not tell.
+    pub inodes_used: Option<u64>,
 }
 
 /// What is answered.

@@ -69,6 +69,8 @@ struct SlabBits {
     clean: Vec<u64>,
     /// Free slots that are known to hold space on the disk.
     held: Vec<u64>,
+    /// Slots that nobody has looked at since the target was opened: what a free one holds is not known.
+    unseen: Vec<u64>,
 }
 
 struct ClassSlots {
@@ -78,6 +80,8 @@ struct ClassSlots {
     with_clean: BTreeSet<u32>,
     /// Slabs with stale slots.
     with_stale: BTreeSet<u32>,
+    /// Slabs with free slots that nobody has looked at.
+    with_unseen: BTreeSet<u32>,
     stale: u64,
     clean: u64,
     /// Free slots that hold space.
@@ -138,7 +142,8 @@ impl SlabBits {
     fn new(class: Class, is_clean: bool) -> SlabBits {
         let words = class.slots_per_slab() as usize / 64;
         let clean = vec![if is_clean { u64::MAX } else { 0 }; words];
-        SlabBits { used: vec![0; words], taken: vec![0; words], clean, held: vec![0; words] }
+        let unseen = vec![if is_clean { 0 } else { u64::MAX }; words];
+        SlabBits { used: vec![0; words], taken: vec![0; words], clean, held: vec![0; words], unseen }
     }
 
     /// The first free slot that is clean or stale, as asked.
@@ -152,6 +157,28 @@ impl SlabBits {
 }
 
 impl ClassSlots {
+    /// Takes the first free slot that nobody has looked at.
+    fn take_unseen(&mut self) -> Option<Slot> {
+        while let Some(slab) = self.with_unseen.first().copied() {
+            let bits = self.slabs.get_mut(&slab)?;
+            let words = bits.taken.iter().zip(&bits.unseen).enumerate();
+            let found = words.into_iter().find_map(|(word, (taken, unseen))| {
+                let candidates = !taken & unseen;
+                (candidates != 0).then(|| word as u32 * 64 + candidates.trailing_zeros())
+            });
+            let Some(number) = found else {
+                self.with_unseen.remove(&slab);
+                continue;
+            };
+            assign(&mut bits.taken, number, true);
+            assign(&mut bits.unseen, number, false);
+            // INVARIANT: whoever has made a slot clean, or has noted what it holds, has put it back, and so it was seen.
+            self.stale -= 1;
+            return Some(self.slot(slab, number));
+        }
+        None
+    }
+
     fn slot(&self, slab: u32, number: u32) -> Slot {
         Slot { slab: SlabId { class: self.class, number: slab }, number }
     }
@@ -187,6 +214,7 @@ impl ClassSlots {
         assign(&mut bits.taken, slot.number, false);
         assign(&mut bits.clean, slot.number, rest == Rest::Nothing);
         assign(&mut bits.held, slot.number, rest == Rest::Whole);
+        assign(&mut bits.unseen, slot.number, false);
         self.held += u64::from(rest == Rest::Whole);
         if rest == Rest::Nothing {
             self.clean += 1;
@@ -226,6 +254,7 @@ impl Allocator {
             slabs: BTreeMap::new(),
             with_clean: BTreeSet::new(),
             with_stale: BTreeSet::new(),
+            with_unseen: BTreeSet::new(),
             stale: 0,
             clean: 0,
             held: 0,
@@ -255,6 +284,7 @@ impl Allocator {
         let mut slots = self.class(id.class).lock();
         slots.slabs.insert(id.number, SlabBits::new(id.class, false));
         slots.with_stale.insert(id.number);
+        slots.with_unseen.insert(id.number);
         slots.stale += u64::from(id.class.slots_per_slab());
     }
 
@@ -308,6 +338,11 @@ impl Allocator {
     pub(crate) fn take_stale(&self, class: Class, count: usize) -> Vec<Slot> {
         let mut slots = self.class(class).lock();
         std::iter::from_fn(|| slots.take(false)).take(count).map(|taken| taken.slot).collect()
+    }
+
+    /// Takes a free slot that nobody has looked at since the target was opened.
+    pub(crate) fn take_unseen(&self, class: Class) -> Option<Slot> {
+        self.class(class).lock().take_unseen()
     }
 
     /// Gives a taken slot back that nothing points to.

@@ -6,7 +6,7 @@
 //! one write, so no power cut tears them.
 
 use crate::checksum::SUM_HOLE;
-use crate::geometry::{HEADER_PREFIX_BYTES, SlabId, Slot};
+use crate::geometry::{Class, HEADER_PREFIX_BYTES, SlabId, Slot};
 use ashlar_types::codec::crc32c;
 use ashlar_types::{ChunkId, ClusterId, InodeId, TargetId};
 
@@ -147,6 +147,11 @@ impl SlotHeader {
         ranges
             .into_iter()
             .all(|range| bytes.get(range).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)))
+    }
+
+    /// Whether every block had data or space reserved, by the checksums of a header, in use or freed.
+    pub(crate) fn holds_all_blocks(bytes: &[u8], class: Class) -> bool {
+        (0..class.blocks()).all(|block| u32_at(bytes, sum_at(block) as usize) != SUM_HOLE)
     }
 
     /// Decodes what is in front of `slot`; `bytes` are at least the header's.

@@ -60,6 +60,14 @@ pub struct ChunkStore {
 }
 
 impl ChunkStore {
+    /// Why the target is out of service; `None` while it serves.
+    pub fn stopped(&self) -> Option<String> {
+        match self.check() {
+            Err(ChunkError::Stopped { what }) => Some(what),
+            _ => None,
+        }
+    }
+
     /// Checks what every call checks.
     pub(crate) fn check(&self) -> Result<(), ChunkError> {
         self.stop.check()

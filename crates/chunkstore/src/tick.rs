@@ -3,11 +3,14 @@
 use crate::alloc::Rest;
 use crate::error::ChunkError;
 use crate::geometry::{Class, Slot};
-use crate::header::MAGIC_FREED;
+use crate::header::{MAGIC_FREED, SlotHeader};
 use crate::store::ChunkStore;
 use ashlar_kv::Background;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// Free slots that a tick looks at for each one it may change: most have never been used, and cost one short read.
+const LOOK_FACTOR: usize = 16;
 
 /// How much more a tick does while free space is short.
 const SHORT_FACTOR: usize = 16;
@@ -53,11 +56,13 @@ impl ChunkStore {
             self.index.tick()?;
         }
         let keep_bytes_max = self.keep_bytes_max()?;
+        let mut looks = slots_max.saturating_mul(LOOK_FACTOR);
         let mut budget = if keep_bytes_max == 0 { slots_max.saturating_mul(SHORT_FACTOR) } else { slots_max };
         for class in Class::all() {
             self.alloc.settle_punched(class, self.rounds.completed());
             self.tick_freed(class, keep_bytes_max, &mut budget, &mut report)?;
             self.tick_stale(class, keep_bytes_max, &mut budget, &mut report)?;
+            self.tick_unseen(class, keep_bytes_max, (&mut looks, &mut budget), &mut report)?;
         }
         if self.is_sync_due() {
             self.sync()?;
@@ -139,10 +144,7 @@ impl ChunkStore {
                 report.slots_punched += 1;
                 continue;
             }
-            // For a rebuild of the index, which must not take the chunk for a living one.
-            let slab = self.slabs.slab(slot.slab);
-            let marked = self.slabs.change(&slab, |file| file.write_at(slot.offset(), &MAGIC_FREED));
-            self.alloc.put_back(slot, freed.rest());
+            let marked = self.keep(slot);
             if marked.is_err() {
                 to_punch.drain(..).for_each(|slot| self.alloc.put_back(slot, Rest::Some));
             }
@@ -175,6 +177,64 @@ impl ChunkStore {
             self.punch_later_clean(&slots)?;
         }
         Ok(())
+    }
+
+    /// Looks at free slots that the target was opened with. What an earlier run has kept, or had no time to punch, is as if freed now: it
+    /// counts as free space, or is given back.
+    fn tick_unseen(
+        &self,
+        class: Class,
+        keep_bytes_max: u64,
+        (looks, budget): (&mut usize, &mut usize),
+        report: &mut TickReport,
+    ) -> Result<(), ChunkError> {
+        while *looks > 0 && *budget > 0 {
+            let is_above = self.is_above(keep_bytes_max);
+            let Some(slot) = self.alloc.take_unseen(class) else { break };
+            *looks -= 1;
+            match self.remains(slot) {
+                // It holds nothing that is known of. Not clean: what a power cut left of it is not known.
+                Ok(Rest::Nothing) => self.alloc.put_back(slot, Rest::Some),
+                Ok(Rest::Whole) if !is_above => {
+                    *budget -= 1;
+                    self.keep(slot)?;
+                    report.slots_kept += 1;
+                }
+                Ok(_) => {
+                    *budget -= 1;
+                    report.slots_punched += 1;
+                    self.punch_later_clean(&[slot])?;
+                }
+                Err(error) => {
+                    self.alloc.put_back(slot, Rest::Some);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the header of a free slot says that the slot still holds.
+    fn remains(&self, slot: Slot) -> Result<Rest, ChunkError> {
+        let slab = self.slabs.slab(slot.slab);
+        let mut magic = [0; MAGIC_FREED.len()];
+        self.slabs.read(&slab, slot.offset(), &mut magic)?;
+        if magic == [0; MAGIC_FREED.len()] {
+            return Ok(Rest::Nothing);
+        }
+        let mut header = vec![0; slot.slab.class.header_bytes() as usize];
+        self.slabs.read(&slab, slot.offset(), &mut header)?;
+        let is_whole = SlotHeader::holds_all_blocks(&header, slot.slab.class);
+        Ok(if is_whole { Rest::Whole } else { Rest::Some })
+    }
+
+    /// Makes a taken slot that holds a whole chunk nobody has any more a free one.
+    fn keep(&self, slot: Slot) -> Result<(), ChunkError> {
+        // For a rebuild of the index, which must not take the chunk for a living one.
+        let slab = self.slabs.slab(slot.slab);
+        let marked = self.slabs.change(&slab, |file| file.write_at(slot.offset(), &MAGIC_FREED));
+        self.alloc.put_back(slot, Rest::Whole);
+        marked
     }
 
     /// Punches taken slots; the next sync round makes them clean.

@@ -47,7 +47,11 @@ impl Client {
         let reply = self.call(who, MetaRequest::Setattr { inode, changes });
         if reply.is_err() {
             // A cut may have been noted and not be carried out. ORDER: it comes before anything is written, or it would take that with it: who
-            // asks for the lease again waits for it.
+            // asks for the lease again waits for it. Given back in good order: a writer that just ends would leave the size to be asked of
+            // targets, one of which may be missing. If it cannot be, the end of the session does that.
+            if let Err(errno) = self.report(&file, true) {
+                tracing::warn!(%errno, %inode, "could not report size and times after a truncation that failed");
+            }
             let mut state = file.state.lock();
             state.leases = LeaseSet::NONE;
             state.lease_epoch += 1;

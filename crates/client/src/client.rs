@@ -87,6 +87,7 @@ impl Client {
             queue: queue.clone(),
             event_threads: Mutex::default(),
         });
+        queue.set_client(Arc::downgrade(&client));
         for _ in 0..EVENT_THREADS {
             let (weak, queue) = (Arc::downgrade(&client), queue.clone());
             let run = Box::new(move || crate::events::run_events(&queue, &weak));

@@ -15,11 +15,14 @@ use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// For how long a report that finds no space is tried again; less than a recall may take.
 const REPORT_MAX: Duration = Duration::from_secs(4);
+
+/// For how long the answer to a recall waits for reads and writes under way; longer than the service waits for it.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(90);
 
 /// Time between two tries.
 const REPORT_PAUSE: Duration = Duration::from_millis(200);
@@ -39,11 +42,18 @@ pub(crate) struct EventQueue {
     // LIMIT: at most one recall per lease this session holds, and one event per lock it waits for.
     queue: Mutex<(VecDeque<SessionEvent>, bool)>,
     ready: Signal,
+    /// Whose events these are, once it is connected.
+    client: OnceLock<Weak<Client>>,
 }
 
 impl EventQueue {
     pub(crate) fn new(ready: Signal) -> EventQueue {
-        EventQueue { queue: Mutex::default(), ready }
+        EventQueue { queue: Mutex::default(), ready, client: OnceLock::new() }
+    }
+
+    pub(crate) fn set_client(&self, client: Weak<Client>) {
+        // Called once, by whoever made both.
+        let _ = self.client.set(client);
     }
 
     pub(crate) fn close(&self) {
@@ -69,6 +79,15 @@ impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
         self.queue.lock().0.push_back(event);
         self.ready.notify_one();
+    }
+
+    fn is_busy(&self, inode: InodeId) -> bool {
+        let client = self.client.get().and_then(Weak::upgrade);
+        client.and_then(|client| client.open_file(inode)).is_some_and(|file| {
+            let state = file.state.lock();
+            // What is under way has its lease already, so it waits for no recall: only for a target, or for metadata to take a report.
+            state.in_flight > 0 || state.reporting.is_some()
+        })
     }
 }
 
@@ -123,13 +142,20 @@ impl Answering {
 pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>) {
     while let Some(event) = queue.next() {
         let Some(client) = client.upgrade() else { return };
-        match event {
-            SessionEvent::Recall(recall) => client.answer_recall(&recall),
-            SessionEvent::LockDone { ticket, outcome } => client.lock_waits.finish(ticket, outcome),
-            SessionEvent::Evicted { session } => {
+        let mut event = Some(event);
+        // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would
+        // notice. What was not answered ends the session, loudly.
+        let went_well = client.env.tasks.contain(&mut || match event.take() {
+            Some(SessionEvent::Recall(recall)) => client.answer_recall(&recall),
+            Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
+            Some(SessionEvent::Evicted { session }) => {
                 tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
                 client.lock_waits.fail_all();
             }
+            None => {}
+        });
+        if !went_well {
+            tracing::error!(session = %client.session, "the answer to the metadata service ended by a panic");
         }
     }
 }
@@ -166,7 +192,10 @@ impl Client {
     /// Gives content back; false when the file was opened anew meanwhile.
     fn is_given_back(&self, recall: &Recall) -> bool {
         let file = self.open_file(recall.inode);
-        let surrendered = file.as_deref().map(|file| self.surrender(file, recall));
+        let surrendered = match file.as_deref().map(|file| self.surrender(file, recall)) {
+            Some(None) => return true,
+            other => other.flatten(),
+        };
         if let Some(kernel) = self.kernel.get().filter(|_| file.is_none()) {
             kernel.drop_content(recall.inode);
         }
@@ -218,9 +247,11 @@ impl Client {
     }
 
     /// Ends the leases at an instant at which nothing is under way and the kernel caches nothing; reads and writes that begin later wait
-    /// for the end of what is returned.
-    fn surrender<'a>(&self, file: &'a File, recall: &Recall) -> Drained<'a> {
+    /// for the end of what is returned. Nothing when what is under way does not end: the lease is not given back then, because a write that
+    /// ended later would be over what somebody else has written; the service has ended this session before.
+    fn surrender<'a>(&self, file: &'a File, recall: &Recall) -> Option<Drained<'a>> {
         let leases = recall.leases;
+        let give_up = self.env.clock.monotonic().saturating_add(UNDER_WAY_MAX);
         // Each turn drops what was read during the one before, so turns get shorter. LIMIT: past its bound the service evicts the session.
         loop {
             let begun = file.state.lock().begun;
@@ -230,12 +261,12 @@ impl Client {
             let mut state = file.state.lock();
             while state.in_flight > 0 || state.is_draining {
                 // What is under way ends without waiting for this recall.
-                if file.wait(&mut state).is_err() {
-                    tracing::error!(inode = %file.inode, "a read or write under way does not end; giving the lease back regardless");
-                    break;
+                if file.wait(&mut state).is_err() && self.env.clock.monotonic() >= give_up {
+                    tracing::error!(inode = %file.inode, "a read or write under way does not end; its lease cannot be given back");
+                    return None;
                 }
             }
-            if state.begun == begun || self.kernel.get().is_none() || state.in_flight > 0 {
+            if state.begun == begun || self.kernel.get().is_none() {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
                 // way to this file is void.
                 self.recall_floor.fetch_max(recall.id, SeqCst);
@@ -246,7 +277,7 @@ impl Client {
                 if leases.has(LeaseSet::WRITE) {
                     state.leases = state.leases.without(LeaseSet::READ);
                 }
-                return file.drained(&mut state);
+                return Some(file.drained(&mut state));
             }
         }
     }

@@ -15,7 +15,7 @@ use ashlar_types::message::{DataGrant, LeaseSet};
 use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// How a file was opened.
@@ -128,8 +128,8 @@ pub(crate) struct FileState {
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
     /// Owners of fcntl locks taken through any handle of the file.
-    // LIMIT: the service bounds locks per session (ENOLCK); the list goes with the last close.
-    pub lock_owners: Vec<LockOwner>,
+    // LIMIT: an owner goes with its first close of the file, which drops its locks; the kernel bounds processes that have it open.
+    pub lock_owners: FxHashSet<LockOwner>,
 }
 
 /// Where the next append goes while others are under way. The length grows only with bytes that are there: an append that fails must not
@@ -215,6 +215,11 @@ impl Drop for Drained<'_> {
 }
 
 impl File {
+    /// How many owners of fcntl locks are known to have, perhaps, locked a part.
+    pub fn lock_owners_known(&self) -> usize {
+        self.state.lock().lock_owners.len()
+    }
+
     /// Counts one read or write as begun; the caller has checked the lease under the same lock.
     pub(crate) fn begin<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> InFlight<'a> {
         state.in_flight += 1;
@@ -372,7 +377,7 @@ impl FileTable {
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;
-            state.lock_owners = Vec::new();
+            state.lock_owners = FxHashSet::default();
         }
         is_last
     }

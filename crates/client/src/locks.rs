@@ -94,15 +94,19 @@ impl Client {
             owners.retain(|known| *known != (owner, is_flock));
             owners.len() < before
         };
-        if !had_any && !self.has_locks_elsewhere(handle, owner) {
+        let had_elsewhere = !is_flock && self.forget_owner(handle, owner);
+        if !had_any && !had_elsewhere {
             return Ok(());
         }
         self.call_done(&Who::system(), MetaRequest::LockRelease { inode: handle.file.inode, owner, is_flock })
     }
 
-    /// fcntl locks belong to process and inode, so a lock taken through one descriptor falls with the close of another.
-    fn has_locks_elsewhere(&self, handle: &Handle, owner: LockOwner) -> bool {
-        handle.file.state.lock().lock_owners.contains(&owner)
+    /// fcntl locks belong to process and inode, so a lock taken through one descriptor falls with the close of another; tells whether
+    /// there may be one.
+    ///
+    /// ORDER: before the locks are dropped. A lock that the owner takes meanwhile may fall with them, and then its owner is known in vain.
+    fn forget_owner(&self, handle: &Handle, owner: LockOwner) -> bool {
+        handle.file.state.lock().lock_owners.remove(&owner)
     }
 
     /// Locks owned by the open file description itself (`F_OFD_SETLK`) end with it; the kernel leaves that to the file system.
@@ -126,8 +130,8 @@ impl Client {
         }
         drop(owners);
         let mut state = handle.file.state.lock();
-        if !request.is_flock && !state.lock_owners.contains(&request.owner) {
-            state.lock_owners.push(request.owner);
+        if !request.is_flock {
+            state.lock_owners.insert(request.owner);
         }
     }
 }

@@ -241,7 +241,7 @@ impl Client {
             handles: 0,
             closing: 0,
             durability,
-            lock_owners: Vec::new(),
+            lock_owners: Default::default(),
         };
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.

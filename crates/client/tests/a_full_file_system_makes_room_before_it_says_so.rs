@@ -5,9 +5,10 @@
 
 mod support;
 
-use ashlar_client::Who;
-use ashlar_types::message::SetAttr;
-use ashlar_types::{Errno, InodeId, Name};
+use ashlar_client::{AllocateMode, Who};
+use ashlar_rpc::{Caller, MetaCalls};
+use ashlar_types::message::{MetaRequest, SetAttr};
+use ashlar_types::{Credentials, Errno, InodeId, Name, OpId};
 use std::time::Instant;
 use support::{KIB64, World, content, eventually, make, read, remove, write};
 
@@ -108,4 +109,27 @@ fn a_file_that_found_no_space_to_leave_its_inode_keeps_its_bytes_and_nothing_els
     write(&client, &other, 0, &content(11, 16 * KIB64)).unwrap();
     write(&client, &file, 50_000, &content(10, KIB64)).unwrap();
     assert_eq!(read(&client, &file, 200_000)[..50_000], content(9, 50_000));
+}
+
+#[test]
+fn one_very_large_removed_file_is_deleted_in_portions() {
+    let world = World::new(400 << 20);
+    let client = world.client();
+    let file = make(&client, "large").unwrap();
+    let inode = file.file.inode;
+    client.fallocate(&file, AllocateMode::Allocate, 0, 256 << 20).unwrap();
+    let generation = client.layout_show(&Who::system(), inode).unwrap().1.unwrap().generation;
+    let all = world.blocks(inode, generation);
+    assert!(all >= (256 << 20) / 512, "{all}");
+    remove(&client, "large").unwrap();
+    client.release(&file);
+    let (creds, mut left) = (Credentials::root(), all);
+    while world.has_chunks(inode, generation) {
+        let op = OpId { session: client.session(), sequence: 1 << 40 };
+        world.meta.call(Caller { op, creds: &creds }, MetaRequest::MakeRoom).unwrap();
+        let now = world.blocks(inode, generation);
+        // Enough is 64 MiB, and one portion is 256 chunks of 64 KiB.
+        assert!(now < left && left - now <= (80 << 20) / 512, "{left} to {now} at once");
+        left = now;
+    }
 }

@@ -20,6 +20,13 @@ pub trait Tasks: Send + Sync {
 
     /// Something to wait on.
     fn signal(&self) -> Signal;
+
+    /// Runs one item of work of a task that is to go on whatever becomes of the item; tells whether it ended without a panic. What the
+    /// item had locked is unlocked. In a simulation a panic goes on: it is a failure of the run.
+    fn contain(&self, item: &mut dyn FnMut()) -> bool {
+        item();
+        true
+    }
 }
 
 /// A started task. Dropping it leaves the task alone.

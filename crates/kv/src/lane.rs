@@ -196,6 +196,14 @@ impl Lane {
         Ok(self.shared.space.is_low())
     }
 
+    /// Why the lane takes no more changes; `None` while it does.
+    pub fn stopped(&self) -> Option<String> {
+        match self.shared.health.check() {
+            Err(KvError::Stopped { what }) => Some(what),
+            _ => None,
+        }
+    }
+
     /// Counters and sizes.
     pub fn stats(&self) -> LaneStats {
         self.shared.stats()

@@ -9,9 +9,10 @@ use crate::execute::{DECIDE_MAX, itself};
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::{Position, Snapshot};
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{key, verb};
+use ashlar_namespace::{FileData, Inode, Kind, NsError, key, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::codec;
+use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, SessionId, TargetId};
 use parking_lot::Mutex;
@@ -28,6 +29,14 @@ pub(crate) const SERVICE: SessionId = SessionId(0);
 const BATCH: usize = 256;
 /// Time between looks for garbage that an error left behind.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// What became of the chunks that a record names.
+struct DeletedChunks {
+    /// Units of 512 bytes that were freed.
+    blocks: u64,
+    /// Whether all are gone.
+    is_done: bool,
+}
 
 /// Wakes the collector.
 pub(crate) struct GarbageQueue {
@@ -69,12 +78,22 @@ impl MetaService {
                 if service.is_stopping.load(Acquire) {
                     return;
                 }
-                if let Err(errno) = service.collect_all() {
-                    tracing::error!(%errno, "could not delete chunks of removed files; trying again later");
+                // A panic ends this turn only: nobody else would notice that chunks are never deleted any more.
+                let went_well = service.env.tasks.contain(&mut || {
+                    if let Err(errno) = service.collect_all() {
+                        tracing::error!(%errno, "could not delete chunks of removed files; trying again later");
+                    }
+                });
+                if !went_well {
+                    tracing::error!("deleting chunks of removed files ended by a panic; trying again later");
                 }
                 let now = service.env.clock.monotonic();
                 if confirmed_at.is_none_or(|at: Duration| now.saturating_sub(at) >= IDLE) {
-                    service.confirm_suspects();
+                    if !service.env.tasks.contain(&mut || service.confirm_suspects()) {
+                        tracing::error!(
+                            "confirming what targets wait for ended by a panic; trying again later"
+                        );
+                    }
                     confirmed_at = Some(now);
                 }
             }
@@ -101,7 +120,7 @@ impl MetaService {
     /// Deletes the chunks of garbage records until none is left, or `is_enough` for the units of 512 bytes that were freed so far.
     /// Several threads may collect at the same time: what one finds done is nothing to do.
     pub(crate) fn collect_until(&self, is_enough: impl Fn(u64) -> bool) -> Result<(), Errno> {
-        let mut blocks_freed = 0;
+        let mut blocks_freed: u64 = 0;
         loop {
             let found = self.find_garbage(BATCH)?;
             if found.is_empty() {
@@ -118,13 +137,21 @@ impl MetaService {
                     is_any_left = true;
                     continue;
                 }
-                match self.delete_chunks(*inode, garbage) {
+                let is_over = |freed: u64| {
+                    self.is_stopping.load(Acquire) || is_enough(blocks_freed.saturating_add(freed))
+                };
+                match self.delete_chunks(*inode, garbage, &is_over) {
                     // Its target is missing or out of service; the others' garbage need not wait for it.
                     Err(Errno::ENODEV | Errno::EIO) => is_any_left = true,
                     other => {
-                        let freed = other?;
-                        blocks_freed += freed;
-                        deleted.push((*inode, garbage, freed));
+                        let DeletedChunks { blocks, is_done } = other?;
+                        blocks_freed += blocks;
+                        if is_done {
+                            deleted.push((*inode, garbage, blocks));
+                        } else {
+                            // The rest is deleted by whoever comes next.
+                            is_any_left = true;
+                        }
                     }
                 }
                 if self.is_stopping.load(Acquire) || is_enough(blocks_freed) {
@@ -189,7 +216,7 @@ impl MetaService {
         garbage: &Garbage,
         behalf_of: SessionId,
     ) -> Result<u64, Errno> {
-        let blocks_freed = self.delete_chunks(inode, garbage)?;
+        let DeletedChunks { blocks: blocks_freed, .. } = self.delete_chunks(inode, garbage, &|_| false)?;
         // ORDER: as in `collect_all`; here the old bytes behind the cut would be back.
         let targets = self.map.read().targets_of(&garbage.layout);
         if self.sync_targets_of([&garbage.layout]).len() < targets.len() {
@@ -217,8 +244,13 @@ impl MetaService {
         targets.into_iter().filter(sync).collect()
     }
 
-    /// Deletes or cuts the chunks that one record names; tells how many units of 512 bytes that freed.
-    fn delete_chunks(&self, inode: InodeId, garbage: &Garbage) -> Result<u64, Errno> {
+    /// Deletes or cuts the chunks that one record names, until `is_enough` for the units of 512 bytes that were freed so far.
+    fn delete_chunks(
+        &self,
+        inode: InodeId,
+        garbage: &Garbage,
+        is_enough: &dyn Fn(u64) -> bool,
+    ) -> Result<DeletedChunks, Errno> {
         let layout = &garbage.layout;
         let map = self.map.read().clone();
         let targets = map.targets_of(layout);
@@ -242,9 +274,15 @@ impl MetaService {
         }
         let from_index = garbage.keep_bytes.div_ceil(chunk_bytes);
         for target in targets {
-            blocks_freed += self.delete_generation(target, inode, layout.generation, from_index)?;
+            let is_over = |freed: u64| is_enough(blocks_freed + freed);
+            let place = (target, inode, layout.generation, from_index);
+            let deleted = self.delete_some_of_generation(place, &is_over)?;
+            blocks_freed += deleted.blocks;
+            if !deleted.is_done {
+                return Ok(DeletedChunks { blocks: blocks_freed, is_done: false });
+            }
         }
-        Ok(blocks_freed)
+        Ok(DeletedChunks { blocks: blocks_freed, is_done: true })
     }
 
     /// Removes the record whose chunks are gone.
@@ -276,14 +314,24 @@ impl MetaService {
         generation: u32,
         from_index: u64,
     ) -> Result<u64, Errno> {
+        let place = (target, inode, generation, from_index);
+        Ok(self.delete_some_of_generation(place, &|_| false)?.blocks)
+    }
+
+    /// As [`MetaService::delete_generation`], until `is_enough` for what was freed so far: a file may be very large.
+    fn delete_some_of_generation(
+        &self,
+        (target, inode, generation, from_index): (TargetId, InodeId, u32, u64),
+        is_enough: &dyn Fn(u64) -> bool,
+    ) -> Result<DeletedChunks, Errno> {
         let mut freed = 0;
         loop {
             let request = StorageRequest::DeleteGeneration { target, inode, generation, from_index };
             match self.storage.call(&request, Payload::None)? {
                 StorageReply::Deleted { blocks, is_done } => {
                     freed += blocks;
-                    if is_done {
-                        return Ok(freed);
+                    if is_done || is_enough(freed) {
+                        return Ok(DeletedChunks { blocks: freed, is_done });
                     }
                 }
                 _ => return Err(Errno::EPROTO),
@@ -307,6 +355,25 @@ impl MetaService {
             },
             |may, _| may,
         )
+    }
+
+    /// Whether all targets of a file are there to cut their part. Asked before the cut is noted: what is noted will be carried out, sooner
+    /// or later, and the call that was told of the failure would have had its effect after all.
+    ///
+    /// # Errors
+    /// `ENODEV` when a target is missing, `EIO` when one has stopped.
+    pub(crate) fn check_can_be_cut(&self, inode: &Inode) -> Result<(), NsError> {
+        let Kind::Regular(FileData::Chunks { layout, .. }) = &inode.kind else { return Ok(()) };
+        let map = self.map.read().clone();
+        for target in map.targets_of(layout) {
+            if !map.targets.iter().any(|known| known.id == target && known.state == TargetState::Online) {
+                return Err(Errno::ENODEV.into());
+            }
+            if !self.has_answered(target) {
+                return Err(Errno::EIO.into());
+            }
+        }
+        Ok(())
     }
 
     /// Carries out a cut of `inode` that an earlier truncation left behind.

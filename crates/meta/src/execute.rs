@@ -189,7 +189,10 @@ impl MetaService {
     }
 
     fn forget_removed(&self, outcome: &TxnOutcome, leases: &mut LeaseTable) {
-        outcome.removed.iter().for_each(|&inode| leases.forget_inode(inode));
+        for &inode in &outcome.removed {
+            leases.forget_inode(inode);
+            self.unsettled.forget(inode);
+        }
     }
 
     /// The one place where a failure of the store becomes an errno, and is logged.

@@ -20,6 +20,7 @@ mod room;
 mod sessions;
 mod settle;
 mod trim;
+mod unsettled;
 
 pub use recovery::RecoveryReport;
 
@@ -67,9 +68,16 @@ pub struct MetaService {
     cutting: collect::CutsUnderWay,
     /// Layouts that were handed out and not bound yet.
     proposals: proposals::Proposals,
-    /// Files whose length nobody knows until a missing target is back.
-    unsettled: settle::Unsettled,
+    /// Files whose length nobody knows.
+    unsettled: unsettled::Unsettled,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     is_stopping: AtomicBool,
+}
+
+impl MetaService {
+    /// Why the metadata takes no more changes; `None` while it does.
+    pub fn stopped(&self) -> Option<String> {
+        self.lane.stopped()
+    }
 }

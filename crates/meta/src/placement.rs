@@ -23,14 +23,21 @@ pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
 pub(crate) struct PlacementState {
     next_shard: AtomicU64,
     next_chain: AtomicU64,
-    /// When it was asked for, by the monotonic clock.
-    space: Mutex<Option<(Duration, SpaceByTarget)>>,
+    /// Of the online targets that answered when they were last asked.
+    space: Mutex<KnownSpace>,
+}
+
+#[derive(Default)]
+struct KnownSpace {
+    /// When it was asked for, by the monotonic clock; `None` when it is to be asked for anew.
+    asked_at: Option<Duration>,
+    by_target: SpaceByTarget,
 }
 
 impl PlacementState {
     /// Lets the next question about space ask the targets.
     pub(crate) fn forget_space(&self) {
-        *self.space.lock() = None;
+        self.space.lock().asked_at = None;
     }
 }
 
@@ -71,6 +78,7 @@ impl MetaService {
             .targets
             .iter()
             .filter(|target| target.pool == pool && target.state == TargetState::Online)
+            .filter(|target| self.has_answered(target.id))
             .map(|target| target.id)
             .collect();
         if targets.is_empty() {
@@ -83,7 +91,7 @@ impl MetaService {
             }
             TargetChoice::Scatter => self.shuffle(&mut targets, |_| 1),
             TargetChoice::FreeSpace => {
-                let space = self.space(map);
+                let space = self.placement.space.lock().by_target.clone();
                 self.shuffle(&mut targets, |target| {
                     space.get(&target).map_or(1, |(_, free)| (free >> 20).max(1))
                 });
@@ -110,12 +118,13 @@ impl MetaService {
     /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old. A target that does not answer is left out.
     pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
         let now = self.env.clock.monotonic();
-        let mut cached = self.placement.space.lock();
-        if let Some((when, space)) = cached.as_ref()
-            && now.saturating_sub(*when) < SPACE_AGE_MAX
         {
-            return space.clone();
+            let known = self.placement.space.lock();
+            if known.asked_at.is_some_and(|when| now.saturating_sub(when) < SPACE_AGE_MAX) {
+                return known.by_target.clone();
+            }
         }
+        // Not under the lock: a disk that hangs holds up nobody but whoever asks it.
         let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
         let space: SpaceByTarget = online
             .filter_map(|target| {
@@ -127,7 +136,14 @@ impl MetaService {
                 }
             })
             .collect();
-        *cached = Some((now, space.clone()));
+        *self.placement.space.lock() = KnownSpace { asked_at: Some(now), by_target: space.clone() };
         space
+    }
+
+    /// Whether `target` answered when the targets were last asked ([`MetaService::space`]); one that has stopped does not. Asks nobody, so
+    /// that it may be used under the lane's lock. If none answered, whoever uses one is to hear what is wrong from it.
+    pub(crate) fn has_answered(&self, target: TargetId) -> bool {
+        let known = self.placement.space.lock();
+        known.by_target.is_empty() || known.by_target.contains_key(&target)
     }
 }

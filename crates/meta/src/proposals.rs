@@ -53,6 +53,9 @@ impl MetaService {
     /// Proposes a layout, and notes to whom.
     pub(crate) fn propose_layout(&self, caller: Caller<'_>, inode: InodeId) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
+        // Asked before the lane is held: the choice leaves out targets that do not answer.
+        let map = self.map.read().clone();
+        self.space(&map);
         let layout = self.mutate(
             caller,
             number::PROPOSE_LAYOUT,

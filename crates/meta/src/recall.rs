@@ -1,14 +1,20 @@
 //! Getting leases back from those who hold them, with a bound.
 
 use crate::MetaService;
-use ashlar_namespace::lease::{Conflict, LeaseTable};
+use ashlar_namespace::lease::{Conflict, LeaseTable, RecallUnderWay};
 use ashlar_types::message::SessionEvent;
 use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// A recall that is not answered in this time evicts the session (`design.md` D7).
+/// A recall that is not answered in this time evicts the session (`design.md` D7), unless it says that it is waiting for a disk.
 pub(crate) const RECALL_MAX: Duration = Duration::from_secs(5);
+
+/// A recall that is not answered in this time evicts the session whatever it says.
+const BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// Time between looks at whether a session is still busy.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time between looks at whether an eviction by another call has ended a recall.
 const EVICTION_PAUSE: Duration = Duration::from_millis(20);
@@ -80,10 +86,11 @@ impl MetaService {
         let mut ids: SmallVec<[u64; 2]> = SmallVec::new();
         let mut to_send: SmallVec<[(SessionId, SessionEvent); 2]> = SmallVec::new();
         {
+            let now = self.env.clock.monotonic();
             let mut leases = self.leases.lock();
             let mark = *reported.mark.get_or_insert(leases.recall_mark());
             for conflict in conflicts {
-                let (id, recall) = leases.begin_recall(*conflict);
+                let (id, recall) = leases.begin_recall(*conflict, now);
                 ids.push(id);
                 if id > mark {
                     reported.writers.push((conflict.session, conflict.inode));
@@ -112,21 +119,35 @@ impl MetaService {
         loop {
             let late = ids
                 .iter()
-                .filter_map(|&id| leases.recall_holder(id))
-                .find(|&holder| !is_excused(&leases, holder));
-            let Some(holder) = late else { return Ok(()) };
+                .filter_map(|&id| leases.recall_under_way(id))
+                .find(|late| !is_excused(&leases, late.session));
+            let Some(late) = late else { return Ok(()) };
             let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
             if self.leases_changed.wait_for(&mut leases, left) {
+                if ids.iter().all(|&id| leases.recall_under_way(id) != Some(late)) {
+                    // It came at the last moment.
+                    continue;
+                }
                 drop(leases);
                 if self.env.clock.monotonic() >= deadline {
                     return Err(Errno::ETIMEDOUT);
                 }
-                self.session_evict(holder);
-                // Another call may be ending the same session just now: its recalls end with it, a moment later.
-                give_up = self.env.clock.monotonic() + EVICTION_PAUSE;
+                give_up = self.env.clock.monotonic().saturating_add(self.evict_unless_busy(late));
                 leases = self.leases.lock();
             }
         }
+    }
+
+    /// Evicts the session whose answer to a recall is late, unless it waits for a disk as everybody would; tells when to look again.
+    fn evict_unless_busy(&self, late: RecallUnderWay) -> Duration {
+        let age = self.env.clock.monotonic().saturating_sub(late.since);
+        if age < BUSY_MAX && self.sessions.is_busy(late.session, late.inode) {
+            tracing::warn!(session = %late.session, inode = %late.inode, "a recall waits for a slow disk");
+            return BUSY_PAUSE;
+        }
+        self.session_evict(late.session);
+        // Another call may be ending the same session just now: its recalls end with it, a moment later.
+        EVICTION_PAUSE
     }
 
     /// A session has given back what was recalled.

@@ -3,7 +3,7 @@
 use crate::MetaService;
 use ashlar_rpc::{SessionEvents, SessionGrant};
 use ashlar_types::message::SessionEvent;
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::{Errno, InodeId, SessionId};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -32,6 +32,12 @@ impl SessionTable {
         if let Some(events) = events {
             events.deliver(event);
         }
+    }
+
+    /// Whether a session says that it is at work on the answer to a recall of `inode`.
+    pub(crate) fn is_busy(&self, session: SessionId, inode: InodeId) -> bool {
+        let events = self.sessions.read().get(&session).cloned();
+        events.is_some_and(|events| events.is_busy(inode))
     }
 }
 

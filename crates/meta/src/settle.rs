@@ -7,26 +7,9 @@ use ashlar_namespace::{FileData, Kind, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
-
-/// Files whose size only the chunks know, some of them on a target that is missing, and the generation these chunks are of.
-#[derive(Default)]
-pub(crate) struct Unsettled {
-    // LIMIT: files that were open for writing when their writers died.
-    files: Mutex<FxHashMap<InodeId, u32>>,
-}
-
-impl Unsettled {
-    /// Whether nobody knows how long `inode` is while its chunks are of `generation`: what is served would end too early, and what is written
-    /// to the end would go on top of what is there.
-    pub(crate) fn has(&self, inode: InodeId, generation: Option<u32>) -> bool {
-        generation.is_some() && self.files.lock().get(&inode).copied() == generation
-    }
-}
 
 impl MetaService {
     /// Cleans up after a dead session in every shard. Files it has written are measured, if `written` names them or is not known: of the
@@ -47,14 +30,7 @@ impl MetaService {
                 )?;
                 for inode in reply.unsettled {
                     let must_measure = written.is_none_or(|written| written.contains(&inode));
-                    match self.settle(inode, session, must_measure) {
-                        // The writer's record stays, so the next start with all targets settles it; until then the size may be old, and the content
-                        // is not served.
-                        Err(Errno::ENODEV) => {
-                            tracing::warn!(%inode, "the size of a file waits for a missing target")
-                        }
-                        other => other?,
-                    }
+                    self.settle(inode, session, must_measure)?;
                 }
                 from = reply.next;
                 if from.is_none() {
@@ -65,7 +41,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing.
+    /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing. If a target does not tell, the
+    /// writer's record stays for the next start, and nobody may use the content until then ([`crate::unsettled`]).
     pub(crate) fn settle(&self, inode: InodeId, session: SessionId, must_measure: bool) -> Result<(), Errno> {
         let creds = itself();
         let caller = Caller { op: OpId { session, sequence: 0 }, creds: &creds };
@@ -84,11 +61,12 @@ impl MetaService {
         let layout = layout.filter(|_| must_measure);
         let (size_at_least, chunk_blocks) = match &layout {
             Some(layout) => match self.measure(inode, layout) {
-                Err(Errno::ENODEV) => {
-                    self.unsettled.files.lock().insert(inode, layout.generation);
-                    return Err(Errno::ENODEV);
+                Ok(measured) => measured,
+                Err(errno) => {
+                    tracing::warn!(%inode, %errno, "the size of a file waits for a target that is missing or out of service");
+                    self.unsettled.note(inode, layout.generation, errno);
+                    return Ok(());
                 }
-                other => other?,
             },
             None => (0, 0),
         };

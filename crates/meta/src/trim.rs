@@ -31,7 +31,13 @@ impl MetaService {
                 if service.is_stopping.load(Acquire) {
                     return;
                 }
-                service.trim();
+                if !service.env.tasks.contain(&mut || service.trim()) {
+                    tracing::error!(
+                        "taking back leases that nobody needs ended by a panic; trying again later"
+                    );
+                    let mut leases = service.leases.lock();
+                    service.trim_pause.wait_for(&mut leases, DECIDE_MAX);
+                }
             }
         };
         self.env.tasks.spawn("ashlar-trim", Box::new(run)).map(drop)

@@ -17,6 +17,7 @@ use ashlar_types::{InodeId, SessionId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
 // LIMIT: about 48 bytes each; what a hash table of 2^20 places takes before it doubles, so 50 MiB at the most.
@@ -47,6 +48,18 @@ struct Pending {
     inode: InodeId,
     leases: LeaseSet,
     flush_only: bool,
+    since: Duration,
+}
+
+/// A recall that is not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecallUnderWay {
+    /// Whose answer is waited for.
+    pub session: SessionId,
+    /// What it is about.
+    pub inode: InodeId,
+    /// When it began.
+    pub since: Duration,
 }
 
 /// See the module.
@@ -270,8 +283,8 @@ impl LeaseTable {
     }
 
     /// Begins to recall: from now on nothing is granted on that inode. The service sends the returned message to the holder. A
-    /// recall of the same leases that is under way already is joined, then there is nothing to send.
-    pub fn begin_recall(&mut self, conflict: Conflict) -> (u64, Option<Recall>) {
+    /// recall of the same leases that is under way already is joined, then there is nothing to send. `now` is a time of a monotonic clock.
+    pub fn begin_recall(&mut self, conflict: Conflict, now: Duration) -> (u64, Option<Recall>) {
         let same = self.pending.iter().find(|(_, pending)| {
             pending.session == conflict.session
                 && pending.inode == conflict.inode
@@ -284,7 +297,7 @@ impl LeaseTable {
         self.last_recall += 1;
         let id = self.last_recall;
         let Conflict { session, inode, leases, flush_only } = conflict;
-        self.pending.insert(id, Pending { session, inode, leases, flush_only });
+        self.pending.insert(id, Pending { session, inode, leases, flush_only, since: now });
         *self.recalling.entry(inode).or_insert(0) += 1;
         (id, Some(Recall { id, inode, leases, flush_only }))
     }
@@ -341,9 +354,10 @@ impl LeaseTable {
         self.holders.remove(&inode);
     }
 
-    /// The session a recall under way waits for.
-    pub fn recall_holder(&self, id: u64) -> Option<SessionId> {
-        self.pending.get(&id).map(|pending| pending.session)
+    /// What the recall `id` waits for, if it is not over.
+    pub fn recall_under_way(&self, id: u64) -> Option<RecallUnderWay> {
+        let Pending { session, inode, since, .. } = *self.pending.get(&id)?;
+        Some(RecallUnderWay { session, inode, since })
     }
 
     /// Lets a session hold leases.
@@ -453,7 +467,7 @@ mod tests {
         table.grant(A, written, LeaseSet::WRITE);
         table.grant(A, directory, LeaseSet::ATTR.with(LeaseSet::ENTRIES));
         table.grant(A, recalled, LeaseSet::READ);
-        table.begin_recall(table.conflicts_of_data(B, recalled, true)[0]);
+        table.begin_recall(table.conflicts_of_data(B, recalled, true)[0], Duration::ZERO);
         table.grant(A, idle, LeaseSet::ATTR.with(LeaseSet::READ));
         let surplus = table.surplus(10, |inode| inode == open);
         assert_eq!(surplus.iter().map(|conflict| conflict.inode).collect::<Vec<_>>(), vec![idle]);
@@ -489,7 +503,7 @@ mod tests {
     fn a_holder_keeps_its_lease_until_it_has_answered_the_recall() {
         let mut table = table();
         table.grant(A, X, LeaseSet::READ);
-        let (id, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        let (id, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
         assert!(
             table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ),
             "a read of A must not wait for A"
@@ -506,8 +520,8 @@ mod tests {
         table.grant(A, X, LeaseSet::READ);
         table.grant(B, X, LeaseSet::READ);
         table.begin_wanting(A, X);
-        let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0]);
-        let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0], Duration::ZERO);
+        let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
         assert_eq!(table.conflicts_of_data(A, X, true).len(), 1, "B only reads, and will answer");
         assert!(!table.grant_data(A, X, both).has(LeaseSet::WRITE), "B may still read what it has");
         table.begin_wanting(B, X);
@@ -533,7 +547,7 @@ mod tests {
         assert_eq!(table.grant(B, X, LeaseSet::ATTR.with(LeaseSet::READ)), LeaseSet::NONE);
         let conflicts = table.conflicts_of_data(B, X, false);
         assert_eq!(conflicts.len(), 1);
-        let (id, recall) = table.begin_recall(conflicts[0]);
+        let (id, recall) = table.begin_recall(conflicts[0], Duration::ZERO);
         assert!(recall.is_some());
         assert_eq!(table.grant(A, X, LeaseSet::ATTR), LeaseSet::NONE, "nothing is granted during a recall");
         table.end_recall(id);
@@ -558,7 +572,7 @@ mod tests {
         let outcome = TxnOutcome { revealed: SmallVec::from_slice(&[X]), ..TxnOutcome::default() };
         let conflict = table.conflicts(B, &outcome, &[])[0];
         assert!(conflict.flush_only);
-        let (id, _) = table.begin_recall(conflict);
+        let (id, _) = table.begin_recall(conflict, Duration::ZERO);
         table.end_recall(id);
         assert!(table.conflicts(B, &outcome, &[(A, X)]).is_empty());
         assert_eq!(table.held(A, X), LeaseSet::WRITE);
@@ -569,7 +583,7 @@ mod tests {
         let mut table = table();
         table.grant(A, X, LeaseSet::WRITE);
         table.grant(A, InodeId(5), LeaseSet::ENTRIES);
-        let (_, recall) = table.begin_recall(table.conflicts_of_data(B, X, true)[0]);
+        let (_, recall) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
         assert!(recall.is_some());
         assert_eq!(table.end_session(A), vec![X]);
         assert!(table.is_empty());

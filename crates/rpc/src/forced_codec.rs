@@ -5,7 +5,7 @@
 use crate::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
-use ashlar_types::{Credentials, Errno, SessionId};
+use ashlar_types::{Credentials, Errno, InodeId, SessionId};
 use std::sync::Arc;
 
 /// A service behind its codec.
@@ -20,6 +20,10 @@ impl SessionEvents for EventsCodec {
         let decoded: SessionEvent = decode(&bytes, "session event").expect("an event survives its codec");
         assert_eq!(decoded, event);
         self.0.deliver(decoded);
+    }
+
+    fn is_busy(&self, inode: InodeId) -> bool {
+        self.0.is_busy(inode)
     }
 }
 

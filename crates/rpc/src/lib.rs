@@ -8,7 +8,7 @@
 //! when a transport can lose one.
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
-use ashlar_types::{Credentials, Errno, OpId, SessionId};
+use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,13 @@ pub struct SessionGrant {
 pub trait SessionEvents: Send + Sync {
     /// One event; events of a session arrive in order.
     fn deliver(&self, event: SessionEvent);
+
+    /// Whether the session is at work on the answer to a recall of `inode`: a read, write or report of it is under way and waits for a
+    /// disk. Asked when the answer is late, before the session is ended; must return at once.
+    fn is_busy(&self, inode: InodeId) -> bool {
+        let _ = inode;
+        false
+    }
 }
 
 /// The metadata service as its clients see it.

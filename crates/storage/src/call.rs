@@ -96,6 +96,10 @@ fn carry_out(
             Ok(StorageReply::Done)
         }
         (StorageRequest::Space { .. }, _) => {
+            // Nobody can use what a target has that has stopped.
+            if let Some(what) = store.stopped() {
+                return Err(ChunkError::Stopped { what });
+            }
             let space = service.share_of(store.space()?);
             Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
         }

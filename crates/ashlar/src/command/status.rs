@@ -1,6 +1,6 @@
 //! `ashlar status`: what runs here and how it is.
 
-use crate::admin::{Status, find_running};
+use crate::admin::{Status, TargetCondition, find_running};
 use crate::cli::StatusArgs;
 use crate::terminal::shown;
 use anyhow::{Context, Result};
@@ -31,23 +31,43 @@ fn describe(text: &mut String, status: &Status) -> std::fmt::Result {
     for mount in &status.mounts {
         writeln!(text, "  mounted at {}", shown(mount))?;
     }
-    writeln!(text, "  metadata in {}, {} inodes", shown(&status.meta), status.inodes_used)?;
+    match status.inodes_used {
+        Some(inodes) => writeln!(text, "  metadata in {}, {inodes} inodes", shown(&status.meta))?,
+        None => writeln!(text, "  metadata in {}", shown(&status.meta))?,
+    }
+    if let Some(reason) = &status.meta_stopped {
+        writeln!(text, "  metadata has stopped, nothing can be changed until the next start: {reason}")?;
+    }
     writeln!(text, "  {} of {} free", human(status.bytes_free), human(status.bytes_total))?;
     writeln!(
         text,
-        "  {:<10} {:<10} {:<8} {:>10} {:>10}  directory",
+        "  {:<10} {:<10} {:<11} {:>10} {:>10}  directory",
         "target", "pool", "state", "size", "free"
     )?;
     for target in &status.targets {
-        let state = if target.online { "online" } else { "missing" };
+        let state = state_name(target.state);
         let (total, free) = (human(target.bytes_total), human(target.bytes_free));
         writeln!(
             text,
-            "  {:<10} {:<10} {state:<8} {total:>10} {free:>10}  {}",
+            "  {:<10} {:<10} {state:<11} {total:>10} {free:>10}  {}",
             target.id, target.pool, target.path
         )?;
     }
+    for target in &status.targets {
+        if let Some(reason) = &target.reason {
+            writeln!(text, "  target {} is {}: {reason}", target.id, state_name(target.state))?;
+        }
+    }
     Ok(())
+}
+
+fn state_name(state: TargetCondition) -> &'static str {
+    match state {
+        TargetCondition::Online => "online",
+        TargetCondition::Missing => "missing",
+        TargetCondition::Stopped => "stopped",
+        TargetCondition::Unreachable => "unreachable",
+    }
 }
 
 /// Bytes with a binary unit and at most one decimal.

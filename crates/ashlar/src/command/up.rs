@@ -1,12 +1,13 @@
 //! `ashlar up`: a complete file system in this process, until it is told to stop.
 
-use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetStatus};
+use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetCondition, TargetStatus};
 use crate::cli::UpArgs;
 use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, place};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::{MountOptions, check_mountpoint};
-use ashlar_types::map::TargetState;
+use ashlar_types::ClusterMap;
+use ashlar_types::map::{Target, TargetState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -116,42 +117,50 @@ fn answer(
 ) -> AdminReply {
     match request {
         AdminRequest::Scrub { job } => scrubs.next(*job, &services.storage().targets()),
-        AdminRequest::Status => match status(services, mounts) {
-            Ok(status) => AdminReply::Status(Box::new(status)),
-            Err(error) => AdminReply::Error(format!("{error:#}")),
-        },
+        AdminRequest::Status => AdminReply::Status(Box::new(status(services, mounts))),
     }
 }
 
-fn status(services: &Services, mounts: &[PathBuf]) -> Result<Status> {
+fn status(services: &Services, mounts: &[PathBuf]) -> Status {
     let map = services.map().read().clone();
-    let mut targets = Vec::new();
-    for target in &map.targets {
-        let space = services.storage().space(target.id)?;
-        targets.push(TargetStatus {
-            id: target.id.0,
-            pool: map
-                .pools
-                .iter()
-                .find(|pool| pool.id == target.pool)
-                .map(|pool| pool.name.clone())
-                .unwrap_or_default(),
-            online: target.state == TargetState::Online,
-            path: target.path.clone(),
-            bytes_total: space.as_ref().map_or(0, |space| space.bytes_total),
-            bytes_free: space.as_ref().map_or(0, |space| space.bytes_free),
-        });
-    }
-    Ok(Status {
+    let targets: Vec<TargetStatus> =
+        map.targets.iter().map(|target| target_status(services, &map, target)).collect();
+    Status {
         cluster: services.cluster().to_string(),
         epoch: map.epoch.0,
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         meta: services.meta_directory().clone(),
+        meta_stopped: services.meta_stopped(),
         mounts: mounts.to_vec(),
         bytes_total: targets.iter().map(|target| target.bytes_total).sum(),
         bytes_free: targets.iter().map(|target| target.bytes_free).sum(),
-        inodes_used: services.inodes_used()?,
+        inodes_used: services.inodes_used().ok(),
         targets,
-    })
+    }
+}
+
+/// What is known of one target; whatever it does not tell keeps nothing else from being told.
+fn target_status(services: &Services, map: &ClusterMap, target: &Target) -> TargetStatus {
+    let space = services.storage().space(target.id);
+    let stopped = services.storage().target(target.id).and_then(|store| store.stopped());
+    let (state, reason) = match (&space, stopped) {
+        _ if target.state != TargetState::Online => (TargetCondition::Missing, None),
+        (_, Some(what)) => (TargetCondition::Stopped, Some(what)),
+        (Err(error), None) => (TargetCondition::Unreachable, Some(error.to_string())),
+        (Ok(_), None) => (TargetCondition::Online, None),
+    };
+    let space = space.ok().flatten().unwrap_or_default();
+    let pool = map.pools.iter().find(|pool| pool.id == target.pool);
+    TargetStatus {
+        id: target.id.0,
+        pool: pool.map(|pool| pool.name.clone()).unwrap_or_default(),
+        online: state == TargetCondition::Online,
+        state,
+        reason,
+        path: target.path.clone(),
+        bytes_total: space.bytes_total,
+        // Nobody can write to what has stopped.
+        bytes_free: if state == TargetCondition::Stopped { 0 } else { space.bytes_free },
+    }
 }

@@ -4,12 +4,13 @@ use super::state::{State, root_settings};
 use super::{Directories, targets};
 use crate::fsck;
 use anyhow::{Context, Result};
-use ashlar_env::Env;
+use ashlar_chunkstore::{ChunkError, ChunkStore};
+use ashlar_env::{Env, Tasks};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_rpc::forced_codec::ForcedCodec;
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_storage::StorageService;
-use ashlar_types::{ClusterId, ClusterMap};
+use ashlar_types::{ClusterId, ClusterMap, TargetId};
 use parking_lot::RwLock;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ impl Services {
         meta.start_collector().context("cannot start a thread")?;
         meta.start_trimmer().context("cannot start a thread")?;
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let background = start_background(&storage, &is_stopping)?;
+        let background = start_background(&storage, &is_stopping, state.env.tasks.clone())?;
         Ok(Services { state, config, storage, meta, is_stopping, background: Some(background) })
     }
 
@@ -114,6 +115,11 @@ impl Services {
         &self.state.directories.meta
     }
 
+    /// Why the metadata takes no more changes; `None` while it does.
+    pub fn meta_stopped(&self) -> Option<String> {
+        self.meta.stopped()
+    }
+
     /// Inodes in use.
     ///
     /// # Errors
@@ -151,16 +157,26 @@ impl Services {
     }
 }
 
-fn start_background(storage: &Arc<StorageService>, is_stopping: &Arc<AtomicBool>) -> Result<JoinHandle<()>> {
+fn start_background(
+    storage: &Arc<StorageService>,
+    is_stopping: &Arc<AtomicBool>,
+    tasks: Arc<dyn Tasks>,
+) -> Result<JoinHandle<()>> {
     let (storage, is_stopping) = (storage.clone(), is_stopping.clone());
+    // A target that has stopped says so once, and does no more work.
+    let tick = |id: TargetId, store: &ChunkStore| match store.background_tick(TICK_SLOTS) {
+        Ok(_) | Err(ChunkError::Stopped { .. }) => {}
+        Err(error) => tracing::error!(target_id = %id, %error, "background work of a target failed"),
+    };
     std::thread::Builder::new()
         .name("ashlar-targets".into())
         .spawn(move || {
             while !is_stopping.load(Relaxed) {
                 std::thread::sleep(TICK);
                 for (id, store) in storage.targets() {
-                    if let Err(error) = store.background_tick(TICK_SLOTS) {
-                        tracing::error!(target_id = %id, %error, "background work of a target failed");
+                    // A panic ends this turn only: nobody else would notice that targets are not synced any more.
+                    if !tasks.contain(&mut || tick(id, &store)) {
+                        tracing::error!(target_id = %id, "background work of a target ended by a panic");
                     }
                 }
             }

@@ -102,9 +102,14 @@ impl World {
 
     /// A client whose calls to metadata go through `meta`.
     pub fn client_over(&self, meta: Arc<dyn MetaCalls>) -> Arc<Client> {
+        self.client_through(meta, self.storage.clone())
+    }
+
+    /// A client whose calls go through `meta` and `storage`.
+    pub fn client_through(&self, meta: Arc<dyn MetaCalls>, storage: Arc<dyn StorageCalls>) -> Arc<Client> {
         Client::connect(ClientConfig {
             meta,
-            storage: self.storage.clone(),
+            storage,
             map: self.map.clone(),
             env: self.env.clone(),
             credentials: Arc::new(Nobody),

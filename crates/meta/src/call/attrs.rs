@@ -107,16 +107,22 @@ impl MetaService {
         changes: &SetAttr,
     ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
+        if changes.size.is_some_and(|size| size > 0) {
+            // Asked before the lane is held, for `check_can_be_cut`.
+            let map = self.map.read().clone();
+            self.space(&map);
+        }
         let (reply, must_cut) = self.mutate(
             caller,
             number::SETATTR,
             |txn, context| {
-                let generation = txn.find_inode(inode)?.and_then(Self::generation_of);
-                // Emptying a file needs no old length; any other cut does.
-                if changes.size.is_some_and(|size| size > 0) && self.unsettled.has(inode, generation) {
-                    return Err(Errno::ENODEV.into());
-                }
                 let reply = verb::setattr(txn, context, inode, changes)?;
+                if changes.size.is_some() {
+                    self.check_settled(txn, inode)?;
+                }
+                if reply.must_cut {
+                    self.check_can_be_cut(txn.inode(inode)?)?;
+                }
                 let generation = Self::generation_of(txn.inode(inode)?);
                 txn.reveal(inode);
                 Ok((reply, generation))

@@ -5,7 +5,7 @@ use crate::MetaService;
 use crate::execute::DECIDE_MAX;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
-use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId, SessionId};
 use std::time::Duration;
 
@@ -128,7 +128,10 @@ impl MetaService {
             let args = verb::OpenArgs { wants_body: true, is_granted: true, ..verb::OpenArgs::default() };
             let (reply, is_granted) = self.inspect(
                 caller,
-                |txn, context| verb::open(txn, context, inode, &args),
+                |txn, context| {
+                    self.check_settled(txn, inode)?;
+                    verb::open(txn, context, inode, &args)
+                },
                 |open, leases| {
                     // Not what it may hold besides: a client that has given up its WRITE after a cut that failed must not get it back for a
                     // read, or it would write what the cut then takes (`begin_write`).
@@ -139,11 +142,6 @@ impl MetaService {
                     (reply, held.has(wanted))
                 },
             )?;
-            if let MetaReply::Granted { data: DataGrant::Chunks { layout }, .. } = &reply
-                && self.unsettled.has(inode, Some(layout.generation))
-            {
-                return Err(Errno::ENODEV);
-            }
             if is_granted {
                 return Ok(reply);
             }
@@ -158,7 +156,10 @@ impl MetaService {
             let begun = self.mutate(
                 caller,
                 number::BEGIN_WRITE,
-                |txn, context| verb::begin_write(txn, context, inode, false),
+                |txn, context| {
+                    self.check_settled(txn, inode)?;
+                    verb::begin_write(txn, context, inode, false)
+                },
                 |_, _| (),
             );
             match begun {

@@ -6,7 +6,7 @@ use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest, OpenReply};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
 use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
 
 impl MetaService {
@@ -32,7 +32,9 @@ impl MetaService {
                             is_granted: reply.created,
                             ..verb::OpenArgs::default()
                         };
-                        Ok((verb::open(txn, context, reply.attr.inode, &args)?, reply.created))
+                        let open = verb::open(txn, context, reply.attr.inode, &args)?;
+                        self.check_settled(txn, reply.attr.inode)?;
+                        Ok((open, reply.created))
                     },
                     |(open, created), leases| {
                         let named = grant_named(session, parent, open.attr.inode, leases);
@@ -69,7 +71,11 @@ impl MetaService {
     ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         let args = verb::OpenArgs { read, write, truncate, wants_body: read, ..verb::OpenArgs::default() };
-        let decide = |txn: &mut Txn<'_>, context: &OpContext<'_>| verb::open(txn, context, inode, &args);
+        let decide = |txn: &mut Txn<'_>, context: &OpContext<'_>| {
+            let open = verb::open(txn, context, inode, &args)?;
+            self.check_settled(txn, inode)?;
+            Ok(open)
+        };
         let grant = |open: verb::OpenReply, leases: &mut LeaseTable| {
             let held = leases.grant(session, inode, LeaseSet::ATTR);
             MetaReply::Opened { open: self.opened(session, open, write, held, leases), created: false }
@@ -103,12 +109,7 @@ impl MetaService {
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
         // Entries of a directory have a lease of their own.
         let is_file = open.attr.file_type() == FileType::Regular;
-        let is_known = match &open.data {
-            DataGrant::Chunks { layout } => !self.unsettled.has(inode, Some(layout.generation)),
-            DataGrant::Inline { .. } => true,
-        };
-        let content =
-            if is_file && is_known { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
+        let content = if is_file { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
         OpenReply {
             attr: open.attr,
             data: open.data,
