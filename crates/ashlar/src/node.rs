@@ -4,9 +4,11 @@
 mod directories;
 mod lock;
 mod mounts;
+mod scratch;
 mod services;
 pub mod state;
 pub mod targets;
+mod trouble;
 
 pub use directories::Directories;
 pub use lock::MetaLock;

@@ -1,6 +1,7 @@
 //! Targets: header, index, and the slots and blocks themselves.
 
 use super::files::Stores;
+use super::journal::put_back_journal;
 use super::problem::{Class, Ledger, Problem, State};
 use crate::node;
 use crate::node::targets as opening;
@@ -137,7 +138,8 @@ fn check_one(
         ledger.add(about_target(Class::TargetUnknown, what, remedy, State::Left));
         return Ok(None);
     }
-    let store = match opening::open(path, identity, &state.env, holder) {
+    put_back_journal(&opening::engine_path(path), Class::TargetIndex, ledger)?;
+    let store = match opening::open(path, identity, state, holder) {
         Ok(store) => store,
         Err(
             error @ (ChunkError::Corrupt { .. } | ChunkError::Stopped { .. } | ChunkError::Foreign { .. }),
@@ -184,7 +186,7 @@ fn open_again(
     (path, identity): (&Path, &TargetIdentity),
     holder: &str,
 ) -> Result<Arc<ChunkStore>> {
-    opening::open(path, identity, &state.env, holder)
+    opening::open(path, identity, state, holder)
         .with_context(|| format!("cannot open the target at {} with its new index", path.display()))
 }
 
