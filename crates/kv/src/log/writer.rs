@@ -21,6 +21,9 @@ use std::sync::Arc;
 // LIMIT: spare segments kept for reuse; more are removed.
 const SPARES_MAX: usize = 3;
 
+/// The number of the spare file that an open makes.
+pub(crate) const FIRST_SPARE: u64 = 1;
+
 /// A segment that takes no more records.
 #[derive(Clone)]
 pub(crate) struct SealedSegment {
@@ -48,15 +51,14 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Begins a log at `position` with a segment of its own, over whatever had its name. Nothing is durable yet.
+    /// Begins a log at `position` with a segment of its own, made of `spare`, over whatever had its name. Nothing is durable yet.
     pub(crate) fn create(
         dir: LogDir,
         entropy: Arc<dyn Entropy>,
         segment_bytes: u64,
         position: u64,
+        spare: SegmentFile,
     ) -> Result<LogWriter, KvError> {
-        let mut spare_number = 0;
-        let spare = create_spare(&dir, &mut spare_number, segment_bytes)?;
         let nonce = entropy.next_u64();
         let active = begin_segment(&dir, spare, position, nonce)?;
         let seed = dir.identity.seed();
@@ -71,7 +73,8 @@ impl LogWriter {
             begun: None,
             sealed: VecDeque::new(),
             spares: Vec::new(),
-            spare_number,
+            // INVARIANT: no other spare is there when the next is made: an open removes those it finds.
+            spare_number: FIRST_SPARE,
             buffer: RecordBuffer::default(),
             flushed_logged: position,
         })
@@ -230,6 +233,34 @@ pub(crate) fn create_spare(
 ) -> Result<SegmentFile, KvError> {
     *last_number += 1;
     create_spare_numbered(dir, *last_number, file_bytes)
+}
+
+/// A file of `spares`, which an earlier run has left, with `file_bytes` of reserved blocks.
+pub(crate) fn find_spare(
+    dir: &LogDir,
+    spares: &[String],
+    file_bytes: u64,
+) -> Result<Option<SegmentFile>, KvError> {
+    for path in spares {
+        let found = dir.disk.open(path, OpenMode::ReadWrite).and_then(|file| {
+            let len = file.len()?;
+            if len >= file_bytes {
+                // Of a whole spare no block is missing.
+                file.allocate(0, len)?;
+            }
+            Ok((len >= file_bytes).then_some((file, len)))
+        });
+        match found {
+            Ok(Some((file, len))) => {
+                return Ok(Some(SegmentFile { file, path: path.clone(), first: 0, file_bytes: len }));
+            }
+            Ok(None) => {}
+            // One that is removed since it was listed, or was cut short, does not help.
+            Err(error) if error.kind() == io::ErrorKind::NotFound || is_out_of_space(&error) => {}
+            Err(error) => return Err(write_error("look at log segment", dir.describe(path), error)),
+        }
+    }
+    Ok(None)
 }
 
 /// As [`create_spare`], with a number reserved before.
