@@ -140,6 +140,13 @@ impl<'a> Recovery<'a> {
                 return Err(KvError::Foreign { what });
             }
             (recovery.applied, recovery.sequences) = (note.applied, note.sequences);
+        } else if let Some(oldest) = files.segments.first().filter(|oldest| oldest.first > 0) {
+            // No damage of the log, and giving it up would leave nothing at all.
+            let what = format!(
+                "the engine holds nothing, but the log begins at {}: the engine's files are lost; restore this lane from a replica or a copy",
+                log_dir.describe(&oldest.path)
+            );
+            return Err(KvError::Corrupt { what });
         }
         Ok(recovery)
     }

@@ -4,7 +4,7 @@
 //!   spare ──header, rename──> active ──roll──> sealed ──checkpoint behind it──> spare or removed
 //! ```
 //!
-//! Nothing here syncs. A segment is born as a spare file, gets its header and is renamed to its position; both become
+//! Only the length of a new file is synced here. A segment is born as a spare file, gets its header and is renamed to its position; both become
 //! durable with the first flush that covers a record in it. Spare files keep their blocks, so that the log does not
 //! allocate while it is written, and a full disk does not stop it at once.
 
@@ -247,6 +247,7 @@ pub(crate) fn find_spare(
             if len >= file_bytes {
                 // Of a whole spare no block is missing.
                 file.allocate(0, len)?;
+                file.sync_data()?;
             }
             Ok((len >= file_bytes).then_some((file, len)))
         });
@@ -272,6 +273,8 @@ pub(crate) fn create_spare_numbered(
     let path = dir.spare_path(number);
     let made = dir.disk.open(&path, OpenMode::CreateOrOpen).and_then(|file| {
         file.allocate(0, file_bytes)?;
+        // ORDER: durable before the file is a segment, so that no power cut makes a segment short and a short one is damage.
+        file.sync_data()?;
         Ok(file)
     });
     match made {
@@ -303,7 +306,8 @@ pub(crate) fn is_out_of_space(error: &io::Error) -> bool {
 /// Turns a spare file into the segment of `first`.
 fn begin_segment(dir: &LogDir, spare: SegmentFile, first: u64, nonce: u64) -> Result<SegmentFile, KvError> {
     let path = dir.segment_path(first);
-    let header = SegmentHeader { identity: dir.identity, first, nonce };
+    let file_bytes = Some(spare.file_bytes);
+    let header = SegmentHeader { identity: dir.identity, first, nonce, file_bytes };
     // ORDER: the header is written under the spare's name, so that no process ever finds a segment's name without one. After a
     // power cut it may: replay takes a segment without a header for the end of the log if nothing in it was ever flushed.
     let begun = spare.file.write_at(0, &header.encode()).and_then(|()| dir.disk.rename(&spare.path, &path));
