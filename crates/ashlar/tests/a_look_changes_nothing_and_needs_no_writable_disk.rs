@@ -145,3 +145,74 @@ fn a_read_only_disk_could_be_neither_checked_nor_backed_up() {
     assert_eq!(fs::read(site.mnt().join("newest")).unwrap(), support::big());
     server.stop();
 }
+
+/// A local file system of its own in a file of `site`, for as long as it lives.
+struct Small(PathBuf);
+
+impl Small {
+    fn new(site: &Site, name: &str, mib: u64) -> Small {
+        let (image, path) = (site.path("image"), site.path(name));
+        fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        fs::create_dir_all(&path).unwrap();
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            let ended = Command::new(program).args(args).output().unwrap();
+            assert!(ended.status.success(), "{program}: {}", String::from_utf8_lossy(&ended.stderr));
+        };
+        run("mkfs.ext4", &["-q".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_ref()]);
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), path.as_ref()]);
+        Small(path)
+    }
+
+    /// Leaves no byte to others.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = fs::File::create(&path).unwrap();
+        for block in [1 << 20, 4096] {
+            while std::io::Write::write_all(&mut file, &vec![1; block]).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_start_on_a_full_disk_called_it_damaged_and_offered_to_give_up_the_log() {
+    if !can_mount("a start on a full disk") {
+        return;
+    }
+    let site = Site::new();
+    let disk = Small::new(&site, "small", 400);
+    let server = site.up("up @mnt --meta @small/meta --data @d2");
+    for number in 0..100 {
+        fs::write(site.mnt().join(format!("f{number}")), vec![number; 50_000]).unwrap();
+    }
+    server.end_by(libc::SIGKILL);
+    let filler = disk.fill();
+    site.run("fsck --meta @small/meta --data @d2").expect(0);
+    // The space that was kept back is for this; then it is used up.
+    let server = site.up("up @mnt --meta @small/meta --data @d2");
+    fs::remove_file(site.mnt().join("f0")).unwrap();
+    server.end_by(libc::SIGKILL);
+    disk.fill();
+    let refused = site.run("up @mnt --meta @small/meta --data @d2").refused(&["disk is full", "make room"]);
+    assert!(!refused.stderr.contains("give-up-log-from"), "{}", refused.all());
+    // A few MiB are enough to delete more.
+    let file = fs::OpenOptions::new().write(true).open(&filler).unwrap();
+    file.set_len(file.metadata().unwrap().len() - (8 << 20)).unwrap();
+    let server = site.up("up @mnt --meta @small/meta --data @d2");
+    fs::remove_file(site.mnt().join("f1")).unwrap();
+    server.stop();
+    fs::remove_file(filler).unwrap();
+    let server = site.up("up @mnt --meta @small/meta --data @d2");
+    for number in 2..100 {
+        assert_eq!(fs::read(site.mnt().join(format!("f{number}"))).unwrap(), vec![number; 50_000]);
+    }
+    assert!(!site.mnt().join("f0").exists() && !site.mnt().join("f1").exists());
+    server.stop();
+    site.run("fsck --meta @small/meta --data @d2").expect(0);
+}
