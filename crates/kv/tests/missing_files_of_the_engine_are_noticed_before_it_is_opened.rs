@@ -174,3 +174,36 @@ fn a_view_reads_and_takes_everything_and_changes_nothing() {
     fs::remove_dir_all(dir.path().join("view")).unwrap();
     assert_eq!(verified(&place).unwrap().pairs, 200);
 }
+
+/// `current` and the version it names decide what the engine removes, and the engine does not compare them itself.
+#[test]
+fn a_changed_byte_in_what_names_the_tables_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("engine");
+    filled(&place);
+    let all = files(&place);
+    let is_guarded = |path: &&PathBuf| {
+        let (name, tree) = (path.file_name().unwrap().to_string_lossy(), path.parent().unwrap());
+        match name.strip_prefix('v').and_then(|number| number.parse::<u64>().ok()) {
+            // Others are leftovers.
+            Some(number) => {
+                all.get(&tree.join("current")).is_some_and(|named| named[..8] == number.to_le_bytes())
+            }
+            None => name == "current" || path.starts_with(place.join("keyspaces/0")),
+        }
+    };
+    let guarded: Vec<&PathBuf> = all.keys().filter(is_guarded).collect();
+    assert!(guarded.len() >= 5, "{guarded:?}");
+    for path in guarded {
+        for at in (0..all[path].len()).step_by(7) {
+            let mut bytes = all[path].clone();
+            bytes[at] ^= 0x10;
+            fs::write(path, bytes).unwrap();
+            let Err(error) = open(&place) else { panic!("{}: byte {at} was not noticed", path.display()) };
+            assert!(matches!(error, KvError::Corrupt { .. }), "{}: byte {at}: {error}", path.display());
+        }
+        fs::write(path, &all[path]).unwrap();
+    }
+    assert!(files(&place) == all, "something changed");
+    assert_eq!(verified(&place).unwrap().pairs, 200);
+}
