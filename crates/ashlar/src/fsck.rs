@@ -11,6 +11,7 @@
 
 mod chunks;
 mod files;
+mod journal;
 mod names;
 mod problem;
 mod restored;

@@ -5,10 +5,12 @@ mod directories;
 mod lock;
 mod mounts;
 pub mod place;
+mod scratch;
 mod services;
 pub mod starts;
 pub mod state;
 pub mod targets;
+mod trouble;
 
 pub use directories::Directories;
 pub use lock::MetaLock;

@@ -5,7 +5,7 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::dirty::DirtyRegions;
-use crate::error::ChunkError;
+use crate::error::{ChunkError, is_no_space};
 use crate::fresh::FreshSlots;
 use crate::geometry::{Class, SlabId};
 use crate::header::Owner;
@@ -24,6 +24,7 @@ use ashlar_kv::{Engine, KvError, Lane, Urgency};
 use ashlar_types::Start;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -54,10 +55,24 @@ impl Opening {
         let header = target::require_identity(&**disk, expected)?;
         let lock = target::lock(&**disk, &config.holder)?;
         let stop = Arc::new(StopSwitch::default());
-        let engine = engine()?;
+        let engine = engine().map_err(opening_error)?;
         let lane =
-            Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())?;
+            Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())
+                .map_err(opening_error)?;
         Ok(Opening { index: Index::new(lane, Arc::clone(&stop)), stop, lock, header })
+    }
+}
+
+/// A disk that is full or cannot be written to says nothing about the index: no reason to make it anew.
+fn opening_error(error: KvError) -> ChunkError {
+    match error {
+        KvError::Io { what, source } if is_no_space(&source) => {
+            ChunkError::NoSpace { what: format!("index: {what}: {source}") }
+        }
+        KvError::Io { what, source } if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+            ChunkError::Io { what: format!("index: {what}"), source }
+        }
+        error => error.into(),
     }
 }
 

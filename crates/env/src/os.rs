@@ -8,9 +8,11 @@ mod disk;
 mod entropy;
 mod file;
 mod tasks;
+mod view;
 
 pub use clock::OsClock;
 pub use disk::OsDisk;
 pub use entropy::OsEntropy;
 pub use file::OsFile;
 pub use tasks::OsTasks;
+pub use view::ViewDisk;

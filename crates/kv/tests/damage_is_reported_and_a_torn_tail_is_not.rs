@@ -237,3 +237,48 @@ fn a_valid_record_of_an_earlier_use_of_the_file_is_not_taken() {
         assert_eq!(get(&lane, "k0").is_some(), expected, "nonce changed by {change}");
     }
 }
+
+#[test]
+fn files_were_gone_without_a_word_after_the_last_segment_was_cut() {
+    let len = config().segment_bytes;
+    for cut in [0, 100, RECORDS, RECORDS + 200, len / 2, len - 1] {
+        let (disk, engine, _) = ten_flushed_groups();
+        let file = disk.open(SEGMENT, OpenMode::ReadWrite).unwrap();
+        let mut bytes = vec![0; len as usize];
+        file.read_at(0, &mut bytes).unwrap();
+        file.set_len(cut).unwrap();
+        drop(file);
+        let error = open_sim(&disk, &engine, config(), 2).err();
+        let Some(KvError::Corrupt { what }) = error else { panic!("cut to {cut}: {error:?}") };
+        assert!(what.contains(SEGMENT) && what.contains(&format!("{cut} bytes")), "{what}");
+        // The way out is the one of any damage, and nothing was changed.
+        let position = what.split("after position ").nth(1).unwrap().split(' ').next().unwrap();
+        let give_up = LaneConfig { give_up_from: Some(Position(position.parse().unwrap())), ..config() };
+        let before = disk.open(SEGMENT, OpenMode::Read).unwrap().len().unwrap();
+        assert_eq!(before, cut);
+        if cut < len / 2 {
+            let lane = open_sim(&disk, &engine, give_up, 3).unwrap();
+            assert!(count(&lane) < 10, "cut to {cut}");
+        } else {
+            disk.open(SEGMENT, OpenMode::ReadWrite).unwrap().write_at(0, &bytes).unwrap();
+            assert_eq!(count(&open_sim(&disk, &engine, config(), 3).unwrap()), 10, "cut to {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_segment_of_an_early_release_that_does_not_tell_its_length_is_read() {
+    let (disk, engine, _) = ten_flushed_groups();
+    disk.open(SEGMENT, OpenMode::ReadWrite).unwrap().write_at(52, &[0; 12]).unwrap();
+    assert_eq!(count(&open_sim(&disk, &engine, config(), 2).unwrap()), 10);
+}
+
+#[test]
+fn a_lost_engine_was_blamed_on_the_log_with_a_remedy_that_loses_the_rest() {
+    let (disk, engine, _) = ten_flushed_groups();
+    open_sim(&disk, &engine, config(), 2).unwrap().close().unwrap();
+    disk.kill_process();
+    let error = open_sim(&disk, &MemoryEngine::new(), config(), 3).err();
+    let Some(KvError::Corrupt { what }) = error else { panic!("{error:?}") };
+    assert!(what.contains("the engine's files are lost") && !what.contains("give_up_from"), "{what}");
+}

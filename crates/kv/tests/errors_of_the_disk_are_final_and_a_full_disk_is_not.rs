@@ -225,3 +225,54 @@ fn a_read_error_at_open_is_reported_as_such() {
     assert!(matches!(error, Some(KvError::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO)));
     assert_eq!(get(&open_sim(&disk, &engine, small_config(), 3).unwrap(), "a").unwrap(), "1");
 }
+
+/// Opens a lane that was killed and whose disk others have filled since; what is on the disk besides is given, and whether it opens.
+fn require_open_when_full(has_reserve: bool, has_spare: bool, left: u64) -> Result<(), KvError> {
+    let context = format!("reserve {has_reserve}, spare {has_spare}, {left} bytes left");
+    let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
+    disk.set_capacity(64 << 20);
+    let config = LaneConfig {
+        segment_bytes: 8 << 20,
+        overlay_bytes_max: 1 << 20,
+        reserve_bytes: 8 << 20,
+        ..small_config()
+    };
+    let lane = open_sim(&disk, &engine, config.clone(), 1).unwrap();
+    for number in 0..20 {
+        commit(&lane, vec![put(&format!("k{number}"), vec![1; 500])]).unwrap();
+    }
+    let expected = scan_all(&lane).unwrap();
+    drop(lane);
+    disk.kill_process();
+    if !has_reserve {
+        disk.remove("lane/reserve").unwrap();
+    }
+    if has_spare {
+        let spare = disk.open("lane/log/spare-7", ashlar_env::OpenMode::CreateNew).unwrap();
+        spare.allocate(0, 8 << 20).unwrap();
+    }
+    fill(&disk, left);
+    let lane = open_sim(&disk, &engine, config.clone(), 2)?;
+    assert_eq!(scan_all(&lane).unwrap(), expected, "{context}");
+    for number in 0..20 {
+        lane.write().commit(vec![delete(&format!("k{number}"))], Urgency::FreesSpace).unwrap();
+    }
+    disk.remove("other").unwrap();
+    lane.tick().unwrap();
+    commit(&lane, vec![put("new", "x")]).unwrap();
+    drop(lane);
+    disk.kill_process();
+    assert_eq!(scan_all(&open_sim(&disk, &engine, config, 3).unwrap()).unwrap().len(), 1, "{context}");
+    Ok(())
+}
+
+#[test]
+fn a_lane_that_was_killed_on_a_full_disk_did_not_open_again() {
+    require_open_when_full(true, true, 0).unwrap();
+    require_open_when_full(true, false, 0).unwrap();
+    // An earlier attempt has used the reserve up.
+    require_open_when_full(false, true, 0).unwrap();
+    require_open_when_full(false, false, 3 << 20).unwrap();
+    let refused = require_open_when_full(false, false, 0);
+    assert!(matches!(refused, Err(KvError::NoSpace { .. })), "{refused:?}");
+}

@@ -32,7 +32,12 @@ fn identity() -> LogIdentity {
 }
 
 fn header() -> SegmentHeader {
-    SegmentHeader { identity: identity(), first: 0x1000, nonce: 0x0123_4567_89AB_CDEF }
+    SegmentHeader {
+        identity: identity(),
+        first: 0x1000,
+        nonce: 0x0123_4567_89AB_CDEF,
+        file_bytes: Some(64 << 20),
+    }
 }
 
 fn frames() -> Vec<Frame> {
@@ -65,6 +70,8 @@ fn the_segment_header_of_the_document_is_the_one_written() {
     assert_eq!(written[..shown.len()], shown);
     assert!(written[shown.len()..].iter().all(|byte| *byte == 0));
     assert_eq!(SegmentHeader::decode(&shown), Ok(header()));
+    let early = SegmentHeader { file_bytes: None, ..header() };
+    assert_eq!(SegmentHeader::decode(&early.encode()), Ok(early));
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn print_the_dumps() {
     let frames = frames();
     let mut buffer = RecordBuffer::default();
     buffer.encode(identity().seed(), &record_header(&frames), &frames, &[41]);
-    for bytes in [&header().encode()[..52], buffer.as_slice().unwrap()] {
+    for bytes in [&header().encode()[..64], buffer.as_slice().unwrap()] {
         for (line, part) in bytes.chunks(8).enumerate() {
             let digits: Vec<String> = part.iter().map(|byte| format!("{byte:02x}")).collect();
             println!("{:04x}: {}", line * 8, digits.join(" "));

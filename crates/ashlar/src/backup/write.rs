@@ -33,7 +33,8 @@ pub fn back_up(place: &DataArgs, file: &Path) -> Result<Summary> {
         bail!("{} is there already; name another file", file.display());
     }
     let (directories, _) = Directories::find_stopped(place)?;
-    let state = State::open(directories, &format!("ashlar backup, process {}", std::process::id()))?;
+    // A backup is wanted most when the disk has failed: it takes what is there, and changes nothing.
+    let state = State::look_at(directories, &format!("ashlar backup, process {}", std::process::id()))?;
     let new = with_suffix(file, ".new");
     let outcome = write_file(&state, &new).and_then(|summary| {
         // ORDER: whole and durable before it gets its name.

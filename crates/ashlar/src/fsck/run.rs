@@ -1,9 +1,11 @@
 //! A run of the check: the stages in order, and what came of them.
 
 use super::files::{Stores, check_files};
+use super::journal::put_back_journal;
 use super::problem::{Class, Ledger, Problem, State};
 use super::{chunks, settle, targets, tree};
 use crate::cli::DataArgs;
+use crate::node::state::ENGINE_DIR;
 use crate::node::{self, Directories};
 use crate::terminal::say;
 use anyhow::{Context, Result};
@@ -41,9 +43,14 @@ struct Seen {
 pub fn run(place: &DataArgs, options: &Options) -> Result<u8> {
     let (directories, damaged) = Directories::find_stopped(place)?;
     let holder = format!("ashlar fsck, process {}", std::process::id());
-    let state = node::State::open(directories, &holder)?;
+    // Without --repair nothing changes, not even what a start would do.
+    let state = match options.is_repairing {
+        true => node::State::open(directories, &holder)?,
+        false => node::State::look_at(directories, &holder)?,
+    };
     let mut ledger =
         Ledger { is_repairing: options.is_repairing, is_json: options.is_json, ..Ledger::default() };
+    put_back_journal(&state.directories.meta.join(ENGINE_DIR), Class::Metadata, &mut ledger)?;
     let lane = state.open_lane(options.give_up_log_from.map(Position))?;
     if let Err(error) = lane.verify() {
         return unreadable(error, &mut ledger);

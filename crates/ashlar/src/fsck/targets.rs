@@ -1,6 +1,7 @@
 //! Targets: header, index, and the slots and blocks themselves.
 
 use super::files::Stores;
+use super::journal::put_back_journal;
 use super::problem::{Class, Ledger, Problem, State};
 use crate::node;
 use crate::node::targets as opening;
@@ -173,7 +174,8 @@ fn check_one(
     ledger: &mut Ledger,
 ) -> Result<Option<Arc<ChunkStore>>> {
     let shown = path.display();
-    let store = match opening::open(path, identity, &state.env, (holder, start)) {
+    put_back_journal(&opening::engine_path(path), Class::TargetIndex, ledger)?;
+    let store = match opening::open(path, identity, state, (holder, start)) {
         Ok(store) => store,
         Err(
             error @ (ChunkError::Corrupt { .. } | ChunkError::Stopped { .. } | ChunkError::Foreign { .. }),
@@ -220,7 +222,7 @@ fn open_again(
     (path, identity): (&Path, &TargetIdentity),
     opened: (&str, Option<Start>),
 ) -> Result<Arc<ChunkStore>> {
-    opening::open(path, identity, &state.env, opened)
+    opening::open(path, identity, state, opened)
         .with_context(|| format!("cannot open the target at {} with its new index", path.display()))
 }
 

@@ -1,5 +1,6 @@
 //! The lock of a metadata directory, and with it of the whole file system.
 
+use super::trouble;
 use anyhow::{Context, Result, bail};
 use ashlar_env::{Disk, DiskFile, OpenMode};
 use std::path::{Path, PathBuf};
@@ -34,9 +35,30 @@ impl MetaLock {
     /// When somebody else holds it: the text says who.
     pub fn take(disk: &Arc<dyn Disk>, path: &Path, holder: &str) -> Result<MetaLock> {
         let shown = path.join(LOCK_FILE);
-        let file = disk
-            .open(LOCK_FILE, OpenMode::CreateOrOpen)
-            .with_context(|| format!("cannot open {}", shown.display()))?;
+        let file = disk.open(LOCK_FILE, OpenMode::CreateOrOpen).map_err(|error| {
+            let way_out = trouble::way_out(&error).map(|way_out| format!("; {way_out}")).unwrap_or_default();
+            anyhow::Error::new(error).context(format!("cannot open {}{way_out}", shown.display()))
+        })?;
+        MetaLock::wait(file, shown, path, holder)
+    }
+
+    /// As [`MetaLock::take`], on a disk that may be read-only: nobody is told who has it there.
+    ///
+    /// # Errors
+    /// As [`MetaLock::take`].
+    pub fn take_to_look(disk: &Arc<dyn Disk>, path: &Path, holder: &str) -> Result<MetaLock> {
+        match disk.open(LOCK_FILE, OpenMode::CreateOrOpen) {
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+                let shown = path.join(LOCK_FILE);
+                let file = disk.open(LOCK_FILE, OpenMode::Read);
+                let file = file.with_context(|| format!("cannot open {}", shown.display()))?;
+                MetaLock::wait(file, shown, path, holder)
+            }
+            _ => MetaLock::take(disk, path, holder),
+        }
+    }
+
+    fn wait(file: Arc<dyn DiskFile>, shown: PathBuf, path: &Path, holder: &str) -> Result<MetaLock> {
         let (begin, mut is_told) = (Instant::now(), false);
         loop {
             match file.try_lock() {
@@ -72,7 +94,8 @@ impl MetaLock {
     /// A full disk must not keep the file system closed: the text is for people, and for how long they wait.
     fn write(&self, text: &str) {
         if let Err(error) = self.file.set_len(0).and_then(|()| self.file.write_at(0, text.as_bytes())) {
-            tracing::warn!(file = %self.shown.display(), %error, "cannot write the holder into the lock file");
+            // A handle that is only for reading answers EBADF or EINVAL: expected there, and no news elsewhere.
+            tracing::debug!(file = %self.shown.display(), %error, "cannot write the holder into the lock file");
         }
     }
 }

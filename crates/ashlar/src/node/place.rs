@@ -43,7 +43,7 @@ pub fn require_fit(directories: &Directories, place: &DataArgs, mountpoints: &[P
         }
         let parent = dir.parent().unwrap_or(dir);
         // Of a new data directory the metadata directory is one more level.
-        let is_inside = new.iter().any(|other| parent == *other);
+        let is_inside = new.contains(&parent);
         if !is_default && !is_inside && !dir.exists() && !parent.is_dir() {
             bail!(
                 "there is no directory {} to make {} in: if its disk is mounted there, make it first (`mkdir -p {}`)",

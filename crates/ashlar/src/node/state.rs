@@ -8,11 +8,14 @@
 //! | `creating` | a first start is under way: without `cluster-state` the rest is thrown away |
 //! | `restored` | came from a backup; chunks newer than it are removed before anybody is served |
 
+use super::scratch::Scratch;
+use super::trouble;
 use super::{Directories, MetaLock};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
+use ashlar_env::os::ViewDisk;
 use ashlar_env::{Disk, Env, OpenMode};
-use ashlar_kv::{FjallEngine, FjallOptions, Lane, LaneConfig, Position, Snapshot};
+use ashlar_kv::{FjallEngine, FjallOptions, KvError, Lane, LaneConfig, Position, Snapshot};
 use ashlar_manager::{Manager, SECRETS_FILE};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
@@ -29,7 +32,7 @@ pub const ENGINE_DIR: &str = "engine";
 pub const LANE_DIR: &str = "lane";
 const CREATING_FILE: &str = "creating";
 const RESTORED_FILE: &str = "restored";
-const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
+const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or, if a position is named, give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
 const WAY_OUT: &str =
     "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";
 
@@ -43,6 +46,8 @@ pub struct State {
     pub disk: Arc<dyn Disk>,
     /// Identity and map.
     pub manager: Manager,
+    /// Where whoever only looks writes what has to be written.
+    pub scratch: Option<Scratch>,
     lock: MetaLock,
 }
 
@@ -58,7 +63,22 @@ impl State {
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         // A first start that ended between its last two steps.
         remove_if_there(&disk, &directories.meta, CREATING_FILE)?;
-        Ok(State { env, directories, disk, manager, lock })
+        Ok(State { env, directories, disk, manager, scratch: None, lock })
+    }
+
+    /// As [`State::open`], for whoever only looks: nothing changes in the directories, which may be on a disk that is full or
+    /// read-only. What the logs hold, and what recovery puts right, is seen all the same: it is kept in memory and in a temporary
+    /// directory.
+    ///
+    /// # Errors
+    /// As [`State::open`], and when there is no temporary directory.
+    pub fn look_at(directories: Directories, holder: &str) -> Result<State> {
+        let disk: Arc<dyn Disk> = Arc::new(ViewDisk::new(&directories.meta));
+        let lock = MetaLock::take_to_look(&directories.meta_disk(), &directories.meta, holder)?;
+        let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
+            .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
+        let scratch = Some(Scratch::new()?);
+        Ok(State { env: Env::os(), directories, disk, manager, scratch, lock })
     }
 
     /// As [`State::open`], or makes a new file system where there is none.
@@ -80,7 +100,7 @@ impl State {
             manager.identity().cluster,
             directories.meta.display()
         );
-        Ok(State { env, directories, disk, manager, lock })
+        Ok(State { env, directories, disk, manager, scratch: None, lock })
     }
 
     /// Tells whoever wants this file system next that it will be free soon.
@@ -98,7 +118,7 @@ impl State {
     /// # Errors
     /// When log or engine are damaged or of another file system, and when there is no root directory in it.
     pub fn open_lane(&self, give_up_from: Option<Position>) -> Result<Lane> {
-        let lane = open_lane(&self.disk, &self.directories.meta, &self.env, self.cluster(), give_up_from)?;
+        let lane = self.open_any_lane(give_up_from)?;
         if has_root(&lane)? {
             return Ok(lane);
         }
@@ -109,6 +129,28 @@ impl State {
             self.directories.meta.display(),
             self.directories.meta.display()
         )
+    }
+
+    fn open_any_lane(&self, give_up_from: Option<Position>) -> Result<Lane> {
+        let (meta, cluster) = (&self.directories.meta, self.cluster());
+        let Some(scratch) = &self.scratch else {
+            return open_lane(&self.disk, meta, &self.env, cluster, give_up_from);
+        };
+        let path = meta.join(ENGINE_DIR);
+        let engine = FjallEngine::open_view(&path, scratch.place(), engine_options()).map_err(|error| {
+            let way_out = scratch.way_out(&error).unwrap_or_else(|| WAY_OUT.to_owned());
+            anyhow::Error::new(error)
+                .context(format!("cannot look at the metadata in {}; {way_out}", path.display()))
+        })?;
+        let config = LaneConfig { give_up_from, ..LaneConfig::default() };
+        let lane = Lane::open(self.disk.clone(), LANE_DIR, Box::new(engine), &self.env, cluster, config);
+        lane.map_err(|error| {
+            let way_out =
+                scratch.way_out(&error).unwrap_or_else(|| format!("if it is damaged, {LOG_WAY_OUT}"));
+            let path = meta.join(LANE_DIR);
+            anyhow::Error::new(error)
+                .context(format!("cannot look at the metadata log in {}; {way_out}", path.display()))
+        })
     }
 
     /// Whether this metadata came from a backup and has not been compared with the targets yet.
@@ -163,15 +205,36 @@ pub fn open_lane(
     give_up_from: Option<Position>,
 ) -> Result<Lane> {
     let path = meta.join(ENGINE_DIR);
-    let engine = FjallEngine::open(&path, FjallOptions { cache_bytes: 64 << 20, ..FjallOptions::default() })
-        .with_context(|| format!("cannot open the metadata in {}; {WAY_OUT}", path.display()))?;
+    let engine = FjallEngine::open(&path, engine_options()).map_err(|error| {
+        let way_out = engine_way_out(&path, &error);
+        anyhow::Error::new(error)
+            .context(format!("cannot open the metadata in {}; {way_out}", path.display()))
+    })?;
     let config = LaneConfig { give_up_from, ..LaneConfig::default() };
-    Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config).with_context(|| {
-        format!(
-            "cannot open the metadata log in {}; if it is damaged, {LOG_WAY_OUT}",
-            meta.join(LANE_DIR).display()
-        )
+    Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config).map_err(|error| {
+        let way_out = match trouble::way_out(&error) {
+            Some(way_out) => way_out.to_owned(),
+            None => format!("if it is damaged, {LOG_WAY_OUT}"),
+        };
+        let path = meta.join(LANE_DIR);
+        anyhow::Error::new(error)
+            .context(format!("cannot open the metadata log in {}; {way_out}", path.display()))
     })
+}
+
+fn engine_options() -> FjallOptions {
+    FjallOptions { cache_bytes: 64 << 20, ..FjallOptions::default() }
+}
+
+/// What to do about an engine in `path` that does not open.
+fn engine_way_out(path: &Path, error: &KvError) -> &'static str {
+    if let Some(way_out) = trouble::way_out(error) {
+        return way_out;
+    }
+    match FjallEngine::missing_journal(path) {
+        Ok(Some(_)) => "`ashlar fsck --repair` puts it right",
+        _ => WAY_OUT,
+    }
 }
 
 fn has_root(lane: &Lane) -> Result<bool> {

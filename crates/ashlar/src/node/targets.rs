@@ -1,12 +1,14 @@
 //! The targets of a file system on this machine: finding, making and opening them.
 
+use super::scratch::Scratch;
 use super::starts;
 use super::state::{State, make_private_directory, note_restored};
+use super::trouble;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{
     ChunkError, ChunkStore, Config, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
 };
-use ashlar_env::os::OsDisk;
+use ashlar_env::os::{OsDisk, ViewDisk};
 use ashlar_env::{Disk, Env};
 use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, Lane, LaneConfig};
 use ashlar_manager::FoundTarget;
@@ -59,12 +61,12 @@ pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Vec<(TargetI
         .iter()
         .map(|(path, TargetHeader { identity, .. })| {
             let opened = open_beside(path, identity, state, (holder, start));
-            let store = opened.with_context(|| {
-                format!(
-                    "cannot open the target at {}; `ashlar fsck --repair` may put it right, or leave its --data out to start \
-                     without it",
-                    path.display()
-                )
+            let store = opened.map_err(|error| {
+                let way_out = trouble::way_out(&error).unwrap_or(
+                    "`ashlar fsck --repair` may put it right, or leave its --data out to start without it",
+                );
+                anyhow::Error::new(error)
+                    .context(format!("cannot open the target at {}; {way_out}", path.display()))
             })?;
             Ok((identity.target, store))
         })
@@ -165,7 +167,7 @@ fn new_identity(cluster: ClusterId, target: TargetId, env: &Env) -> TargetIdenti
     TargetIdentity { cluster, target, uuid: TargetUuid(uuid) }
 }
 
-/// Opens the target at `path`, as part of `start` if there is one.
+/// Opens the target at `path`, as part of `start` if there is one; if `state` is only looked at, so is the target.
 ///
 /// # Errors
 /// As [`ChunkStore::open`]. An index that is not there although there are slabs is [`ChunkError::Corrupt`]: a fresh one in its place
@@ -173,26 +175,32 @@ fn new_identity(cluster: ClusterId, target: TargetId, env: &Env) -> TargetIdenti
 pub fn open(
     path: &Path,
     identity: &TargetIdentity,
-    env: &Env,
+    state: &State,
     (holder, start): (&str, Option<Start>),
 ) -> Result<Arc<ChunkStore>, ChunkError> {
-    open_with(path, identity, env, Config { start, ..config(holder) })
+    open_with(path, identity, state, Config { start, ..config(holder) })
 }
 
 fn open_with(
     path: &Path,
     identity: &TargetIdentity,
-    env: &Env,
+    state: &State,
     config: Config,
 ) -> Result<Arc<ChunkStore>, ChunkError> {
-    let engine_path = path.join(ashlar_chunkstore::ENGINE_DIR);
+    let engine_path = engine_path(path);
     let is_empty = std::fs::read_dir(&engine_path).map_or(true, |mut entries| entries.next().is_none());
     if is_empty && has_slabs(path) {
         let file = engine_path.display().to_string();
         return Err(ChunkError::Corrupt { file, what: "the index of the target is not there".into() });
     }
-    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(path));
-    let (store, report) = ChunkStore::open(disk, || engine(path), env, identity, config)?;
+    let env = &state.env;
+    let (store, report) = match &state.scratch {
+        None => ChunkStore::open(Arc::new(OsDisk::new(path)), || engine(path), env, identity, config)?,
+        Some(scratch) => {
+            let disk = Arc::new(ViewDisk::new(path));
+            ChunkStore::open(disk, || engine_view(path, scratch), env, identity, config)?
+        }
+    };
     tracing::info!(target_id = %identity.target, ?report, "target opened");
     Ok(Arc::new(store))
 }
@@ -230,7 +238,7 @@ fn open_beside(
     open_with(
         path,
         identity,
-        &state.env,
+        state,
         Config { reserve_for_others_bytes, start: Some(start), ..config(holder) },
     )
 }
@@ -239,7 +247,17 @@ fn config(holder: &str) -> Config {
     Config { holder: holder.to_owned(), ..Config::default() }
 }
 
+/// Where the engine of the target at `path` is.
+pub fn engine_path(path: &Path) -> PathBuf {
+    path.join(ashlar_chunkstore::ENGINE_DIR)
+}
+
 fn engine(path: &Path) -> Result<Box<dyn Engine>, KvError> {
-    let options = FjallOptions { worker_threads: 1, ..FjallOptions::default() };
-    Ok(Box::new(FjallEngine::open(path.join(ashlar_chunkstore::ENGINE_DIR), options)?) as Box<dyn Engine>)
+    let engine = FjallEngine::open(engine_path(path), FjallOptions::default())?;
+    Ok(Box::new(engine) as Box<dyn Engine>)
+}
+
+fn engine_view(path: &Path, scratch: &Scratch) -> Result<Box<dyn Engine>, KvError> {
+    let engine = FjallEngine::open_view(engine_path(path), scratch.place(), FjallOptions::default())?;
+    Ok(Box::new(engine) as Box<dyn Engine>)
 }

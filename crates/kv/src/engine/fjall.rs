@@ -4,13 +4,19 @@
 //! change of its manifest. fjall's journal and memtables are not used, so nothing is written twice. Every block is
 //! checked when it is read; values carry a checksum of ours besides ([`super::sealed`]).
 //!
+//! What is missing or does not belong together is found before fjall sees it ([`files`]): it would remove what is left.
+//!
 //! fjall may panic on files that its checksums do not cover and that do not make sense. No panic leaves this module: it
 //! becomes [`KvError::Corrupt`].
+
+mod files;
+mod view;
 
 use super::sealed::{self, SEAL_BYTES};
 use super::{Changes, Engine, EngineReport};
 use crate::KvError;
 use bytes::{BufMut, Bytes, BytesMut};
+use files::Found;
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::config::{BloomConstructionPolicy, RestartIntervalPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
@@ -67,25 +73,80 @@ struct Open {
 pub struct FjallEngine {
     path: PathBuf,
     open: RwLock<Option<Open>>,
+    /// Whether tables are merged in the background.
+    is_merging: bool,
 }
 
 impl FjallEngine {
     /// Opens the engine in `path`, or makes it; the parent directory must exist.
     ///
     /// # Errors
-    /// [`KvError::Io`], [`KvError::Corrupt`].
+    /// [`KvError::Corrupt`] when files of it are missing or damaged; they are left as they are. [`KvError::Io`].
     pub fn open(path: impl AsRef<Path>, options: FjallOptions) -> Result<FjallEngine, KvError> {
         let path = path.as_ref().to_owned();
+        let found = files::look(&path)?;
+        if found == Found::NoJournal {
+            return Err(files::journal_missing(&path));
+        }
+        files::prepare(&path, found)?;
+        FjallEngine::open_checked(path.clone(), path, options, true)
+    }
+
+    /// Opens what the engine in `path` holds and leaves it as it is: all that is written goes into `view`, a directory that must not
+    /// be there yet, of which the caller disposes. Bytes that are written twice are those of the changes; tables are not merged.
+    ///
+    /// The caller makes sure that nobody has the engine open.
+    ///
+    /// # Errors
+    /// As [`FjallEngine::open`], but a missing journal does no harm here.
+    pub fn open_view(
+        path: impl AsRef<Path>,
+        view: impl AsRef<Path>,
+        options: FjallOptions,
+    ) -> Result<FjallEngine, KvError> {
+        let (path, view) = (path.as_ref().to_owned(), view.as_ref().to_owned());
+        let found = files::look(&path)?;
+        view::make(&path, &view, found)?;
+        files::prepare(&view, found)?;
+        FjallEngine::open_checked(path, view, options, false)
+    }
+
+    /// Makes the engine's journal anew if nothing but that is missing, and tells its path then. The journal never holds anything.
+    ///
+    /// The caller makes sure that nobody has the engine open.
+    ///
+    /// # Errors
+    /// As [`FjallEngine::open`].
+    pub fn put_back_journal(path: impl AsRef<Path>) -> Result<Option<PathBuf>, KvError> {
+        files::put_back_journal(path.as_ref())
+    }
+
+    /// The path of the engine's journal if nothing but that is missing.
+    ///
+    /// # Errors
+    /// As [`FjallEngine::open`].
+    pub fn missing_journal(path: impl AsRef<Path>) -> Result<Option<PathBuf>, KvError> {
+        files::missing_journal(path.as_ref())
+    }
+
+    /// Opens the database in `place`; `path` is what it is called.
+    fn open_checked(
+        path: PathBuf,
+        place: PathBuf,
+        options: FjallOptions,
+        is_merging: bool,
+    ) -> Result<FjallEngine, KvError> {
         let open = guard(&path, "open", || {
-            let database = Database::builder(&path)
+            let threads = if is_merging { options.worker_threads.max(1) } else { 0 };
+            let database = Database::builder(&place)
                 .cache_size(options.cache_bytes)
-                .worker_threads(options.worker_threads.max(1))
+                .worker_threads_unchecked(threads)
                 .max_cached_files(Some(options.open_files_max))
                 .open()?;
             let keyspace = database.keyspace("lane", || keyspace_options(&options))?;
             Ok(Open { keyspace, database })
         })?;
-        Ok(FjallEngine { path, open: RwLock::new(Some(open)) })
+        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging })
     }
 
     fn with_open<T>(&self, what: &str, run: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T, KvError> {
@@ -198,7 +259,9 @@ impl Engine for FjallEngine {
         self.with_open("checkpoint into", |open| {
             // Says whether a merge has failed; an ingestion does not.
             open.database.persist(PersistMode::Buffer)?;
-            wait_for_merging(&open.keyspace);
+            if self.is_merging {
+                wait_for_merging(&open.keyspace);
+            }
             let mut ingestion = open.keyspace.start_ingestion()?;
             ingestion.write(NOTE_KEY.as_slice(), seal(&NOTE_KEY, note))?;
             for (key, value) in changes {

@@ -11,8 +11,8 @@ use super::{Background, Lane, LaneConfig, Shared, State};
 use crate::engine::Engine;
 use crate::log::format::{LogIdentity, LoggedFrame, SEGMENT_HEADER_BYTES};
 use crate::log::replay::{Replayed, replay};
-use crate::log::segment::{LogDir, LogFiles};
-use crate::log::writer::LogWriter;
+use crate::log::segment::{LogDir, LogFiles, SegmentFile};
+use crate::log::writer::{FIRST_SPARE, LogWriter, create_spare_numbered, find_spare};
 use crate::overlay::Overlay;
 use crate::{KvError, Position};
 use ashlar_env::{Disk, DiskFile, Env, OpenMode};
@@ -21,6 +21,9 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+// LIMIT: the shortest segment that a log on a full disk begins with: some thousand deletes.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
 pub(super) fn open(
     disk: Arc<dyn Disk>,
@@ -41,9 +44,9 @@ pub(super) fn open(
     let space = Space::new(Arc::clone(&disk), dir, &config);
 
     let files = log_dir.list()?;
-    let mut recovery = Recovery::new(engine.as_ref(), &space, &config, identity)?;
-    let replayed = recovery.run(&log_dir, &files)?;
-    let log = start_log(&log_dir, env, &config, &space, replayed.end)?;
+    let mut recovery = Recovery::new(engine.as_ref(), &space, &config, (&log_dir, &files))?;
+    let replayed = recovery.run(&files)?;
+    let log = start_log(&log_dir, env, &config, &space, (&files, replayed.end))?;
     // ORDER: the engine has everything, and the new segment is durable; only now may the old log go. Else a power cut could
     // leave neither a log nor the position at which it went on.
     let sequences = recovery.sequences;
@@ -103,6 +106,9 @@ struct Recovery<'a> {
     applied: Position,
     sequences: FxHashMap<ShardId, u64>,
     overlay: Overlay,
+    /// Files that may go if the engine needs their space.
+    spares: Vec<String>,
+    log_dir: LogDir,
 }
 
 impl<'a> Recovery<'a> {
@@ -110,8 +116,9 @@ impl<'a> Recovery<'a> {
         engine: &'a dyn Engine,
         space: &'a Space,
         config: &'a LaneConfig,
-        identity: LogIdentity,
+        (log_dir, files): (&LogDir, &LogFiles),
     ) -> Result<Recovery<'a>, KvError> {
+        let identity = log_dir.identity;
         let mut recovery = Recovery {
             engine,
             space,
@@ -120,6 +127,8 @@ impl<'a> Recovery<'a> {
             applied: Position(0),
             sequences: FxHashMap::default(),
             overlay: Overlay::default(),
+            spares: files.spares.clone(),
+            log_dir: log_dir.clone(),
         };
         if let Some(bytes) = engine.note()? {
             let note = Note::decode(&bytes)?;
@@ -131,14 +140,22 @@ impl<'a> Recovery<'a> {
                 return Err(KvError::Foreign { what });
             }
             (recovery.applied, recovery.sequences) = (note.applied, note.sequences);
+        } else if let Some(oldest) = files.segments.first().filter(|oldest| oldest.first > 0) {
+            // No damage of the log, and giving it up would leave nothing at all.
+            let what = format!(
+                "the engine holds nothing, but the log begins at {}: the engine's files are lost; restore this lane from a replica or a copy",
+                log_dir.describe(&oldest.path)
+            );
+            return Err(KvError::Corrupt { what });
         }
         Ok(recovery)
     }
 
-    fn run(&mut self, log_dir: &LogDir, files: &LogFiles) -> Result<Replayed, KvError> {
+    fn run(&mut self, files: &LogFiles) -> Result<Replayed, KvError> {
         let (from, give_up_from) = (self.applied.0, self.config.give_up_from);
+        let log_dir = self.log_dir.clone();
         let mut replayed =
-            replay(log_dir, &files.segments, from, give_up_from, &mut |end, frames| self.take(end, frames))?;
+            replay(&log_dir, &files.segments, from, give_up_from, &mut |end, frames| self.take(end, frames))?;
         // What was replayed may be in the page cache only, and after a failed sync perhaps nowhere else: it is written anew, into
         // the engine, instead of being trusted in place.
         if replayed.groups > 0 {
@@ -171,7 +188,12 @@ impl<'a> Recovery<'a> {
     fn apply(&mut self, applied: Position) -> Result<(), KvError> {
         let overlay = std::mem::take(&mut self.overlay);
         let needed = overlay.bytes() as u64 * 2;
-        self.space.require(needed).map_err(|e| KvError::io("look for space before replay", e))?;
+        let is_enough = self.space.require(needed);
+        if !is_enough.map_err(|e| KvError::io("look for space before replay", e))? {
+            for spare in std::mem::take(&mut self.spares) {
+                remove_if_there(&self.log_dir, &spare)?;
+            }
+        }
         let note = Note { identity: self.identity, applied, sequences: self.sequences.clone() };
         self.engine.apply(&mut overlay.iter(), &note.encode())?;
         self.applied = applied;
@@ -185,30 +207,67 @@ fn start_log(
     env: &Env,
     config: &LaneConfig,
     space: &Space,
-    position: u64,
+    (files, position): (&LogFiles, u64),
 ) -> Result<LogWriter, KvError> {
-    let create =
-        || LogWriter::create(log_dir.clone(), Arc::clone(&env.entropy), config.segment_bytes, position);
-    match create() {
-        Err(KvError::NoSpace { .. }) if space.release_reserve() => create(),
-        created => created,
+    let spare = first_spare(log_dir, config.segment_bytes, space, (files, position))?;
+    LogWriter::create(log_dir.clone(), Arc::clone(&env.entropy), config.segment_bytes, position, spare)
+}
+
+/// The file of the first segment. On a full disk it is what an earlier run has left, or takes the place of that, or is short: a
+/// lane that does not open cannot be deleted from.
+fn first_spare(
+    log_dir: &LogDir,
+    segment_bytes: u64,
+    space: &Space,
+    (files, position): (&LogFiles, u64),
+) -> Result<SegmentFile, KvError> {
+    let create = |bytes| create_spare_numbered(log_dir, FIRST_SPARE, bytes);
+    let mut made = create(segment_bytes);
+    let is_refused = |made: &Result<SegmentFile, KvError>| matches!(made, Err(KvError::NoSpace { .. }));
+    if is_refused(&made)
+        && let Some(spare) = find_spare(log_dir, &files.spares, segment_bytes)?
+    {
+        made = Ok(spare);
     }
+    if is_refused(&made) && space.release_reserve() {
+        made = create(segment_bytes);
+    }
+    if is_refused(&made) {
+        // ORDER: the engine has everything before `position`. The segment that holds it stays, because it shows that the log goes on
+        // there until the new segment is durable.
+        let kept = files.segments.iter().rposition(|segment| segment.first <= position).unwrap_or(0);
+        for segment in &files.segments[..kept] {
+            log_dir.remove(&segment.path)?;
+        }
+        made = create(segment_bytes);
+    }
+    let mut bytes = segment_bytes;
+    while is_refused(&made) && bytes / 2 >= SEGMENT_BYTES_MIN {
+        bytes /= 2;
+        made = create(bytes);
+    }
+    if bytes < segment_bytes && made.is_ok() {
+        tracing::warn!(bytes, "the disk is full: the log begins with a short segment");
+    }
+    made
 }
 
 /// Removes what the new segment replaces.
 fn remove_old_log(log_dir: &LogDir, files: &LogFiles, position: u64) -> Result<(), KvError> {
     let begun = log_dir.segment_path(position);
-    for segment in files.segments.iter().filter(|segment| segment.path != begun) {
-        log_dir.remove(&segment.path)?;
-    }
-    for spare in &files.spares {
-        match log_dir.disk.remove(spare) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(KvError::io(format!("remove {}", log_dir.describe(spare)), error));
-            }
-            // The new segment was made of it.
-            Ok(()) | Err(_) => {}
-        }
+    let old = files.segments.iter().map(|segment| &segment.path).filter(|path| **path != begun);
+    for path in old.chain(&files.spares) {
+        remove_if_there(log_dir, path)?;
     }
     log_dir.sync()
+}
+
+/// What the new segment was made of, or made room for, is gone already.
+fn remove_if_there(log_dir: &LogDir, path: &str) -> Result<(), KvError> {
+    match log_dir.disk.remove(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(KvError::io(format!("remove {}", log_dir.describe(path)), error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

@@ -107,11 +107,12 @@ impl Space {
         true
     }
 
-    /// Gives the reserve up if less than `bytes` are free.
-    pub(super) fn require(&self, bytes: u64) -> io::Result<()> {
+    /// Gives the reserve up if less than `bytes` are free; tells whether so many are free now, as far as somebody asks for it.
+    pub(super) fn require(&self, bytes: u64) -> io::Result<bool> {
         if self.reserve_bytes > 0 && self.disk.space()?.bytes_free < bytes {
             self.release_reserve();
+            return Ok(self.disk.space()?.bytes_free >= bytes);
         }
-        Ok(())
+        Ok(true)
     }
 }

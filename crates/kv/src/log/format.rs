@@ -14,8 +14,10 @@ pub const SEGMENT_MAGIC: [u8; 8] = *b"ASHLRLOG";
 pub const FORMAT_VERSION: u32 = 1;
 /// Bytes before the first record of a segment.
 pub const SEGMENT_HEADER_BYTES: usize = 4096;
+/// Bytes of a segment header that every release has written.
+const HEADER_FIRST: usize = 52;
 /// Bytes of a segment header that carry something.
-const HEADER_USED: usize = 52;
+const HEADER_USED: usize = 64;
 /// First bytes of a record.
 pub const RECORD_MAGIC: [u8; 4] = *b"GRP1";
 /// Bytes of a record before its frames.
@@ -59,6 +61,8 @@ pub struct SegmentHeader {
     pub first: u64,
     /// Drawn at random for this use of the file; every record in it carries it.
     pub nonce: u64,
+    /// Length of the file; durable before the header is written. `None` in segments of early releases, which do not tell.
+    pub file_bytes: Option<u64>,
 }
 
 /// Why bytes are not a segment header.
@@ -81,7 +85,12 @@ impl SegmentHeader {
         out[32..40].copy_from_slice(&self.first.to_le_bytes());
         out[40..48].copy_from_slice(&self.nonce.to_le_bytes());
         let crc = crc32c(0, &out[..48]);
-        out[48..HEADER_USED].copy_from_slice(&crc.to_le_bytes());
+        out[48..HEADER_FIRST].copy_from_slice(&crc.to_le_bytes());
+        if let Some(file_bytes) = self.file_bytes {
+            out[56..HEADER_USED].copy_from_slice(&file_bytes.to_le_bytes());
+            let crc = crc32c(crc, &out[56..HEADER_USED]);
+            out[HEADER_FIRST..56].copy_from_slice(&crc.to_le_bytes());
+        }
         out
     }
 
@@ -93,17 +102,25 @@ impl SegmentHeader {
         let mut input = Input(bytes);
         let whole = bytes.len() >= HEADER_USED
             && bytes[..8] == SEGMENT_MAGIC
-            && bytes[48..HEADER_USED] == crc32c(0, &bytes[..48]).to_le_bytes();
+            && bytes[48..HEADER_FIRST] == crc32c(0, &bytes[..48]).to_le_bytes();
         if !whole {
             return Err(HeaderFault::Invalid);
         }
+        let mut tail = Input(&bytes[HEADER_FIRST..HEADER_USED]);
+        let (crc, file_bytes) = tail.u32().zip(tail.u64()).ok_or(HeaderFault::Invalid)?;
+        let expected = crc32c(crc32c(0, &bytes[..48]), &bytes[56..HEADER_USED]);
+        let file_bytes = match (crc, file_bytes) {
+            (0, 0) => None,
+            (crc, file_bytes) if crc == expected => Some(file_bytes),
+            _ => return Err(HeaderFault::Invalid),
+        };
         let read = |input: &mut Input<'_>| {
             let _magic = input.take(8)?;
             let version = input.u32()?;
             let lane = input.u32()?;
             let cluster = ClusterId(input.take(16)?.try_into().ok()?);
             let identity = LogIdentity { cluster, lane };
-            Some((version, SegmentHeader { identity, first: input.u64()?, nonce: input.u64()? }))
+            Some((version, SegmentHeader { identity, first: input.u64()?, nonce: input.u64()?, file_bytes }))
         };
         match read(&mut input).ok_or(HeaderFault::Invalid)? {
             (FORMAT_VERSION, header) => Ok(header),

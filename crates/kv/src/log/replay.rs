@@ -9,6 +9,7 @@
 //! | no valid record | tail | the log ends here |
 //! | valid records, no watermark above the bad place | tail; later blocks reached the disk before earlier ones | the log ends here |
 //! | a valid record with a watermark above the bad place | a durable record is damaged or missing | [`KvError::Corrupt`] |
+//! | a segment shorter than it was made | durable records may be missing | [`KvError::Corrupt`] |
 
 use super::format::{
     HeaderFault, LoggedFrame, RECORD_ALIGN, RECORD_MAGIC, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader,
@@ -135,6 +136,7 @@ fn replay_segment(
     replayed: &mut Replayed,
     sink: &mut Sink<'_>,
 ) -> Result<bool, KvError> {
+    require_whole(dir, segment, replayed.end)?;
     let Some(header) = segment.header else { return Ok(false) };
     let seed = dir.identity.seed();
     loop {
@@ -162,6 +164,23 @@ fn replay_segment(
             replayed.groups += 1;
         }
     }
+}
+
+/// Refuses a segment that has lost its end: what was in it may have been durable, and nothing in the log would tell.
+fn require_whole(dir: &LogDir, segment: &Segment, end: u64) -> Result<(), KvError> {
+    let expected = segment.header.and_then(|header| header.file_bytes).unwrap_or(SEGMENT_HEADER_BYTES as u64);
+    let found = segment.bytes.len() as u64;
+    if found >= expected {
+        return Ok(());
+    }
+    let what = format!(
+        "log segment {} has {found} bytes instead of {expected}{}, which no power cut makes: changes after position {end} may be \
+         missing: {}",
+        dir.describe(&segment.name.path),
+        if segment.header.is_none() { " or more" } else { "" },
+        way_out(end)
+    );
+    Err(KvError::Corrupt { what })
 }
 
 /// Refuses the end of the log at `end`, in `segment`, if a later record proves that it was durable beyond it.

@@ -4,7 +4,7 @@
 //!   spare ──header, rename──> active ──roll──> sealed ──checkpoint behind it──> spare or removed
 //! ```
 //!
-//! Nothing here syncs. A segment is born as a spare file, gets its header and is renamed to its position; both become
+//! Only the length of a new file is synced here. A segment is born as a spare file, gets its header and is renamed to its position; both become
 //! durable with the first flush that covers a record in it. Spare files keep their blocks, so that the log does not
 //! allocate while it is written, and a full disk does not stop it at once.
 
@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 // LIMIT: spare segments kept for reuse; more are removed.
 const SPARES_MAX: usize = 3;
+
+/// The number of the spare file that an open makes.
+pub(crate) const FIRST_SPARE: u64 = 1;
 
 /// A segment that takes no more records.
 #[derive(Clone)]
@@ -48,15 +51,14 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Begins a log at `position` with a segment of its own, over whatever had its name. Nothing is durable yet.
+    /// Begins a log at `position` with a segment of its own, made of `spare`, over whatever had its name. Nothing is durable yet.
     pub(crate) fn create(
         dir: LogDir,
         entropy: Arc<dyn Entropy>,
         segment_bytes: u64,
         position: u64,
+        spare: SegmentFile,
     ) -> Result<LogWriter, KvError> {
-        let mut spare_number = 0;
-        let spare = create_spare(&dir, &mut spare_number, segment_bytes)?;
         let nonce = entropy.next_u64();
         let active = begin_segment(&dir, spare, position, nonce)?;
         let seed = dir.identity.seed();
@@ -71,7 +73,8 @@ impl LogWriter {
             begun: None,
             sealed: VecDeque::new(),
             spares: Vec::new(),
-            spare_number,
+            // INVARIANT: no other spare is there when the next is made: an open removes those it finds.
+            spare_number: FIRST_SPARE,
             buffer: RecordBuffer::default(),
             flushed_logged: position,
         })
@@ -232,6 +235,35 @@ pub(crate) fn create_spare(
     create_spare_numbered(dir, *last_number, file_bytes)
 }
 
+/// A file of `spares`, which an earlier run has left, with `file_bytes` of reserved blocks.
+pub(crate) fn find_spare(
+    dir: &LogDir,
+    spares: &[String],
+    file_bytes: u64,
+) -> Result<Option<SegmentFile>, KvError> {
+    for path in spares {
+        let found = dir.disk.open(path, OpenMode::ReadWrite).and_then(|file| {
+            let len = file.len()?;
+            if len >= file_bytes {
+                // Of a whole spare no block is missing.
+                file.allocate(0, len)?;
+                file.sync_data()?;
+            }
+            Ok((len >= file_bytes).then_some((file, len)))
+        });
+        match found {
+            Ok(Some((file, len))) => {
+                return Ok(Some(SegmentFile { file, path: path.clone(), first: 0, file_bytes: len }));
+            }
+            Ok(None) => {}
+            // One that is removed since it was listed, or was cut short, does not help.
+            Err(error) if error.kind() == io::ErrorKind::NotFound || is_out_of_space(&error) => {}
+            Err(error) => return Err(write_error("look at log segment", dir.describe(path), error)),
+        }
+    }
+    Ok(None)
+}
+
 /// As [`create_spare`], with a number reserved before.
 pub(crate) fn create_spare_numbered(
     dir: &LogDir,
@@ -241,6 +273,8 @@ pub(crate) fn create_spare_numbered(
     let path = dir.spare_path(number);
     let made = dir.disk.open(&path, OpenMode::CreateOrOpen).and_then(|file| {
         file.allocate(0, file_bytes)?;
+        // ORDER: durable before the file is a segment, so that no power cut makes a segment short and a short one is damage.
+        file.sync_data()?;
         Ok(file)
     });
     match made {
@@ -272,7 +306,8 @@ pub(crate) fn is_out_of_space(error: &io::Error) -> bool {
 /// Turns a spare file into the segment of `first`.
 fn begin_segment(dir: &LogDir, spare: SegmentFile, first: u64, nonce: u64) -> Result<SegmentFile, KvError> {
     let path = dir.segment_path(first);
-    let header = SegmentHeader { identity: dir.identity, first, nonce };
+    let file_bytes = Some(spare.file_bytes);
+    let header = SegmentHeader { identity: dir.identity, first, nonce, file_bytes };
     // ORDER: the header is written under the spare's name, so that no process ever finds a segment's name without one. After a
     // power cut it may: replay takes a segment without a header for the end of the log if nothing in it was ever flushed.
     let begun = spare.file.write_at(0, &header.encode()).and_then(|()| dir.disk.rename(&spare.path, &path));
