@@ -6,16 +6,9 @@ mod support;
 
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest};
-use ashlar_types::{ChunkId, Credentials, Errno, FileLayout, InodeId, Name, OpId, SessionId};
+use ashlar_types::{ChunkId, Credentials, Errno, FileLayout, InodeId, OpId, SessionId};
 use std::sync::{Arc, Mutex, mpsc};
-use support::{World, content, make, read, write};
-
-/// A client that hears nothing and does nothing.
-struct Deaf;
-
-impl SessionEvents for Deaf {
-    fn deliver(&self, _: SessionEvent) {}
-}
+use support::{World, call, content, deaf_session, make, propose_layout, read, write};
 
 /// A client that gives back whatever it is asked for, and does nothing else.
 struct Obliging(Mutex<mpsc::Sender<u64>>);
@@ -43,32 +36,13 @@ fn obliging_session(world: &World) -> SessionId {
     session
 }
 
-fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-    let creds = Credentials::root();
-    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
-}
-
 /// A deaf session with an inline file that was proposed a layout and has written a chunk to it.
 fn half_spilled(world: &World, name: &[u8]) -> (SessionId, InodeId, FileLayout) {
-    half_spilled_by(world, world.meta.open_session(Arc::new(Deaf)).unwrap().session, name)
+    half_spilled_by(world, deaf_session(world), name)
 }
 
 fn half_spilled_by(world: &World, session: SessionId, name: &[u8]) -> (SessionId, InodeId, FileLayout) {
-    let create = MetaRequest::Create {
-        parent: InodeId::ROOT,
-        name: Name::new(name).unwrap(),
-        mode: 0o644,
-        umask: 0,
-        exclusive: true,
-        read: true,
-        write: true,
-        truncate: false,
-    };
-    let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
-    let inode = open.attr.inode;
-    call(world, session, MetaRequest::AcquireData { inode, write: true }).unwrap();
-    let reply = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap();
-    let MetaReply::Layout { layout } = reply else { panic!() };
+    let (inode, layout) = propose_layout(world, session, name);
     put_chunk(world, inode, &layout);
     (session, inode, layout)
 }
@@ -86,7 +60,7 @@ fn put_chunk(world: &World, inode: InodeId, layout: &FileLayout) {
 
 /// Collects garbage in the name of a bystander.
 fn collect(world: &World) {
-    let bystander = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+    let bystander = deaf_session(world);
     assert_eq!(call(world, bystander, MetaRequest::MakeRoom), Ok(MetaReply::Done));
     world.meta.close_session(bystander);
 }
@@ -104,7 +78,7 @@ fn what_a_session_was_filling_goes_when_it_ends() {
     let late = MetaRequest::SetLayout { inode, layout, blocks: 24, is_synced: true };
     assert_eq!(call(&world, session, late), Err(Errno::ENOTCONN));
     let (_, _, newer) = {
-        let session = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+        let session = deaf_session(&world);
         let reply = call(&world, session, MetaRequest::ProposeLayout { inode }).unwrap();
         let MetaReply::Layout { layout } = reply else { panic!() };
         (session, inode, layout)
@@ -129,7 +103,7 @@ fn giving_up_a_proposal_frees_its_chunks_at_once_and_only_its_own() {
     let world = World::new(48 << 20);
     let (session, inode, layout) = half_spilled(&world, b"f");
     let generation = layout.generation;
-    let other = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+    let other = deaf_session(&world);
     call(&world, other, MetaRequest::WithdrawLayout { inode, generation }).unwrap();
     collect(&world);
     assert!(world.has_chunks(inode, generation), "it is not the other session's to give up");
@@ -147,7 +121,7 @@ fn giving_up_a_proposal_frees_its_chunks_at_once_and_only_its_own() {
 fn a_newer_proposal_to_somebody_else_survives_the_end_of_the_first_session() {
     let world = World::new(48 << 20);
     let (first, inode, old) = half_spilled_by(&world, obliging_session(&world), b"f");
-    let second = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+    let second = deaf_session(&world);
     let reply = call(&world, second, MetaRequest::ProposeLayout { inode });
     let MetaReply::Layout { layout: new } = reply.unwrap() else { panic!() };
     assert!(call(&world, first, MetaRequest::Getattr { inode }).is_ok(), "the first session lives");

@@ -4,13 +4,13 @@
 
 mod support;
 
-use ashlar_rpc::{Caller, MetaCalls, SessionEvents};
+use ashlar_rpc::{MetaCalls, SessionEvents};
+use ashlar_types::InodeId;
 use ashlar_types::message::{MetaReply, MetaRequest, Recall, SessionEvent};
-use ashlar_types::{Credentials, Errno, InodeId, Name, OpId, SessionId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{World, eventually};
+use support::{World, call, eventually, propose_layout};
 
 /// A client that notes what it is asked.
 #[derive(Default)]
@@ -22,11 +22,6 @@ impl SessionEvents for Notes {
             self.0.lock().push(recall);
         }
     }
-}
-
-fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-    let creds = Credentials::root();
-    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
 }
 
 fn report(inode: InodeId, size: u64) -> MetaRequest<'static> {
@@ -47,21 +42,7 @@ fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
     let world = World::new(48 << 20);
     let notes = Arc::new(Notes::default());
     let writer = world.meta.open_session(notes.clone()).unwrap().session;
-    let create = MetaRequest::Create {
-        parent: InodeId::ROOT,
-        name: Name::new(b"f").unwrap(),
-        mode: 0o644,
-        umask: 0,
-        exclusive: true,
-        read: true,
-        write: true,
-        truncate: false,
-    };
-    let MetaReply::Opened { open, .. } = call(&world, writer, create).unwrap() else { panic!() };
-    let inode = open.attr.inode;
-    call(&world, writer, MetaRequest::AcquireData { inode, write: true }).unwrap();
-    let proposed = call(&world, writer, MetaRequest::ProposeLayout { inode }).unwrap();
-    let MetaReply::Layout { layout } = proposed else { panic!() };
+    let (inode, layout) = propose_layout(&world, writer, b"f");
     let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
     call(&world, writer, bind).unwrap();
     let size_told = || {

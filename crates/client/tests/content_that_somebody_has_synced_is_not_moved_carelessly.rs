@@ -4,44 +4,14 @@
 
 mod support;
 
-use ashlar_rpc::{Caller, MetaCalls, SessionEvents};
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, SyncScope};
-use ashlar_types::{Credentials, Errno, FileLayout, InodeId, Name, OpId, SessionId};
-use std::sync::Arc;
-use support::World;
-
-/// A client that hears nothing.
-struct Deaf;
-
-impl SessionEvents for Deaf {
-    fn deliver(&self, _: SessionEvent) {}
-}
-
-fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-    let creds = Credentials::root();
-    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
-}
+use ashlar_types::message::{MetaReply, MetaRequest, SyncScope};
+use ashlar_types::{Errno, FileLayout, InodeId, SessionId};
+use support::{World, call, deaf_session, propose_layout};
 
 /// A session that has made a file and is about to move it to chunks.
 fn about_to_move(world: &World) -> (SessionId, InodeId, FileLayout) {
-    let session = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
-    let create = MetaRequest::Create {
-        parent: InodeId::ROOT,
-        name: Name::new(b"f").unwrap(),
-        mode: 0o644,
-        umask: 0,
-        exclusive: true,
-        read: true,
-        write: true,
-        truncate: false,
-    };
-    let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
-    let inode = open.attr.inode;
-    call(world, session, MetaRequest::AcquireData { inode, write: true }).unwrap();
-    let MetaReply::Layout { layout } = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap()
-    else {
-        panic!()
-    };
+    let session = deaf_session(world);
+    let (inode, layout) = propose_layout(world, session, b"f");
     (session, inode, layout)
 }
 
@@ -57,7 +27,7 @@ fn sync_file(inode: InodeId, generation: Option<u32>) -> MetaRequest<'static> {
 fn a_file_nobody_has_synced_moves_without_a_sync() {
     let world = World::new(48 << 20);
     let (session, inode, layout) = about_to_move(&world);
-    let other = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+    let other = deaf_session(&world);
     // Somebody's entries, and somebody's other file.
     call(&world, other, MetaRequest::Sync(SyncScope::Names)).unwrap();
     call(&world, other, sync_file(InodeId::ROOT, None)).unwrap();
@@ -69,7 +39,7 @@ fn a_file_another_client_has_synced_moves_only_with_a_sync() {
     for is_all in [true, false] {
         let world = World::new(48 << 20);
         let (session, inode, layout) = about_to_move(&world);
-        let other = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+        let other = deaf_session(&world);
         let scope = if is_all { SyncScope::All } else { SyncScope::File { inode, generation: None } };
         call(&world, other, MetaRequest::Sync(scope)).unwrap();
         assert_eq!(call(&world, session, bind(inode, &layout, false)), Err(Errno::EAGAIN));
@@ -82,7 +52,7 @@ fn a_sync_that_knows_nothing_of_the_chunks_promises_nothing() {
     let world = World::new(48 << 20);
     let (session, inode, layout) = about_to_move(&world);
     call(&world, session, bind(inode, &layout, false)).unwrap();
-    let other = world.meta.open_session(Arc::new(Deaf)).unwrap().session;
+    let other = deaf_session(&world);
     assert_eq!(call(&world, other, sync_file(inode, None)), Err(Errno::EAGAIN));
     assert_eq!(call(&world, other, sync_file(inode, Some(layout.generation))), Ok(MetaReply::Done));
 }

@@ -46,7 +46,9 @@ pub use errno::Errno;
 pub use filesystem::Filesystem;
 pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
-pub use mount::{MountError, UnmountError, UnmountOutcome, check_mountpoint, file_system_type_at};
+pub use mount::{
+    MountError, UnmountError, UnmountOutcome, check_mountpoint, file_system_type_at, mount_points, table_path,
+};
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};
 pub use options::{MountOptions, MountVia, TransportChoice};

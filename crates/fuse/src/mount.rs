@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use table::MountId;
 
-pub use table::file_system_type_at;
+pub use table::{file_system_type_at, mount_points, table_path};
 
 /// Checks whether `mountpoint` is fit to be mounted on, and changes nothing; returns it absolute and without symbolic links.
 ///

@@ -201,9 +201,8 @@ impl LeaseTable {
         if !self.is_recalled_from(session, inode) {
             return self.grant_below(session, inode, wanted, LEASED_INODES_WITH_CONTENT_MAX);
         }
-        let keeps_others_out = |(holder, set): (SessionId, LeaseSet)| {
-            set.has(LeaseSet::WRITE) || !self.may_go_before(session, holder, inode)
-        };
+        // A holder of WRITE always keeps others out.
+        let keeps_others_out = |(holder, _)| !self.may_go_before(session, holder, inode);
         let is_free = !wanted.has(LeaseSet::WRITE)
             || !self.others(session, inode, LeaseSet::READ.with(LeaseSet::WRITE)).any(keeps_others_out);
         let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };

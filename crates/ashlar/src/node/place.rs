@@ -3,8 +3,7 @@
 use super::Directories;
 use crate::cli::DataArgs;
 use anyhow::{Context, Result, bail};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use ashlar_fuse::table_path;
 use std::path::{Path, PathBuf};
 
 /// Checks the places where a start would make a file system or a target; nothing if it would make none. Makes nothing.
@@ -62,11 +61,10 @@ fn unmounted() -> Result<Vec<PathBuf>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.context("cannot read /etc/fstab")?,
     };
-    let mounted = std::fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
-    let mounted: Vec<PathBuf> = lines(&mounted).filter_map(|line| line.get(4).map(path)).collect();
+    let mounted = ashlar_fuse::mount_points().context("cannot read the mount table")?;
     Ok(lines(&table)
         .filter(|line| !line[0].starts_with(b"#"))
-        .filter_map(|line| line.get(1).map(path))
+        .filter_map(|line| line.get(1).map(|field| table_path(field)))
         // As the kernel calls it, where it can be reached.
         .map(|path| path.canonicalize().unwrap_or(path))
         // `none` and `swap` are no paths; the root is always there.
@@ -83,18 +81,6 @@ fn fields(line: &[u8]) -> Vec<&[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|field| !field.is_empty()).collect()
 }
 
-/// A path as both tables write it: blank, tab, newline and backslash as three octal digits.
-fn path(field: &&[u8]) -> PathBuf {
-    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), *field);
-    while let [first, tail @ ..] = rest {
-        let digits = if *first == b'\\' { tail.first_chunk::<3>() } else { None };
-        let byte = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        plain.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &tail[3..] } else { tail };
-    }
-    PathBuf::from(OsString::from_vec(plain))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,9 +89,11 @@ mod tests {
     fn paths_of_the_tables_are_read_as_they_are_meant() {
         let table =
             b"# a comment\n\n/dev/a /disk\\040one ext4 defaults 0 0\nUUID=1\t/disk2\txfs\n/dev/b none swap\n";
-        let found: Vec<PathBuf> =
-            lines(table).filter(|line| line[0][0] != b'#').filter_map(|line| line.get(1).map(path)).collect();
+        let found: Vec<PathBuf> = lines(table)
+            .filter(|line| line[0][0] != b'#')
+            .filter_map(|line| line.get(1).map(|field| table_path(field)))
+            .collect();
         assert_eq!(found, [Path::new("/disk one"), Path::new("/disk2"), Path::new("none")]);
-        assert_eq!(path(&b"a\\9zz\\04".as_slice()), Path::new("a\\9zz\\04"));
+        assert_eq!(table_path(b"a\\9zz\\04"), Path::new("a\\9zz\\04"));
     }
 }

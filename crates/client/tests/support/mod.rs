@@ -9,13 +9,13 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
-use ashlar_rpc::{MetaCalls, Payload, StorageCalls};
+use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::{
-    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, InodeId, LayoutPolicy, Name, NodeId, PoolId,
-    ShardId, TargetId, Timespec,
+    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, FileLayout, InodeId, LayoutPolicy, Name,
+    NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
 };
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -205,4 +205,41 @@ pub fn eventually(what: impl Fn() -> bool) {
         assert!(Instant::now() < end, "it did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A session that hears nothing and does nothing by itself: for tests that make the calls of a client one by one.
+pub struct Deaf;
+
+impl SessionEvents for Deaf {
+    fn deliver(&self, _: SessionEvent) {}
+}
+
+pub fn deaf_session(world: &World) -> SessionId {
+    world.meta.open_session(Arc::new(Deaf)).unwrap().session
+}
+
+/// One call of a session.
+pub fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+    let creds = Credentials::root();
+    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
+}
+
+/// An inline file that `session` has made, has WRITE on, and was proposed a layout for.
+pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeId, FileLayout) {
+    let create = MetaRequest::Create {
+        parent: InodeId::ROOT,
+        name: Name::new(name).unwrap(),
+        mode: 0o644,
+        umask: 0,
+        exclusive: true,
+        read: true,
+        write: true,
+        truncate: false,
+    };
+    let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
+    let inode = open.attr.inode;
+    call(world, session, MetaRequest::AcquireData { inode, write: true }).unwrap();
+    let proposed = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap();
+    let MetaReply::Layout { layout } = proposed else { panic!() };
+    (inode, layout)
 }

@@ -47,6 +47,20 @@ pub fn file_system_type_at(path: &Path) -> io::Result<Option<String>> {
     Ok(find(path)?.map(|entry| entry.fstype))
 }
 
+/// Every mount point there is.
+///
+/// # Errors
+/// Those of reading /proc/self/mountinfo.
+pub fn mount_points() -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(parse_line).map(|entry| entry.path).collect())
+}
+
+/// A path as mountinfo and fstab(5) write it: blank, tab, newline and backslash are three octal digits.
+pub fn table_path(field: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(unescape(field)))
+}
+
 fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
     // Later lines are mounted over earlier ones.
     table.split(|&byte| byte == b'\n').rev().filter_map(parse_line).find(|entry| entry.path == path)
@@ -61,7 +75,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let dash = fields.iter().position(|field| *field == b"-")?;
     Some(MountEntry {
         id: MountId { major: major.parse().ok()?, minor: minor.parse().ok()? },
-        path: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
+        path: table_path(fields.get(4)?),
         fstype: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
     })

@@ -66,8 +66,6 @@ fn forget_data(txn: &mut Txn<'_>, id: InodeId, inode: &Inode, data: &FileData) -
             forget_body(txn, id, inode)
         }
         FileData::Chunks { layout, .. } => {
-            // LIMIT: one record per session that writes this file; the service bounds its sessions.
-            delete_prefix(txn, &key::writer(id))?;
             let garbage = Garbage { layout: layout.clone(), keep_bytes: 0 };
             txn.put_record(key::garbage(id, layout.generation), &garbage);
             txn.mark_garbage();
