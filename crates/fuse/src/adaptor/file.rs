@@ -9,6 +9,7 @@ use crate::protocol::{
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use ashlar_client::{AllocateMode, OpenFlags, Seek, WriteFlags};
+use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// `__FMODE_EXEC`, which the kernel passes in the flags of an open for execution.
@@ -105,7 +106,7 @@ impl Adaptor {
             self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)
         });
         // The file is closed in any case: nobody knows the handle any more.
-        self.removed.note(self.client.release(&handle));
+        let Ok(()) = self.removed.during(|| Ok::<_, Infallible>(self.client.release(&handle)));
         Ok(unlocked?)
     }
 

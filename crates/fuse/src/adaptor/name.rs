@@ -47,14 +47,14 @@ impl Adaptor {
 
     pub(super) fn on_unlink(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
         let parent = convert::inode(request.node);
-        self.removed.note(self.client.unlink(&identity::who(request), parent, checked(name)?)?);
-        Ok(())
+        let name = checked(name)?;
+        Ok(self.removed.during(|| self.client.unlink(&identity::who(request), parent, name))?)
     }
 
     pub(super) fn on_rmdir(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
         let parent = convert::inode(request.node);
-        self.removed.note(self.client.rmdir(&identity::who(request), parent, checked(name)?)?);
-        Ok(())
+        let name = checked(name)?;
+        Ok(self.removed.during(|| self.client.rmdir(&identity::who(request), parent, name))?)
     }
 
     pub(super) fn on_rename(&self, request: &Request<'_>, args: &Rename<'_>) -> Result<(), Errno> {
@@ -66,8 +66,7 @@ impl Adaptor {
         };
         let from = (convert::inode(request.node), checked(args.name)?);
         let to = (convert::inode(args.new_parent), checked(args.new_name)?);
-        self.removed.note(self.client.rename(&identity::who(request), from, to, flags)?);
-        Ok(())
+        Ok(self.removed.during(|| self.client.rename(&identity::who(request), from, to, flags))?)
     }
 
     pub(super) fn on_link(&self, request: &Request<'_>, args: &Link<'_>) -> Result<Entry, Errno> {
