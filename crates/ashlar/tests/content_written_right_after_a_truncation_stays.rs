@@ -31,7 +31,7 @@ fn content_written_right_after_a_truncation_stays() {
 fn rewrite(path: &Path, seed: usize) {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
     for round in 0..ROUNDS {
-        // Lengths on both sides of a chunk's first blocks, all beyond the inline threshold of 64 KiB.
+        // Lengths on both sides of a chunk's first blocks, all beyond the default inline threshold.
         let written = 70_000 + (round * 7919 + seed * 104_729) % 320_000;
         let kept = if round % 5 == 0 { 0 } else { 1 + (round * 15_485_863) % written };
         let byte = b'A' + (round % 26) as u8;

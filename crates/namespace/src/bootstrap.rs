@@ -54,7 +54,7 @@ mod tests {
         let mut world = World::new();
         let root = world.inode(InodeId::ROOT);
         assert_eq!((root.mode, root.nlink, root.size, root.blocks), (0o040755, 2, 0, 0));
-        assert_eq!(root.as_directory().unwrap(), (InodeId::ROOT, LayoutPolicy::root_default()));
+        assert_eq!(root.as_directory().unwrap(), (InodeId::ROOT, World::root_policy()));
         assert_eq!(world.accounted().inodes, 1);
         let again = world.as_root(|txn, context| bootstrap(txn, RootSettings::default(), context.now));
         assert_eq!(again, Err(Errno::EEXIST));

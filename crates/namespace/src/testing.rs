@@ -135,6 +135,14 @@ impl Default for World {
 }
 
 impl World {
+    /// Files of a world up to this many bytes live with their inode: several pieces, whatever the default is.
+    pub const INLINE_BYTES: u64 = 64 << 10;
+
+    /// The layout settings of a world's root.
+    pub fn root_policy() -> LayoutPolicy {
+        LayoutPolicy { inline_bytes: Some(Self::INLINE_BYTES as u32), ..LayoutPolicy::root_default() }
+    }
+
     /// A file system with an empty root (mode 0755, owner root) over three shards.
     ///
     /// # Panics
@@ -148,7 +156,7 @@ impl World {
             placement: PlacementInTurn { shard_count: 3, ..PlacementInTurn::default() },
             outcome: TxnOutcome::default(),
         };
-        let settings = RootSettings { mode: 0o755, ..RootSettings::default() };
+        let settings = RootSettings { policy: Self::root_policy(), ..RootSettings::default() };
         world
             .run(&Credentials::root(), |txn, context| bootstrap(txn, settings, context.now))
             .expect("an empty store can be bootstrapped");

@@ -360,7 +360,7 @@ fn layout_settings_belong_to_directories_and_empty_files() {
     let user = Credentials { complete: true, ..Credentials::user(5, 5) };
     assert_eq!(layout_set(&mut world, &user, directory, one), Err(Errno::EPERM));
     let policy = layout_set(&mut world, &root, directory, one).unwrap();
-    assert_eq!(policy, one.or(LayoutPolicy::root_default()));
+    assert_eq!(policy, one.or(World::root_policy()));
     let odd = LayoutPolicy { chunk_bytes: Some(100_000), ..LayoutPolicy::default() };
     assert_eq!(layout_set(&mut world, &root, directory, odd), Err(Errno::EINVAL));
     let id = world.make_file(directory, "f");

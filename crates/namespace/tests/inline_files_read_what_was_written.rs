@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
 /// The inline threshold of the root's default policy.
-const LIMIT: u64 = 64 << 10;
+const LIMIT: u64 = World::INLINE_BYTES;
 
 fn findings(world: &World) -> Vec<Finding> {
     let mut found = Vec::new();

@@ -4,9 +4,7 @@ use ashlar_namespace::acl::{Acl, Entry, Tag};
 use ashlar_namespace::testing::{World, name};
 use ashlar_namespace::verb::{self, CreateArgs, CreateReply, MknodArgs};
 use ashlar_namespace::{FileData, Kind};
-use ashlar_types::{
-    Attr, Capabilities, Credentials, Errno, FileType, InodeId, LayoutPolicy, SessionId, ShardId,
-};
+use ashlar_types::{Attr, Capabilities, Credentials, Errno, FileType, InodeId, SessionId, ShardId};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -69,7 +67,7 @@ fn a_new_file_belongs_to_the_caller_and_stamps_its_directory() {
     let root = world.inode(ROOT);
     assert_eq!((root.mtime, root.ctime, root.atime), (now, now, before.atime));
     assert_eq!((root.size, root.nlink), (1, 2));
-    let policy = LayoutPolicy::root_default();
+    let policy = World::root_policy();
     assert_eq!(world.inode(attr.inode).kind, Kind::Regular(FileData::Inline { policy, generation: 0 }));
     assert_eq!(world.accounted().inodes, 2);
     assert_eq!(world.outcome.revealed.as_slice(), [attr.inode]);
@@ -123,7 +121,7 @@ fn mkdir_links_its_parent_and_may_live_in_another_shard() {
     assert_ne!(attr.inode.home(), ROOT.home());
     let (root, now) = (world.inode(ROOT), world.now);
     assert_eq!((root.nlink, root.size, root.mtime, root.ctime), (3, 1, now, now));
-    assert_eq!(world.inode(attr.inode).as_directory().unwrap(), (ROOT, LayoutPolicy::root_default()));
+    assert_eq!(world.inode(attr.inode).as_directory().unwrap(), (ROOT, World::root_policy()));
     assert_eq!(mkdir(&mut world, &user(5, 5), ROOT, "d", 0o777, 0), Err(Errno::EEXIST));
     assert_eq!(mkdir(&mut world, &user(5, 5), ROOT, "e", 0o777, 0), Err(Errno::EACCES));
     let file = world.make_file(ROOT, "f");

@@ -59,7 +59,7 @@ impl LayoutPolicy {
             pool: Some(PoolId(0)),
             chunk_bytes: Some(1 << 20),
             stripe_count: Some(4),
-            inline_bytes: Some(64 << 10),
+            inline_bytes: Some(16 << 10),
             choice: Some(TargetChoice::RoundRobin),
             durability: Some(Durability::Async),
         }

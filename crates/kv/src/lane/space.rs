@@ -11,6 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// What the engine's least change takes, bytes: files of its own, and what a file system counts as free and does not give.
+const CHANGE_BYTES_MIN: u64 = 8 << 20;
+
 /// The reserve and what is known of free space.
 pub(super) struct Space {
     disk: Arc<dyn Disk>,
@@ -107,8 +110,9 @@ impl Space {
         true
     }
 
-    /// Gives the reserve up if less than `bytes` are free; tells whether so many are free now, as far as somebody asks for it.
+    /// Gives the reserve up if less is free than a change of `bytes` takes; tells whether so much is free now.
     pub(super) fn require(&self, bytes: u64) -> io::Result<bool> {
+        let bytes = bytes.max(CHANGE_BYTES_MIN.min(self.reserve_bytes));
         if self.reserve_bytes > 0 && self.disk.space()?.bytes_free < bytes {
             self.release_reserve();
             return Ok(self.disk.space()?.bytes_free >= bytes);
