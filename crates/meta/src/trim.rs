@@ -3,7 +3,9 @@
 
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
-use ashlar_namespace::lease::LEASED_INODES_HIGH;
+use ashlar_namespace::lease::{LEASED_INODES_HIGH, LEASED_INODES_MAX, SURPLUS_SEARCHES};
+use ashlar_types::Errno;
+use ashlar_types::message::LeaseSet;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,6 +14,9 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Leases taken back at a time. Few, because a recall looks for one of its kind among those under way.
 const BATCH: usize = 256;
+/// To so many inodes under lease it goes down when names have to be taken back: each recall of them costs a mount all names it knows, so
+/// it must be long until the next.
+const LOW_AFTER_NAMES: usize = LEASED_INODES_HIGH - LEASED_INODES_MAX / 16;
 
 impl MetaService {
     /// Starts the trimmer; it ends with the service.
@@ -43,25 +48,43 @@ impl MetaService {
         self.env.tasks.spawn("ashlar-trim", Box::new(run)).map(drop)
     }
 
-    /// Takes a batch of leases back if there are too many.
+    /// Takes leases back if there are too many: a batch, or enough of the names if nothing else is left.
     fn trim(&self) {
-        let surplus = {
-            let mut leases = self.leases.lock();
-            if leases.len() < LEASED_INODES_HIGH {
-                return;
-            }
-            let opens = self.opens.lock();
-            leases.surplus(BATCH, |inode| opens.is_open(inode))
-        };
-        if surplus.is_empty() {
-            // Everything is open or a directory: more is answered without a lease. Not looked at again at once.
+        let trimmed = self.trim_to(LEASED_INODES_HIGH, LeaseSet::ENTRIES).and_then(|is_enough| {
+            if is_enough { Ok(true) } else { self.trim_to(LOW_AFTER_NAMES, LeaseSet::NONE) }
+        });
+        if trimmed != Ok(true) {
+            // Everything is open, or a mount does not answer: more is answered without a lease. Not looked at again at once.
             let mut leases = self.leases.lock();
             self.trim_pause.wait_for(&mut leases, PAUSE);
-            return;
         }
-        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
-        if let Err(errno) = self.recall(&surplus, deadline) {
-            tracing::warn!(%errno, "leases that nobody needs were not given back in time");
+    }
+
+    /// Takes leases back until fewer than `limit` inodes are under lease; false when the others have one of `kept` or are open.
+    fn trim_to(&self, limit: usize, kept: LeaseSet) -> Result<bool, Errno> {
+        let mut searches = 0;
+        while !self.is_stopping.load(Acquire) {
+            let surplus = {
+                let mut leases = self.leases.lock();
+                if leases.len() < limit {
+                    return Ok(true);
+                }
+                let opens = self.opens.lock();
+                leases.surplus(BATCH, kept, |inode| opens.is_open(inode))
+            };
+            if surplus.is_empty() {
+                searches += 1;
+                if searches >= SURPLUS_SEARCHES {
+                    return Ok(false);
+                }
+                continue;
+            }
+            searches = 0;
+            let taken = self.recall(&surplus, self.env.clock.monotonic() + DECIDE_MAX);
+            taken.inspect_err(|errno| {
+                tracing::warn!(%errno, "leases that nobody needs were not given back in time");
+            })?;
         }
+        Ok(true)
     }
 }

@@ -26,6 +26,8 @@ pub const LEASED_INODES_MAX: usize = (1 << 20) / 8 * 7;
 const LEASED_INODES_WITH_CONTENT_MAX: usize = 2 * LEASED_INODES_MAX;
 /// Inodes looked at by one search for surplus leases. LIMIT: nobody else gets at the table meanwhile; a few milliseconds.
 const SURPLUS_LOOKS_MAX: usize = 1 << 15;
+/// Searches for surplus leases that look at every inode under lease.
+pub const SURPLUS_SEARCHES: usize = 2 * LEASED_INODES_MAX / SURPLUS_LOOKS_MAX + 1;
 /// From so many on the service takes leases back that nobody may need any more ([`LeaseTable::surplus`]).
 pub const LEASED_INODES_HIGH: usize = LEASED_INODES_MAX / 16 * 15;
 
@@ -393,10 +395,16 @@ impl LeaseTable {
         written
     }
 
-    /// Up to `count` leases to take back to make room, those that were granted first: of inodes that `is_open` does not name, without
-    /// WRITE, and not ENTRIES, whose recall costs a session all names it knows. What is passed over gets to the end of the line.
-    pub fn surplus(&mut self, count: usize, is_open: impl Fn(InodeId) -> bool) -> Vec<Conflict> {
-        let kept = LeaseSet::WRITE.with(LeaseSet::ENTRIES);
+    /// Up to `count` leases to take back to make room, those that were granted first: of inodes that `is_open` does not name, and without
+    /// WRITE or another of `kept`. (A recall of ENTRIES costs a session all names it knows.) What is passed over gets to the end of the
+    /// line.
+    pub fn surplus(
+        &mut self,
+        count: usize,
+        kept: LeaseSet,
+        is_open: impl Fn(InodeId) -> bool,
+    ) -> Vec<Conflict> {
+        let kept = kept.with(LeaseSet::WRITE);
         let mut found = Vec::with_capacity(count);
         for _ in 0..self.order.len().min(SURPLUS_LOOKS_MAX) {
             if found.len() >= count {
@@ -468,12 +476,13 @@ mod tests {
         table.grant(A, recalled, LeaseSet::READ);
         table.begin_recall(table.conflicts_of_data(B, recalled, true)[0], Duration::ZERO);
         table.grant(A, idle, LeaseSet::ATTR.with(LeaseSet::READ));
-        let surplus = table.surplus(10, |inode| inode == open);
+        let surplus = table.surplus(10, LeaseSet::ENTRIES, |inode| inode == open);
         assert_eq!(surplus.iter().map(|conflict| conflict.inode).collect::<Vec<_>>(), vec![idle]);
         assert_eq!(surplus[0].leases, LeaseSet::ATTR.with(LeaseSet::READ));
         table.grant(A, InodeId(6), LeaseSet::ATTR);
-        assert_eq!(table.surplus(1, |_| false)[0].inode, open, "first come, first taken back");
-        assert!(table.surplus(0, |_| false).is_empty());
+        let surplus = table.surplus(1, LeaseSet::ENTRIES, |_| false);
+        assert_eq!(surplus[0].inode, open, "first come, first taken back");
+        assert!(table.surplus(0, LeaseSet::ENTRIES, |_| false).is_empty());
     }
 
     #[test]
@@ -483,7 +492,8 @@ mod tests {
             table.grant(A, InodeId(1000 + number), LeaseSet::ENTRIES);
         }
         assert_eq!(table.grant(A, X, LeaseSet::ATTR), LeaseSet::NONE, "the table is full");
-        assert!(table.surplus(1, |_| false).is_empty(), "nobody takes names back to make room");
+        assert!(table.surplus(1, LeaseSet::ENTRIES, |_| false).is_empty(), "names are taken back last");
+        assert_eq!(table.surplus(300, LeaseSet::NONE, |_| false).len(), 300);
         let both = LeaseSet::READ.with(LeaseSet::WRITE);
         assert!(table.grant_data(A, X, both).has(both), "nothing can be read or written without");
         table.drop_leases(A, X, both);
