@@ -6,6 +6,7 @@
 //! medians are shown with the least and the greatest. docs/performance.md has the targets and results.
 
 mod data;
+mod directory;
 mod figures;
 mod memory_group;
 mod metadata;
@@ -44,6 +45,8 @@ enum Part {
     Sizes(sizes::Arguments),
     /// Creating and syncing from 1 to 32 threads, beside the local file system and beside not syncing.
     Sync(sync::Arguments),
+    /// One directory with very many entries beside one with few.
+    Directory(directory::Arguments),
     /// Very many files under a memory limit: rates, memory, restart (as root).
     Scale(scale::Arguments),
     /// Unpacking sources and building a C project, beside the local file system.
@@ -114,6 +117,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::Data(part) => &part.shared,
         Part::Sizes(part) => &part.shared,
         Part::Sync(part) => &part.shared,
+        Part::Directory(part) => &part.shared,
         Part::Scale(part) => &part.shared,
         Part::Work(part) => &part.shared,
         Part::All(shared) => shared,
@@ -150,6 +154,7 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         Part::Data(part) => vec![("data", Box::new(|_, bench, report| part.run(bench, report)))],
         Part::Sizes(part) => vec![("sizes", Box::new(|_, bench, report| part.run(bench, report)))],
         Part::Sync(part) => vec![("sync", Box::new(|_, bench, report| part.run(bench, report)))],
+        Part::Directory(part) => vec![("directory", Box::new(|_, bench, report| part.run(bench, report)))],
         Part::Scale(part) => vec![("scale", Box::new(|_, bench, report| part.run(bench, report)))],
         Part::Work(part) => {
             vec![("work", Box::new(|repository, bench, report| part.run(repository, bench, report)))]
@@ -161,6 +166,7 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
                 ("data", Box::new(move |_, b, r| data::Arguments::standard(shared()).run(b, r))),
                 ("sizes", Box::new(move |_, b, r| sizes::Arguments::standard(shared()).run(b, r))),
                 ("sync", Box::new(move |_, b, r| sync::Arguments::standard(shared()).run(b, r))),
+                ("directory", Box::new(move |_, b, r| directory::Arguments::standard(shared()).run(b, r))),
                 ("scale", Box::new(move |_, b, r| scale::Arguments::standard(shared()).run(b, r))),
                 ("work", Box::new(move |x, b, r| work::Arguments::standard(shared()).run(x, b, r))),
             ]
@@ -223,6 +229,7 @@ mod tests {
             Part::Data(data::Arguments::standard(shared())),
             Part::Sizes(sizes::Arguments::standard(shared())),
             Part::Sync(sync::Arguments::standard(shared())),
+            Part::Directory(directory::Arguments::standard(shared())),
             Part::Scale(scale::Arguments::standard(shared())),
             Part::Work(work::Arguments::standard(shared())),
         ];

@@ -1,4 +1,4 @@
-//! `ashlar-torture metabench`: rates of create, stat, read and remove, in the manner of mdtest.
+//! `ashlar-torture metabench`: rates of create, stat, read, list and remove, in the manner of mdtest.
 //!
 //! Each thread has a directory of its own, or all share one. Names are made before the clock starts, calls are relative to an open
 //! directory, and every thread has a file table of its own, so that the file system is measured and not this program.
@@ -10,15 +10,16 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
 use crate::measure::{Samples, Server, measure, print};
 use crate::rng::{Rng, pattern};
-use crate::sys::{attr, data, name};
+use crate::sys::{attr, data, dir, name};
 
-/// Measure create, stat, read (open, read, close) and remove.
+/// Measure create, stat, read (open, read, close), list (a directory's entries) and remove.
 #[derive(Args, Debug)]
 pub struct Arguments {
     /// A directory on the file system to be measured.
@@ -46,6 +47,12 @@ pub struct Arguments {
     /// Name of the directory everything is in; by default one of this process.
     #[arg(long)]
     root: Option<String>,
+    /// The directories are there from an earlier run with the same `--root`, and stay.
+    #[arg(long, requires = "root")]
+    existing: bool,
+    /// What the names of the files begin with.
+    #[arg(long, default_value = "f")]
+    prefix: String,
     /// stat and read this many files per thread, drawn at random, instead of all in the order they were made.
     #[arg(long)]
     sample: Option<usize>,
@@ -62,12 +69,16 @@ pub struct Arguments {
     json: bool,
 }
 
+/// A list phase goes on until so many entries were seen by each thread.
+const LISTED_MIN: usize = 100_000;
+
 /// What is done with every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Step {
     Create,
     Stat,
     Read,
+    List,
     Remove,
 }
 
@@ -77,6 +88,7 @@ impl Step {
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Read => "read",
+            Self::List => "list",
             Self::Remove => "remove",
         }
     }
@@ -98,13 +110,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         None => arguments.dir.join(format!("metabench-{}", std::process::id())),
     };
     let bench = Bench { arguments, root, content: pattern(1, arguments.size) };
-    if steps.contains(&Step::Create) {
+    if steps.contains(&Step::Create) && !arguments.existing {
         bench.make_directories()?;
     }
     let names: Vec<Vec<CString>> =
         (0..arguments.threads).map(|thread| bench.names(thread)).collect::<Result<_, _>>()?;
     let phases = steps.iter().map(|step| bench.phase(*step, &names)).collect::<anyhow::Result<Vec<_>>>()?;
-    if steps.contains(&Step::Remove) {
+    if steps.contains(&Step::Remove) && !arguments.existing {
         fs::remove_dir_all(&bench.root).with_context(|| format!("remove {}", bench.root.display()))?;
     }
     print(&phases, arguments.json)
@@ -144,7 +156,7 @@ impl Bench<'_> {
     fn names(&self, thread: usize) -> anyhow::Result<Vec<CString>> {
         let name = |number: usize| {
             let folder = self.subfolder(number).map_or_else(String::new, |folder| format!("{folder}/"));
-            CString::new(format!("{folder}f{thread}.{number}"))
+            CString::new(format!("{folder}{}{thread}.{number}", self.arguments.prefix))
         };
         let files = self.arguments.files;
         Ok(match self.arguments.sample {
@@ -160,6 +172,9 @@ impl Bench<'_> {
         let counted = if matches!(step, Step::Create | Step::Read) { self.arguments.size as u64 } else { 0 };
         measure(step.label(), self.arguments.threads, self.arguments.server, |thread| {
             let directory = own_directory(&self.folder(thread))?;
+            if step == Step::List {
+                return list(&directory);
+            }
             let mut samples = Samples::with_capacity(names[thread].len());
             for name in &names[thread] {
                 samples
@@ -175,6 +190,7 @@ impl Bench<'_> {
             Step::Create => self.create(directory, path),
             Step::Stat => Ok(attr::fstatat(directory.as_fd(), path, 0).map(drop)?),
             Step::Read => self.read(directory, path),
+            Step::List => bail!("a directory is listed, not each of its files"),
             Step::Remove => Ok(name::unlinkat(directory.as_fd(), path, 0)?),
         }
     }
@@ -198,6 +214,25 @@ impl Bench<'_> {
         anyhow::ensure!(self.arguments.unverified || buffer[..got] == self.content[..], "wrong content");
         Ok(data::close(file)?)
     }
+}
+
+/// Lists a directory as often as it takes to have seen [`LISTED_MIN`] entries; each entry is an operation.
+fn list(directory: &OwnedFd) -> anyhow::Result<Samples> {
+    let mut samples = Samples::with_capacity(2 * LISTED_MIN);
+    let mut listed = 0;
+    while listed < LISTED_MIN {
+        data::lseek(directory.as_fd(), 0, libc::SEEK_SET)?;
+        let before = listed;
+        loop {
+            let start = Instant::now();
+            let entries = dir::getdents(directory.as_fd(), 32_768)?.len();
+            let Some(each) = start.elapsed().checked_div(entries as u32) else { break };
+            (0..entries).for_each(|_| samples.add(each, 0));
+            listed += entries;
+        }
+        anyhow::ensure!(listed > before, "the directory has not even an entry for itself");
+    }
+    Ok(samples)
 }
 
 /// Opens a directory on a thread that from now on shares no file table with the others.
