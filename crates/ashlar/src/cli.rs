@@ -49,6 +49,8 @@ pub enum Command {
     Backup(BackupArgs),
     /// Make a metadata directory from a backup.
     Restore(RestoreArgs),
+    /// Measure what a machine can do.
+    Bench(BenchArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
     /// Write the man pages into a directory.
@@ -290,8 +292,58 @@ pub struct ManArgs {
     pub directory: PathBuf,
 }
 
-/// A number of bytes with an optional suffix k, m or g (powers of 1024).
+/// `ashlar bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Memory bandwidth of each NUMA node (STREAM), and whether memory modules are placed well.
+    Memory(BenchMemoryArgs),
+}
+
+/// `ashlar bench memory`
+#[derive(Debug, Args)]
+pub struct BenchMemoryArgs {
+    /// Measure this NUMA node only. Repeat for more.
+    #[arg(long = "node", value_name = "NUMBER")]
+    pub nodes: Vec<u32>,
+
+    /// Threads per node; without it one per processor.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub threads: Option<u64>,
+
+    /// Bytes of each of the three arrays. Without it four times the caches of the node, as STREAM asks for.
+    #[arg(long, value_name = "SIZE", value_parser = parse_array_size)]
+    pub array_size: Option<u64>,
+
+    /// Times each kernel runs; the first does not count.
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub repetitions: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number of bytes with an optional suffix k, m or g (powers of 1024), below 4 GiB.
 fn parse_size(text: &str) -> Result<u32, String> {
+    parse_bytes(text).and_then(|bytes| u32::try_from(bytes).map_err(|_| format!("`{text}` is too large")))
+}
+
+/// The size of an array that is measured.
+fn parse_array_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes >= 1 << 20 { Ok(bytes) } else { Err("an array has 1m at least".into()) }
+}
+
+/// A number of bytes with an optional suffix k, m or g (powers of 1024).
+fn parse_bytes(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let (digits, shift) = match lower.strip_suffix(['k', 'm', 'g']) {
         Some(digits) => (
@@ -308,10 +360,7 @@ fn parse_size(text: &str) -> Result<u32, String> {
     };
     let number: u64 =
         digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 64k or 1m"))?;
-    number
-        .checked_mul(1 << shift)
-        .and_then(|bytes| u32::try_from(bytes).ok())
-        .ok_or(format!("`{text}` is too large"))
+    number.checked_mul(1 << shift).ok_or(format!("`{text}` is too large"))
 }
 
 /// A chunk size.

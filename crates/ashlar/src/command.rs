@@ -1,6 +1,7 @@
 //! The commands, one file each; this file holds the table.
 
 mod backup;
+mod bench;
 mod completions;
 mod fsck;
 mod layout;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }
