@@ -4,6 +4,7 @@ use super::{
     AdminReply, AdminRequest, LINE_BYTES_MAX, ask_briefly, is_trusted, peer_uid, socket_directories,
 };
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,9 +15,16 @@ use std::time::Duration;
 /// Longest wait for a line from a command.
 const READ_MAX: Duration = Duration::from_secs(5);
 
-/// The open socket; removed when dropped.
+/// LIMIT: longest wait for the answer that is being made up when the socket is closed.
+const LAST_ANSWER_MAX: Duration = Duration::from_secs(20);
+
+type Answer = Arc<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>;
+
+/// The open socket; removed when dropped. Whoever answers is not called any more from then on, and holds nothing.
 pub struct AdminSocket {
     path: PathBuf,
+    /// Locked for as long as an answer takes.
+    answer: Arc<Mutex<Option<Answer>>>,
 }
 
 impl AdminSocket {
@@ -24,10 +32,7 @@ impl AdminSocket {
     ///
     /// # Errors
     /// When the directory or socket cannot be made.
-    pub fn open(
-        cluster: &str,
-        answer: Arc<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>,
-    ) -> Result<AdminSocket> {
+    pub fn open(cluster: &str, answer: Answer) -> Result<AdminSocket> {
         let directory = socket_directories().swap_remove(0);
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -49,24 +54,30 @@ impl AdminSocket {
             UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .with_context(|| format!("cannot protect {}", path.display()))?;
+        let answer = Arc::new(Mutex::new(Some(answer)));
+        let answering = answer.clone();
         std::thread::Builder::new()
             .name("ashlar-admin".into())
             .spawn(move || {
                 for stream in listener.incoming() {
-                    let outcome =
-                        stream.context("accept").and_then(|stream| serve_one(stream, answer.as_ref()));
+                    let outcome = stream.context("accept").and_then(|stream| serve_one(stream, &answering));
                     if let Err(error) = outcome {
                         tracing::warn!("a command on the local socket failed: {error:#}");
                     }
                 }
             })
             .context("cannot start a thread")?;
-        Ok(AdminSocket { path })
+        Ok(AdminSocket { path, answer })
     }
 }
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
+        // Whoever stops the services next must find nobody using them.
+        match self.answer.try_lock_for(LAST_ANSWER_MAX) {
+            Some(mut answer) => *answer = None,
+            None => tracing::warn!("a command on the local socket is still being answered"),
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the local socket");
         }
@@ -103,14 +114,17 @@ fn whose(socket: &Path) -> String {
     }
 }
 
-fn serve_one(stream: UnixStream, answer: &(dyn Fn(AdminRequest) -> AdminReply + Send + Sync)) -> Result<()> {
+fn serve_one(stream: UnixStream, answer: &Mutex<Option<Answer>>) -> Result<()> {
     stream.set_read_timeout(Some(READ_MAX))?;
     stream.set_write_timeout(Some(READ_MAX))?;
     let reply = if is_trusted(peer_uid(&stream)?) {
         let mut line = String::new();
         BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
-            Ok(request) => answer(request),
+            Ok(request) => match answer.lock().as_ref() {
+                Some(answer) => answer(request),
+                None => AdminReply::Error("the file system is stopping".into()),
+            },
             Err(error) => AdminReply::Error(format!("this server does not know that request: {error}")),
         }
     } else {
