@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{binary, can_mount, finish};
+use support::{PATIENCE, binary, can_mount, finish_in};
 
 /// The console lines of a guide.
 fn console_lines(guide: &str) -> Vec<String> {
@@ -34,10 +34,11 @@ fn script_of(lines: &[String]) -> String {
             lines[at + 1..].iter().take_while(|line| !line.starts_with("$ ")).map(String::as_str).collect();
         script += &format!("echo '+ {}' >&2\n", command.replace('\'', "'\\''"));
         if let Some(server) = command.strip_suffix(" &") {
-            // What it prints shows that it is ready.
-            script += &format!("{server} > \"$OUT\" &\n");
-            let ready = format!("grep -qxF '{}' \"$OUT\"", shown.first().unwrap());
-            script += &format!("for i in $(seq 400); do {ready} && break; sleep 0.05; done; {ready}\n");
+            // What it prints shows that it is ready; what the one before it has printed must not.
+            script += &format!("rm -f \"$OUT\"\n{server} > \"$OUT\" &\n");
+            let ready = format!("grep -sqxF '{}' \"$OUT\"", shown.first().unwrap());
+            // As long as anything may take: the whole script has an end anyway.
+            script += &format!("until {ready}; do kill -0 $!; sleep 0.05; done\n");
         } else if shown.is_empty() {
             script += &format!("{command}\n");
         } else {
@@ -56,13 +57,16 @@ fn run_guide(guide: &str) {
     }
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().display().to_string();
-    let script = script_of(&console_lines(guide))
+    let lines = console_lines(guide);
+    let patience = PATIENCE * lines.len() as u32;
+    let script = script_of(&lines)
         .replace("/mnt/ashlar", &format!("{root}/mnt/ashlar"))
         .replace(" /data", &format!(" {root}/data"));
     let search = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     command.args(["-c", &script]).env("PATH", search).env("OUT", dir.path().join("out")).current_dir("/");
-    let ended = finish(&mut command);
+    let ended = finish_in(patience, &mut command);
+    // After a failure: its server is still there, and ends with the mount.
     if support::is_mounted(&dir.path().join("mnt/ashlar")) {
         Command::new("umount").arg("-l").arg(dir.path().join("mnt/ashlar")).status().unwrap();
     }

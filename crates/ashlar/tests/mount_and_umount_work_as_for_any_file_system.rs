@@ -9,8 +9,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 use support::user_world::{UserWorld, bind};
-use support::{Ended, finish, is_mounted};
+use support::{Ended, PATIENCE, finish, is_mounted};
 
 /// Runs `test` where the helpers are installed and /etc/fstab has one line, with these options.
 fn with_helpers(name: &str, options: &'static str, test: impl FnOnce(&UserWorld) + Send + 'static) {
@@ -52,6 +53,23 @@ fn run(world: &UserWorld, line: &str) -> Ended {
     finish(command.args(&words[1..]).current_dir("/").env_remove("JOURNAL_STREAM"))
 }
 
+/// Copies to the mount by a process of its own: what this one has open is open, until it executes something else, in whatever another
+/// test forks at that moment, and keeps the mount busy for as long.
+#[track_caller]
+fn copy(world: &UserWorld, from: &str, to: &str) {
+    run(world, &format!("cp -a {from} {to}")).expect(0);
+}
+
+/// As `Site::write_files`.
+#[track_caller]
+fn copy_files(world: &UserWorld) {
+    let made = world.site.path("made");
+    fs::create_dir_all(made.join("dir/sub")).unwrap();
+    fs::write(made.join("dir/small"), b"small content").unwrap();
+    fs::write(made.join("dir/sub/big"), support::big()).unwrap();
+    copy(world, "@made/dir", "@mnt");
+}
+
 #[test]
 fn a_line_in_fstab_mounts_with_its_options_and_once() {
     let options =
@@ -63,7 +81,7 @@ fn a_line_in_fstab_mounts_with_its_options_and_once() {
             assert!(line.split(' ').nth(5).unwrap().split(',').any(|shown| shown == option), "{line}");
         }
         assert!(world.site.path("d1/target").is_dir() && world.site.path("d2/target").is_dir());
-        world.site.write_files();
+        copy_files(world);
         run(world, "mount -a").expect(0);
         assert_eq!(world.mount_line(), line, "not mounted a second time");
         run(world, "umount @mnt").expect(0);
@@ -103,30 +121,26 @@ fn a_disk_that_is_not_mounted_does_not_become_a_new_file_system() {
 fn a_mount_becomes_read_only_and_writable_again() {
     with_helpers("remount", "log_file=@log,nodev", |world| {
         run(world, "mount @mnt").expect(0);
-        world.site.write_files();
+        copy_files(world);
         let file = world.site.mnt().join("dir/small");
         let writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
         let busy = run(world, "mount -o remount,ro @mnt");
         assert!(busy.code == Some(32) && busy.stderr.contains("open for writing"), "{}", busy.all());
         drop(writer);
 
-        // The last close reaches the server a moment later.
-        let mut remounted = run(world, "mount -o remount,ro @mnt");
-        for _ in 0..100 {
-            if remounted.code == Some(0) {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            remounted = run(world, "mount -o remount,ro @mnt");
+        // It may still be open for a moment in what another test has just forked.
+        let deadline = Instant::now() + PATIENCE;
+        while run(world, "mount -o remount,ro @mnt").code != Some(0) {
+            assert!(Instant::now() < deadline, "nobody has it open");
         }
-        remounted.expect(0);
         let refused = fs::write(&file, b"x").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         assert!(world.site.has_files());
         assert!(world.mount_line().contains("nodev"), "{}", world.mount_line());
 
         run(world, "mount -o remount,rw @mnt").expect(0);
-        fs::write(&file, b"other").unwrap();
+        fs::write(world.site.path("other"), b"other").unwrap();
+        copy(world, "@other", "@mnt/dir/small");
         // A mount that `ashlar up` made is not in fstab as such; only the mount table tells what it is.
         fs::write("/etc/fstab", "").unwrap();
         run(world, "mount -o remount,ro @mnt").expect(0);
@@ -137,9 +151,10 @@ fn a_mount_becomes_read_only_and_writable_again() {
 #[test]
 fn after_umount_nothing_is_in_use() {
     with_helpers("umount", "log_file=@log", |world| {
+        fs::write(world.site.path("big"), support::big()).unwrap();
         for round in 0..3 {
             run(world, "mount @mnt").expect(0);
-            fs::write(world.site.mnt().join(format!("file{round}")), support::big()).unwrap();
+            copy(world, "@big", &format!("@mnt/file{round}"));
             run(world, "umount @mnt").expect(0);
             world.site.run("fsck --data @d1").expect(0);
         }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time for a command or a start.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// Longest time for a command or a start, also on a machine that has much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether real mounts can be made here as root; if not, says so where people look.
 pub fn can_mount(test: &str) -> bool {
@@ -80,19 +80,35 @@ pub fn ashlar<S: AsRef<OsStr>>(args: &[S]) -> Ended {
 
 #[track_caller]
 pub fn finish(command: &mut Command) -> Ended {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = child.id() as i32;
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match receiver.recv_timeout(PATIENCE) {
-        Ok(output) => Ended::of(&output.unwrap()),
-        Err(_) => {
-            // SAFETY: kill takes no pointer; the process is a child that was not waited for.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-            let output = receiver.recv().unwrap().unwrap();
-            panic!("did not end in {PATIENCE:?}: {}", Ended::of(&output).all());
+    finish_in(PATIENCE, command)
+}
+
+/// The same for what takes as long as several commands.
+#[track_caller]
+pub fn finish_in(patience: Duration, command: &mut Command) -> Ended {
+    // Files, not pipes: a server that the command has left behind keeps pipes open, and whoever reads to their end waits for it.
+    let [stdout, stderr] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+    command.stdin(Stdio::null()).stdout(stdout.reopen().unwrap()).stderr(stderr.reopen().unwrap());
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
         }
-    }
+        if Instant::now() >= deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    };
+    let [stdout, stderr] = [stdout, stderr].map(|file| fs::read(file.path()).unwrap());
+    let output = Output { status: status.unwrap_or_default(), stdout, stderr };
+    let ended = Ended::of(&output);
+    assert!(status.is_some(), "did not end in {patience:?}: {}{}", ended.stdout, ended.stderr);
+    ended
 }
 
 /// A directory for one test.

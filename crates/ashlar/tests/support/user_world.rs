@@ -45,6 +45,7 @@ impl UserWorld {
         // SAFETY: unshare takes no pointer; it gives this thread a copy of the mount table.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "{}", std::io::Error::last_os_error());
         mount("none", Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE);
+        forget_mounts_of_others();
         let site = Site::new();
         open_to_all(&site.path(""));
         let binary_here = site.path("ashlar");
@@ -126,6 +127,20 @@ impl UserWorld {
 #[track_caller]
 pub fn bind(source: &Path, target: &Path) {
     mount(source.to_str().unwrap(), target, None, libc::MS_BIND);
+}
+
+/// Takes the copies of other tests' mounts out of this name space: they would keep those mounts alive after their own tests have
+/// unmounted them, and have ended.
+fn forget_mounts_of_others() {
+    let table = fs::read("/proc/thread-self/mountinfo").unwrap();
+    for line in table.split(|byte| *byte == b'\n') {
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        if words.contains(&b"fuse.ashlar".as_slice()) {
+            let path = CString::new(words[4]).unwrap();
+            // SAFETY: the path ends with a NUL and outlives the call. A mount that is not there any more is none to forget.
+            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
 }
 
 fn open_to_all(path: &Path) {
