@@ -9,9 +9,8 @@ use ashlar_kv::{Background, Lane, LaneConfig, MemoryEngine};
 use bytes::Bytes;
 use ledger::{CLUSTER, commit, frame, get, key, open_sim, put, sim_env, small_config};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_commit_is_one_write_and_no_sync() {
@@ -60,21 +59,71 @@ fn a_flush_of_what_is_durable_costs_nothing() {
     assert_eq!(disk.counts(), before);
 }
 
-/// A disk whose syncs take their time, as real ones do.
+/// Longest time for something that another thread does at once.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Holds up syncs while it is shut, as a slow disk does.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_shut: bool,
+    /// Syncs that were begun.
+    begun: u64,
+}
+
+impl Gate {
+    fn set_shut(&self, is_shut: bool) {
+        self.state.lock().unwrap().is_shut = is_shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.begun += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_timeout_while(state, PATIENCE, |state| state.is_shut).unwrap());
+    }
+
+    fn begun(&self) -> u64 {
+        self.state.lock().unwrap().begun
+    }
+
+    fn wait_for_a_sync(&self) {
+        let state = self.state.lock().unwrap();
+        let (state, _) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.begun == 0).unwrap();
+        assert!(state.begun > 0, "no sync was begun");
+    }
+}
+
+fn gated_lane() -> (Lane, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let disk = SlowSync { inner: SimDisk::new(), gate: Arc::clone(&gate) };
+    let config = LaneConfig { segment_bytes: 1 << 20, ..small_config() };
+    let engine = Box::new(MemoryEngine::new());
+    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
+    *gate.state.lock().unwrap() = GateState { is_shut: true, begun: 0 };
+    (lane, gate)
+}
+
 struct SlowSync {
     inner: SimDisk,
-    syncs: Arc<AtomicU64>,
+    gate: Arc<Gate>,
 }
 
 struct SlowFile {
     inner: Arc<dyn DiskFile>,
-    syncs: Arc<AtomicU64>,
+    gate: Arc<Gate>,
 }
 
 impl Disk for SlowSync {
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
-        Ok(Arc::new(SlowFile { inner, syncs: Arc::clone(&self.syncs) }))
+        Ok(Arc::new(SlowFile { inner, gate: Arc::clone(&self.gate) }))
     }
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         self.inner.list(path)
@@ -110,8 +159,7 @@ impl DiskFile for SlowFile {
         self.inner.write_vectored_at(offset, parts)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(20));
+        self.gate.pass();
         self.inner.sync_data()
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -132,52 +180,61 @@ impl DiskFile for SlowFile {
 }
 
 #[test]
-fn sixteen_flushes_at_once_share_a_few_syncs() {
-    let syncs = Arc::new(AtomicU64::new(0));
-    let disk = SlowSync { inner: SimDisk::new(), syncs: Arc::clone(&syncs) };
-    let config = LaneConfig { segment_bytes: 1 << 20, ..small_config() };
-    let engine = Box::new(MemoryEngine::new());
-    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
-    syncs.store(0, Ordering::Relaxed);
+fn sixteen_flushes_at_once_share_two_syncs() {
+    let (lane, gate) = gated_lane();
+    let committed = Barrier::new(16);
     std::thread::scope(|scope| {
         for thread in 0..16 {
-            let lane = &lane;
+            let (lane, committed) = (&lane, &committed);
             scope.spawn(move || {
                 let position = commit(lane, vec![put(&format!("thread {thread}"), "x")]).unwrap();
+                if thread > 0 {
+                    committed.wait();
+                }
                 lane.flush(position).unwrap();
                 assert!(lane.durable() >= position);
             });
         }
+        // The first one's sync is held up, and may have begun before any other commit: a second covers all of those.
+        gate.wait_for_a_sync();
+        committed.wait();
+        gate.set_shut(false);
     });
-    let count = syncs.load(Ordering::Relaxed);
-    assert!(count <= 6, "{count} syncs for 16 flushes");
-    assert!(lane.stats().flush_count <= 6);
+    let count = gate.begun();
+    assert!(count <= 2, "{count} syncs for 16 flushes");
+    assert!(lane.stats().flush_count <= 2);
 }
 
 #[test]
 fn commits_go_on_while_a_flush_waits_for_the_disk() {
-    let syncs = Arc::new(AtomicU64::new(0));
-    let disk = SlowSync { inner: SimDisk::new(), syncs };
-    let config = LaneConfig { segment_bytes: 1 << 20, ..small_config() };
-    let engine = Box::new(MemoryEngine::new());
-    let lane = Lane::open(Arc::new(disk), "lane", engine, &sim_env(1), CLUSTER, config).unwrap();
+    let (lane, gate) = gated_lane();
     let first = commit(&lane, vec![put("first", "x")]).unwrap();
     std::thread::scope(|scope| {
         let flushing = scope.spawn(|| lane.flush_all());
-        let mut count = 0;
-        while !flushing.is_finished() {
+        gate.wait_for_a_sync();
+        for _ in 0..20 {
             commit(&lane, vec![put("more", "x")]).unwrap();
-            count += 1;
         }
+        assert!(!flushing.is_finished(), "the commits waited for the flush");
+        gate.set_shut(false);
         flushing.join().unwrap().unwrap();
-        assert!(count > 10, "only {count} commits in 20 ms of syncing");
         // What came after the sync began is not promised.
         assert!(lane.durable() < lane.appended() && lane.durable() >= first);
     });
 }
 
+/// Waits until `what` holds.
+#[track_caller]
+fn eventually(what: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !what() {
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
-fn background_threads_make_commits_durable_within_the_interval() {
+fn background_threads_make_commits_durable_and_an_error_there_stops_the_lane() {
     let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
     let config = LaneConfig {
         background: Background::Threads,
@@ -188,11 +245,8 @@ fn background_threads_make_commits_durable_within_the_interval() {
     let env = ashlar_env::Env::os();
     let lane = Lane::open(Arc::new(disk.clone()), "lane", engine, &env, CLUSTER, config).unwrap();
     let position = commit(&lane, vec![put("a", "1")]).unwrap();
-    std::thread::sleep(Duration::from_millis(400));
-    assert!(lane.durable() >= position);
-    // And an error in the background stops the lane at the latest at the next interval.
-    commit(&lane, vec![put("b", "1")]).unwrap();
+    eventually(|| lane.durable() >= position);
+    // And an error in the background stops the lane: nothing is flushed by anybody else.
     disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
-    std::thread::sleep(Duration::from_millis(400));
-    assert!(commit(&lane, vec![put("c", "1")]).is_err());
+    eventually(|| commit(&lane, vec![put("b", "1")]).is_err());
 }

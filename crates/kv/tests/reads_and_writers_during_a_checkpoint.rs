@@ -13,6 +13,9 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+/// Longest time for something that another thread does at once.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Lets checkpoints pass while open.
 #[derive(Default)]
 struct Gate {
@@ -105,7 +108,8 @@ fn reads_merge_the_engine_what_is_being_applied_and_what_came_later() {
         let _opener = OpenAtEnd(&gate);
         // The freeze is over when the overlays hold nothing of their own but the frozen one does.
         let start = Instant::now();
-        while lane.durable() < lane.appended() && start.elapsed() < Duration::from_secs(5) {
+        while lane.durable() < lane.appended() {
+            assert!(start.elapsed() < PATIENCE, "the checkpoint does not begin");
             std::thread::yield_now();
         }
         for group in [delete("f"), put("g", "active"), put("d", "active"), put("c", "active")] {
@@ -149,16 +153,18 @@ fn writers_wait_for_a_checkpoint_and_give_up_in_time() {
     let (lane, gate) = gated_lane(config);
     let _opener = OpenAtEnd(&gate);
     gate.set_closed(true);
-    let start = Instant::now();
+    let mut number = 0;
     let error = loop {
         if let Err(error) = commit(&lane, vec![put("k", vec![1; 1000]), put("m", vec![1; 1000])]) {
             break error;
         }
-        commit(&lane, vec![put(&format!("{:?}", start.elapsed()), vec![1; 1000])]).unwrap_or_default();
-        assert!(start.elapsed() < Duration::from_secs(10), "writers were never held back");
+        commit(&lane, vec![put(&format!("{number}"), vec![1; 1000])]).unwrap_or_default();
+        number += 1;
+        // Many times what the overlays hold.
+        assert!(number < 1000, "writers were never held back");
     };
+    // The gate is still shut: nothing but the end of the time made the writer return.
     assert!(matches!(error, KvError::Stalled { .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(5));
     // Memory stayed within its bound (and the group that met it), and the lane goes on as soon as the engine does.
     let stats = lane.stats();
     assert!(stats.overlay_bytes <= 27 << 10, "{stats:?}");
@@ -166,7 +172,7 @@ fn writers_wait_for_a_checkpoint_and_give_up_in_time() {
     gate.set_closed(false);
     let start = Instant::now();
     while commit(&lane, vec![put("last", "x")]).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "the lane does not recover from a stall");
+        assert!(start.elapsed() < PATIENCE, "the lane does not recover from a stall");
     }
     assert!(get(&lane, "last").is_some());
     lane.close().unwrap();

@@ -215,12 +215,20 @@ mod tests {
         assert!(measure("x", 2, Server::default(), fails).is_err());
     }
 
+    fn own_processor_time() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure is writable.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
     #[test]
     fn processor_time_and_anonymous_memory_of_a_process_are_noted() {
         let own = Server { server_pid: Some(std::process::id()) };
         let phase = measure("spin", 1, own, |_| {
-            let end = Instant::now() + Duration::from_millis(200);
-            while Instant::now() < end {}
+            // Until the thread has had a processor for so long, however many others want it.
+            let (begin, wanted) = (own_processor_time(), Duration::from_millis(100));
+            while own_processor_time() - begin < wanted {}
             Ok(Samples::default())
         })
         .expect("this process can be read");

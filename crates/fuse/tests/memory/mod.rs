@@ -22,8 +22,8 @@ use locks::{Held, Waiting};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How many requests of a kind arrived.
 #[derive(Default)]
@@ -35,6 +35,8 @@ pub struct Calls {
     pub destroyed: AtomicU64,
     /// Lookups of `slow...` in progress.
     pub sleeping: AtomicU64,
+    /// Lets them go on.
+    pub are_woken: AtomicBool,
     pub retrieved: Mutex<Vec<(u32, u64, Vec<u8>)>>,
 }
 
@@ -236,7 +238,11 @@ impl Filesystem for MemoryFs {
         assert_ne!(name, b"panic", "a panic asked for by a test");
         if name.starts_with(b"slow") {
             self.calls.sleeping.fetch_add(1, SeqCst);
-            std::thread::sleep(Duration::from_secs(2));
+            // Bounded, so that a test that fails ends.
+            let end = Instant::now() + Duration::from_secs(50);
+            while !self.calls.are_woken.load(SeqCst) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.calls.sleeping.fetch_sub(1, SeqCst);
         }
         let mut state = self.state.lock();
