@@ -1,9 +1,9 @@
-//! Goal: everything an application does works through a real mount over /dev/fuse, with the newest kernel's features, with those
-//! of Linux 5.4 only, and through fusermount3. Method: the same suite on an in-memory file system.
+//! Goal: everything an application does works through a real mount over /dev/fuse, with the newest kernel's features and with those of
+//! Linux 5.4 only. Method: the same suite on an in-memory file system.
 
 mod memory;
 
-use ashlar_fuse::{Features, KernelMask, MountOptions, MountVia, NotifyError, Transport, TransportChoice};
+use ashlar_fuse::{Features, KernelMask, MountOptions, NotifyError, Transport, TransportChoice};
 use memory::{MemoryFs, mount_or_skip, suite, waits};
 use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -59,22 +59,6 @@ fn with_no_optional_feature_at_all() {
     let name = mounted.join("file");
     std::fs::write(&name, [7; 300_000]).unwrap();
     assert!(std::fs::read(&name).unwrap() == [7; 300_000]);
-    mounted.end();
-}
-
-#[test]
-fn mounted_through_fusermount3() {
-    let options = MountOptions { via: MountVia::Fusermount, ..device() };
-    let has_fusermount = std::process::Command::new("fusermount3").arg("-V").output().is_ok();
-    if !has_fusermount {
-        eprintln!("SKIPPED: fusermount3 is not installed");
-        return;
-    }
-    let Some(mounted) = mount_or_skip(MemoryFs::new(Duration::ZERO), &options) else { return };
-    suite::everything(&mounted);
-    let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    let line = table.lines().find(|line| line.contains(mounted.path().to_str().unwrap())).unwrap();
-    assert!(line.starts_with("ashlar ") && line.contains(" fuse.ashlar "), "{line}");
     mounted.end();
 }
 

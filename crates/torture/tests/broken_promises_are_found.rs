@@ -151,7 +151,7 @@ fn settings(left: &Path, right: &Path) -> Settings {
         users: false,
         without_tmpfile: false,
         compare_every: 100,
-        stall: Duration::from_secs(20),
+        stall: Duration::from_secs(60),
     }
 }
 
