@@ -107,6 +107,17 @@ impl Directories {
         Ok((Directories { meta, exists, targets }, damaged))
     }
 
+    /// Reads the headers of the targets anew: whoever had the file system until now may have changed them. To be called under its lock.
+    ///
+    /// # Errors
+    /// When a header cannot be read or is damaged.
+    pub fn look_again(&mut self) -> Result<()> {
+        for (path, header) in &mut self.targets {
+            *header = read_header(path)?;
+        }
+        Ok(())
+    }
+
     /// The metadata directory as a disk.
     pub fn meta_disk(&self) -> Arc<dyn Disk> {
         Arc::new(OsDisk::new(&self.meta))
