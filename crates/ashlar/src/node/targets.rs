@@ -93,6 +93,10 @@ fn with_new(state: &State, known: &ClusterMap) -> Result<Vec<(PathBuf, TargetHea
     for (path, header) in listed {
         let header = match header {
             Some(header) => *header,
+            None if state.scratch.is_some() => bail!(
+                "there is no target at {}, and none is made while the file system is only looked at; leave this --data out",
+                path.display()
+            ),
             None => {
                 let identity = new_identity(state.cluster(), TargetId(next_id), &state.env);
                 next_id += 1;
