@@ -5,6 +5,7 @@ mod directories;
 mod lock;
 mod mounts;
 pub mod place;
+mod read_only;
 mod scratch;
 mod services;
 pub mod starts;

@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use support::{Site, can_mount, flip};
 
 #[test]
@@ -71,6 +71,37 @@ fn chunks_newer_than_the_backup_never_show_in_new_files() {
     let ended = server.end_by(libc::SIGTERM).expect(0);
     assert!(ended.stderr.contains("first start after a restore"), "{}", ended.all());
     site.run("fsck --meta @meta --data @d1 --data @d2 --data @d3").expect(0);
+}
+
+#[test]
+fn a_backup_of_mounts_that_had_not_ended_leaves_no_wrong_block_counts() {
+    if !can_mount("restore of a backup after a crash") {
+        return;
+    }
+    let site = Site::new();
+    let mut server = site.up("up @mnt --data @d1 --data @d2");
+    site.write_files();
+    let open = fs::File::create(site.mnt().join("open")).unwrap();
+    open.write_all_at(&support::big(), 0).unwrap();
+    // SAFETY: kill takes no pointer; the process is a child that was not waited for.
+    unsafe { libc::kill(server.pid(), libc::SIGKILL) };
+    server.wait();
+    drop(open);
+    site.run("umount @mnt").expect(0);
+    drop(server);
+    site.run("backup --data @d1 --data @d2 @backup").expect(0);
+    // Other content since: its chunks are not those that the backup knows.
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    fs::write(site.mnt().join("dir/sub/big"), support::big()).unwrap();
+    server.stop();
+
+    fs::remove_dir_all(site.path("d1/meta")).unwrap();
+    site.run("restore @backup --meta @meta").expect(0);
+    let server = site.up("up @mnt --meta @meta --data @d1 --data @d2");
+    assert!(fs::read(site.mnt().join("open")).unwrap() == support::big());
+    assert_eq!(fs::metadata(site.mnt().join("dir/sub/big")).unwrap().blocks(), 0);
+    server.stop();
+    site.run("fsck --meta @meta --data @d1 --data @d2").expect(0);
 }
 
 #[test]

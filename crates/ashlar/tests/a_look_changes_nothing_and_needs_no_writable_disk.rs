@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,7 +129,7 @@ impl Drop for ReadOnly {
 }
 
 #[test]
-fn a_read_only_disk_could_be_neither_checked_nor_backed_up() {
+fn a_read_only_disk_could_be_neither_checked_nor_backed_up_nor_mounted_read_only() {
     if !can_mount("a look at a read-only disk") {
         return;
     }
@@ -138,6 +139,26 @@ fn a_read_only_disk_could_be_neither_checked_nor_backed_up() {
     site.run("backup --data @d1 --data @d2 @backup").expect(0);
     let refused = site.run("up @mnt --data @d1 --data @d2").refused(&["read-only", "ashlar backup"]);
     assert!(!refused.stderr.contains("damaged,"), "{}", refused.all());
+    for _ in 0..2 {
+        let server = site.up("up --read-only @mnt --data @d1 --data @d2");
+        assert_eq!(fs::read(site.mnt().join("newest")).unwrap(), support::big());
+        assert_eq!(fs::read(site.mnt().join("dir/renamed")).unwrap(), b"small content");
+        // What would be acknowledged now would be lost.
+        let (path, none) = (CString::new(site.mnt().to_str().unwrap()).unwrap(), std::ptr::null());
+        // SAFETY: the path ends with a NUL and outlives the call; a remount reads no source, type or data.
+        assert_eq!(unsafe { libc::mount(none, path.as_ptr(), none, libc::MS_REMOUNT, none.cast()) }, 0);
+        for refused in [
+            fs::write(site.mnt().join("other"), b"new"),
+            fs::OpenOptions::new().append(true).open(site.mnt().join("newest")).map(drop),
+            fs::remove_file(site.mnt().join("newest")),
+            fs::rename(site.mnt().join("newest"), site.mnt().join("older")),
+        ] {
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EROFS));
+        }
+        server.stop();
+    }
+    fs::create_dir(site.path("d3")).unwrap();
+    site.run("up --read-only @mnt --data @d1 --data @d2 --data @d3").refused(&["there is no target at"]);
     drop(read_only);
     fs::remove_dir_all(site.path("d1/meta")).unwrap();
     site.run("restore @backup --meta @d1/meta").expect(0);
@@ -215,4 +236,37 @@ fn a_start_on_a_full_disk_called_it_damaged_and_offered_to_give_up_the_log() {
     assert!(!site.mnt().join("f0").exists() && !site.mnt().join("f1").exists());
     server.stop();
     site.run("fsck --meta @small/meta --data @d2").expect(0);
+}
+
+#[test]
+fn a_target_on_a_full_disk_was_called_damaged_and_lost_its_index_to_a_repair() {
+    if !can_mount("a target on a full disk") {
+        return;
+    }
+    let site = Site::new();
+    let disk = Small::new(&site, "small", 300);
+    let up = "up @mnt --data @d1 --data @small";
+    let server = site.up(up);
+    site.write_files();
+    server.end_by(libc::SIGKILL);
+    let filler = disk.fill();
+    // The space that was kept back is for this, until it is used up.
+    let refused = (0..5).find_map(|_| match site.try_up(up) {
+        Ok(server) => {
+            server.end_by(libc::SIGKILL);
+            disk.fill();
+            None
+        }
+        Err(ended) => Some(ended),
+    });
+    let refused = refused.unwrap().refused(&["small/target", "disk is full", "make room"]);
+    assert!(!refused.stderr.contains("fsck --repair"), "{}", refused.all());
+    let told = site.run("fsck --repair --data @d1 --data @small").expect(8);
+    assert!(told.stderr.contains("o space"), "{}", told.all());
+    assert!(!site.path("small/target/index.damaged").exists());
+    fs::remove_file(filler).unwrap();
+    let server = site.up(up);
+    assert!(site.has_files());
+    server.stop();
+    site.run("fsck --data @d1 --data @small").expect(0);
 }

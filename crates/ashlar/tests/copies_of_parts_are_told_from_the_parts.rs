@@ -196,3 +196,32 @@ fn index_is_made_anew(site: &Site) {
     assert!(site.has_files());
     server.stop();
 }
+
+#[test]
+fn a_start_that_waits_for_another_does_not_take_its_targets_for_older_copies() {
+    if !can_mount("a start that waits") {
+        return;
+    }
+    let site = Site::with_files();
+    for (from, to) in [("d1", "e1"), ("d2", "e2")] {
+        site.copy(from, to);
+    }
+    site.up("up @mnt --data @e1 --data @e2").stop();
+    let lock = fs::OpenOptions::new().read(true).write(true).open(site.path("d1/meta/lock")).unwrap();
+    lock.try_lock().unwrap();
+    lock.set_len(0).unwrap();
+    lock.write_all_at(b"a test, which is ending", 0).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| site.up(&format!("up @mnt {BOTH}")));
+        // Longer than the headers are looked at after the beginning. What is there then is what a start meanwhile leaves.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        for (from, to) in [("d1", "o1"), ("d2", "o2"), ("e1", "d1"), ("e2", "d2")] {
+            fs::rename(site.path(from), site.path(to)).unwrap();
+        }
+        drop(lock);
+        let server = waiting.join().unwrap();
+        assert!(site.has_files());
+        server.stop();
+    });
+    site.run(&format!("fsck {BOTH}")).expect(0);
+}

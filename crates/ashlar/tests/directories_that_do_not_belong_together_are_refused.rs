@@ -115,6 +115,21 @@ fn a_target_that_has_vanished_is_named_and_can_be_left_out() {
 }
 
 #[test]
+fn a_new_directory_in_the_place_of_a_target_that_has_moved_is_taken_for_a_new_target() {
+    if !can_mount("targets that move") {
+        return;
+    }
+    let site = Site::with_files();
+    fs::rename(site.path("d2"), site.path("moved")).unwrap();
+    fs::create_dir(site.path("d2")).unwrap();
+    site.run("up @mnt --data @d1 --data @d2").refused(&["target-2 was at", "leave this --data out"]);
+    let server = site.up("up @mnt --data @d1 --data @d2 --data @moved");
+    assert!(site.has_files());
+    server.stop();
+    site.run("fsck --data @d1 --data @moved --data @d2").expect(0);
+}
+
+#[test]
 fn a_start_without_a_target_works_after_a_kill_too() {
     if !can_mount("a missing target after a kill") {
         return;

@@ -258,6 +258,33 @@ fn a_damaged_block_is_told_with_the_file_by_fsck_and_scrub_and_stays_an_error() 
 }
 
 #[test]
+fn a_truncation_that_met_a_damaged_block_does_not_keep_the_file_system_closed() {
+    if !can_mount("a truncation at a damaged block") {
+        return;
+    }
+    let site = Site::with_files();
+    flip(&slab(&site), data_offset(&site) + 5);
+    let big = site.mnt().join("dir/sub/big");
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    let file = fs::OpenOptions::new().write(true).open(&big).unwrap();
+    let cut = file.set_len((1 << 20) + 100).unwrap_err();
+    assert_eq!(cut.raw_os_error(), Some(libc::EIO));
+    drop(file);
+    server.stop();
+
+    // The start tries to carry it out, and fails as well.
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    assert_eq!(fs::read(site.mnt().join("dir/small")).unwrap(), b"small content");
+    assert_eq!(fs::read(&big).unwrap_err().raw_os_error(), Some(libc::EIO));
+    fs::write(&big, support::big()).unwrap();
+    server.stop();
+    site.run(CHECK).expect(0);
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    assert!(site.has_files());
+    server.stop();
+}
+
+#[test]
 fn a_scrub_of_sound_data_finds_nothing_and_reads_it_all() {
     if !can_mount("scrub") {
         return;

@@ -2,7 +2,7 @@
 
 use ashlar_kv::KvError;
 use ashlar_types::ChunkId;
-use std::io;
+use std::io::{self, ErrorKind};
 
 /// The error of every call of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -102,9 +102,9 @@ impl ChunkError {
     }
 }
 
-/// Whether the local file system said that it, or a quota on it, is full.
+/// Whether the local file system said that it, or a quota on it, is full. Asked by kind: the engine wraps what it was answered.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 impl From<KvError> for ChunkError {
@@ -119,5 +119,20 @@ impl From<KvError> for ChunkError {
             KvError::Stalled { what } => ChunkError::Busy { what },
             KvError::Foreign { what } => ChunkError::Foreign { file: "index".into(), what },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_under_the_engine_is_not_taken_for_a_damaged_index() {
+        for code in [libc::ENOSPC, libc::EDQUOT] {
+            let plain = io::Error::from_raw_os_error(code);
+            let wrapped = io::Error::new(plain.kind(), format!("{plain} at path \"keyspaces/1/.tmp\""));
+            assert!(is_no_space(&plain) && is_no_space(&wrapped), "{wrapped}");
+        }
+        assert!(!is_no_space(&io::Error::from_raw_os_error(libc::EIO)));
     }
 }

@@ -183,6 +183,10 @@ impl Rebuild {
         let slots: Vec<Slot> = found.values().map(|placement| placement.slot).collect();
         let plan = |changes: &mut Changes| {
             changes.extend(found.iter().map(|(id, at)| (key::chunk(*id), Some(at.encode()))));
+            // Chunks that were deleted may be back, and bytes that were cut off. Whoever made the index anew compares them with metadata;
+            // should that be cut short, the next start does.
+            let file = |id: &ChunkId| key::suspect((id.inode, id.generation));
+            changes.extend(found.keys().map(|id| (file(id), Some(key::encode_round(0)))));
             self.alloc.mark_used(superseded, false, changes);
             self.alloc.mark_used(&slots, true, changes);
         };

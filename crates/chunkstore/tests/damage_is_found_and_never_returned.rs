@@ -7,8 +7,8 @@ mod support;
 use ashlar_chunkstore::{ChunkError, ChunkStore, Config, Finding};
 use ashlar_env::sim::SimEntropy;
 use ashlar_env::{Disk, Entropy, OpenMode};
-use ashlar_types::InodeId;
 use ashlar_types::codec::crc32c;
+use ashlar_types::{ChunkId, InodeId};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{IDENTITY, World, chunk, content, pattern, scrub_all};
@@ -273,4 +273,19 @@ fn the_index_comes_back_from_the_slots() {
         content(&store, chunk(1, 3), KIB64).unwrap().1 == pattern(8, KIB64 as usize),
         "its slot was not taken"
     );
+}
+
+#[test]
+fn chunks_that_come_back_with_a_new_index_are_compared_with_metadata_even_if_the_repair_is_cut_short() {
+    let (world, store) = filled();
+    store.delete(chunk(1, 1)).unwrap();
+    store.sync().unwrap();
+    store.confirm(u64::MAX).unwrap();
+    assert!(store.suspects(None, 10).unwrap().found.is_empty());
+    world.kill(store);
+    let report = rebuild(&world).unwrap();
+    assert_eq!(report.chunks, 4, "the header does not know of the deletion yet: {report:?}");
+    let (store, _) = world.try_open().unwrap();
+    let ChunkId { inode, generation, .. } = chunk(1, 1);
+    assert_eq!(store.suspects(None, 10).unwrap().found, [(inode, generation)]);
 }

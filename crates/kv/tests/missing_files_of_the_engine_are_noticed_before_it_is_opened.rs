@@ -138,7 +138,13 @@ fn old_values_were_back_after_the_journal_was_lost() {
 fn a_first_open_that_was_cut_short_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     // In the order in which they are made.
-    let begun: [&[&str]; 4] = [&[], &["lock"], &["lock", "keyspaces/"], &["lock", "keyspaces/", "0.jnl"]];
+    let begun: [&[&str]; 5] = [
+        &[],
+        &["lock"],
+        &["lock", "keyspaces/"],
+        &["lock", "keyspaces/", "0.jnl"],
+        &["lock", "keyspaces/", "0.jnl", "version"],
+    ];
     for (number, names) in begun.into_iter().enumerate() {
         let place = dir.path().join(number.to_string());
         fs::create_dir(&place).unwrap();

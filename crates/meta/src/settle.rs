@@ -3,7 +3,8 @@
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::itself;
-use ashlar_namespace::{FileData, Kind, verb};
+use ashlar_namespace::record::Garbage;
+use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
@@ -71,8 +72,9 @@ impl MetaService {
             None => (0, 0),
         };
         let blocks_delta = if layout.is_some() { chunk_blocks as i64 - blocks as i64 } else { 0 };
+        let generation = layout.map(|layout| layout.generation);
         let report = verb::CommitWrite {
-            generation: layout.map(|layout| layout.generation),
+            generation,
             size_at_least,
             blocks_delta,
             mtime: (blocks_delta != 0).then(|| self.env.clock.now()),
@@ -83,7 +85,17 @@ impl MetaService {
         let settled = self.mutate(
             caller,
             number::COMMIT_WRITE,
-            |txn, context| verb::commit_write(txn, context, inode, &report),
+            |txn, context| {
+                let mut report = report;
+                let garbage_key = generation.map(|generation| key::garbage(inode, generation));
+                let cut: Option<Garbage> =
+                    garbage_key.map_or(Ok(None), |key| txn.get_record(&key, "garbage record"))?;
+                // What a truncation takes that is still to be carried out, because a block is damaged, was not written after it.
+                if let Some(cut) = cut.filter(|cut| cut.keep_bytes > 0) {
+                    report.size_at_least = report.size_at_least.min(cut.keep_bytes);
+                }
+                verb::commit_write(txn, context, inode, &report)
+            },
             |_, _| (),
         );
         match settled {

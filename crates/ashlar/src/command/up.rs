@@ -25,7 +25,15 @@ pub fn run(args: &UpArgs) -> Result<ExitCode> {
     }
     let directories = Directories::find(&args.place)?;
     require_sense(&directories, args)?;
-    let services = Arc::new(Services::start(directories, ServicesConfig { force_codec: args.force_codec })?);
+    let changes_nothing = args.read_only && directories.exists && directories.is_on_read_only_disk();
+    if changes_nothing {
+        eprintln!(
+            "ashlar: the disk is mounted read-only, so nothing is changed; what has to be written somewhere is in memory and in {}",
+            std::env::temp_dir().display()
+        );
+    }
+    let config = ServicesConfig { force_codec: args.force_codec, changes_nothing };
+    let services = Arc::new(Services::start(directories, config)?);
     let outcome = serve(args, &services, &is_told_to_stop);
     let stopped = match Arc::try_unwrap(services) {
         Ok(services) => services.stop(),

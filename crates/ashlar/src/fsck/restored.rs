@@ -3,9 +3,9 @@
 //! Chunks of files made since the backup belong to nobody now, and must go before the metadata gives their numbers to new files: else
 //! old bytes would show in those.
 
+use super::chunks;
 use super::files::{Stores, check_files};
 use super::problem::Ledger;
-use super::{chunks, settle};
 use crate::node;
 use anyhow::Result;
 use ashlar_chunkstore::ChunkStore;
@@ -28,10 +28,9 @@ pub fn remove_newer_chunks(
     for (id, store) in stores {
         chunks::check_target(&lane.read(), &map, (*id, store), &mut ledger)?;
     }
-    if !settle::is_unsettled(state, lane)? {
-        let stores: Stores = stores.iter().cloned().collect();
-        check_files(state, lane, &stores, &mut ledger)?;
-    }
+    // Also after mounts that had not ended: it leaves out the files they wrote, which the rest of the start settles.
+    let all: Stores = stores.iter().cloned().collect();
+    check_files(state, lane, &all, &mut ledger)?;
     eprintln!(
         "ashlar: first start after a restore, or with a target that the metadata did not know: {} differences between targets and metadata \
          were settled in favour of the metadata",

@@ -1,5 +1,6 @@
 //! Starting and stopping the services of a single machine, step by step.
 
+use super::read_only::ReadOnlyMeta;
 use super::state::{State, root_settings};
 use super::{Directories, targets};
 use crate::fsck;
@@ -28,6 +29,9 @@ const TICK_SLOTS: usize = 64;
 pub struct ServicesConfig {
     /// Pass every message through its codec.
     pub force_codec: bool,
+    /// Change nothing in the directories, which exist: what a start puts right, and everything after it, is kept in memory and in a
+    /// temporary directory, and is gone with the services. For disks that cannot be written to.
+    pub changes_nothing: bool,
 }
 
 /// The services of a file system, running.
@@ -47,7 +51,10 @@ impl Services {
     /// The first step that fails, with the directory or file and the way out. Nothing is left running.
     pub fn start(directories: Directories, config: ServicesConfig) -> Result<Services> {
         let holder = format!("ashlar up, process {}", std::process::id());
-        let state = State::open_or_create(directories, &holder)?;
+        let state = match config.changes_nothing {
+            true => State::look_at(directories, &holder)?,
+            false => State::open_or_create(directories, &holder)?,
+        };
         let lane = state.open_lane(None)?;
         let stores = targets::open_all(&state, &lane, &holder)?;
         if state.is_restored()? {
@@ -78,7 +85,12 @@ impl Services {
 
     /// The metadata service as clients call it.
     pub fn meta_calls(&self) -> Arc<dyn MetaCalls> {
-        if self.config.force_codec { Arc::new(ForcedCodec(self.meta.clone())) } else { self.meta.clone() }
+        let calls: Arc<dyn MetaCalls> = if self.config.force_codec {
+            Arc::new(ForcedCodec(self.meta.clone()))
+        } else {
+            self.meta.clone()
+        };
+        if self.config.changes_nothing { Arc::new(ReadOnlyMeta(calls)) } else { calls }
     }
 
     /// The storage services as clients call them.

@@ -56,9 +56,10 @@ impl State {
     ///
     /// # Errors
     /// When somebody else has it open, or a file of it is damaged; the text names the file and the way out.
-    pub fn open(directories: Directories, holder: &str) -> Result<State> {
+    pub fn open(mut directories: Directories, holder: &str) -> Result<State> {
         let (env, disk) = (Env::os(), directories.meta_disk());
         let lock = MetaLock::take(&disk, &directories.meta, holder)?;
+        directories.look_again()?;
         let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         // A first start that ended between its last two steps.
@@ -72,9 +73,10 @@ impl State {
     ///
     /// # Errors
     /// As [`State::open`], and when there is no temporary directory.
-    pub fn look_at(directories: Directories, holder: &str) -> Result<State> {
+    pub fn look_at(mut directories: Directories, holder: &str) -> Result<State> {
         let disk: Arc<dyn Disk> = Arc::new(ViewDisk::new(&directories.meta));
         let lock = MetaLock::take_to_look(&directories.meta_disk(), &directories.meta, holder)?;
+        directories.look_again()?;
         let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         let scratch = Some(Scratch::new()?);
@@ -85,13 +87,20 @@ impl State {
     ///
     /// # Errors
     /// As [`State::open`], and when the directory holds something else.
-    pub fn open_or_create(directories: Directories, holder: &str) -> Result<State> {
+    pub fn open_or_create(mut directories: Directories, holder: &str) -> Result<State> {
         make_private_directory(&directories.meta)?;
         if directories.exists {
             return State::open(directories, holder);
         }
         let (env, disk) = (Env::os(), directories.meta_disk());
         let lock = MetaLock::take(&disk, &directories.meta, holder)?;
+        directories.look_again()?;
+        if exists(&disk, STATE_FILE)? || directories.targets.iter().any(|(_, header)| header.is_some()) {
+            bail!(
+                "somebody else is making a file system at {} just now; try again",
+                directories.meta.display()
+            );
+        }
         let manager = create(&disk, &directories.meta, &env)
             .with_context(|| format!("cannot make a file system at {}", directories.meta.display()))?;
         // Nobody who expects an old file system is to take this one for it.

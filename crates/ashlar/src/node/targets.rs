@@ -38,7 +38,7 @@ pub fn open_all(state: &State, lane: &Lane, holder: &str) -> Result<Vec<(TargetI
                 state.directories.meta.display()
             ),
             Some(_) => {}
-            None => refuse_vanished(&known, path)?,
+            None => refuse_vanished(&known, listed, path)?,
         }
     }
     let headers = || listed.iter().filter_map(|(path, header)| Some((path.as_path(), header.as_ref()?)));
@@ -93,6 +93,10 @@ fn with_new(state: &State, known: &ClusterMap) -> Result<Vec<(PathBuf, TargetHea
     for (path, header) in listed {
         let header = match header {
             Some(header) => *header,
+            None if state.scratch.is_some() => bail!(
+                "there is no target at {}, and none is made while the file system is only looked at; leave this --data out",
+                path.display()
+            ),
             None => {
                 let identity = new_identity(state.cluster(), TargetId(next_id), &state.env);
                 next_id += 1;
@@ -127,10 +131,19 @@ fn take_into_map(state: &State, found: &[(PathBuf, TargetHeader)]) -> Result<()>
     Ok(())
 }
 
-/// An empty directory where a target used to be is a disk that is not mounted, not a place for a new target.
-fn refuse_vanished(known: &ClusterMap, path: &Path) -> Result<()> {
+/// An empty directory where a target used to be is a disk that is not mounted, not a place for a new target; unless the target is
+/// `listed` at another place now.
+fn refuse_vanished(
+    known: &ClusterMap,
+    listed: &[(PathBuf, Option<TargetHeader>)],
+    path: &Path,
+) -> Result<()> {
     let shown = path.display().to_string();
-    if let Some(target) = known.targets.iter().find(|target| target.path == shown) {
+    let is_listed = |uuid: [u8; 16]| {
+        listed.iter().filter_map(|(_, header)| header.as_ref()).any(|header| header.identity.uuid.0 == uuid)
+    };
+    let mut vanished = known.targets.iter().filter(|target| !is_listed(target.uuid));
+    if let Some(target) = vanished.find(|target| target.path == shown) {
         bail!(
             "{} was at {shown}, but nothing is there: is its disk mounted? To start without it, leave this --data out",
             target.id

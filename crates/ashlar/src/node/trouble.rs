@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 
 const FULL: &str = "its disk is full, nothing is damaged: make room there (or enlarge it) and start again; what is deleted then makes more room";
 const READ_ONLY: &str = "its disk is mounted read-only, nothing is known to be damaged: mount it writable (after an error of the disk, see what \
-                         the kernel's log says); `ashlar fsck` and `ashlar backup` work as it is";
+                         the kernel's log says); `ashlar fsck`, `ashlar backup` and `ashlar up --read-only` work as it is";
 
 /// What to do about `error` if its cause is a disk that is full or cannot be written to. Such a disk must never look like a damaged
 /// file system, whose remedies give up changes.

@@ -6,7 +6,7 @@
 //!
 //! | file | what fjall does without it | when it may be missing |
 //! |---|---|---|
-//! | `version` | makes everything anew | before anything else is there |
+//! | `version` | makes everything anew; fails if it is empty | before anything else is there; it is empty for a moment |
 //! | `keyspaces/` | fails | before `version` |
 //! | `*.jnl`, always without content here | numbers versions from 0 again | never once `version` is there; see [`put_back_journal`] |
 //! | `keyspaces/0/current` | forgets all keyspaces, and removes them | before there are tables |
@@ -56,11 +56,15 @@ pub(super) enum Found {
 pub(super) fn look(path: &Path) -> Result<Found, KvError> {
     let Some(names) = list(path)? else { return Ok(Found::Nothing) };
     let keyspaces = keyspaces(path)?;
-    if !names.iter().any(|name| name == VERSION) {
+    let (version, is_made) = (path.join(VERSION), names.iter().any(|name| name == VERSION));
+    let is_begun = is_made && is_empty(&version)?;
+    if !is_made || is_begun {
         return match keyspaces {
-            None => Ok(Found::Nothing),
+            None if !is_made => Ok(Found::Nothing),
+            None => Err(missing(&path.join(KEYSPACES))),
             Some(keyspaces) if keyspaces.is_empty() => Ok(Found::Nothing),
-            Some(_) => Err(missing(&path.join(VERSION))),
+            Some(_) if is_begun => Err(damaged(&version)),
+            Some(_) => Err(missing(&version)),
         };
     }
     let Some(keyspaces) = keyspaces else { return Err(missing(&path.join(KEYSPACES))) };
@@ -99,9 +103,10 @@ pub(super) fn put_back_journal(path: &Path) -> Result<Option<PathBuf>, KvError> 
 pub(super) fn prepare(path: &Path, found: Found) -> Result<(), KvError> {
     match found {
         Found::Nothing => {
-            // A first open that was cut short left a journal, and the next would refuse to make it.
+            // A first open that was cut short left a journal, and the next would refuse to make it; or `version` without content, which
+            // the next would not understand.
             for name in list(path)?.unwrap_or_default() {
-                if Path::new(&name).extension().is_some_and(|end| end == JOURNAL_SUFFIX) {
+                if name == VERSION || Path::new(&name).extension().is_some_and(|end| end == JOURNAL_SUFFIX) {
                     let file = path.join(name);
                     fs::remove_file(&file)
                         .map_err(|e| KvError::io(format!("remove {}", file.display()), e))?;
@@ -142,6 +147,11 @@ fn list(path: &Path) -> Result<Option<Vec<String>>, KvError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(KvError::io(format!("list {}", path.display()), error)),
     }
+}
+
+fn is_empty(path: &Path) -> Result<bool, KvError> {
+    let found = fs::metadata(path).map_err(|e| KvError::io(format!("look at {}", path.display()), e))?;
+    Ok(found.len() == 0)
 }
 
 /// Numbers of the directories of keyspaces.
