@@ -11,10 +11,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod no_waiting;
 pub mod os;
 pub mod sim;
 mod tasks;
 
+pub use no_waiting::NoWaiting;
 pub use tasks::{Signal, SimSignal, SimTask, Task, Tasks};
 
 /// Reads clocks.

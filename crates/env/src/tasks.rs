@@ -4,6 +4,7 @@
 //! scheduler that runs all tasks on one thread and lets time pass only when none can go on. Running code pays a predictable
 //! branch where it waits or wakes, and nothing anywhere else.
 
+use crate::NoWaiting;
 use parking_lot::{Condvar, MutexGuard};
 use std::io;
 use std::sync::Arc;
@@ -105,6 +106,7 @@ impl Signal {
 
     /// Lets go of the mutex and waits to be notified; wake-ups without a reason happen.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        check_may_wait();
         match self {
             Signal::Thread(condvar) => condvar.wait(guard),
             Signal::Simulated(signal) => {
@@ -115,6 +117,7 @@ impl Signal {
 
     /// As [`Signal::wait`], for at most `bound`; tells whether that has passed.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, bound: Duration) -> bool {
+        check_may_wait();
         match self {
             Signal::Thread(condvar) => condvar.wait_for(guard, bound).timed_out(),
             Signal::Simulated(signal) => MutexGuard::unlocked(guard, || signal.wait(Some(bound))),
@@ -139,5 +142,13 @@ impl Signal {
             }
             Signal::Simulated(signal) => signal.notify(),
         }
+    }
+}
+
+// INVARIANT: nobody waits who holds a lock under which that is forbidden. Checked where a mistake is found before it is shipped.
+fn check_may_wait() {
+    if cfg!(debug_assertions) && !std::thread::panicking() {
+        let held = NoWaiting::because_of();
+        assert!(held.is_none(), "a thread waits while it holds {}", held.unwrap_or_default());
     }
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Locks, in the order in which they may be taken: checkpoint, state, flush. The state lock is shared by readers and
-//! exclusive for a writer; no system call but the append (and, at a roll, a rename) is made under it, and never a sync.
+//! exclusive for a writer; no system call but the append (and, at a roll, a header and a rename) is made under it, and never a
+//! sync. A new segment is made outside it (`segments.rs`).
 
 mod checkpoint;
 mod config;
@@ -15,9 +16,11 @@ mod health;
 mod note;
 mod open;
 mod reader;
+mod segments;
 mod space;
 mod stats;
 mod threads;
+mod turn;
 mod writer;
 
 pub use config::{Background, LaneConfig};
@@ -37,6 +40,7 @@ use flush::Flusher;
 use health::Health;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
+use segments::Segments;
 use space::Space;
 use stats::Counters;
 use std::sync::Arc;
@@ -51,6 +55,8 @@ pub(crate) struct State {
     log: LogWriter,
     /// The last frame's number in each shard. LIMIT: one entry per shard of the file system, 65,536 at most.
     sequences: FxHashMap<ShardId, u64>,
+    /// A commit has let go of the lock to wait for a disk: whoever gets it now waits at the gate (`segments.rs`).
+    is_closed: bool,
 }
 
 impl State {
@@ -74,6 +80,7 @@ pub(crate) struct Shared {
     state: RwLock<State>,
     flusher: Flusher,
     checkpoints: Checkpoints,
+    segments: Segments,
     space: Space,
     health: Health,
     counters: Counters,
@@ -151,7 +158,7 @@ impl Lane {
 
     /// The number of the last frame of `shard`; 0 when it has had none.
     pub fn shard_sequence(&self, shard: ShardId) -> u64 {
-        self.shared.state.read_recursive().sequence(shard)
+        self.shared.read_state_again().sequence(shard)
     }
 
     /// Applies what was committed before the call to the engine and drops the log behind it.
@@ -238,7 +245,7 @@ impl Shared {
     }
 
     fn stats(&self) -> LaneStats {
-        let state = self.state.read_recursive();
+        let state = self.read_state_again();
         let (log_bytes, overlay_bytes) = (state.log.bytes(), state.overlay_bytes());
         let overlay_entries = state.active.len() + state.frozen.as_ref().map_or(0, |overlay| overlay.len());
         drop(state);

@@ -17,5 +17,6 @@ pub mod machine;
 pub mod model;
 pub mod oracle;
 pub mod run;
+pub mod runner;
 pub mod scheduler;
 pub mod watch;

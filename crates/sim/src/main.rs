@@ -1,9 +1,10 @@
 //! Runs seeds, and shows those that fail.
 
-use ashlar_sim::run::{Plan, run};
+use ashlar_sim::run::Plan;
+use ashlar_sim::runner::{Runner, SEED_MAX};
 use clap::Parser;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Simulates the whole file system under many seeds.
 #[derive(Parser)]
@@ -23,6 +24,9 @@ struct Args {
     /// Stop after so many seeds that fail.
     #[arg(long, default_value_t = 10)]
     failures_max: u64,
+    /// Real seconds after which a seed counts as hung.
+    #[arg(long, default_value_t = SEED_MAX.as_secs())]
+    seed_max_s: u64,
 }
 
 fn main() -> ExitCode {
@@ -30,12 +34,13 @@ fn main() -> ExitCode {
     let (from, to) =
         args.seed.map_or((args.start, args.start.saturating_add(args.seeds)), |seed| (seed, seed + 1));
     let begin = Instant::now();
+    let mut runner = Runner::new(Duration::from_secs(args.seed_max_s));
     let (mut passed, mut failed, mut answers, mut crashes) = (0, 0, 0, 0);
     for seed in from..to {
         if args.trace {
             eprintln!("{:#?}", Plan::of(seed));
         }
-        let report = run(seed, args.trace);
+        let report = runner.run(seed, args.trace);
         (answers, crashes) = (answers + report.answers, crashes + report.crashes);
         if report.failures.is_empty() {
             passed += 1;

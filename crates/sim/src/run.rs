@@ -168,8 +168,14 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
 
 /// Runs `plan` with the choices of `seed`.
 pub fn run_plan(seed: u64, plan: Plan, is_traced: bool) -> Report {
+    run_watched(seed, plan, is_traced, |_| ())
+}
+
+/// As [`run_plan`]; `note` gets the scheduler before it begins.
+pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)) -> Report {
     let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
     let scheduler = Scheduler::new(seed, clock.clone(), is_traced);
+    note(&scheduler);
     let shared = Arc::new(Shared {
         scheduler: scheduler.clone(),
         oracle: Mutex::new(Oracle::new()),

@@ -6,8 +6,9 @@
 
 use crate::coroutine::{self, Coroutine};
 use ashlar_env::sim::SimClock;
-use ashlar_env::{Clock, Signal, SimSignal, SimTask, Task, Tasks};
+use ashlar_env::{Clock, NoWaiting, Signal, SimSignal, SimTask, Task, Tasks};
 use parking_lot::Mutex;
+use std::backtrace::Backtrace;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
@@ -153,6 +154,16 @@ impl Scheduler {
         self.state.lock().steps
     }
 
+    /// The task whose turn it is, for whoever wonders why it does not end; from any thread.
+    pub fn what_runs(&self) -> Option<String> {
+        let state = self.state.try_lock()?;
+        let name = state.current.map_or("no task", |at| state.slots[at].name.as_str());
+        Some(format!(
+            "in turn {}, of {name}, it waits for a lock that another task holds, or goes round in circles",
+            state.steps
+        ))
+    }
+
     /// Keeps tasks whose name begins with `prefix` from running until `until` of the monotonic clock.
     pub fn freeze(&self, prefix: &str, until: Duration) {
         let mut state = self.state.lock();
@@ -257,6 +268,7 @@ impl Scheduler {
         self.unwind_if_killed();
         // A task that is unwinding must not stop: the others would take its panic for theirs.
         if !std::thread::panicking() {
+            self.check_may_wait();
             coroutine::suspend();
             self.unwind_if_killed();
         }
@@ -266,6 +278,14 @@ impl Scheduler {
     pub fn sleep(&self, bound: Duration) {
         let signal = self.new_signal();
         signal.wait(Some(bound));
+    }
+
+    /// Another task that wants the lock would block the one thread there is, for ever: the one that holds it fails instead.
+    fn check_may_wait(&self) {
+        if let Some(held) = NoWaiting::because_of() {
+            let place = Backtrace::force_capture();
+            panic!("a task gives up its turn while it holds {held}, at\n{place}");
+        }
     }
 
     fn unwind_if_killed(&self) {
@@ -321,6 +341,7 @@ impl Scheduler {
         }
         state.slots[at].status = Status::Waiting { signal, until };
         drop(state);
+        self.check_may_wait();
         coroutine::suspend();
         self.unwind_if_killed();
         let state = self.state.lock();

@@ -1,8 +1,9 @@
 //! Moves changes from the overlay to the engine, and drops the log behind them.
 
 use super::note::Note;
+use super::turn::Turn;
 use super::{Background, Shared, State};
-use crate::log::writer::{SealedSegment, create_spare_numbered};
+use crate::log::writer::SealedSegment;
 use crate::overlay::Overlay;
 use crate::{KvError, Position};
 use ashlar_env::{Signal, Tasks};
@@ -17,7 +18,7 @@ const RECHECK: Duration = Duration::from_millis(20);
 /// Who checkpoints, and who waits for it.
 pub(super) struct Checkpoints {
     /// Held by whoever checkpoints.
-    running: Mutex<()>,
+    running: Turn,
     /// A checkpoint or a spare segment is wanted.
     is_work_wanted: AtomicBool,
     work_lock: Mutex<()>,
@@ -31,7 +32,7 @@ pub(super) struct Checkpoints {
 impl Checkpoints {
     pub(super) fn new(tasks: &dyn Tasks) -> Checkpoints {
         Checkpoints {
-            running: Mutex::default(),
+            running: Turn::new(tasks),
             is_work_wanted: AtomicBool::default(),
             work_lock: Mutex::default(),
             work: tasks.signal(),
@@ -89,7 +90,7 @@ impl Shared {
     /// Says too whether the wait was in vain.
     pub(super) fn lock_with_room(&self) -> (RwLockWriteGuard<'_, State>, bool) {
         let is_full = |state: &State| state.overlay_bytes() as u64 >= self.config.overlay_bytes_max;
-        let state = self.state.write();
+        let state = self.write_state_with_room();
         if !is_full(&state) || self.config.background == Background::Manual {
             return (state, false);
         }
@@ -100,7 +101,7 @@ impl Shared {
             let mut guard = self.checkpoints.done_lock.lock();
             self.checkpoints.done.wait_for(&mut guard, RECHECK);
             drop(guard);
-            let state = self.state.write();
+            let state = self.write_state_with_room();
             let waited = self.clock.monotonic().saturating_sub(start);
             let is_still_full = is_full(&state);
             if !is_still_full || self.health.is_stopped() || waited >= self.config.stall_max {
@@ -114,7 +115,7 @@ impl Shared {
 
     /// Without threads, the writer that meets a full overlay checkpoints it. An error stops the lane and shows at the commit.
     pub(super) fn checkpoint_if_full(&self) {
-        let is_due = self.is_checkpoint_due(&self.state.read());
+        let is_due = self.is_checkpoint_due(&self.read_state());
         if is_due
             && !self.health.is_stopped()
             && let Err(error) = self.checkpoint()
@@ -131,7 +132,7 @@ impl Shared {
         refreshed
             .map_err(|e| KvError::io(format!("look for space on {}", self.log_dir.disk.describe("")), e))?;
         let (is_due, wants_spare) = {
-            let state = self.state.read();
+            let state = self.read_state();
             (self.is_checkpoint_due(&state), state.log.wants_spare() && !self.space.is_low())
         };
         if wants_spare {
@@ -140,33 +141,14 @@ impl Shared {
         if is_due { self.checkpoint() } else { Ok(()) }
     }
 
-    /// Has the next segment ready before it is needed. Without space for it the roll decides.
-    fn add_spare(&self) -> Result<(), KvError> {
-        let (number, bytes) = {
-            let mut state = self.state.write();
-            (state.log.reserve_spare_number(), state.log.segment_bytes())
-        };
-        match create_spare_numbered(&self.log_dir, number, bytes) {
-            Ok(spare) => {
-                let surplus = self.state.write().log.stock_spare(spare);
-                surplus.map_or(Ok(()), |surplus| self.log_dir.remove(&surplus.path))
-            }
-            Err(KvError::NoSpace { .. }) => {
-                self.space.set_low();
-                Ok(())
-            }
-            Err(error) => Err(self.stop_on(error)),
-        }
-    }
-
     pub(super) fn checkpoint(&self) -> Result<(), KvError> {
-        let _running = self.checkpoints.running.lock();
+        let _running = self.checkpoints.running.take();
         self.health.check()?;
         let start = self.clock.monotonic();
         let Some(frozen) = self.freeze()? else { return Ok(()) };
         let applied = self.apply(&frozen);
         if applied.is_ok() {
-            self.state.write().frozen = None;
+            self.write_state().frozen = None;
         }
         // Freed here, not under the lock: a large map takes a while.
         let position = frozen.note.applied;
@@ -184,7 +166,7 @@ impl Shared {
     /// Sets the active overlay aside; `None` when nothing was committed since the last checkpoint.
     fn freeze(&self) -> Result<Option<Frozen>, KvError> {
         let applied = self.checkpoint_note()?.map_or(Position(0), |note| note.applied);
-        let mut state = self.state.write();
+        let mut state = self.write_state();
         if state.active.is_empty() && self.flusher.appended() <= applied {
             return Ok(None);
         }
@@ -214,7 +196,7 @@ impl Shared {
 
     /// Drops segments that the engine has all of. A few are kept for reuse.
     fn drop_log_before(&self, position: Position) -> Result<(), KvError> {
-        let sealed = self.state.write().log.take_sealed_before(position.0);
+        let sealed = self.write_state().log.take_sealed_before(position.0);
         for segment in sealed {
             self.retire(segment)?;
         }
@@ -224,7 +206,7 @@ impl Shared {
     fn retire(&self, sealed: SealedSegment) -> Result<(), KvError> {
         let mut segment = sealed.segment;
         let (number, segment_bytes) = {
-            let mut state = self.state.write();
+            let mut state = self.write_state();
             (state.log.reserve_spare_number(), state.log.segment_bytes())
         };
         if segment.file_bytes != segment_bytes || self.space.is_low() {
@@ -234,7 +216,7 @@ impl Shared {
         let renamed = self.log_dir.disk.rename(&segment.path, &spare_path);
         renamed.map_err(|e| KvError::io(format!("rename {}", self.log_dir.describe(&segment.path)), e))?;
         segment.path = spare_path;
-        let surplus = self.state.write().log.stock_spare(segment);
+        let surplus = self.write_state().log.stock_spare(segment);
         surplus.map_or(Ok(()), |surplus| self.log_dir.remove(&surplus.path))
     }
 }

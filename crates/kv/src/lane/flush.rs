@@ -119,9 +119,9 @@ impl Shared {
 
     /// Makes the segment with which the lane begins durable.
     pub(super) fn sync_new_log(&self) -> Result<(), KvError> {
-        let mut inner = self.flusher.inner.lock();
-        self.sync_segments(&inner.segments, true)?;
-        inner.is_dir_dirty = false;
+        let segments = self.flusher.inner.lock().segments.clone();
+        self.sync_segments(&segments, true)?;
+        self.flusher.inner.lock().is_dir_dirty = false;
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Shared {
         if appended > durable {
             return self.flush(appended);
         }
-        let mut state = self.state.write();
+        let mut state = self.write_state();
         if self.flusher.appended() == durable && state.log.wants_mark(durable.0) {
             match state.log.append_mark(durable.0) {
                 // Without the mark, damage to the last flushed groups looks like a torn tail. Nothing else depends on it.

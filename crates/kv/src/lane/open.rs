@@ -4,6 +4,7 @@ use super::checkpoint::Checkpoints;
 use super::flush::Flusher;
 use super::health::Health;
 use super::note::Note;
+use super::segments::Segments;
 use super::space::Space;
 use super::stats::Counters;
 use super::threads::Threads;
@@ -41,7 +42,7 @@ pub(super) fn open(
     let identity = LogIdentity { cluster, lane: config.lane };
     let log_dir = LogDir { disk: Arc::clone(&disk), path: format!("{dir}/log"), identity };
     let lock = prepare_directories(&log_dir, dir)?;
-    let space = Space::new(Arc::clone(&disk), dir, &config);
+    let space = Space::new(Arc::clone(&disk), dir, &config, &*env.tasks);
 
     let files = log_dir.list()?;
     let mut recovery = Recovery::new(engine.as_ref(), &space, &config, (&log_dir, &files))?;
@@ -54,9 +55,16 @@ pub(super) fn open(
     let shared = Arc::new(Shared {
         clock: Arc::clone(&env.clock),
         engine,
-        state: RwLock::new(State { active: Overlay::default(), frozen: None, log, sequences }),
+        state: RwLock::new(State {
+            active: Overlay::default(),
+            frozen: None,
+            log,
+            sequences,
+            is_closed: false,
+        }),
         flusher,
         checkpoints: Checkpoints::new(&*env.tasks),
+        segments: Segments::new(&*env.tasks),
         space,
         health: Health::default(),
         counters: Counters::default(),

@@ -1,8 +1,10 @@
 //! Reads from a lane.
 
+use super::segments::STATE_LOCK;
 use super::{Shared, State};
 use crate::overlay::MergedChanges;
 use crate::{KvError, Snapshot};
+use ashlar_env::NoWaiting;
 use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
@@ -12,11 +14,12 @@ use std::ops::ControlFlow;
 pub struct LaneReader<'a> {
     shared: &'a Shared,
     state: RwLockReadGuard<'a, State>,
+    _held: NoWaiting,
 }
 
 impl<'a> LaneReader<'a> {
     pub(super) fn new(shared: &'a Shared) -> LaneReader<'a> {
-        LaneReader { shared, state: shared.state.read() }
+        LaneReader { shared, state: shared.read_state(), _held: NoWaiting::begin(STATE_LOCK) }
     }
 }
 

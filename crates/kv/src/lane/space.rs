@@ -5,7 +5,8 @@
 //! for it twice over.
 
 use super::LaneConfig;
-use ashlar_env::{Disk, OpenMode};
+use super::turn::Turn;
+use ashlar_env::{Disk, OpenMode, Tasks};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -24,11 +25,13 @@ pub(super) struct Space {
     is_low: AtomicBool,
     bytes_free: AtomicU64,
     is_held: Mutex<bool>,
+    /// Whoever looks, and perhaps waits for the disk to take the reserve: not under the lock, for whoever gives the reserve up has no time.
+    looking: Turn,
 }
 
 impl Space {
     /// Looks for a reserve left by an earlier run.
-    pub(super) fn new(disk: Arc<dyn Disk>, dir: &str, config: &LaneConfig) -> Space {
+    pub(super) fn new(disk: Arc<dyn Disk>, dir: &str, config: &LaneConfig, tasks: &dyn Tasks) -> Space {
         let path = format!("{dir}/reserve");
         let found = disk.open(&path, OpenMode::Read).and_then(|file| file.len());
         let is_held = found.is_ok_and(|len| len >= config.reserve_bytes);
@@ -40,6 +43,7 @@ impl Space {
             is_low: AtomicBool::new(false),
             bytes_free: AtomicU64::new(u64::MAX),
             is_held: Mutex::new(is_held),
+            looking: Turn::new(tasks),
         }
     }
 
@@ -67,27 +71,32 @@ impl Space {
         if self.reserve_bytes == 0 {
             return Ok(());
         }
-        let mut is_held = self.is_held.lock();
-        let mut bytes_free = self.disk.space()?.bytes_free;
-        if !*is_held && bytes_free >= self.reserve_bytes.saturating_mul(2) {
-            let file = self.disk.open(&self.path, OpenMode::CreateOrOpen)?;
-            // Durable, so that a power cut does not give the blocks to others.
-            let held = file.allocate(0, self.reserve_bytes).and_then(|()| {
-                file.sync_data()?;
-                self.disk.sync_dir(&self.dir)
-            });
-            match held {
-                Ok(()) => *is_held = true,
-                // Others took the space in between; the next refresh tries again.
-                Err(error) if crate::log::writer::is_out_of_space(&error) => {}
-                Err(error) => return Err(error),
-            }
-            bytes_free = self.disk.space()?.bytes_free;
+        let _looking = self.looking.take();
+        if !*self.is_held.lock() && self.disk.space()?.bytes_free >= self.reserve_bytes.saturating_mul(2) {
+            self.take_reserve()?;
         }
+        let is_held = self.is_held.lock();
+        let bytes_free = self.disk.space()?.bytes_free;
         self.bytes_free.store(bytes_free, Ordering::Relaxed);
         let is_low = !*is_held || bytes_free < self.reserve_bytes;
         if self.is_low.swap(is_low, Ordering::Relaxed) != is_low {
             tracing::warn!(is_low, bytes_free, "space for metadata: {}", self.describe());
+        }
+        Ok(())
+    }
+
+    fn take_reserve(&self) -> io::Result<()> {
+        let file = self.disk.open(&self.path, OpenMode::CreateOrOpen)?;
+        // Durable, so that a power cut does not give the blocks to others.
+        let held = file.allocate(0, self.reserve_bytes).and_then(|()| {
+            file.sync_data()?;
+            self.disk.sync_dir(&self.dir)
+        });
+        match held {
+            Ok(()) => *self.is_held.lock() = true,
+            // Others took the space in between; the next refresh tries again.
+            Err(error) if crate::log::writer::is_out_of_space(&error) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Changes to a lane.
 
+use super::segments::STATE_LOCK;
 use super::{Background, Shared, State};
 use crate::{Frame, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
+use ashlar_env::NoWaiting;
 use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
@@ -25,6 +27,7 @@ pub struct LaneWriter<'a> {
     state: RwLockWriteGuard<'a, State>,
     /// The overlay was full when the writer began, and stayed so.
     is_stalled: bool,
+    _held: NoWaiting,
 }
 
 impl<'a> LaneWriter<'a> {
@@ -33,7 +36,7 @@ impl<'a> LaneWriter<'a> {
             shared.checkpoint_if_full();
         }
         let (state, is_stalled) = shared.lock_with_room();
-        LaneWriter { shared, state, is_stalled }
+        LaneWriter { shared, state, is_stalled, _held: NoWaiting::begin(STATE_LOCK) }
     }
 
     /// Appends `frames` to the log as one group and makes them visible. The group is atomic: after a crash all of its frames
@@ -135,17 +138,20 @@ impl Shared {
 
     fn append(
         &self,
-        state: &mut State,
+        state: &mut RwLockWriteGuard<'_, State>,
         frames: &[Frame],
         sequences: &[u64],
         urgency: Urgency,
     ) -> Result<Position, KvError> {
-        let flushed = self.flusher.durable().0;
-        let mut appended = state.log.append(frames, sequences, flushed);
+        let append = |state: &mut RwLockWriteGuard<'_, State>| {
+            self.make_segment_for(state, frames)?;
+            state.log.append(frames, sequences, self.flusher.durable().0)
+        };
+        let mut appended = append(state);
         if matches!(appended, Err(KvError::NoSpace { .. })) {
             self.space.set_low();
-            if urgency == Urgency::FreesSpace && self.space.release_reserve() {
-                appended = state.log.append(frames, sequences, flushed);
+            if urgency == Urgency::FreesSpace && self.behind_gate(state, || self.space.release_reserve()) {
+                appended = append(state);
             }
         }
         if let Some(segment) = state.log.take_begun() {

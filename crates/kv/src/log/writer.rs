@@ -9,7 +9,8 @@
 //! allocate while it is written, and a full disk does not stop it at once.
 
 use super::format::{
-    GROUP_BYTES_MAX, RecordBuffer, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader, body_bytes,
+    GROUP_BYTES_MAX, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordBuffer, RecordHeader, SEGMENT_HEADER_BYTES,
+    SegmentHeader, body_bytes,
 };
 use super::segment::{LogDir, SegmentFile, file_offset};
 use crate::{Frame, KvError};
@@ -99,6 +100,18 @@ impl LogWriter {
         !self.sealed.is_empty()
     }
 
+    /// Whether the next group may find neither room nor a spare segment: time to wait for one.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let group = (RECORD_HEADER_BYTES + GROUP_BYTES_MAX).next_multiple_of(RECORD_ALIGN) as u64;
+        // With segments as short as a group the longest ones still wait for a file of their own.
+        self.spares.is_empty() && self.room() < group.min(self.segment_bytes / 4)
+    }
+
+    /// Whether there is a spare segment.
+    pub(crate) fn has_spare(&self) -> bool {
+        !self.spares.is_empty()
+    }
+
     /// Whether it is time to have a spare segment ready.
     pub(crate) fn wants_spare(&self) -> bool {
         self.spares.is_empty() && (self.end - self.active.first) * 2 > self.active.file_bytes
@@ -116,29 +129,50 @@ impl LogWriter {
 
     /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now. Answers the position behind it.
     ///
-    /// On [`KvError::Invalid`] and [`KvError::NoSpace`] the log is as before; after [`KvError::Io`] it must not be used.
+    /// The segment that [`LogWriter::missing_segment`] asks for was added before. On [`KvError::Invalid`] and [`KvError::NoSpace`] the log is
+    /// as before; after [`KvError::Io`] it must not be used.
     pub(crate) fn append(
         &mut self,
         frames: &[Frame],
         sequences: &[u64],
         flushed: u64,
     ) -> Result<u64, KvError> {
+        let header = self.header(frames, flushed)?;
+        self.make_room(header.record_bytes() as u64)?;
+        let header = RecordHeader { nonce: self.nonce, ..header };
+        self.write_record(&header, frames, sequences)?;
+        Ok(self.end)
+    }
+
+    fn header(&self, frames: &[Frame], flushed: u64) -> Result<RecordHeader, KvError> {
         let body = body_bytes(frames);
         if body > GROUP_BYTES_MAX {
             let what = format!("{body} bytes in one group, {GROUP_BYTES_MAX} are the most");
             return Err(KvError::Invalid { what });
         }
-        let header = RecordHeader {
+        Ok(RecordHeader {
             body_bytes: body as u32,
             position: self.end,
             flushed,
             nonce: self.nonce,
             frames: frames.len() as u32,
-        };
-        self.make_room(header.record_bytes() as u64)?;
-        let header = RecordHeader { nonce: self.nonce, ..header };
-        self.write_record(&header, frames, sequences)?;
-        Ok(self.end)
+        })
+    }
+
+    /// Bytes of the file that must be added before `frames` can be appended; nothing when there is room, or a spare that is long enough.
+    ///
+    /// # Errors
+    /// [`KvError::Invalid`] for a group that is too long for any.
+    pub(crate) fn missing_segment(&self, frames: &[Frame]) -> Result<Option<u64>, KvError> {
+        let bytes = self.header(frames, 0)?.record_bytes() as u64;
+        let file_bytes = self.file_bytes_for(bytes);
+        let is_there = bytes <= self.room() || self.spares.iter().any(|spare| spare.file_bytes >= file_bytes);
+        Ok((!is_there).then_some(file_bytes))
+    }
+
+    /// Length of a file in which a record of `bytes` has room.
+    fn file_bytes_for(&self, bytes: u64) -> u64 {
+        self.segment_bytes.max(SEGMENT_HEADER_BYTES as u64 + bytes)
     }
 
     /// The segment begun since this was asked last, even if the append that needed it failed.
@@ -182,11 +216,12 @@ impl LogWriter {
         if bytes <= self.room() {
             return Ok(());
         }
-        let file_bytes = self.segment_bytes.max(SEGMENT_HEADER_BYTES as u64 + bytes);
-        let spare = match self.spares.iter().rposition(|spare| spare.file_bytes >= file_bytes) {
-            Some(index) => self.spares.swap_remove(index),
-            None => create_spare(&self.dir, &mut self.spare_number, file_bytes)?,
-        };
+        let file_bytes = self.file_bytes_for(bytes);
+        let fitting = self.spares.iter().rposition(|spare| spare.file_bytes >= file_bytes);
+        // INVARIANT: not made here, where others wait for the lock: see `missing_segment`.
+        let spare = fitting.map(|index| self.spares.swap_remove(index));
+        let spare =
+            spare.ok_or_else(|| KvError::Invalid { what: "no segment was made for it".to_owned() })?;
         let nonce = self.entropy.next_u64();
         let next = begin_segment(&self.dir, spare, self.end, nonce)?;
         let full = std::mem::replace(&mut self.active, next.clone());
@@ -203,6 +238,11 @@ impl LogWriter {
     pub(crate) fn reserve_spare_number(&mut self) -> u64 {
         self.spare_number += 1;
         self.spare_number
+    }
+
+    /// Takes the spare for the next append, whatever the stock.
+    pub(crate) fn add_spare(&mut self, spare: SegmentFile) {
+        self.spares.push(spare);
     }
 
     /// Takes a spare into stock; gives it back when there are enough.
@@ -223,16 +263,6 @@ impl LogWriter {
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
-}
-
-/// Makes a file of `file_bytes` with its blocks reserved. `NoSpace` leaves nothing behind.
-pub(crate) fn create_spare(
-    dir: &LogDir,
-    last_number: &mut u64,
-    file_bytes: u64,
-) -> Result<SegmentFile, KvError> {
-    *last_number += 1;
-    create_spare_numbered(dir, *last_number, file_bytes)
 }
 
 /// A file of `spares`, which an earlier run has left, with `file_bytes` of reserved blocks.
@@ -264,7 +294,7 @@ pub(crate) fn find_spare(
     Ok(None)
 }
 
-/// As [`create_spare`], with a number reserved before.
+/// Makes a file of `file_bytes` with its blocks reserved, under a number reserved before. `NoSpace` leaves nothing behind.
 pub(crate) fn create_spare_numbered(
     dir: &LogDir,
     number: u64,
