@@ -5,8 +5,8 @@
 mod support;
 
 use ashlar_rpc::{MetaCalls, SessionEvents};
-use ashlar_types::InodeId;
 use ashlar_types::message::{MetaReply, MetaRequest, Recall, SessionEvent};
+use ashlar_types::{InodeId, Name};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,5 +69,40 @@ fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
             call(&world, writer, MetaRequest::RecallDone { id }).unwrap();
         }
         assert_eq!(second.join().unwrap(), 20);
+    });
+}
+
+#[test]
+fn a_stat_told_a_new_link_with_a_size_from_before_it() {
+    let world = World::new(48 << 20);
+    let notes = Arc::new(Notes::default());
+    let writer = world.meta.open_session(notes.clone()).unwrap().session;
+    let (inode, layout) = propose_layout(&world, writer, b"f");
+    let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
+    call(&world, writer, bind).unwrap();
+    let told = || {
+        let session = world.meta.open_session(Arc::new(Notes::default())).unwrap().session;
+        match call(&world, session, MetaRequest::Getattr { inode }).unwrap() {
+            MetaReply::Attr { attr, .. } => (attr.nlink, attr.size),
+            other => panic!("{other:?}"),
+        }
+    };
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(told);
+        eventually(|| notes.0.lock().len() == 1);
+        // It has 10 bytes when the report is made up; then 20 are written, and then it gets its second name.
+        call(&world, writer, report(inode, 10)).unwrap();
+        let name = Name::new(b"g").unwrap();
+        call(&world, writer, MetaRequest::Link { inode, parent: InodeId::ROOT, name }).unwrap();
+        let id = notes.0.lock()[0].id;
+        call(&world, writer, MetaRequest::RecallDone { id }).unwrap();
+        // Who tells the second name asks again.
+        eventually(|| notes.0.lock().len() == 2 || stat.is_finished());
+        call(&world, writer, report(inode, 20)).unwrap();
+        let ids: Vec<u64> = notes.0.lock().iter().map(|recall| recall.id).collect();
+        for id in ids {
+            call(&world, writer, MetaRequest::RecallDone { id }).unwrap();
+        }
+        assert_eq!(stat.join().unwrap(), (2, 20));
     });
 }

@@ -1,6 +1,7 @@
 //! How a call is decided: transaction, lease check, commit, grant.
 
 use crate::MetaService;
+use crate::call::verb as number;
 use crate::recall::Reported;
 use ashlar_kv::{Frame, KvError, Snapshot, Urgency};
 use ashlar_namespace::lease::LeaseTable;
@@ -49,7 +50,7 @@ impl MetaService {
         // What the service does by itself has no number, and settling is part of it.
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
-        let mut reported = Reported::default();
+        let mut reported = Reported::new(self);
         loop {
             let conflicts = {
                 let reader = self.lane.read();
@@ -61,7 +62,7 @@ impl MetaService {
                 debug_assert!(outcome.writes.is_empty(), "a call that changes nothing must not write");
                 let mut leases = self.leases.lock();
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                let conflicts = leases.conflicts(session, &outcome, reported.writers());
+                let conflicts = leases.conflicts(session, &outcome, &reported.writers(&leases));
                 if conflicts.is_empty() && !is_settling {
                     return Ok(grant(reply, &mut leases));
                 }
@@ -90,7 +91,7 @@ impl MetaService {
         // What the service does by itself has no number, and settling is part of it.
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
-        let mut reported = Reported::default();
+        let mut reported = Reported::new(self);
         let mut has_made_room = false;
         loop {
             let conflicts = {
@@ -109,7 +110,7 @@ impl MetaService {
                 let (is_settling, conflicts) = {
                     let leases = self.leases.lock();
                     let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                    (is_settling, leases.conflicts(session, &outcome, reported.writers()))
+                    (is_settling, leases.conflicts(session, &outcome, &reported.writers(&leases)))
                 };
                 if conflicts.is_empty() && !is_settling {
                     let committed = self.commit(&mut writer, caller, verb, &mut outcome);
@@ -123,6 +124,10 @@ impl MetaService {
                     let (is_sync, position) = committed?;
                     let mut leases = self.leases.lock();
                     self.forget_removed(&outcome, &mut leases);
+                    // Before any other change of attributes the writer's client reports by itself.
+                    if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
+                        leases.note_links_changed(&outcome.changed);
+                    }
                     let granted = grant(reply, &mut leases);
                     drop(leases);
                     drop(writer);

@@ -19,19 +19,68 @@ const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// Time between looks at whether an eviction by another call has ended a recall.
 const EVICTION_PAUSE: Duration = Duration::from_millis(20);
 
+/// How often a writer is asked at the most because its file got or lost a name just after it had reported.
+// LIMIT: a session that links and writes one file on and on would keep everybody else's stat from ending. Past it a stat may tell the links
+// after, and the size before.
+const ROUNDS_MAX: u32 = 8;
+
 /// Writers that have reported since a call began.
-#[derive(Default)]
-pub(crate) struct Reported {
-    writers: SmallVec<[(SessionId, InodeId); 2]>,
+pub(crate) struct Reported<'a> {
+    service: &'a MetaService,
+    /// Who, about what, and the newest change of its links before; `None`: the lease was given back.
+    writers: SmallVec<[(SessionId, InodeId, Option<u64>); 2]>,
+    /// Files whose links are watched for this call.
+    asked: SmallVec<[InodeId; 2]>,
+    rounds: u32,
     /// The newest recall when the call first met somebody's lease. One that is older may have been answered with a size from before the
     /// call: it is waited for, and does not count.
     mark: Option<u64>,
 }
 
-impl Reported {
-    /// Who, about what.
-    pub(crate) fn writers(&self) -> &[(SessionId, InodeId)] {
-        &self.writers
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        if !self.asked.is_empty() {
+            let mut leases = self.service.leases.lock();
+            self.asked.iter().for_each(|&inode| leases.end_asking(inode));
+        }
+    }
+}
+
+impl<'a> Reported<'a> {
+    pub(crate) fn new(service: &'a MetaService) -> Reported<'a> {
+        let (writers, asked) = (SmallVec::new(), SmallVec::new());
+        Reported { service, writers, asked, rounds: 0, mark: None }
+    }
+
+    /// Who, about what: those whose report goes with what the inode is now. A writer that has linked the file since may have written more
+    /// before, and nobody has ever seen the new link with the old size.
+    pub(crate) fn writers(&self, leases: &LeaseTable) -> SmallVec<[(SessionId, InodeId); 2]> {
+        let is_current = |&&(_, inode, change): &&(SessionId, InodeId, Option<u64>)| {
+            self.rounds >= ROUNDS_MAX || change.is_none_or(|change| change == leases.change_of(inode))
+        };
+        self.writers.iter().filter(is_current).map(|&(session, inode, _)| (session, inode)).collect()
+    }
+
+    /// Begins to recall `conflict`.
+    fn begin(
+        &mut self,
+        leases: &mut LeaseTable,
+        conflict: Conflict,
+        now: Duration,
+    ) -> (u64, Option<(SessionId, SessionEvent)>) {
+        let Conflict { session, inode, flush_only, .. } = conflict;
+        let mark = *self.mark.get_or_insert(leases.recall_mark());
+        if flush_only && !self.asked.contains(&inode) {
+            leases.begin_asking(inode);
+            self.asked.push(inode);
+        }
+        let (id, recall) = leases.begin_recall(conflict, now);
+        if id > mark {
+            let change = leases.change_before_recall(id).filter(|_| flush_only);
+            self.writers.retain(|known| (known.0, known.1) != (session, inode));
+            self.writers.push((session, inode, change));
+        }
+        (id, recall.map(|recall| (session, SessionEvent::Recall(recall))))
     }
 }
 
@@ -41,7 +90,7 @@ impl MetaService {
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
     pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Duration) -> Result<(), Errno> {
-        self.recall_reports(conflicts, deadline, &mut Reported::default())
+        self.recall_reports(conflicts, deadline, &mut Reported::new(self))
     }
 
     /// As [`MetaService::recall`], and notes who has reported.
@@ -52,7 +101,7 @@ impl MetaService {
         &self,
         conflicts: &[Conflict],
         deadline: Duration,
-        reported: &mut Reported,
+        reported: &mut Reported<'_>,
     ) -> Result<(), Errno> {
         self.recall_until(conflicts, deadline, reported, |_, _| false)
     }
@@ -68,7 +117,7 @@ impl MetaService {
         (session, inode): (SessionId, InodeId),
         deadline: Duration,
     ) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, &mut Reported::default(), |leases, holder| {
+        self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, holder| {
             leases.may_go_before(session, holder, inode)
         })
     }
@@ -77,7 +126,7 @@ impl MetaService {
         &self,
         conflicts: &[Conflict],
         deadline: Duration,
-        reported: &mut Reported,
+        reported: &mut Reported<'_>,
         is_excused: impl Fn(&LeaseTable, SessionId) -> bool,
     ) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
@@ -88,14 +137,11 @@ impl MetaService {
         {
             let now = self.env.clock.monotonic();
             let mut leases = self.leases.lock();
-            let mark = *reported.mark.get_or_insert(leases.recall_mark());
+            reported.rounds += 1;
             for conflict in conflicts {
-                let (id, recall) = leases.begin_recall(*conflict, now);
+                let (id, event) = reported.begin(&mut leases, *conflict, now);
                 ids.push(id);
-                if id > mark {
-                    reported.writers.push((conflict.session, conflict.inode));
-                }
-                to_send.extend(recall.map(|recall| (conflict.session, SessionEvent::Recall(recall))));
+                to_send.extend(event);
             }
         }
         for (session, event) in to_send {

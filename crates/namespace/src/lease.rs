@@ -51,6 +51,16 @@ struct Pending {
     leases: LeaseSet,
     flush_only: bool,
     since: Duration,
+    /// The newest change of names and links of the inode when it began, if somebody was asking then.
+    change: u64,
+}
+
+/// A file about whose size calls under way are asking.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    calls: u32,
+    /// The newest change of its names and links, or the first question.
+    change: u64,
 }
 
 /// A recall that is not answered yet.
@@ -82,6 +92,9 @@ pub struct LeaseTable {
     // LIMIT: one per call under way.
     wanting: FxHashMap<(InodeId, SessionId), u32>,
     last_recall: u64,
+    // LIMIT: one per call under way.
+    asked: FxHashMap<InodeId, Asked>,
+    last_change: u64,
 }
 
 impl LeaseTable {
@@ -298,9 +311,46 @@ impl LeaseTable {
         self.last_recall += 1;
         let id = self.last_recall;
         let Conflict { session, inode, leases, flush_only } = conflict;
-        self.pending.insert(id, Pending { session, inode, leases, flush_only, since: now });
+        let change = self.change_of(inode);
+        self.pending.insert(id, Pending { session, inode, leases, flush_only, since: now, change });
         *self.recalling.entry(inode).or_insert(0) += 1;
         (id, Some(Recall { id, inode, leases, flush_only }))
+    }
+
+    /// A call is about to ask the writers of `inode` what they have not reported, until [`LeaseTable::end_asking`].
+    pub fn begin_asking(&mut self, inode: InodeId) {
+        let change = self.last_change;
+        self.asked.entry(inode).or_insert(Asked { calls: 0, change }).calls += 1;
+    }
+
+    /// Ends what [`LeaseTable::begin_asking`] began.
+    pub fn end_asking(&mut self, inode: InodeId) {
+        if let Some(asked) = self.asked.get_mut(&inode) {
+            asked.calls -= 1;
+            if asked.calls == 0 {
+                self.asked.remove(&inode);
+            }
+        }
+    }
+
+    /// Names or links of `inodes` have changed: a report from before tells a size that was never there with what a stat would tell now.
+    pub fn note_links_changed(&mut self, inodes: &[InodeId]) {
+        self.last_change += 1;
+        for inode in inodes {
+            if let Some(asked) = self.asked.get_mut(inode) {
+                asked.change = self.last_change;
+            }
+        }
+    }
+
+    /// The newest change of names and links of an inode that is being asked about.
+    pub fn change_of(&self, inode: InodeId) -> u64 {
+        self.asked.get(&inode).map_or(self.last_change, |asked| asked.change)
+    }
+
+    /// As [`LeaseTable::change_of`], when the recall `id`, which is not over, began.
+    pub fn change_before_recall(&self, id: u64) -> Option<u64> {
+        self.pending.get(&id).map(|pending| pending.change)
     }
 
     /// Ends a recall: the leases are given back. Unknown ids are late answers and change nothing.

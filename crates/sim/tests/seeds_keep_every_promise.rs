@@ -7,7 +7,7 @@ use ashlar_sim::runner::Runner;
 const SEEDS: u64 = 400;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 44] = [
+const FOUND: [(u64, &str); 45] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -62,6 +62,7 @@ const FOUND: [(u64, &str); 44] = [
         "chunks that a power cut had taken from a file stayed on a target that came back, for others had got their generation",
     ),
     (2000365, "two appends failed halfway, and what the second left was not where the reference had put it"),
+    (6001381, "a stat told a new link with a size from before it"),
     (6001188, "a commit waited for the disk to make a segment while everybody waited for its lock"),
     (1013947, "an open that joined a recall told a size from before it began"),
 ];
