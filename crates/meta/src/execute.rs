@@ -72,7 +72,7 @@ impl MetaService {
                 self.wait_for_leases(deadline)?;
                 continue;
             }
-            self.recall_reports(&conflicts, deadline, &mut reported)?;
+            self.recall_reports(&conflicts, session, deadline, &mut reported)?;
         }
     }
 
@@ -142,7 +142,7 @@ impl MetaService {
                 self.wait_for_leases(deadline)?;
                 continue;
             }
-            self.recall_reports(&conflicts, deadline, &mut reported)?;
+            self.recall_reports(&conflicts, session, deadline, &mut reported)?;
         }
     }
 

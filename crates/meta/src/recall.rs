@@ -90,20 +90,24 @@ impl MetaService {
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
     pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Duration) -> Result<(), Errno> {
-        self.recall_reports(conflicts, deadline, &mut Reported::new(self))
+        self.recall_until(conflicts, deadline, &mut Reported::new(self), |_, _| false)
     }
 
-    /// As [`MetaService::recall`], and notes who has reported.
+    /// As [`MetaService::recall`] for a call of `session`, and notes who has reported. Ends early when the wait would be for a session that
+    /// waits for this one, see [`LeaseTable::has_gone_before`].
     ///
     /// # Errors
     /// `ETIMEDOUT` when `deadline` is past.
     pub(crate) fn recall_reports(
         &self,
         conflicts: &[Conflict],
+        session: SessionId,
         deadline: Duration,
         reported: &mut Reported<'_>,
     ) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, reported, |_, _| false)
+        self.recall_until(conflicts, deadline, reported, |leases, late| {
+            leases.has_gone_before(session, late.session, late.inode)
+        })
     }
 
     /// Recalls content that is in the way of a read or write of `session`. Ends early when the wait would be for a session that may be waiting
@@ -117,8 +121,8 @@ impl MetaService {
         (session, inode): (SessionId, InodeId),
         deadline: Duration,
     ) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, holder| {
-            leases.may_go_before(session, holder, inode)
+        self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, late| {
+            leases.may_go_before(session, late.session, inode)
         })
     }
 
@@ -127,7 +131,7 @@ impl MetaService {
         conflicts: &[Conflict],
         deadline: Duration,
         reported: &mut Reported<'_>,
-        is_excused: impl Fn(&LeaseTable, SessionId) -> bool,
+        is_excused: impl Fn(&LeaseTable, RecallUnderWay) -> bool,
     ) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
@@ -144,6 +148,10 @@ impl MetaService {
                 to_send.extend(event);
             }
         }
+        if !to_send.is_empty() {
+            // Who waits for a session that is now asked itself may be excused from waiting.
+            self.leases_changed.notify_all();
+        }
         for (session, event) in to_send {
             self.sessions.deliver(session, event);
         }
@@ -158,7 +166,7 @@ impl MetaService {
         &self,
         ids: &[u64],
         deadline: Duration,
-        is_excused: impl Fn(&LeaseTable, SessionId) -> bool,
+        is_excused: impl Fn(&LeaseTable, RecallUnderWay) -> bool,
     ) -> Result<(), Errno> {
         let mut give_up = self.env.clock.monotonic() + RECALL_MAX;
         let mut leases = self.leases.lock();
@@ -166,11 +174,13 @@ impl MetaService {
             let late = ids
                 .iter()
                 .filter_map(|&id| leases.recall_under_way(id))
-                .find(|late| !is_excused(&leases, late.session));
+                .find(|late| !is_excused(&leases, *late));
             let Some(late) = late else { return Ok(()) };
             let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
             if self.leases_changed.wait_for(&mut leases, left) {
-                if ids.iter().all(|&id| leases.recall_under_way(id) != Some(late)) {
+                if is_excused(&leases, late)
+                    || ids.iter().all(|&id| leases.recall_under_way(id) != Some(late))
+                {
                     // It came at the last moment.
                     continue;
                 }

@@ -122,7 +122,9 @@ impl LeaseTable {
         let mut found = SmallVec::new();
         let of_content = LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE);
         for &inode in &outcome.changed {
-            let conflicts = self.others(session, inode, of_content);
+            let conflicts = self
+                .others(session, inode, of_content)
+                .filter(|&(holder, _)| !self.has_gone_before(session, holder, inode));
             found.extend(conflicts.map(|(holder, leases)| Conflict {
                 session: holder,
                 inode,
@@ -175,6 +177,14 @@ impl LeaseTable {
         self.wanting.contains_key(&(inode, holder))
             && !self.held(holder, inode).has(LeaseSet::WRITE)
             && self.is_recalled_from(session, inode)
+            && self.is_recalled_from(holder, inode)
+    }
+
+    /// Whether `session` got WRITE before `holder`, which wants it too, has given READ back ([`LeaseTable::may_go_before`]). Its changes do not
+    /// wait for that either: `holder` cannot answer before its own write ends, and that waits for `session`.
+    pub fn has_gone_before(&self, session: SessionId, holder: SessionId, inode: InodeId) -> bool {
+        self.wanting.contains_key(&(inode, holder))
+            && self.held(session, inode).has(LeaseSet::WRITE)
             && self.is_recalled_from(holder, inode)
     }
 
@@ -283,7 +293,8 @@ impl LeaseTable {
         held.map_or(LeaseSet::NONE, |(_, set)| *set)
     }
 
-    /// Takes leases back without asking (the holder said so, or is gone).
+    /// Takes leases back without asking (the holder said so, or is gone). Recalls to which nothing is left to give back are over: their answer
+    /// may wait for a page, and whoever holds the page for a lease that is not granted while the recall is under way.
     pub fn drop_leases(&mut self, session: SessionId, inode: InodeId, leases: LeaseSet) {
         if let Some(held) = self.holders.get_mut(&inode) {
             for (_, set) in held.iter_mut().filter(|(holder, _)| *holder == session) {
@@ -293,6 +304,18 @@ impl LeaseTable {
             if held.is_empty() {
                 self.holders.remove(&inode);
             }
+        }
+        if !self.recalling.contains_key(&inode) {
+            return;
+        }
+        let left = self.held(session, inode);
+        let pending = self.pending.extract_if(|_, pending| {
+            (pending.session, pending.inode) == (session, inode)
+                && !pending.flush_only
+                && !pending.leases.meets(left)
+        });
+        for _ in 0..pending.count() {
+            self.end_block(inode);
         }
     }
 
@@ -533,6 +556,44 @@ mod tests {
         let surplus = table.surplus(1, LeaseSet::ENTRIES, |_| false);
         assert_eq!(surplus[0].inode, open, "first come, first taken back");
         assert!(table.surplus(0, LeaseSet::ENTRIES, |_| false).is_empty());
+    }
+
+    #[test]
+    fn who_got_write_first_changes_the_file_while_the_loser_still_answers() {
+        let mut table = table();
+        let both = LeaseSet::READ.with(LeaseSet::WRITE);
+        for session in [A, B] {
+            table.grant(session, X, LeaseSet::READ);
+            table.begin_wanting(session, X);
+        }
+        for (session, holder) in [(A, B), (B, A)] {
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO);
+            assert_eq!(table.held(holder, X), LeaseSet::READ);
+        }
+        assert!(table.grant_data(A, X, both).has(both), "one of them has to be first");
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        assert!(
+            table.conflicts(A, &changed, &[]).is_empty(),
+            "B answers when its write has ended, and that waits for A"
+        );
+        assert!(!table.conflicts(B, &changed, &[]).is_empty());
+        table.end_wanting(B, X);
+        assert!(!table.conflicts(A, &changed, &[]).is_empty(), "B has nothing to wait for, so it answers");
+    }
+
+    #[test]
+    fn a_recall_to_which_nothing_is_left_to_give_back_is_over() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::READ);
+        let (first, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
+        // Its own call may get WRITE meanwhile, and lose that to another recall, which is answered before the first.
+        table.grant_data(A, X, LeaseSet::WRITE);
+        let all = LeaseSet::READ.with(LeaseSet::WRITE);
+        let rest = Conflict { session: A, inode: X, leases: all, flush_only: false };
+        let (second, _) = table.begin_recall(rest, Duration::ZERO);
+        table.end_recall(second);
+        assert_eq!(table.recall_under_way(first), None);
+        assert_eq!(table.grant(A, X, LeaseSet::READ), LeaseSet::READ, "nothing is under way any more");
     }
 
     #[test]

@@ -99,6 +99,7 @@ impl MetaService {
                     |attr, leases| {
                         if done {
                             leases.drop_leases(session, inode, LeaseSet::WRITE);
+                            self.leases_changed.notify_all();
                         }
                         MetaReply::Attr { attr, leases: LeaseSet::NONE }
                     },
