@@ -92,11 +92,11 @@ pub struct MountOptions {
 impl MountOptions {
     /// The features Ashlar asks for by default. Not in it, because they change semantics or cost: `POSIX_ACL` (switches
     /// `default_permissions` on), `PASSTHROUGH`, `WRITEBACK_CACHE`, `NO_OPEN_SUPPORT`, `ALLOW_IDMAP`, `SECURITY_CTX`,
-    /// `EXPLICIT_INVAL_DATA` (excludes `AUTO_INVAL_DATA`).
+    /// `EXPLICIT_INVAL_DATA` (excludes `AUTO_INVAL_DATA`), `ATOMIC_O_TRUNC` (saves a request, but the kernel looks
+    /// only after it whether the file is being executed or a security module forbids to empty it: a refused open has emptied it).
     pub const FEATURES_DEFAULT: Features = Features::ASYNC_READ
         .union(Features::POSIX_LOCKS)
         .union(Features::FLOCK_LOCKS)
-        .union(Features::ATOMIC_O_TRUNC)
         .union(Features::EXPORT_SUPPORT)
         .union(Features::BIG_WRITES)
         .union(Features::DONT_MASK)

@@ -84,7 +84,6 @@ fn behaviour(arguments: &mut Arguments) -> Result<Behaviour, String> {
 fn options(arguments: &mut Arguments) -> Result<MountOptions, String> {
     let default = MountOptions::default();
     let mut features = Features::ASYNC_READ
-        | Features::ATOMIC_O_TRUNC
         | Features::BIG_WRITES
         | Features::MAX_PAGES
         | Features::PARALLEL_DIROPS
