@@ -38,7 +38,10 @@ impl MetaService {
                     },
                     |(open, created), leases| {
                         let named = grant_named(session, parent, open.attr.inode, leases);
-                        MetaReply::Opened { open: self.opened(session, open, write, named, leases), created }
+                        MetaReply::Opened {
+                            open: self.opened(session, open, write, (named, LeaseSet::READ), leases),
+                            created,
+                        }
                     },
                 ),
             MetaRequest::Tmpfile { parent, mode, umask } => self.mutate(
@@ -52,7 +55,10 @@ impl MetaService {
                 },
                 |open, leases| {
                     let held = leases.grant(session, open.attr.inode, LeaseSet::ATTR);
-                    MetaReply::Opened { open: self.opened(session, open, true, held, leases), created: true }
+                    MetaReply::Opened {
+                        open: self.opened(session, open, true, (held, LeaseSet::READ), leases),
+                        created: true,
+                    }
                 },
             ),
             MetaRequest::Open { inode, read, write, truncate } => {
@@ -73,12 +79,17 @@ impl MetaService {
         let args = verb::OpenArgs { read, write, truncate, wants_body: read, ..verb::OpenArgs::default() };
         let decide = |txn: &mut Txn<'_>, context: &OpContext<'_>| {
             let open = verb::open(txn, context, inode, &args)?;
-            self.check_settled(txn, inode)?;
-            Ok(open)
+            match self.check_settled(txn, inode) {
+                // To empty it, the kernel opens it first. Whatever else is done with it asks for a lease, which is not granted.
+                Err(_) if write => Ok((open, false)),
+                settled => settled.map(|()| (open, true)),
+            }
         };
-        let grant = |open: verb::OpenReply, leases: &mut LeaseTable| {
+        let grant = |(open, is_settled): (verb::OpenReply, bool), leases: &mut LeaseTable| {
             let held = leases.grant(session, inode, LeaseSet::ATTR);
-            MetaReply::Opened { open: self.opened(session, open, write, held, leases), created: false }
+            let content = if is_settled { LeaseSet::READ } else { LeaseSet::NONE };
+            let open = self.opened(session, open, write, (held, content), leases);
+            MetaReply::Opened { open, created: false }
         };
         // An unlinked file that is opened again (through /proc/self/fd) gets an orphan record; any other plain open changes nothing.
         let is_orphan = self.opens.lock().is_orphan(inode);
@@ -95,7 +106,7 @@ impl MetaService {
         session: SessionId,
         open: verb::OpenReply,
         write: bool,
-        held: LeaseSet,
+        (held, content): (LeaseSet, LeaseSet),
         leases: &mut LeaseTable,
     ) -> OpenReply {
         let inode = open.attr.inode;
@@ -109,7 +120,7 @@ impl MetaService {
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
         // Entries of a directory have a lease of their own.
         let is_file = open.attr.file_type() == FileType::Regular;
-        let content = if is_file { leases.grant(session, inode, LeaseSet::READ) } else { LeaseSet::NONE };
+        let content = if is_file { leases.grant(session, inode, content) } else { LeaseSet::NONE };
         OpenReply {
             attr: open.attr,
             data: open.data,
