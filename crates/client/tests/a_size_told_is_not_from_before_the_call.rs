@@ -6,7 +6,7 @@ mod support;
 
 use ashlar_rpc::{MetaCalls, SessionEvents};
 use ashlar_types::message::{MetaReply, MetaRequest, Recall, SessionEvent};
-use ashlar_types::{InodeId, Name};
+use ashlar_types::{Attr, InodeId, Name, SessionId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,21 +37,30 @@ fn report(inode: InodeId, size: u64) -> MetaRequest<'static> {
     }
 }
 
+/// A file with chunks that a session of its own writes.
+fn chunked_file(world: &World) -> (Arc<Notes>, SessionId, InodeId) {
+    let notes = Arc::new(Notes::default());
+    let writer = world.meta.open_session(notes.clone()).unwrap().session;
+    let (inode, layout) = propose_layout(world, writer, b"f");
+    let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
+    call(world, writer, bind).unwrap();
+    (notes, writer, inode)
+}
+
+/// What a new session is told.
+fn stat_by_another(world: &World, inode: InodeId) -> Attr {
+    let session = world.meta.open_session(Arc::new(Notes::default())).unwrap().session;
+    match call(world, session, MetaRequest::Getattr { inode }).unwrap() {
+        MetaReply::Attr { attr, .. } => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
     let world = World::new(48 << 20);
-    let notes = Arc::new(Notes::default());
-    let writer = world.meta.open_session(notes.clone()).unwrap().session;
-    let (inode, layout) = propose_layout(&world, writer, b"f");
-    let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
-    call(&world, writer, bind).unwrap();
-    let size_told = || {
-        let session = world.meta.open_session(Arc::new(Notes::default())).unwrap().session;
-        match call(&world, session, MetaRequest::Getattr { inode }).unwrap() {
-            MetaReply::Attr { attr, .. } => attr.size,
-            other => panic!("{other:?}"),
-        }
-    };
+    let (notes, writer, inode) = chunked_file(&world);
+    let size_told = || stat_by_another(&world, inode).size;
     std::thread::scope(|scope| {
         let first = scope.spawn(size_told);
         eventually(|| notes.0.lock().len() == 1);
@@ -75,17 +84,10 @@ fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
 #[test]
 fn a_stat_told_a_new_link_with_a_size_from_before_it() {
     let world = World::new(48 << 20);
-    let notes = Arc::new(Notes::default());
-    let writer = world.meta.open_session(notes.clone()).unwrap().session;
-    let (inode, layout) = propose_layout(&world, writer, b"f");
-    let bind = MetaRequest::SetLayout { inode, layout, blocks: 0, is_synced: false };
-    call(&world, writer, bind).unwrap();
+    let (notes, writer, inode) = chunked_file(&world);
     let told = || {
-        let session = world.meta.open_session(Arc::new(Notes::default())).unwrap().session;
-        match call(&world, session, MetaRequest::Getattr { inode }).unwrap() {
-            MetaReply::Attr { attr, .. } => (attr.nlink, attr.size),
-            other => panic!("{other:?}"),
-        }
+        let attr = stat_by_another(&world, inode);
+        (attr.nlink, attr.size)
     };
     std::thread::scope(|scope| {
         let stat = scope.spawn(told);

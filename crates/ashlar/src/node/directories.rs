@@ -8,9 +8,6 @@ use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{TargetHeader, TargetIdentity};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
-use std::ffi::CString;
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,29 +118,19 @@ impl Directories {
         Ok(())
     }
 
-    /// Whether metadata or a target is on a local file system that is mounted read-only.
+    /// Whether metadata or a target is on a local file system that is mounted read-only. What cannot be asked shows up when it is opened.
     pub fn is_on_read_only_disk(&self) -> bool {
         let targets = self.targets.iter().map(|(path, _)| path.as_path());
-        [self.meta.as_path()].into_iter().chain(targets).any(is_read_only)
+        [self.meta.as_path()]
+            .into_iter()
+            .chain(targets)
+            .any(|path| OsDisk::new(path).is_mounted_read_only().unwrap_or(false))
     }
 
     /// The metadata directory as a disk.
     pub fn meta_disk(&self) -> Arc<dyn Disk> {
         Arc::new(OsDisk::new(&self.meta))
     }
-}
-
-/// Whether the local file system of `path` is mounted read-only. What cannot be asked shows up when it is opened.
-fn is_read_only(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut answer = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` is a terminated string and `answer` is writable memory of the right type.
-    if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    // SAFETY: statvfs returned 0, so it filled the structure.
-    let answer = unsafe { answer.assume_init() };
-    answer.f_flag & libc::ST_RDONLY != 0
 }
 
 /// The data directory of a user who names none.

@@ -19,6 +19,14 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
+    /// Whether the local file system of the root is mounted read-only.
+    ///
+    /// # Errors
+    /// As `statvfs(3)`.
+    pub fn is_mounted_read_only(&self) -> io::Result<bool> {
+        Ok(statvfs(&self.root)?.f_flag & libc::ST_RDONLY != 0)
+    }
+
     /// The tree below `root`, which should be an existing directory.
     pub fn new(root: impl Into<PathBuf>) -> OsDisk {
         OsDisk { root: root.into() }
@@ -78,20 +86,7 @@ impl Disk for OsDisk {
     }
 
     fn space(&self) -> io::Result<DiskSpace> {
-        let path = CString::new(self.root.as_os_str().as_bytes())?;
-        let mut answer = MaybeUninit::<libc::statvfs>::uninit();
-        loop {
-            // SAFETY: `path` is a terminated string and `answer` is writable memory of the right type.
-            if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } == 0 {
-                break;
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        // SAFETY: statvfs returned 0, so it filled the structure.
-        let answer = unsafe { answer.assume_init() };
+        let answer = statvfs(&self.root)?;
         // SAFETY: geteuid has no preconditions and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         let blocks_free = if is_root { answer.f_bfree } else { answer.f_bavail };
@@ -105,5 +100,22 @@ impl Disk for OsDisk {
 
     fn describe(&self, path: &str) -> String {
         self.root.join(path).display().to_string()
+    }
+}
+
+/// What the kernel says of the file system of `path`.
+fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut answer = MaybeUninit::<libc::statvfs>::uninit();
+    loop {
+        // SAFETY: `path` is a terminated string and `answer` is writable memory of the right type.
+        if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } == 0 {
+            // SAFETY: statvfs returned 0, so it filled the structure.
+            return Ok(unsafe { answer.assume_init() });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
