@@ -132,6 +132,15 @@ impl LeaseTable {
                 flush_only: false,
             }));
         }
+        for &inode in &outcome.recounted {
+            let conflicts = self.others(session, inode, LeaseSet::ATTR);
+            found.extend(conflicts.map(|(holder, leases)| Conflict {
+                session: holder,
+                inode,
+                leases,
+                flush_only: false,
+            }));
+        }
         for &(inode, _) in &outcome.entries {
             let conflicts = self.others(session, inode, LeaseSet::ENTRIES);
             found.extend(conflicts.map(|(holder, leases)| Conflict {
@@ -556,6 +565,19 @@ mod tests {
         let surplus = table.surplus(1, LeaseSet::ENTRIES, |_| false);
         assert_eq!(surplus[0].inode, open, "first come, first taken back");
         assert!(table.surplus(0, LeaseSet::ENTRIES, |_| false).is_empty());
+    }
+
+    #[test]
+    fn a_cut_carried_out_for_one_session_leaves_the_content_to_the_other_that_waits_for_it() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE));
+        let outcome = TxnOutcome { recounted: [X].into_iter().collect(), ..TxnOutcome::default() };
+        let conflicts = table.conflicts(B, &outcome, &[]);
+        assert_eq!(
+            conflicts.iter().map(|found| (found.session, found.leases)).collect::<Vec<_>>(),
+            [(A, LeaseSet::ATTR)]
+        );
+        assert!(table.conflicts(A, &outcome, &[]).is_empty());
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct TxnOutcome {
     pub writes: Vec<(ShardId, WriteSet)>,
     /// Inodes whose record or content changed.
     pub changed: SmallVec<[InodeId; 4]>,
+    /// Inodes of which nothing changed but the blocks: what others know of their attributes is old, what they have of the content is not.
+    pub recounted: SmallVec<[InodeId; 1]>,
     /// Inodes whose record was removed; filled in by whoever commits.
     pub removed: SmallVec<[InodeId; 1]>,
     /// Directory entries that were added, removed or replaced.
@@ -53,6 +55,11 @@ impl Slot {
             self.original.clone_from(&self.current);
             self.is_dirty = true;
         }
+    }
+
+    fn differs_in_blocks_only(&self) -> bool {
+        let (Some(original), Some(current)) = (&self.original, &self.current) else { return false };
+        Inode { blocks: current.blocks, ..original.clone() } == *current
     }
 }
 
@@ -279,6 +286,13 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Notes that nothing of `id` but its blocks is going to change.
+    pub fn recount(&mut self, id: InodeId) {
+        if !self.outcome.recounted.contains(&id) {
+            self.outcome.recounted.push(id);
+        }
+    }
+
     /// Declares that committing frees space, or notes what has happened to space that is taken already, so that it must be possible on
     /// a full file system.
     pub fn mark_frees_space(&mut self) {
@@ -300,7 +314,11 @@ impl<'a> Txn<'a> {
             if !slot.is_dirty || slot.original == slot.current {
                 continue;
             }
-            self.touch(slot.id);
+            if self.outcome.recounted.contains(&slot.id) {
+                assert!(slot.differs_in_blocks_only(), "{:?} was only to be recounted", slot.id);
+            } else {
+                self.touch(slot.id);
+            }
             self.outcome.is_sync |= wants_sync(slot);
             self.account(slot)?;
             let value = slot.current.as_ref().map(|inode| Bytes::from(codec::encode(inode)));

@@ -240,6 +240,8 @@ fn shortening_cuts_before_anything_else_may_happen() {
     collect(&mut world, id, 1, 50, 16).unwrap();
     assert!(garbage(&world, id, 1).is_some(), "another cut than the record's");
     collect(&mut world, id, 1, 100, 16).unwrap();
+    assert!(world.outcome.changed.is_empty(), "leases on the content stay");
+    assert_eq!(world.outcome.recounted[..], [id]);
     collect(&mut world, id, 1, 100, 16).unwrap();
     assert_eq!((garbage(&world, id, 1), world.inode(id).blocks), (None, 8), "counted once");
     begin(&mut world, id).unwrap();

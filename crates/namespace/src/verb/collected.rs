@@ -57,6 +57,9 @@ pub fn collected(
     txn.delete(garbage_key);
     txn.mark_frees_space();
     if has_chunks && cut.blocks_freed > 0 {
+        // Not the content: it ended before the cut already. Whoever has it leased may be a call that waits for this cut, and gives nothing
+        // back before it has ended.
+        txn.recount(id);
         let inode = txn.inode_mut(id)?;
         inode.blocks = inode.blocks.saturating_sub(cut.blocks_freed);
     }
