@@ -8,7 +8,7 @@ use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
 use ashlar_types::{ClusterMap, Errno, InodeId, SessionId};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub struct Client {
     pub(crate) answering: Answering,
     /// Reports of size and times that have ended.
     pub(crate) reports: AtomicU64,
+    /// Whether the session ends: nothing more is read or written under a lease.
+    pub(crate) is_ending: AtomicBool,
     queue: Arc<EventQueue>,
     event_threads: Mutex<Vec<Task>>,
 }
@@ -84,6 +86,7 @@ impl Client {
             recall_floor: AtomicU64::new(0),
             answering: Answering::new(tasks.signal()),
             reports: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),
         });
@@ -108,13 +111,24 @@ impl Client {
         self.session
     }
 
-    /// Reports everything that is only known here, makes it durable, and ends the session.
+    /// Reports everything that is only known here, makes it durable, and ends the session. Whoever still reads or writes meanwhile, through
+    /// a mount that was detached because it is in use, is told `ENOTCONN`.
     ///
     /// # Errors
     /// The first error of reporting or syncing; the session is ended all the same.
     pub fn disconnect(&self) -> Result<(), Errno> {
-        let reported =
-            self.files.all().into_iter().map(|file| self.report(&file, true)).fold(Ok(()), Result::and);
+        // ORDER: before the reports, of which each waits for the writes of its file that began before. What would be written after the last
+        // report is a length that nobody knows, and would be lost although it was acknowledged.
+        self.is_ending.store(true, SeqCst);
+        let mut drained = Ok(());
+        let mut report = |file: Arc<crate::file::File>| {
+            if drained.is_ok() {
+                // LIMIT: one file that does not come to rest is waited for, not each; its report tells what is known.
+                drained = file.drain().map(drop);
+            }
+            self.report(&file, true)
+        };
+        let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session);
@@ -123,7 +137,7 @@ impl Client {
             // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
             thread.join();
         }
-        reported.and(synced)
+        drained.and(reported).and(synced)
     }
 
     /// `syncfs(2)`: reports what is only known here and makes everything durable, data before the metadata that refers to it.

@@ -26,7 +26,7 @@ impl Client {
     /// Counts a read or write of `file` as begun under `lease` (READ or WRITE), acquiring it first if need be. WRITE serves for READ.
     ///
     /// # Errors
-    /// What acquiring answers; `ETIMEDOUT` when the file stays busy.
+    /// What acquiring answers; `ETIMEDOUT` when the file stays busy, `ENOTCONN` when the session ends.
     pub(crate) fn begin<'a>(
         &self,
         file: &'a File,
@@ -36,6 +36,9 @@ impl Client {
         // LIMIT: the service bounds one acquisition; this bounds all of them, should the lease be lost again each time before it is used.
         let mut give_up = None;
         loop {
+            if self.is_ending.load(SeqCst) {
+                return Err(Errno::ENOTCONN);
+            }
             if !state.is_draining && (state.leases.has(lease) || state.leases.has(LeaseSet::WRITE)) {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
