@@ -30,8 +30,8 @@ pub struct AllocateArgs {
     pub kill_set_id: bool,
 }
 
-/// Allocates, punches or zeroes a range. Allocation stores zeros, up to the length of the file where that stays (space
-/// behind the end is not kept for a file that lives with its inode).
+/// Allocates, punches or zeroes a range. Allocation stores zeros, up to the length of the file where that stays. Behind the inline limit
+/// only chunks can keep space, also where the length stays; what is kept up to it is the reserve of the log.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for other modes, `EINVAL` for an empty range, `EFBIG` beyond 2^63-1, `EISDIR` or `EINVAL` for what is no regular file.
@@ -60,7 +60,7 @@ pub fn allocate_inline(
         FileData::Chunks { layout, .. } => return Ok(WriteReply::InChunks { layout: layout.clone() }),
     };
     let stored_end = if keeps_size { end.min(size) } else { end };
-    if !is_punch && stored_end > limit && args.offset < stored_end {
+    if !is_punch && end > limit {
         return Ok(WriteReply::NeedsChunks);
     }
     withdraw_proposal(txn, id)?;
