@@ -13,6 +13,10 @@ pub struct WriteFlags {
     pub kill_set_id: bool,
     /// It is the kernel writing back pages of a mapping, not a call of a program: it goes where the page is.
     pub is_writeback: bool,
+    /// Whether it goes to the end; unless told, as the file was opened. A program may have changed that since (`F_SETFL`).
+    pub append: Option<bool>,
+    /// Durable before it is answered, however the file was opened (`RWF_DSYNC`).
+    pub is_sync: bool,
 }
 
 /// Largest file size, bytes (`s_maxbytes` of 64-bit file systems).
@@ -46,7 +50,7 @@ impl Client {
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
         let file = &handle.file;
-        let append = handle.flags.append && !flags.is_writeback;
+        let append = flags.append.unwrap_or(handle.flags.append) && !flags.is_writeback;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
@@ -67,7 +71,7 @@ impl Client {
                 self.write_to_chunks(file, offset, data, append)?
             };
             if let Some(taken) = taken {
-                if handle.flags.sync || file.state.lock().durability == Durability::Sync {
+                if handle.flags.sync || flags.is_sync || file.state.lock().durability == Durability::Sync {
                     self.fsync(handle)?;
                 }
                 if taken < data.len() && flags.is_writeback {

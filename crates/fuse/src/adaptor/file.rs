@@ -87,7 +87,14 @@ impl Adaptor {
 
     pub(super) fn on_write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
         let handle = self.handles.find(args.fh)?;
-        let flags = WriteFlags { kill_set_id: args.kill_suid_gid, is_writeback: args.from_cache };
+        // What holds for this write comes with it: O_APPEND may have changed since the open, and RWF_DSYNC is of one write.
+        let asked = open_flags(args.flags);
+        let flags = WriteFlags {
+            kill_set_id: args.kill_suid_gid,
+            is_writeback: args.from_cache,
+            append: Some(asked.append),
+            is_sync: asked.sync,
+        };
         // The kernel bounds a write by max_write, far below 4 GiB.
         let who = identity::who(request);
         Ok(self.client.write_as(&who, &handle, args.offset, args.data, flags)? as u32)
