@@ -13,11 +13,23 @@ use std::time::Duration;
 impl From<ashlar_types::Errno> for Errno {
     fn from(errno: ashlar_types::Errno) -> Errno {
         match errno {
-            // An inode that another mount removed between the kernel's walk and its request: what a local file system answers then
-            // is that the name is not there. Open files are never removed, so no descriptor sees this.
+            // An inode that was removed between the kernel's walk and its request: what a local file system answers then is that the
+            // name is not there. Open files are never removed, so no descriptor sees this. Where the name may have got another
+            // inode instead, it is `found_by_name` that answers.
             ashlar_types::Errno::ESTALE => Errno::ENOENT,
             other => Errno::new(other.raw()),
         }
+    }
+}
+
+/// The error of a request on an inode that the kernel has found by its name.
+///
+/// If it is gone, a rename may have put another in its place, and then the name has been there all the time: told `ESTALE`, the kernel looks
+/// the name up again, and finds the new one or that there is none.
+pub(super) fn found_by_name(errno: ashlar_types::Errno) -> Errno {
+    match errno {
+        ashlar_types::Errno::ESTALE => Errno::ESTALE,
+        other => other.into(),
     }
 }
 

@@ -49,10 +49,8 @@ impl Adaptor {
 
     pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
         let flags = open_flags(args.flags);
-        Ok(self.opened(
-            &self.client.open(&identity::who(request), convert::inode(request.node), flags)?,
-            args.flags,
-        ))
+        let opened = self.client.open(&identity::who(request), convert::inode(request.node), flags);
+        Ok(self.opened(&opened.map_err(convert::found_by_name)?, args.flags))
     }
 
     pub(super) fn on_create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {

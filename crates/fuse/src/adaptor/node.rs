@@ -67,7 +67,8 @@ impl Adaptor {
             }
             Err(ashlar_types::Errno::ESTALE) => {
                 let last = self.removed.find(inode).ok_or(Errno::ESTALE)?;
-                let attr = self.client.setattr_removed(&who, last, changes)?;
+                let attr =
+                    self.client.setattr_removed(&who, last, changes).map_err(convert::found_by_name)?;
                 self.removed.replace(&attr);
                 of_removed(attr)
             }
@@ -81,7 +82,8 @@ impl Adaptor {
         request: &Request<'_>,
         reply: &mut ReplyBuffer<'_>,
     ) -> Result<(), Errno> {
-        reply.put(&self.client.readlink(&identity::who(request), convert::inode(request.node))?);
+        let target = self.client.readlink(&identity::who(request), convert::inode(request.node));
+        reply.put(&target.map_err(convert::found_by_name)?);
         Ok(())
     }
 

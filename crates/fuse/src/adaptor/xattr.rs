@@ -15,11 +15,12 @@ impl Adaptor {
         reply: &mut XattrBuffer<'_, '_>,
     ) -> Result<(), Errno> {
         if name == LAYOUT_ATTRIBUTE {
-            let text = self.client.layout_text(&identity::who(request), convert::inode(request.node))?;
-            reply.put(text.as_bytes());
+            let text = self.client.layout_text(&identity::who(request), convert::inode(request.node));
+            reply.put(text.map_err(convert::found_by_name)?.as_bytes());
             return Ok(());
         }
-        reply.put(&self.client.getxattr(&identity::who(request), convert::inode(request.node), name)?);
+        let value = self.client.getxattr(&identity::who(request), convert::inode(request.node), name);
+        reply.put(&value.map_err(convert::found_by_name)?);
         Ok(())
     }
 
@@ -28,23 +29,27 @@ impl Adaptor {
         request: &Request<'_>,
         reply: &mut XattrBuffer<'_, '_>,
     ) -> Result<(), Errno> {
-        reply.put(&self.client.listxattr(&identity::who(request), convert::inode(request.node))?);
+        let names = self.client.listxattr(&identity::who(request), convert::inode(request.node));
+        reply.put(&names.map_err(convert::found_by_name)?);
         Ok(())
     }
 
     pub(super) fn on_setxattr(&self, request: &Request<'_>, args: &SetXattr<'_>) -> Result<(), Errno> {
         if args.name == LAYOUT_ATTRIBUTE {
             let inode = convert::inode(request.node);
-            return Ok(self.client.layout_set_text(&identity::who(request), inode, args.value)?);
+            let set = self.client.layout_set_text(&identity::who(request), inode, args.value);
+            return set.map_err(convert::found_by_name);
         }
         let has = |flag: i32| args.flags & flag as u32 != 0;
         let flags = (has(libc::XATTR_CREATE), has(libc::XATTR_REPLACE));
         let inode = convert::inode(request.node);
         let pair = (args.name, args.value);
-        Ok(self.client.setxattr(&identity::who(request), inode, pair, flags, args.kill_sgid)?)
+        let set = self.client.setxattr(&identity::who(request), inode, pair, flags, args.kill_sgid);
+        set.map_err(convert::found_by_name)
     }
 
     pub(super) fn on_removexattr(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.client.removexattr(&identity::who(request), convert::inode(request.node), name)?)
+        let removed = self.client.removexattr(&identity::who(request), convert::inode(request.node), name);
+        removed.map_err(convert::found_by_name)
     }
 }
