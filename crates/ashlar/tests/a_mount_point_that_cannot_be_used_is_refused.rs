@@ -22,6 +22,8 @@ fn a_mount_point_that_is_missing_a_file_or_not_empty_is_named_with_the_remedy() 
     fs::remove_file(site.mnt().join("content")).unwrap();
     site.run("up @d1 --data @d1").refused(&["would be hidden by the mount", "outside"]);
     site.run("up @d1 --data @d2 --meta @d1/meta").refused(&["would be hidden by the mount"]);
+    site.run("up @mnt @d1/../mnt --data @d2").refused(&["is listed twice"]);
+    assert_eq!(fs::read_dir(site.path("d2")).unwrap().count(), 0, "a start that is refused has made nothing");
     site.run("up @mnt --data @d1/one/two").refused(&["there is no directory", "d1/one", "mkdir -p"]);
     for name in ["d1", "d2"] {
         assert_eq!(fs::read_dir(site.path(name)).unwrap().count(), 0, "a refused start makes nothing");

@@ -9,6 +9,7 @@ use ashlar_fuse::{MountOptions, check_mountpoint};
 use ashlar_types::ClusterMap;
 use ashlar_types::map::{Target, TargetState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,9 +56,13 @@ fn require_sense(directories: &Directories, args: &UpArgs) -> Result<()> {
         // The mount point is looked at when it is mounted on: by then a server that is ending has taken its mounts away.
         return Ok(());
     }
+    let mut seen = BTreeSet::new();
     for mountpoint in &args.mountpoints {
         check_mountpoint(mountpoint, &MountOptions::default())
             .with_context(|| format!("cannot mount on {}", mountpoint.display()))?;
+        if !seen.insert(mountpoint.canonicalize().unwrap_or_else(|_| mountpoint.clone())) {
+            bail!("mount point {} is listed twice", mountpoint.display());
+        }
     }
     place::require_fit(directories, &args.place, &args.mountpoints)
 }
