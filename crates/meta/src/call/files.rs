@@ -115,6 +115,10 @@ impl MetaService {
         // A session that was ended meanwhile will not close what it opens.
         if leases.has_session(session) {
             opens.open(session, inode, write);
+            if open.attr.nlink == 0 {
+                // A close that found itself the last, and whose release has not come yet, has taken the note away.
+                opens.note_orphan(inode);
+            }
         }
         drop(opens);
         let kept_read = leases.held(session, inode).has(LeaseSet::READ);
@@ -144,6 +148,10 @@ impl MetaService {
             number::RELEASE,
             |txn, context| {
                 let held = txn.find_inode(inode)?.map(|found| found.attr(inode));
+                // ORDER: asked while nobody can open it. An open between the close above and this one found the inode, and holds it.
+                if (context.open_in)(inode).contains(&session) {
+                    return Ok(None);
+                }
                 verb::release(txn, context, inode, session)?;
                 last_of(txn, context, held)
             },
