@@ -189,15 +189,15 @@ impl LeaseTable {
             && self.is_recalled_from(holder, inode)
     }
 
-    /// Whether what `session` changes need not wait until `holder`, which wants to write too, has given READ back: `holder` cannot answer before
-    /// its own write ends, and that waits for `session`. Either `session` got WRITE before it ([`LeaseTable::may_go_before`]), or it writes with
-    /// the inode, for which nobody has a lease: of such writers that are asked by each other any one may be first.
+    /// Whether what `session` changes need not wait until `holder` has given READ back. Either `session` got WRITE before that
+    /// ([`LeaseTable::may_go_before`]): then it has changed the content already, and what it tells of that may be what the answer of its own
+    /// session, and with it a read of `holder`, waits for, whether `holder` still wants to write or not. Or it writes with the inode, for which
+    /// nobody has a lease, and `holder` wants to write, too: of such writers that are asked by each other any one may be first.
     pub fn has_gone_before(&self, session: SessionId, holder: SessionId, inode: InodeId) -> bool {
-        self.wanting.contains_key(&(inode, holder))
-            && self.is_recalled_from(holder, inode)
-            && (self.held(session, inode).has(LeaseSet::WRITE)
-                || (self.wanting.contains_key(&(inode, session))
-                    && self.may_go_before(session, holder, inode)))
+        if self.held(session, inode).has(LeaseSet::WRITE) {
+            return self.is_recalled_from(holder, inode);
+        }
+        self.wanting.contains_key(&(inode, session)) && self.may_go_before(session, holder, inode)
     }
 
     /// Notes that a call of `session` wants WRITE, or to write with the inode, until [`LeaseTable::end_wanting`].
@@ -602,8 +602,24 @@ mod tests {
             "B answers when its write has ended, and that waits for A"
         );
         assert!(!table.conflicts(B, &changed, &[]).is_empty());
+    }
+
+    #[test]
+    fn who_went_first_reports_though_the_loser_reads_by_now_and_waits_for_the_report() {
+        let mut table = table();
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        for session in [A, B] {
+            table.grant(session, X, LeaseSet::READ);
+            table.begin_wanting(session, X);
+        }
+        for session in [A, B] {
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO);
+        }
+        assert!(table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
+        // Its write with the inode was told that the file has chunks now, and another thread of it asks for READ first.
         table.end_wanting(B, X);
-        assert!(!table.conflicts(A, &changed, &[]).is_empty(), "B has nothing to wait for, so it answers");
+        table.begin_recall(table.conflicts_of_data(B, X, false)[0], Duration::ZERO);
+        assert!(table.conflicts(A, &changed, &[]).is_empty(), "the answer of A waits for this report");
     }
 
     #[test]
