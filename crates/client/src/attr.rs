@@ -65,6 +65,8 @@ impl Client {
         let mut state = file.state.lock();
         state.times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
         state.size = found.attr.size;
+        // What was asked for before, while nobody had the file for itself, tells the old content.
+        state.lease_epoch += 1;
         if found.attr.size == 0 {
             // An emptied file is back with its inode; whatever was held on its chunks is void.
             state.data = Data::Inline(None);

@@ -2,7 +2,7 @@
 
 use crate::MetaService;
 use crate::call::verb as number;
-use crate::recall::Reported;
+use crate::recall::{Reported, Wanting};
 use ashlar_kv::{Frame, KvError, Snapshot, Urgency};
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{NsError, OpContext, Txn, TxnOutcome, key};
@@ -93,6 +93,7 @@ impl MetaService {
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
         let mut has_made_room = false;
+        let mut _wanting = None;
         loop {
             let conflicts = {
                 let mut writer = self.lane.write();
@@ -138,9 +139,13 @@ impl MetaService {
                 }
                 conflicts
             };
-            if conflicts.is_empty() {
+            let Some(first) = conflicts.first() else {
                 self.wait_for_leases(deadline)?;
                 continue;
+            };
+            if verb == number::WRITE_INLINE {
+                // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
+                _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
             }
             self.recall_reports(&conflicts, session, deadline, &mut reported)?;
         }

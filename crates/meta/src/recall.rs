@@ -84,6 +84,28 @@ impl<'a> Reported<'a> {
     }
 }
 
+/// A call that wants WRITE, or to write with the inode, for as long as it lives.
+pub(crate) struct Wanting<'a> {
+    service: &'a MetaService,
+    session: SessionId,
+    inode: InodeId,
+}
+
+impl<'a> Wanting<'a> {
+    pub(crate) fn begin(service: &'a MetaService, session: SessionId, inode: InodeId) -> Wanting<'a> {
+        service.leases.lock().begin_wanting(session, inode);
+        // Another session that wants to write, too, need not wait for the answer of this one any more.
+        service.leases_changed.notify_all();
+        Wanting { service, session, inode }
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.service.leases.lock().end_wanting(self.session, self.inode);
+    }
+}
+
 impl MetaService {
     /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///

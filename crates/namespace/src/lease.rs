@@ -88,7 +88,7 @@ pub struct LeaseTable {
     /// Files whose size is being asked of the chunks, because whoever knew it is gone.
     // LIMIT: as `holders`, of which these were part.
     settling: FxHashSet<InodeId>,
-    /// Calls under way that want WRITE, by file and session.
+    /// Calls under way that want WRITE, or to write with the inode and wait for others, by file and session.
     // LIMIT: one per call under way.
     wanting: FxHashMap<(InodeId, SessionId), u32>,
     last_recall: u64,
@@ -189,15 +189,18 @@ impl LeaseTable {
             && self.is_recalled_from(holder, inode)
     }
 
-    /// Whether `session` got WRITE before `holder`, which wants it too, has given READ back ([`LeaseTable::may_go_before`]). Its changes do not
-    /// wait for that either: `holder` cannot answer before its own write ends, and that waits for `session`.
+    /// Whether what `session` changes need not wait until `holder` has given READ back. Either `session` got WRITE before that
+    /// ([`LeaseTable::may_go_before`]): then it has changed the content already, and what it tells of that may be what the answer of its own
+    /// session, and with it a read of `holder`, waits for, whether `holder` still wants to write or not. Or it writes with the inode, for which
+    /// nobody has a lease, and `holder` wants to write, too: of such writers that are asked by each other any one may be first.
     pub fn has_gone_before(&self, session: SessionId, holder: SessionId, inode: InodeId) -> bool {
-        self.wanting.contains_key(&(inode, holder))
-            && self.held(session, inode).has(LeaseSet::WRITE)
-            && self.is_recalled_from(holder, inode)
+        if self.held(session, inode).has(LeaseSet::WRITE) {
+            return self.is_recalled_from(holder, inode);
+        }
+        self.wanting.contains_key(&(inode, session)) && self.may_go_before(session, holder, inode)
     }
 
-    /// Notes that a call of `session` wants WRITE, until [`LeaseTable::end_wanting`].
+    /// Notes that a call of `session` wants WRITE, or to write with the inode, until [`LeaseTable::end_wanting`].
     pub fn begin_wanting(&mut self, session: SessionId, inode: InodeId) {
         *self.wanting.entry((inode, session)).or_insert(0) += 1;
     }
@@ -599,8 +602,47 @@ mod tests {
             "B answers when its write has ended, and that waits for A"
         );
         assert!(!table.conflicts(B, &changed, &[]).is_empty());
+    }
+
+    #[test]
+    fn who_went_first_reports_though_the_loser_reads_by_now_and_waits_for_the_report() {
+        let mut table = table();
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        for session in [A, B] {
+            table.grant(session, X, LeaseSet::READ);
+            table.begin_wanting(session, X);
+        }
+        for session in [A, B] {
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO);
+        }
+        assert!(table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
+        // Its write with the inode was told that the file has chunks now, and another thread of it asks for READ first.
         table.end_wanting(B, X);
-        assert!(!table.conflicts(A, &changed, &[]).is_empty(), "B has nothing to wait for, so it answers");
+        table.begin_recall(table.conflicts_of_data(B, X, false)[0], Duration::ZERO);
+        assert!(table.conflicts(A, &changed, &[]).is_empty(), "the answer of A waits for this report");
+    }
+
+    #[test]
+    fn of_two_that_write_with_the_inode_and_are_asked_by_each_other_one_goes_first() {
+        let mut table = table();
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        table.grant(A, X, LeaseSet::READ);
+        table.grant(B, X, LeaseSet::READ);
+        table.begin_wanting(A, X);
+        let (from_b, _) = table.begin_recall(table.conflicts(A, &changed, &[])[0], Duration::ZERO);
+        assert_eq!(table.conflicts(A, &changed, &[]).len(), 1, "B waits for nobody, and will answer");
+        let (from_a, _) = table.begin_recall(table.conflicts(B, &changed, &[])[0], Duration::ZERO);
+        assert_eq!(table.conflicts(A, &changed, &[]).len(), 1, "B does not say that it writes");
+        table.begin_wanting(B, X);
+        assert!(table.conflicts(A, &changed, &[]).is_empty(), "B answers when its write has ended");
+        table.end_wanting(A, X);
+        assert_eq!(table.conflicts(A, &changed, &[]).len(), 1, "another change of A holds no page");
+        assert_eq!(table.conflicts(B, &changed, &[]).len(), 1, "A has ended its write, and will answer");
+        table.end_recall(from_a);
+        assert!(table.conflicts(B, &changed, &[]).is_empty());
+        table.end_wanting(B, X);
+        table.end_recall(from_b);
+        assert!(table.is_empty() && table.wanting.is_empty());
     }
 
     #[test]

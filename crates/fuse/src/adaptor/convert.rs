@@ -89,8 +89,16 @@ impl Adaptor {
             generation: 0,
             attr: attr(&found.attr),
             entry_lifetime: self.entry_lifetime(found.entry_valid),
-            attr_lifetime: found.attr_valid,
+            attr_lifetime: self.entry_attr_lifetime(found.attr_valid),
         }
+    }
+
+    /// For how long attributes that come with a name are good. The kernel may not know the inode yet: until it has taken this reply, which
+    /// it does when the caller gets a processor, an invalidation finds nothing to invalidate, and old attributes would be kept for as long as a
+    /// lease that was given back. Where others may change them the kernel asks for them by inode: what it is told then it drops
+    /// if an invalidation came meanwhile.
+    fn entry_attr_lifetime(&self, valid: Duration) -> Duration {
+        if self.options.is_sole_session { valid } else { Duration::ZERO }
     }
 
     /// A name is kept only if it can be taken back: by the kernel's epoch, or because nobody else could change it.

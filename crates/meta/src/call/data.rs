@@ -3,10 +3,11 @@
 use super::verb as number;
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
+use crate::recall::Wanting;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Credentials, Errno, InodeId, SessionId};
+use ashlar_types::{Credentials, Errno, InodeId};
 use std::time::Duration;
 
 impl MetaService {
@@ -170,28 +171,6 @@ impl MetaService {
                 other => return other,
             }
         }
-    }
-}
-
-/// A call that wants WRITE, for as long as it lives.
-struct Wanting<'a> {
-    service: &'a MetaService,
-    session: SessionId,
-    inode: InodeId,
-}
-
-impl<'a> Wanting<'a> {
-    fn begin(service: &'a MetaService, session: SessionId, inode: InodeId) -> Wanting<'a> {
-        service.leases.lock().begin_wanting(session, inode);
-        // Another session that wants WRITE, too, need not wait for the answer of this one any more.
-        service.leases_changed.notify_all();
-        Wanting { service, session, inode }
-    }
-}
-
-impl Drop for Wanting<'_> {
-    fn drop(&mut self) {
-        self.service.leases.lock().end_wanting(self.session, self.inode);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::MetaService;
 use ashlar_namespace::lock::{LockGrant, LockWait, WaitArgs};
 use ashlar_rpc::Caller;
 use ashlar_types::Errno;
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::message::{LockKind, MetaReply, MetaRequest, SessionEvent};
 
 impl MetaService {
     pub(super) fn call_on_locks(
@@ -16,6 +16,11 @@ impl MetaService {
         let mut grants = Vec::new();
         let reply = {
             let mut locks = self.locks.lock();
+            // ORDER: asked again under the lock of the table. A session is taken off the list before its locks are dropped; what a call that
+            // was under way then got after that, nobody would drop.
+            if takes_a_lock(request) && !self.sessions.has(session) {
+                return Err(Errno::ENOTCONN);
+            }
             match request {
                 MetaRequest::Lock(request) => {
                     locks.lock(session, request, &mut grants).map(|()| MetaReply::Done)
@@ -56,5 +61,13 @@ impl MetaService {
             let event = SessionEvent::LockDone { ticket: grant.wait.ticket, outcome: grant.outcome };
             self.sessions.deliver(grant.wait.session, event);
         }
+    }
+}
+
+fn takes_a_lock(request: &MetaRequest<'_>) -> bool {
+    match request {
+        MetaRequest::Lock(request) => request.kind != LockKind::Unlock,
+        MetaRequest::LockWait { .. } => true,
+        _ => false,
     }
 }

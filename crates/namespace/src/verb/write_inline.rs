@@ -68,6 +68,8 @@ pub fn write_inline(
         body::add_blocks(inode, delta);
         inode.size = size.max(end);
         (inode.mtime, inode.ctime) = (context.now, context.now);
+        // Whatever the clock says: others may cache the content.
+        txn.touch(id);
     }
     txn.reveal(id);
     Ok(WriteReply::Written { attr: txn.inode(id)?.attr(id), offset })

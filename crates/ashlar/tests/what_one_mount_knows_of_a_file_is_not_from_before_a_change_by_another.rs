@@ -1,0 +1,53 @@
+//! Goal: what one mount tells of a file that another changes just then is not kept by its kernel as it was before the change. Method: one looks a
+//! new file up while the other changes its mode a few times; when all calls have returned, both tell the last mode.
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
+mod support;
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Barrier;
+use support::{Site, can_mount};
+
+const ROUNDS: u32 = 400;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_mode_that_another_mount_changes_while_the_file_is_looked_up() {
+    if !can_mount("a change of mode by another mount") {
+        return;
+    }
+    let site = Site::new();
+    let other = site.path("other");
+    fs::create_dir(&other).unwrap();
+    // Both mounts are there when the second is announced; the first is looked for by the helper.
+    let server = site.up("up @other @mnt --data @d1");
+    let barrier = Barrier::new(2);
+    let names: Vec<String> = (0..ROUNDS).map(|round| format!("f{round}")).collect();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for (round, name) in (0..ROUNDS).zip(&names) {
+                let file = File::create(other.join(name)).unwrap();
+                barrier.wait();
+                for step in 0..1 + round % 6 {
+                    file.set_permissions(Permissions::from_mode(0o600 + (round + step) % 0o77)).unwrap();
+                }
+                barrier.wait();
+            }
+        });
+        let mut stale = 0;
+        for (round, name) in (0..ROUNDS).zip(&names) {
+            let path = site.mnt().join(name);
+            barrier.wait();
+            mode(&path);
+            barrier.wait();
+            stale += u32::from(mode(&path) != 0o600 + (round + round % 6) % 0o77);
+        }
+        assert_eq!(stale, 0, "of {ROUNDS} files");
+    });
+    server.stop();
+}
