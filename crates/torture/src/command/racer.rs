@@ -63,9 +63,10 @@ const EXPECTED: &[i32] = &[
     libc::EMLINK,
 ];
 
-/// Of so many calls one may answer ESTALE when there are two mounts. Linux answers that by itself when a lookup finds a directory that the
-/// other mount has moved while a rename on this mount is under way (`__d_unalias` in fs/dcache.c only tries the lock), as on NFS. With
-/// no renames on this mount there is none.
+/// Of so many calls one may answer ESTALE. A call by name on a file that was removed or replaced since the kernel found it looks the name up
+/// once more; when that one is replaced as well, ESTALE is the answer. With two mounts Linux answers it by itself, too, when a lookup finds a
+/// directory that the other mount has moved while a rename on this mount is under way (`__d_unalias` in fs/dcache.c only tries the lock),
+/// as on NFS.
 const CALLS_PER_STALE: u64 = 200;
 
 /// LIMIT: unexpected answers after which a thread stops.
@@ -115,7 +116,6 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
 fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Report) -> bool {
     let duration = Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1));
     let end = Instant::now() + duration;
-    let may_be_stale = roots.len() > 1;
     let threads: Vec<JoinHandle<(u64, u64, Vec<String>)>> = (0..arguments.threads)
         .map(|thread| {
             let root = roots[thread as usize % roots.len()].clone();
@@ -127,7 +127,7 @@ fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Repor
                     count += 1;
                     let (what, result) = racer.step();
                     let Some(errno) = unexpected(result) else { continue };
-                    if may_be_stale && errno.0 == libc::ESTALE {
+                    if errno.0 == libc::ESTALE {
                         stale += 1;
                     } else {
                         surprises.push(format!("round {round}, thread {thread}: {what}: {errno}"));
