@@ -132,17 +132,10 @@ impl LeaseTable {
                 flush_only: false,
             }));
         }
-        for &inode in &outcome.recounted {
-            let conflicts = self.others(session, inode, LeaseSet::ATTR);
-            found.extend(conflicts.map(|(holder, leases)| Conflict {
-                session: holder,
-                inode,
-                leases,
-                flush_only: false,
-            }));
-        }
-        for &(inode, _) in &outcome.entries {
-            let conflicts = self.others(session, inode, LeaseSet::ENTRIES);
+        let counts = outcome.recounted.iter().map(|&inode| (inode, LeaseSet::ATTR));
+        let names = outcome.entries.iter().map(|&(inode, _)| (inode, LeaseSet::ENTRIES));
+        for (inode, in_the_way) in counts.chain(names) {
+            let conflicts = self.others(session, inode, in_the_way);
             found.extend(conflicts.map(|(holder, leases)| Conflict {
                 session: holder,
                 inode,
