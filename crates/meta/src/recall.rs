@@ -61,26 +61,26 @@ impl<'a> Reported<'a> {
         self.writers.iter().filter(is_current).map(|&(session, inode, _)| (session, inode)).collect()
     }
 
-    /// Begins to recall `conflict`.
+    /// Begins to recall `conflict`, unless nothing of it is left.
     fn begin(
         &mut self,
         leases: &mut LeaseTable,
         conflict: Conflict,
         now: Duration,
-    ) -> (u64, Option<(SessionId, SessionEvent)>) {
+    ) -> Option<(u64, Option<(SessionId, SessionEvent)>)> {
         let Conflict { session, inode, flush_only, .. } = conflict;
         let mark = *self.mark.get_or_insert(leases.recall_mark());
         if flush_only && !self.asked.contains(&inode) {
             leases.begin_asking(inode);
             self.asked.push(inode);
         }
-        let (id, recall) = leases.begin_recall(conflict, now);
+        let (id, recall) = leases.begin_recall(conflict, now)?;
         if id > mark {
             let change = leases.change_before_recall(id).filter(|_| flush_only);
             self.writers.retain(|known| (known.0, known.1) != (session, inode));
             self.writers.push((session, inode, change));
         }
-        (id, recall.map(|recall| (session, SessionEvent::Recall(recall))))
+        Some((id, recall.map(|recall| (session, SessionEvent::Recall(recall)))))
     }
 }
 
@@ -165,9 +165,10 @@ impl MetaService {
             let mut leases = self.leases.lock();
             reported.rounds += 1;
             for conflict in conflicts {
-                let (id, event) = reported.begin(&mut leases, *conflict, now);
-                ids.push(id);
-                to_send.extend(event);
+                if let Some((id, event)) = reported.begin(&mut leases, *conflict, now) {
+                    ids.push(id);
+                    to_send.extend(event);
+                }
             }
         }
         if !to_send.is_empty() {

@@ -233,8 +233,9 @@ impl LeaseTable {
         }
         // A holder of WRITE always keeps others out.
         let keeps_others_out = |(holder, _)| !self.may_go_before(session, holder, inode);
-        let is_free = !wanted.has(LeaseSet::WRITE)
-            || !self.others(session, inode, LeaseSet::READ.with(LeaseSet::WRITE)).any(keeps_others_out);
+        let in_the_way =
+            if wanted.has(LeaseSet::WRITE) { LeaseSet::READ.with(LeaseSet::WRITE) } else { LeaseSet::WRITE };
+        let is_free = !self.others(session, inode, in_the_way).any(keeps_others_out);
         let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
         match holders.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, set)) if is_free => {
@@ -326,23 +327,30 @@ impl LeaseTable {
 
     /// Begins to recall: from now on nothing is granted on that inode. The service sends the returned message to the holder. A
     /// recall of the same leases that is under way already is joined, then there is nothing to send. `now` is a time of a monotonic clock.
-    pub fn begin_recall(&mut self, conflict: Conflict, now: Duration) -> (u64, Option<Recall>) {
+    /// Nothing at all when the holder has given back all of it since `conflict` was found: it would answer when its reads under way have
+    /// ended, and those would wait for a lease that is not granted before it has answered.
+    pub fn begin_recall(&mut self, conflict: Conflict, now: Duration) -> Option<(u64, Option<Recall>)> {
+        let Conflict { session, inode, flush_only, .. } = conflict;
+        let leases = conflict.leases.and(self.held(session, inode));
+        if leases == LeaseSet::NONE {
+            return None;
+        }
+        // A recall of attributes alone is answered at once. It must not join one of content, whose answer may wait for whoever asks here.
+        let content = LeaseSet::READ.with(LeaseSet::WRITE);
         let same = self.pending.iter().find(|(_, pending)| {
-            pending.session == conflict.session
-                && pending.inode == conflict.inode
-                && pending.leases.has(conflict.leases)
-                && pending.flush_only == conflict.flush_only
+            (pending.session, pending.inode, pending.flush_only) == (session, inode, flush_only)
+                && pending.leases.has(leases)
+                && pending.leases.meets(content) == leases.meets(content)
         });
         if let Some((&id, _)) = same {
-            return (id, None);
+            return Some((id, None));
         }
         self.last_recall += 1;
         let id = self.last_recall;
-        let Conflict { session, inode, leases, flush_only } = conflict;
         let change = self.change_of(inode);
         self.pending.insert(id, Pending { session, inode, leases, flush_only, since: now, change });
         *self.recalling.entry(inode).or_insert(0) += 1;
-        (id, Some(Recall { id, inode, leases, flush_only }))
+        Some((id, Some(Recall { id, inode, leases, flush_only })))
     }
 
     /// A call is about to ask the writers of `inode` what they have not reported, until [`LeaseTable::end_asking`].
@@ -552,7 +560,7 @@ mod tests {
         table.grant(A, written, LeaseSet::WRITE);
         table.grant(A, directory, LeaseSet::ATTR.with(LeaseSet::ENTRIES));
         table.grant(A, recalled, LeaseSet::READ);
-        table.begin_recall(table.conflicts_of_data(B, recalled, true)[0], Duration::ZERO);
+        table.begin_recall(table.conflicts_of_data(B, recalled, true)[0], Duration::ZERO).unwrap();
         table.grant(A, idle, LeaseSet::ATTR.with(LeaseSet::READ));
         let surplus = table.surplus(10, LeaseSet::ENTRIES, |inode| inode == open);
         assert_eq!(surplus.iter().map(|conflict| conflict.inode).collect::<Vec<_>>(), vec![idle]);
@@ -585,7 +593,7 @@ mod tests {
             table.begin_wanting(session, X);
         }
         for (session, holder) in [(A, B), (B, A)] {
-            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO);
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO).unwrap();
             assert_eq!(table.held(holder, X), LeaseSet::READ);
         }
         assert!(table.grant_data(A, X, both).has(both), "one of them has to be first");
@@ -606,12 +614,12 @@ mod tests {
             table.begin_wanting(session, X);
         }
         for session in [A, B] {
-            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO);
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO).unwrap();
         }
         assert!(table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
         // Its write with the inode was told that the file has chunks now, and another thread of it asks for READ first.
         table.end_wanting(B, X);
-        table.begin_recall(table.conflicts_of_data(B, X, false)[0], Duration::ZERO);
+        table.begin_recall(table.conflicts_of_data(B, X, false)[0], Duration::ZERO).unwrap();
         assert!(table.conflicts(A, &changed, &[]).is_empty(), "the answer of A waits for this report");
     }
 
@@ -622,9 +630,9 @@ mod tests {
         table.grant(A, X, LeaseSet::READ);
         table.grant(B, X, LeaseSet::READ);
         table.begin_wanting(A, X);
-        let (from_b, _) = table.begin_recall(table.conflicts(A, &changed, &[])[0], Duration::ZERO);
+        let (from_b, _) = table.begin_recall(table.conflicts(A, &changed, &[])[0], Duration::ZERO).unwrap();
         assert_eq!(table.conflicts(A, &changed, &[]).len(), 1, "B waits for nobody, and will answer");
-        let (from_a, _) = table.begin_recall(table.conflicts(B, &changed, &[])[0], Duration::ZERO);
+        let (from_a, _) = table.begin_recall(table.conflicts(B, &changed, &[])[0], Duration::ZERO).unwrap();
         assert_eq!(table.conflicts(A, &changed, &[]).len(), 1, "B does not say that it writes");
         table.begin_wanting(B, X);
         assert!(table.conflicts(A, &changed, &[]).is_empty(), "B answers when its write has ended");
@@ -642,15 +650,72 @@ mod tests {
     fn a_recall_to_which_nothing_is_left_to_give_back_is_over() {
         let mut table = table();
         table.grant(A, X, LeaseSet::READ);
-        let (first, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
+        let (first, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO).unwrap();
         // Its own call may get WRITE meanwhile, and lose that to another recall, which is answered before the first.
         table.grant_data(A, X, LeaseSet::WRITE);
         let all = LeaseSet::READ.with(LeaseSet::WRITE);
         let rest = Conflict { session: A, inode: X, leases: all, flush_only: false };
-        let (second, _) = table.begin_recall(rest, Duration::ZERO);
+        let (second, _) = table.begin_recall(rest, Duration::ZERO).unwrap();
         table.end_recall(second);
         assert_eq!(table.recall_under_way(first), None);
         assert_eq!(table.grant(A, X, LeaseSet::READ), LeaseSet::READ, "nothing is under way any more");
+    }
+
+    #[test]
+    fn what_was_given_back_before_the_recall_began_is_not_recalled() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::READ));
+        let found = table.conflicts_of_data(B, X, true)[0];
+        table.drop_leases(A, X, LeaseSet::ATTR);
+        let (id, recall) = table.begin_recall(found, Duration::ZERO).unwrap();
+        assert_eq!(recall.unwrap().leases, LeaseSet::READ, "the rest of it is");
+        table.end_recall(id);
+        assert_eq!(table.begin_recall(found, Duration::ZERO), None);
+        assert!(
+            table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ),
+            "a read of A has a page that the answer of A would wait for"
+        );
+    }
+
+    #[test]
+    fn attributes_are_given_back_while_the_content_is_still_waited_for() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::READ));
+        let (content, _) =
+            table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO).unwrap();
+        let cut = TxnOutcome { recounted: [X].into_iter().collect(), ..TxnOutcome::default() };
+        let (attributes, recall) =
+            table.begin_recall(table.conflicts(B, &cut, &[])[0], Duration::ZERO).unwrap();
+        assert_eq!(
+            recall.map(|recall| recall.leases),
+            Some(LeaseSet::ATTR),
+            "A's write may wait for the cut"
+        );
+        table.end_recall(attributes);
+        assert!(table.conflicts(B, &cut, &[]).is_empty());
+        assert!(table.recall_under_way(content).is_some());
+    }
+
+    #[test]
+    fn who_has_only_attributes_left_to_give_back_does_not_read_beside_the_one_that_went_first() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::READ));
+        table.grant(B, X, LeaseSet::READ);
+        for session in [A, B] {
+            table.begin_wanting(session, X);
+        }
+        for session in [A, B] {
+            table.begin_recall(table.conflicts_of_data(session, X, true)[0], Duration::ZERO).unwrap();
+        }
+        table.drop_leases(A, X, LeaseSet::READ);
+        assert_eq!(
+            table.grant_data(A, X, LeaseSet::READ),
+            LeaseSet::ATTR.with(LeaseSet::READ),
+            "nobody writes"
+        );
+        table.drop_leases(A, X, LeaseSet::READ);
+        assert!(table.grant_data(B, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
+        assert!(!table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ));
     }
 
     #[test]
@@ -680,7 +745,7 @@ mod tests {
     fn a_holder_keeps_its_lease_until_it_has_answered_the_recall() {
         let mut table = table();
         table.grant(A, X, LeaseSet::READ);
-        let (id, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
+        let (id, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO).unwrap();
         assert!(
             table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ),
             "a read of A must not wait for A"
@@ -697,8 +762,8 @@ mod tests {
         table.grant(A, X, LeaseSet::READ);
         table.grant(B, X, LeaseSet::READ);
         table.begin_wanting(A, X);
-        let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0], Duration::ZERO);
-        let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
+        let (from_b, _) = table.begin_recall(table.conflicts_of_data(A, X, true)[0], Duration::ZERO).unwrap();
+        let (from_a, _) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO).unwrap();
         assert_eq!(table.conflicts_of_data(A, X, true).len(), 1, "B only reads, and will answer");
         assert!(!table.grant_data(A, X, both).has(LeaseSet::WRITE), "B may still read what it has");
         table.begin_wanting(B, X);
@@ -724,7 +789,7 @@ mod tests {
         assert_eq!(table.grant(B, X, LeaseSet::ATTR.with(LeaseSet::READ)), LeaseSet::NONE);
         let conflicts = table.conflicts_of_data(B, X, false);
         assert_eq!(conflicts.len(), 1);
-        let (id, recall) = table.begin_recall(conflicts[0], Duration::ZERO);
+        let (id, recall) = table.begin_recall(conflicts[0], Duration::ZERO).unwrap();
         assert!(recall.is_some());
         assert_eq!(table.grant(A, X, LeaseSet::ATTR), LeaseSet::NONE, "nothing is granted during a recall");
         table.end_recall(id);
@@ -749,7 +814,7 @@ mod tests {
         let outcome = TxnOutcome { revealed: SmallVec::from_slice(&[X]), ..TxnOutcome::default() };
         let conflict = table.conflicts(B, &outcome, &[])[0];
         assert!(conflict.flush_only);
-        let (id, _) = table.begin_recall(conflict, Duration::ZERO);
+        let (id, _) = table.begin_recall(conflict, Duration::ZERO).unwrap();
         table.end_recall(id);
         assert!(table.conflicts(B, &outcome, &[(A, X)]).is_empty());
         assert_eq!(table.held(A, X), LeaseSet::WRITE);
@@ -760,7 +825,7 @@ mod tests {
         let mut table = table();
         table.grant(A, X, LeaseSet::WRITE);
         table.grant(A, InodeId(5), LeaseSet::ENTRIES);
-        let (_, recall) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO);
+        let (_, recall) = table.begin_recall(table.conflicts_of_data(B, X, true)[0], Duration::ZERO).unwrap();
         assert!(recall.is_some());
         assert_eq!(table.end_session(A), vec![X]);
         assert!(table.is_empty());
