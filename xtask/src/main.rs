@@ -45,6 +45,8 @@ enum Task {
     Corrupt(suite::torture::Corrupt),
     /// Threads racing on few names.
     Racer(suite::torture::Racer),
+    /// Threads on several mounts that write the same few files.
+    Share(suite::torture::Share),
     /// Names, links, attributes, directories and files at their largest.
     Limits(suite::torture::Limits),
     /// Fill the disk; delete; fill again.
@@ -72,6 +74,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::PowerLoss(arguments) => arguments.run(&repository),
         Task::Corrupt(arguments) => arguments.run(&repository),
         Task::Racer(arguments) => arguments.run(&repository),
+        Task::Share(arguments) => arguments.run(&repository),
         Task::Limits(arguments) => arguments.run(&repository),
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),

@@ -24,9 +24,11 @@ pub fn short(repository: &Repository) -> anyhow::Result<()> {
     torture::KillCycles::short().run(repository)?;
     torture::Full::short().run(repository)?;
     torture::Racer::short().run(repository)?;
+    torture::Share::short().run(repository)?;
     println!("\nonce more with nothing that came after Linux 5.4:");
     posix::run(repository, &posix::Arguments::on_oldest_kernel())?;
-    torture::Racer::short_on_oldest_kernel().run(repository)
+    torture::Racer::short_on_oldest_kernel().run(repository)?;
+    torture::Share::short_on_oldest_kernel().run(repository)
 }
 
 /// Counts the parts of a suite and prints the line `N passed, N failed` at its end.

@@ -11,5 +11,6 @@ pub mod limits;
 pub mod metabench;
 pub mod power_loss;
 pub mod racer;
+pub mod share;
 pub mod with_disk;
 pub mod with_mount;

@@ -13,6 +13,7 @@
 //! | `power-loss` | ... that was synced, after the disk lost power? |
 //! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
 //! | `racer` | is the tree still a tree after threads raced on few names? |
+//! | `share` | does every mount show at once what another wrote, while all are at the same files? |
 //! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
 //! | `limits` | do names, links, attributes, directories and files end where they should? |
 //! | `metabench`, `databench` | how fast, by one program for all file systems compared |
@@ -27,6 +28,7 @@ pub mod fsx;
 pub mod ledger;
 pub mod loop_disk;
 pub mod measure;
+pub mod race;
 pub mod report;
 pub mod rng;
 pub mod server;

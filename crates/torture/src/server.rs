@@ -26,9 +26,9 @@ pub struct Launch {
     /// Data directories; by default one below the working directory.
     #[arg(long)]
     pub data: Vec<PathBuf>,
-    /// A second mount point for the same file system. Made if missing.
+    /// A further mount point for the same file system. Made if missing.
     #[arg(long)]
-    pub second_mount: Option<PathBuf>,
+    pub also_mount: Vec<PathBuf>,
     /// Further arguments for `ashlar up`.
     #[arg(long, allow_hyphen_values = true)]
     pub up_arg: Vec<OsString>,
@@ -82,7 +82,7 @@ impl Launch {
     /// When one cannot be made.
     pub fn prepare(&self) -> anyhow::Result<()> {
         let mountpoint = self.mountpoint();
-        let places = [&self.work, &mountpoint].into_iter().chain(&self.second_mount);
+        let places = [&self.work, &mountpoint].into_iter().chain(&self.also_mount);
         for directory in self.data_dirs().iter().chain(places) {
             fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         }
@@ -111,7 +111,7 @@ impl Launch {
         let begin = log.metadata()?.len();
         let binary = self.binary()?;
         let mut command = Command::new(&binary);
-        command.arg("up").arg(self.mountpoint()).args(&self.second_mount);
+        command.arg("up").arg(self.mountpoint()).args(&self.also_mount);
         for directory in self.data_dirs() {
             command.arg("--data").arg(directory);
         }
@@ -128,7 +128,7 @@ impl Launch {
             });
         }
         let child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
-        let mountpoints = [self.mountpoint()].into_iter().chain(self.second_mount.clone()).collect();
+        let mountpoints = [self.mountpoint()].into_iter().chain(self.also_mount.iter().cloned()).collect();
         let mut server = Server { child, mountpoints };
         let end = Instant::now() + Duration::from_secs(self.start_seconds);
         let printed = || read_from(&log_path, begin);

@@ -34,8 +34,18 @@ impl MaskedKernel {
     /// Whether `O_TMPFILE` is masked: FUSE has it from Linux 6.1 on.
     #[must_use]
     pub fn lacks_tmpfile(&self) -> bool {
+        self.is_any_of(&["5.4", "5.10", "5.15"])
+    }
+
+    /// Whether shared mappings of files that another mount writes are refused: FUSE maps what is read past its cache from Linux 6.6 on.
+    #[must_use]
+    pub fn lacks_shared_mappings(&self) -> bool {
+        self.is_any_of(&["5.4", "5.10", "5.15", "6.1"])
+    }
+
+    fn is_any_of(&self, lacking: &[&str]) -> bool {
         let mut words = self.list().unwrap_or_default().split(',').map(str::trim);
-        words.any(|word| ["5.4", "5.10", "5.15"].contains(&word))
+        words.any(|word| lacking.contains(&word))
     }
 }
 
@@ -47,6 +57,7 @@ mod tests {
     fn what_a_release_lacks_is_known() {
         let masked = |list: &str| MaskedKernel { mask_features: Some(list.to_owned()) };
         assert!(MaskedKernel::oldest().lacks_tmpfile() && masked("POSIX_LOCKS, 5.15").lacks_tmpfile());
+        assert!(masked("6.1").lacks_shared_mappings() && !masked("6.6").lacks_shared_mappings());
         assert!(!masked("6.1").lacks_tmpfile() && !MaskedKernel::default().lacks_tmpfile());
     }
 

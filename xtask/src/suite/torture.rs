@@ -31,7 +31,23 @@ fn on_mount(torture: &Path, work: &Path, kernel: &MaskedKernel) -> Command {
     command
 }
 
-/// The same with a reference disk `{DISK}` around it.
+/// `ashlar-torture SUBCOMMAND` with one mount and `more` of them.
+fn on_mounts(torture: &Path, work: &Path, more: u32, subcommand: &str, kernel: &MaskedKernel) -> Command {
+    let others: Vec<PathBuf> = (0..more).map(|other| work.join(format!("also-{other}"))).collect();
+    let mut command = Command::new(torture);
+    command.arg("with-mount").arg("--work").arg(work.join("mount"));
+    for other in &others {
+        command.arg("--also-mount").arg(other);
+    }
+    kernel.pass_to_server(&mut command);
+    command.arg("--").arg(torture).args([subcommand, "--dir", "{MOUNT}"]);
+    for other in &others {
+        command.arg("--also-dir").arg(other);
+    }
+    command
+}
+
+/// The same as [`on_mount`] with a reference disk `{DISK}` around it.
 fn on_mount_with_disk(torture: &Path, work: &Path, mib: &str, kernel: &MaskedKernel) -> Command {
     let mut command = Command::new(torture);
     command
@@ -255,16 +271,53 @@ impl Racer {
     /// When the tree is inconsistent afterwards, or the mounts differ.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "racer", self.seconds > 60, |torture, work| {
-            let second = work.join("second-mount");
-            let mut command = Command::new(torture);
-            command.arg("with-mount").arg("--work").arg(work.join("mount"));
-            if !self.one_mount {
-                command.arg("--second-mount").arg(&second);
-            }
-            self.kernel.pass_to_server(&mut command);
-            command.arg("--").arg(torture).args(["racer", "--dir", "{MOUNT}"]);
-            if !self.one_mount {
-                command.arg("--dir-b").arg(&second);
+            let more = if self.one_mount { 0 } else { 1 };
+            let mut command = on_mounts(torture, work, more, "racer", &self.kernel);
+            command.arg("--seconds").arg(self.seconds.to_string());
+            command.arg("--seed").arg(self.seed.to_string());
+            command
+        })
+    }
+}
+
+/// Options of `share`.
+#[derive(clap::Args, Debug)]
+pub struct Share {
+    /// Seconds of racing.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// Mounts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    mounts: u32,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    kernel: MaskedKernel,
+}
+
+impl Share {
+    /// As in continuous integration.
+    #[must_use]
+    pub fn short() -> Self {
+        Self { seconds: 10, mounts: 3, seed: 1, kernel: MaskedKernel::default() }
+    }
+
+    /// The same with the oldest kernel.
+    #[must_use]
+    pub fn short_on_oldest_kernel() -> Self {
+        Self { kernel: MaskedKernel::oldest(), ..Self::short() }
+    }
+
+    /// Runs it on several mounts of one file system.
+    ///
+    /// # Errors
+    /// When a mount does not show what another has written, or a call fails or takes too long.
+    pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
+        run_in_work(repository, "share", self.seconds > 60, |torture, work| {
+            let mut command = on_mounts(torture, work, self.mounts - 1, "share", &self.kernel);
+            if self.kernel.lacks_shared_mappings() {
+                command.arg("--mappings-may-be-refused");
             }
             command.arg("--seconds").arg(self.seconds.to_string());
             command.arg("--seed").arg(self.seed.to_string());

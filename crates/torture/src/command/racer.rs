@@ -1,7 +1,7 @@
 //! `ashlar-torture racer`: threads that race on few names, then a check that the tree is still a tree.
 //!
 //! While they race, calls may fail for any reason another thread explains, never with EIO and its like. Afterwards every entry must
-//! exist, every link count must equal the names found, no directory may be reachable twice, both mounts must show the same, and
+//! exist, every link count must equal the names found, no directory may be reachable twice, all mounts must show the same, and
 //! everything must be removable.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,12 +9,12 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 
+use crate::race::{Race, Wrong};
 use crate::report::Report;
 use crate::rng::{Rng, pattern};
 use crate::sys::attr::{self, Follow, Stat};
@@ -28,9 +28,9 @@ pub struct Arguments {
     /// A directory on the file system under test.
     #[arg(long)]
     dir: PathBuf,
-    /// The same directory through another mount; half of the threads use it.
+    /// The same directory through another mount; the threads are shared out among all of them.
     #[arg(long)]
-    dir_b: Option<PathBuf>,
+    also_dir: Vec<PathBuf>,
     /// Threads.
     #[arg(long, default_value_t = 8)]
     threads: u64,
@@ -63,15 +63,6 @@ const EXPECTED: &[i32] = &[
     libc::EMLINK,
 ];
 
-/// Of so many calls one may answer ESTALE. A call by name on a file that was removed or replaced since the kernel found it looks the name up
-/// once more; when that one is replaced as well, ESTALE is the answer. With two mounts Linux answers it by itself, too, when a lookup finds a
-/// directory that the other mount has moved while a rename on this mount is under way (`__d_unalias` in fs/dcache.c only tries the lock),
-/// as on NFS.
-const CALLS_PER_STALE: u64 = 200;
-
-/// LIMIT: unexpected answers after which a thread stops.
-const SURPRISES_MAX: usize = 20;
-
 /// Runs the command.
 ///
 /// # Errors
@@ -83,7 +74,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         let first = arguments.dir.join(&folder);
         fs::create_dir(&first).with_context(|| format!("create {}", first.display()))?;
         let roots: Vec<PathBuf> = std::iter::once(first.clone())
-            .chain(arguments.dir_b.as_ref().map(|other| other.join(&folder)))
+            .chain(arguments.also_dir.iter().map(|other| other.join(&folder)))
             .collect();
         if !race(arguments, round, &roots, &mut report) {
             report.fail(format!(
@@ -98,7 +89,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
             views.push(check(root, &mut report));
         }
         report.check(views.windows(2).all(|pair| pair[0] == pair[1]), || {
-            format!("round {round}: the two mounts show different trees")
+            format!("round {round}: the mounts show different trees")
         });
         match fs::remove_dir_all(&first) {
             Ok(()) => report.pass(),
@@ -112,66 +103,23 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Races; true if all threads ended in time. One that hangs cannot be ended, only reported.
+/// Races; true if all threads ended in time.
 fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Report) -> bool {
-    let duration = Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1));
-    let end = Instant::now() + duration;
-    let threads: Vec<JoinHandle<(u64, u64, Vec<String>)>> = (0..arguments.threads)
-        .map(|thread| {
-            let root = roots[thread as usize % roots.len()].clone();
-            let rng = Rng::derive(arguments.seed, round * 1000 + thread);
-            std::thread::spawn(move || {
-                let mut racer = Racer { root, rng };
-                let (mut count, mut stale, mut surprises) = (0, 0, Vec::new());
-                while Instant::now() < end && surprises.len() < SURPRISES_MAX {
-                    count += 1;
-                    let (what, result) = racer.step();
-                    let Some(errno) = unexpected(result) else { continue };
-                    if errno.0 == libc::ESTALE {
-                        stale += 1;
-                    } else {
-                        surprises.push(format!("round {round}, thread {thread}: {what}: {errno}"));
-                    }
-                }
-                (count, stale, surprises)
-            })
-        })
-        .collect();
-    let stall = end + Duration::from_secs(arguments.stall_seconds);
-    while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < stall {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let (mut hanging, mut calls, mut stale_calls) = (0, 0, 0);
-    for thread in threads {
-        if !thread.is_finished() {
-            hanging += 1;
-            continue;
+    let race = Race {
+        threads: arguments.threads,
+        end: Instant::now() + Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1)),
+        stall: Duration::from_secs(arguments.stall_seconds),
+        expected: EXPECTED,
+    };
+    let racer = |thread: u64| {
+        let root = roots[thread as usize % roots.len()].clone();
+        let mut racer = Racer { root, rng: Rng::derive(arguments.seed, round * 1000 + thread) };
+        move || {
+            let (what, result) = racer.step();
+            (what, result.map_err(Wrong::from))
         }
-        match thread.join() {
-            Ok((count, stale, surprises)) => {
-                calls += count;
-                stale_calls += stale;
-                report.pass_many(count - surprises.len() as u64);
-                surprises.into_iter().for_each(|surprise| report.fail(surprise));
-            }
-            Err(_) => report.fail("a racing thread panicked"),
-        }
-    }
-    report.check(stale_calls <= calls / CALLS_PER_STALE, || {
-        format!("round {round}: {stale_calls} of {calls} calls answered ESTALE")
-    });
-    if hanging > 0 {
-        report.fail(format!(
-            "round {round}: {hanging} threads hang for more than {} s",
-            arguments.stall_seconds
-        ));
-    }
-    hanging == 0
-}
-
-/// Keeps only the errors that no race explains.
-fn unexpected(result: SysResult<()>) -> Option<Errno> {
-    result.err().filter(|errno| !EXPECTED.contains(&errno.0))
+    };
+    race.run(round, racer, report)
 }
 
 struct Racer {

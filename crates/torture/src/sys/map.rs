@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{Errno, SysResult, check_unit};
+use super::{Errno, SysResult, check, check_unit};
 
 /// A shared mapping of part of a file; unmapped when dropped.
 ///
 /// Access to bytes beyond the end of the file raises SIGBUS: callers map only ranges inside the file and do not share
-/// it with anyone who truncates.
+/// it with anyone who truncates, or leave the access to the kernel ([`Mapping::read_from`], [`Mapping::write_to`]).
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut libc::c_void,
@@ -61,6 +61,29 @@ impl Mapping {
             std::ptr::copy_nonoverlapping(self.address.cast::<u8>().add(at), bytes.as_mut_ptr(), len);
         }
         Ok(bytes)
+    }
+
+    /// `read(2)` from `from` into `len` bytes of the mapping at `at`. Unlike [`Mapping::store`] it may be used on a file that somebody
+    /// truncates: the kernel tells of bytes behind the end by an errno.
+    ///
+    /// # Errors
+    /// The call's errno; `EFAULT` for bytes behind the end of the file or outside of the mapping.
+    pub fn read_from(&mut self, from: BorrowedFd<'_>, at: usize, len: usize) -> SysResult<usize> {
+        at.checked_add(len).filter(|end| *end <= self.len).ok_or(Errno(libc::EFAULT))?;
+        // SAFETY: the target range was just checked to lie inside the mapping.
+        let got = unsafe { libc::read(from.as_raw_fd(), self.address.cast::<u8>().add(at).cast(), len) };
+        check(got).map(|got| got as usize)
+    }
+
+    /// `write(2)` of `len` bytes of the mapping at `at` to `to`; as [`Mapping::read_from`] the other way round.
+    ///
+    /// # Errors
+    /// The call's errno; `EFAULT` for bytes behind the end of the file or outside of the mapping.
+    pub fn write_to(&self, to: BorrowedFd<'_>, at: usize, len: usize) -> SysResult<usize> {
+        at.checked_add(len).filter(|end| *end <= self.len).ok_or(Errno(libc::EFAULT))?;
+        // SAFETY: the source range was just checked to lie inside the mapping.
+        let put = unsafe { libc::write(to.as_raw_fd(), self.address.cast::<u8>().add(at).cast(), len) };
+        check(put).map(|put| put as usize)
     }
 
     /// `msync(2)` with `MS_SYNC` over the whole mapping.

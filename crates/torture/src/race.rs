@@ -1,0 +1,112 @@
+//! Threads that race: each makes one step after the other until the time is over, and what no race explains is reported.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::report::Report;
+use crate::sys::Errno;
+
+/// Of so many calls one may answer ESTALE. A call by name on a file that was removed or replaced since the kernel found it looks the name up
+/// once more; when that one is replaced as well, ESTALE is the answer. With two mounts Linux answers it by itself, too, when a lookup finds a
+/// directory that the other mount has moved while a rename on this mount is under way (`__d_unalias` in fs/dcache.c only tries the lock),
+/// as on NFS.
+const CALLS_PER_STALE: u64 = 200;
+
+/// LIMIT: unexpected answers after which a thread stops.
+const SURPRISES_MAX: usize = 20;
+
+/// What went wrong in a step.
+#[derive(Debug)]
+pub enum Wrong {
+    /// A call failed.
+    Call(Errno),
+    /// A call succeeded and told what cannot be.
+    Told(String),
+}
+
+impl From<Errno> for Wrong {
+    fn from(errno: Errno) -> Self {
+        Self::Call(errno)
+    }
+}
+
+/// How to race.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    /// Threads.
+    pub threads: u64,
+    /// When they stop.
+    pub end: Instant,
+    /// How much longer than that a step may take.
+    pub stall: Duration,
+    /// What a race may answer.
+    pub expected: &'static [i32],
+}
+
+#[derive(Default)]
+struct Tally {
+    steps: u64,
+    stale: u64,
+    surprises: Vec<String>,
+}
+
+impl Race {
+    /// Races `racer(0)`, `racer(1)` and so on, each called again and again for its next step: what it was, and how it went. True if all
+    /// threads ended in time. One that hangs cannot be ended, only reported.
+    pub fn run<R>(self, round: u64, racer: impl Fn(u64) -> R, report: &mut Report) -> bool
+    where
+        R: FnMut() -> (String, Result<(), Wrong>) + Send + 'static,
+    {
+        let threads: Vec<JoinHandle<Tally>> = (0..self.threads)
+            .map(|thread| {
+                let step = racer(thread);
+                std::thread::spawn(move || self.steps(&format!("round {round}, thread {thread}"), step))
+            })
+            .collect();
+        let give_up = self.end + self.stall;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (mut hanging, mut calls, mut stale_calls) = (0, 0, 0);
+        for thread in threads {
+            if !thread.is_finished() {
+                hanging += 1;
+                continue;
+            }
+            match thread.join() {
+                Ok(Tally { steps, stale, surprises }) => {
+                    calls += steps;
+                    stale_calls += stale;
+                    report.pass_many(steps - surprises.len() as u64);
+                    surprises.into_iter().for_each(|surprise| report.fail(surprise));
+                }
+                Err(_) => report.fail("a racing thread panicked"),
+            }
+        }
+        report.check(stale_calls <= calls / CALLS_PER_STALE, || {
+            format!("round {round}: {stale_calls} of {calls} calls answered ESTALE")
+        });
+        if hanging > 0 {
+            report.fail(format!(
+                "round {round}: {hanging} threads hang for more than {} s",
+                self.stall.as_secs()
+            ));
+        }
+        hanging == 0
+    }
+
+    fn steps(self, place: &str, mut step: impl FnMut() -> (String, Result<(), Wrong>)) -> Tally {
+        let mut tally = Tally::default();
+        while Instant::now() < self.end && tally.surprises.len() < SURPRISES_MAX {
+            tally.steps += 1;
+            match step() {
+                (_, Ok(())) => {}
+                (_, Err(Wrong::Call(errno))) if self.expected.contains(&errno.0) => {}
+                (_, Err(Wrong::Call(Errno(libc::ESTALE)))) => tally.stale += 1,
+                (what, Err(Wrong::Call(errno))) => tally.surprises.push(format!("{place}: {what}: {errno}")),
+                (what, Err(Wrong::Told(told))) => tally.surprises.push(format!("{place}: {what}: {told}")),
+            }
+        }
+        tally
+    }
+}
