@@ -1,11 +1,18 @@
 //! The command line. Its doc comments are the help, the man pages and the completions.
 
+mod bench;
+
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
 use ashlar_types::LayoutPolicy;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
 use std::path::PathBuf;
+
+pub use bench::{
+    Bench, BenchAction, BenchArgs, BenchDataArgs, BenchMemoryArgs, BenchMetadataArgs, BenchRandomArgs,
+    BenchRunArgs, BenchSequentialArgs,
+};
 
 /// A parallel file system in one binary.
 ///
@@ -292,54 +299,9 @@ pub struct ManArgs {
     pub directory: PathBuf,
 }
 
-/// `ashlar bench`
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// What to measure.
-    #[command(subcommand)]
-    pub what: Bench,
-}
-
-/// What can be measured.
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// Memory bandwidth of each NUMA node (STREAM), and whether memory modules are placed well.
-    Memory(BenchMemoryArgs),
-}
-
-/// `ashlar bench memory`
-#[derive(Debug, Args)]
-pub struct BenchMemoryArgs {
-    /// Measure this NUMA node only. Repeat for more.
-    #[arg(long = "node", value_name = "NUMBER")]
-    pub nodes: Vec<u32>,
-
-    /// Threads per node; without it one per processor.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub threads: Option<u64>,
-
-    /// Bytes of each of the three arrays. Without it four times the caches of the node, as STREAM asks for.
-    #[arg(long, value_name = "SIZE", value_parser = parse_array_size)]
-    pub array_size: Option<u64>,
-
-    /// Times each kernel runs; the first does not count.
-    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
-    pub repetitions: u32,
-
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// A number of bytes with an optional suffix k, m or g (powers of 1024), below 4 GiB.
 fn parse_size(text: &str) -> Result<u32, String> {
     parse_bytes(text).and_then(|bytes| u32::try_from(bytes).map_err(|_| format!("`{text}` is too large")))
-}
-
-/// The size of an array that is measured.
-fn parse_array_size(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?;
-    if bytes >= 1 << 20 { Ok(bytes) } else { Err("an array has 1m at least".into()) }
 }
 
 /// A number of bytes with an optional suffix k, m or g (powers of 1024).

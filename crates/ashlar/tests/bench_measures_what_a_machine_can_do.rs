@@ -42,3 +42,153 @@ fn what_cannot_be_measured_is_named() {
     let ended = memory(&["--array-size", "1k"]);
     assert!(ended.stderr.contains("an array has 1m at least"), "{}", ended.all());
 }
+
+fn bench(part: &str, directory: &std::path::Path, options: &[&str]) -> support::Ended {
+    let mut command = Command::new(binary());
+    finish(command.args(["bench", part]).arg(directory).args(options))
+}
+
+/// A directory whose pages can be evicted: not on tmpfs.
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn is_empty(directory: &std::path::Path) -> bool {
+    std::fs::read_dir(directory).unwrap().next().is_none()
+}
+
+fn figures(ended: &support::Ended) -> Vec<serde_json::Value> {
+    let read: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    read["figures"].as_array().unwrap().clone()
+}
+
+#[test]
+fn content_is_written_and_read_by_every_number_of_threads() {
+    let place = place();
+    let few = ["--threads", "1..2", "--repetitions", "2", "--total", "4m", "--keep-caches"];
+    let ended = bench("sequential", place.path(), &few).expect(0);
+    for text in ["threads", "MiB/s", "sequential write", "sequential read", "[1] the data is less than twice"]
+    {
+        assert!(ended.stdout.contains(text), "{text} is missing in {}", ended.all());
+    }
+    let shared = [&few[..], &["--shared", "--segments", "4", "--record", "64k", "--json"]].concat();
+    let told = figures(&bench("sequential", place.path(), &shared).expect(0));
+    assert_eq!(told.len(), 8, "2 numbers of threads, twice, written and read");
+    assert!(
+        told.iter().all(|figure| figure["bytes"] == 4 << 20 && figure["seconds"].as_f64().unwrap() > 0.0)
+    );
+    let random = [&few[..], &["--depth", "4", "--seconds", "0", "--json", "--only", "read"]].concat();
+    let told = figures(&bench("random", place.path(), &random).expect(0));
+    assert_eq!(told.len(), 4);
+    assert!(told.iter().all(|figure| figure["what"] == "random read" && figure["operations"] == 1024));
+    assert!(is_empty(place.path()));
+}
+
+#[test]
+fn files_are_created_looked_at_and_removed_by_every_number_of_threads() {
+    let place = place();
+    let options =
+        ["--threads", "1,3", "--repetitions", "1", "--files", "60", "--size", "3k", "--keep-caches"];
+    let ended = bench("metadata", place.path(), &options).expect(0);
+    for text in ["ops/s", "create", "stat", "read", "utime", "remove", "were not dropped before"] {
+        assert!(ended.stdout.contains(text), "{text} is missing in {}", ended.all());
+    }
+    let more = ["--shared", "--neighbour", "--depth", "2", "--steps", "stat,remove", "--json"];
+    let told = figures(&bench("metadata", place.path(), &[&options[..], &more].concat()).expect(0));
+    assert_eq!(told.len(), 4);
+    assert!(told.iter().all(|figure| figure["operations"] == 60));
+    assert!(is_empty(place.path()));
+}
+
+#[test]
+fn a_figure_of_the_page_cache_is_not_shown_unless_somebody_insists() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let options =
+        ["--threads", "1", "--repetitions", "1", "--total", "1m", "--keep-caches", "--only", "read"];
+    let ended = bench("sequential", memory.path(), &options).expect(0);
+    let row = ended.stdout.lines().find(|line| line.contains("sequential read")).unwrap();
+    assert!(row.split_whitespace().nth(3) == Some("-"), "{}", ended.all());
+    assert!(
+        ended.stdout.contains("page cache when reading began") && ended.stdout.contains("--allow-cached")
+    );
+    let ended = bench("sequential", memory.path(), &[&options[..], &["--allow-cached"]].concat()).expect(0);
+    let row = ended.stdout.lines().find(|line| line.contains("sequential read")).unwrap();
+    assert!(row.split_whitespace().nth(3).unwrap().parse::<f64>().unwrap() > 0.0, "{}", ended.all());
+}
+
+#[test]
+fn a_place_or_plan_that_cannot_be_measured_is_refused_before_anything_is_written() {
+    let place = place();
+    let theirs = place.path().join("theirs");
+    std::fs::write(&theirs, "x").unwrap();
+    bench("sequential", place.path(), &[]).refused(&["is not empty", "theirs", "--beside-others"]);
+    let small = ["--beside-others", "--threads", "1", "--repetitions", "1", "--total", "1m"];
+    bench("sequential", place.path(), &small).expect(0);
+    bench("metadata", place.path(), &["--beside-others", "--files", "10", "--repetitions", "1"]).expect(0);
+    bench("sequential", &place.path().join("missing"), &[]).refused(&["missing", "No such file"]);
+    let large = ["--beside-others", "--total", "100000000g"];
+    bench("random", place.path(), &large).refused(&["bytes are needed", "are free"]);
+    let odd = ["--beside-others", "--direct", "--record", "1k", "--total", "1m"];
+    bench("random", place.path(), &odd).refused(&["--direct", "multiple of 4096"]);
+    bench("random", place.path(), &["--beside-others", "--total", "1k"]).refused(&["less than a record"]);
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"x");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn a_run_that_is_interrupted_leaves_nothing() {
+    let place = place();
+    let mut command = Command::new(binary());
+    command.args(["bench", "random"]).arg(place.path()).args([
+        "--threads",
+        "2",
+        "--total",
+        "2m",
+        "--seconds",
+        "600",
+    ]);
+    let mut running =
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let made = place.path().join(format!("ashlar-bench.{}/data.1", running.id()));
+    while !made.exists() {
+        assert!(running.try_wait().unwrap().is_none(), "it ended before it was asked to");
+        std::thread::yield_now();
+    }
+    // SAFETY: kill takes no pointer; the child has not been waited for, so its number is its own.
+    unsafe { libc::kill(running.id() as i32, libc::SIGINT) };
+    assert!(!running.wait().unwrap().success());
+    assert!(is_empty(place.path()));
+}
+
+#[test]
+fn the_workloads_of_the_guide_run() {
+    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
+    let text = std::fs::read_to_string(guide).unwrap();
+    let commands = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("$ ashlar bench "))
+        .filter(|line| line.contains("/mnt/scratch"));
+    let mut count = 0;
+    for command in commands {
+        count += 1;
+        let place = place();
+        // As shown, but for how much and how long.
+        let small = [("64g", "16m"), ("--files 1000000", "--files 130"), ("--seconds 60", "--seconds 1")];
+        let mut line =
+            small.iter().fold(command.to_owned(), |line, (large, small)| line.replace(large, small));
+        if !line.contains("--total") && !line.contains("metadata") {
+            line += " --total 16m";
+        }
+        if line.contains("metadata") && !line.contains("--files") {
+            line += " --files 130";
+        }
+        line = line.replace("/mnt/scratch", &place.path().display().to_string());
+        finish(Command::new(binary()).arg("bench").args(line.split_whitespace()).args([
+            "--repetitions",
+            "1",
+            "--keep-caches",
+        ]))
+        .expect(0);
+    }
+    assert!(count >= 5, "{count} commands");
+}

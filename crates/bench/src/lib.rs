@@ -1,9 +1,26 @@
 //! The characterization method of storage papers as software: measure a system the same way every time, and say where its limit is.
 //!
-//! What is here so far are ceilings of the machine itself:
-//!
-//! | module | measures |
+//! | module | what |
 //! |---|---|
-//! | [`memory`] | what the memory of each NUMA node moves (STREAM), and whether its modules are placed well |
+//! | [`memory`] | a ceiling: what the memory of each NUMA node moves (STREAM), and whether its modules are placed well |
+//! | [`data`] | a workload: reading and writing content, N-N and N-1, sequential and random |
+//! | [`metadata`] | a workload: create, stat, read, utime and remove of many files |
+//! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
+//! | [`figure`] | what comes out, and what must be said with it |
+//! | [`crew`] | threads that start together, and what they did |
+//! | [`cache`] | what must not answer instead of the file system |
+//! | [`place`] | the directory that is measured in |
 
+mod buffer;
+pub mod cache;
+pub mod crew;
+pub mod data;
+mod error;
+pub mod figure;
 pub mod memory;
+pub mod metadata;
+pub mod place;
+mod scatter;
+pub mod workload;
+
+pub use error::BenchError;

@@ -1,6 +1,10 @@
-//! `ashlar bench`: what a machine can do; one file per part.
+//! `ashlar bench`: what a machine or a file system can do; one file per part.
 
+mod data;
 mod memory;
+mod metadata;
+mod table;
+mod workload;
 
 use crate::cli::{Bench, BenchArgs};
 use anyhow::Result;
@@ -9,5 +13,8 @@ use std::process::ExitCode;
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
         Bench::Memory(args) => memory::run(args),
+        Bench::Sequential(args) => data::sequential(args),
+        Bench::Random(args) => data::random(args),
+        Bench::Metadata(args) => metadata::run(args),
     }
 }

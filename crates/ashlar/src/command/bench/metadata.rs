@@ -1,0 +1,26 @@
+//! `ashlar bench metadata`.
+
+use super::table::Unit;
+use super::workload::Session;
+use crate::cli::BenchMetadataArgs;
+use anyhow::Result;
+use ashlar_bench::metadata::{MetadataPlan, Step};
+use std::process::ExitCode;
+
+pub fn run(args: &BenchMetadataArgs) -> Result<ExitCode> {
+    let session = Session::begin(&args.run, Unit::Operations)?;
+    let steps: Vec<Step> = args.steps.iter().map(|step| Step::from(*step)).collect();
+    let plans: Vec<MetadataPlan> = (args.run.threads.0.iter())
+        .map(|&threads| MetadataPlan {
+            threads,
+            thread_files: args.files.div_ceil(threads as u64),
+            file_bytes: args.size,
+            is_shared: args.shared,
+            looks_at_neighbour: args.neighbour,
+            depth: args.depth,
+            branches: args.branches,
+            has_fsync: args.fsync,
+        })
+        .collect();
+    session.run(&plans, |workload, plan| workload.metadata(plan, &steps))
+}

@@ -1,0 +1,253 @@
+//! Threads that start together, and the time from the first of them to the last.
+
+use crate::BenchError;
+use hdrhistogram::Histogram;
+use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Longest latency that is told exactly; longer ones count as this.
+const LATENCY_MAX: Duration = Duration::from_secs(3600);
+
+/// What one thread did: how often, how much, and how long each operation took.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    nanoseconds: Histogram<u64>,
+    bytes: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        // Two digits: latencies are right within 1 %. From 100 ns on.
+        let nanoseconds = Histogram::new_with_bounds(100, LATENCY_MAX.as_nanos() as u64, 2);
+        Self {
+            nanoseconds: nanoseconds.unwrap_or_else(|_| unreachable!("the bounds are constants")),
+            bytes: 0,
+        }
+    }
+}
+
+impl Tally {
+    /// Adds an operation that moved `bytes`.
+    pub fn add(&mut self, latency: Duration, bytes: u64) {
+        self.nanoseconds.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.bytes += bytes;
+    }
+
+    fn absorb(&mut self, other: &Tally) {
+        self.bytes += other.bytes;
+        if self.nanoseconds.add(&other.nanoseconds).is_err() {
+            unreachable!("all have the same bounds");
+        }
+    }
+
+    /// Operations.
+    pub fn operations(&self) -> u64 {
+        self.nanoseconds.len()
+    }
+
+    /// Bytes moved by all of them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The latency that `part` (0 to 1) of the operations were not slower than; zero when there were none.
+    pub fn latency(&self, part: f64) -> Duration {
+        Duration::from_nanos(self.nanoseconds.value_at_quantile(part))
+    }
+}
+
+/// What all threads did together.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Their sum.
+    pub tally: Tally,
+    /// From the start of the first to the end of the last.
+    pub time: Duration,
+}
+
+/// Where threads wait for each other before they start.
+#[derive(Default)]
+struct Gate {
+    /// Threads that are ready, and whether one has failed.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+/// A thread's place at the start.
+pub struct Line<'a> {
+    gate: &'a Gate,
+    threads: usize,
+    stop: &'a AtomicBool,
+    begun: Cell<Option<Instant>>,
+}
+
+impl Line<'_> {
+    /// Waits until all are ready; the thread's time begins when this returns. What comes before is preparation and not timed.
+    ///
+    /// # Errors
+    /// [`BenchError::Stopped`] when another thread failed before it was ready.
+    pub fn start(&self) -> Result<(), BenchError> {
+        let mut state = self.gate.state.lock();
+        state.0 += 1;
+        self.gate.changed.notify_all();
+        // LIMIT: each of the others gets here or fails.
+        while state.0 < self.threads && !state.1 {
+            self.gate.changed.wait(&mut state);
+        }
+        if state.1 {
+            return Err(BenchError::Stopped);
+        }
+        drop(state);
+        self.begun.set(Some(Instant::now()));
+        Ok(())
+    }
+
+    /// To be asked between operations.
+    ///
+    /// # Errors
+    /// [`BenchError::Stopped`] when another thread failed or the user wants to stop.
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.stop.load(Relaxed) { Err(BenchError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// Marks a thread as failed unless it is told that all went well: also when it panics.
+struct Failing<'a> {
+    gate: &'a Gate,
+    has_failed: &'a AtomicBool,
+    is_well: bool,
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        if !self.is_well {
+            self.has_failed.store(true, Relaxed);
+            self.gate.state.lock().1 = true;
+            self.gate.changed.notify_all();
+        }
+    }
+}
+
+/// Runs `work` on `threads` threads at once; each call gets its thread's number. When one fails the others stop at their next operation.
+/// `cancel` stops all of them from outside.
+///
+/// # Errors
+/// The first error that is not merely that somebody else stopped.
+pub fn run<W>(threads: usize, cancel: &AtomicBool, work: W) -> Result<Outcome, BenchError>
+where
+    W: Fn(usize, &Line<'_>) -> Result<Tally, BenchError> + Sync,
+{
+    let gate = Gate::default();
+    let has_failed = AtomicBool::new(false);
+    let one = |thread: usize| {
+        let mut failing = Failing { gate: &gate, has_failed: &has_failed, is_well: false };
+        let line = Line { gate: &gate, threads, stop: &has_failed, begun: Cell::new(None) };
+        let tally = work(thread, &line)?;
+        failing.is_well = true;
+        let end = Instant::now();
+        Ok((line.begun.get().unwrap_or(end), end, tally))
+    };
+    let results: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
+        let one = &one;
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        while running.iter().any(|thread| !thread.is_finished()) {
+            if cancel.load(Relaxed) {
+                has_failed.store(true, Relaxed);
+            }
+            // Short phases must not be told longer: the time is taken by the threads themselves.
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect()
+    });
+    sum_up(results)
+}
+
+fn sum_up(results: Vec<Result<(Instant, Instant, Tally), BenchError>>) -> Result<Outcome, BenchError> {
+    let mut done = Vec::with_capacity(results.len());
+    let mut stopped = None;
+    for result in results {
+        match result {
+            Ok(one) => done.push(one),
+            Err(BenchError::Stopped) => stopped = Some(BenchError::Stopped),
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(stopped) = stopped {
+        return Err(stopped);
+    }
+    let first = done.iter().map(|(begin, ..)| *begin).min();
+    let last = done.iter().map(|(_, end, _)| *end).max();
+    let mut tally = Tally::default();
+    done.iter().for_each(|(.., one)| tally.absorb(one));
+    Ok(Outcome { tally, time: first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn what_all_threads_do_is_summed_up_and_nobody_starts_before_all_are_ready() {
+        let ready = std::sync::atomic::AtomicUsize::new(0);
+        let outcome = run(3, &GO_ON, |thread, line| {
+            ready.fetch_add(1, Relaxed);
+            line.start()?;
+            assert_eq!(ready.load(Relaxed), 3);
+            let mut tally = Tally::default();
+            tally.add(Duration::from_micros(10 * (thread as u64 + 1)), 100);
+            Ok(tally)
+        });
+        let tally = outcome.unwrap().tally;
+        assert_eq!((tally.operations(), tally.bytes()), (3, 300));
+        assert!(tally.latency(0.5).as_micros().abs_diff(20) <= 1 && tally.latency(1.0).as_micros() >= 29);
+    }
+
+    #[test]
+    fn a_thread_that_fails_before_the_start_holds_nobody_up() {
+        let failed = run(4, &GO_ON, |thread, line| {
+            if thread == 2 {
+                return Err(BenchError::Plan("no".into()));
+            }
+            line.start().map(|()| Tally::default())
+        });
+        assert!(matches!(failed, Err(BenchError::Plan(_))), "{failed:?}");
+    }
+
+    #[test]
+    fn a_thread_that_fails_or_panics_stops_the_others() {
+        for panics in [false, true] {
+            let failed = run(3, &GO_ON, |thread, line| {
+                line.start()?;
+                if thread == 0 {
+                    assert!(!panics, "on purpose");
+                    return Err(BenchError::Plan("no".into()));
+                }
+                loop {
+                    line.check()?;
+                }
+            });
+            let is_told = matches!(
+                (&failed, panics),
+                (Err(BenchError::Plan(_)), false) | (Err(BenchError::Panicked), true)
+            );
+            assert!(is_told, "{failed:?}");
+        }
+    }
+
+    #[test]
+    fn a_cancelled_run_ends() {
+        let cancel = AtomicBool::new(false);
+        let ended = run(2, &cancel, |_, line| {
+            line.start()?;
+            cancel.store(true, Relaxed);
+            loop {
+                line.check()?;
+            }
+        });
+        assert!(matches!(ended, Err(BenchError::Stopped)));
+    }
+}

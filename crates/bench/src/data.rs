@@ -1,0 +1,381 @@
+//! Reading and writing file content: sequential and random, a file per thread or one for all.
+//!
+//! | here | papers and tools |
+//! |---|---|
+//! | a file per thread, in order | IOzone's N-N |
+//! | one file, in order, segments | IOR's N-1 (`-b`, `-s`) |
+//! | one file, many small segments | IOR's N-1 strided |
+//! | random, a queue per thread | IOzone's random N-N, fio (`randread`, `iodepth`) |
+//!
+//! Every record carries the number of its file and its place. What is read without them ends the measurement: a figure for wrong data is no
+//! figure.
+
+mod places;
+mod queued;
+mod single;
+mod stamp;
+
+use crate::crew::{self, Line, Outcome, Tally};
+use crate::{BenchError, cache};
+use places::Places;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Record size of writing the files that random reads and writes go to, bytes.
+const LAY_OUT_RECORD_BYTES: u64 = 1 << 20;
+
+/// Most bytes in one record.
+pub const RECORD_BYTES_MAX: u64 = 1 << 30;
+
+/// Which files there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Files {
+    /// One per thread (N-N).
+    PerThread,
+    /// One for all (N-1): so many times after each other, each thread has its part.
+    Shared {
+        /// How many times.
+        segments: u64,
+    },
+}
+
+/// In which order a thread goes through its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// From first to last.
+    Sequential,
+    /// Each once, as drawn.
+    Random {
+        /// Fixes what is drawn.
+        seed: u64,
+    },
+}
+
+/// What the calls are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// write(2)
+    Write,
+    /// read(2)
+    Read,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataPlan {
+    /// Threads.
+    pub threads: usize,
+    /// Which files.
+    pub files: Files,
+    /// In which order.
+    pub order: Order,
+    /// Bytes of one read or write.
+    pub record_bytes: u64,
+    /// Bytes that each thread reads or writes, a multiple of the record and, with one file, of record and segments.
+    pub thread_bytes: u64,
+    /// Requests of one thread that are under way at the same time.
+    pub depth: u32,
+    /// Past the page cache (`O_DIRECT`).
+    pub is_direct: bool,
+    /// Whether the time of writing includes fsync and close of each file.
+    pub counts_fsync: bool,
+    /// The end, should the bytes take longer; random I/O goes on until then, over the same records once more.
+    pub time_max: Option<Duration>,
+}
+
+impl DataPlan {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.thread_bytes.saturating_mul(self.threads as u64)
+    }
+
+    /// Whether it can be done as it is.
+    ///
+    /// # Errors
+    /// [`BenchError::Plan`] with what does not fit together.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let segments = match self.files {
+            Files::PerThread => 1,
+            Files::Shared { segments } => segments,
+        };
+        let fault = |text: String| Err(BenchError::Plan(text));
+        if self.threads == 0 || self.depth == 0 || segments == 0 {
+            return fault("threads, depth and segments are at least 1".into());
+        }
+        if !(stamp::BYTES..=RECORD_BYTES_MAX).contains(&self.record_bytes) {
+            return fault(format!("a record has {} bytes to 1 GiB, not {}", stamp::BYTES, self.record_bytes));
+        }
+        let step = self.record_bytes.saturating_mul(segments);
+        if self.thread_bytes == 0 || !self.thread_bytes.is_multiple_of(step) {
+            return fault(format!(
+                "the bytes of a thread ({}) are not a multiple of the record ({}) times the segments ({segments})",
+                self.thread_bytes, self.record_bytes
+            ));
+        }
+        if self.is_direct && !self.record_bytes.is_multiple_of(crate::buffer::ALIGNMENT) {
+            return fault(format!(
+                "a record of {} bytes cannot be written with --direct: take a multiple of 4096",
+                self.record_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same bytes written in order and large pieces: what random I/O goes to.
+    pub fn lay_out(&self) -> DataPlan {
+        let piece = [LAY_OUT_RECORD_BYTES, self.record_bytes];
+        let segments = if let Files::Shared { segments } = self.files { segments } else { 1 };
+        let fits = |piece: &u64| {
+            (self.thread_bytes / segments).is_multiple_of(*piece) && piece.is_multiple_of(self.record_bytes)
+        };
+        let record_bytes = piece.into_iter().find(fits).unwrap_or(self.record_bytes);
+        DataPlan { order: Order::Sequential, depth: 1, time_max: None, record_bytes, ..self.clone() }
+    }
+
+    /// The file of `thread` below `root`.
+    fn path(&self, root: &Path, thread: usize) -> PathBuf {
+        match self.files {
+            Files::PerThread => root.join(format!("data.{thread}")),
+            Files::Shared { .. } => root.join("data"),
+        }
+    }
+
+    /// All files below `root`.
+    pub fn paths(&self, root: &Path) -> Vec<PathBuf> {
+        match self.files {
+            Files::PerThread => (0..self.threads).map(|thread| self.path(root, thread)).collect(),
+            Files::Shared { .. } => vec![self.path(root, 0)],
+        }
+    }
+
+    fn open(&self, path: &Path, action: Action) -> Result<File, BenchError> {
+        let mut options = OpenOptions::new();
+        match action {
+            Action::Write => options.write(true).create(true),
+            Action::Read => options.read(true),
+        };
+        if !self.is_direct {
+            return options.open(path).map_err(BenchError::io("open", path));
+        }
+        options.custom_flags(OFlags::DIRECT.bits() as i32).open(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::InvalidInput => BenchError::NoDirect { path: path.to_owned(), source },
+            _ => BenchError::Io { what: "open", path: path.to_owned(), source },
+        })
+    }
+
+    /// Reads or writes all of it in `root`, records of `stamped` bytes each with its stamp (smaller records of the same files would not have
+    /// one each).
+    fn run(
+        &self,
+        root: &Path,
+        action: Action,
+        stamped: u64,
+        cancel: &AtomicBool,
+    ) -> Result<Outcome, BenchError> {
+        self.check()?;
+        crew::run(self.threads, cancel, |thread, line| self.work(root, action, stamped, (thread, line)))
+    }
+
+    fn work(
+        &self,
+        root: &Path,
+        action: Action,
+        stamped: u64,
+        (thread, line): (usize, &Line<'_>),
+    ) -> Result<Tally, BenchError> {
+        let path = self.path(root, thread);
+        let file = self.open(&path, action)?;
+        let part = Part { plan: self, file: &file, path: &path, action, stamped, line };
+        let tally = if self.depth == 1 { part.single(thread)? } else { part.queued(thread)? };
+        if action == Action::Write && self.counts_fsync {
+            file.sync_all().map_err(BenchError::io("fsync", &path))?;
+        }
+        Ok(tally)
+    }
+}
+
+/// What one thread does with its file.
+struct Part<'a> {
+    plan: &'a DataPlan,
+    file: &'a File,
+    path: &'a Path,
+    action: Action,
+    /// Bytes from one stamp to the next.
+    stamped: u64,
+    line: &'a Line<'a>,
+}
+
+impl Part<'_> {
+    fn places(&self, thread: usize) -> Places {
+        Places::new(self.plan, thread)
+    }
+
+    /// The number that the stamps of this thread's file carry.
+    fn file_number(&self, thread: usize) -> u64 {
+        match self.plan.files {
+            Files::PerThread => thread as u64,
+            Files::Shared { .. } => 0,
+        }
+    }
+
+    fn check_length(&self, offset: u64, moved: u64) -> Result<(), BenchError> {
+        if moved == self.plan.record_bytes {
+            return Ok(());
+        }
+        let path = self.path.to_owned();
+        Err(BenchError::Short { path, offset, moved, wanted: self.plan.record_bytes })
+    }
+
+    fn check_content(&self, number: u64, offset: u64, record: &[u8]) -> Result<(), BenchError> {
+        stamp::check(record, self.stamped, number, offset)
+            .map_err(|offset| BenchError::Wrong { path: self.path.to_owned(), offset })
+    }
+}
+
+/// Files of one plan in a directory, from the first write on.
+pub struct DataFiles<'a> {
+    plan: &'a DataPlan,
+    root: &'a Path,
+    cancel: &'a AtomicBool,
+}
+
+impl<'a> DataFiles<'a> {
+    /// The plan's files in `root`, which exists.
+    pub fn new(plan: &'a DataPlan, root: &'a Path, cancel: &'a AtomicBool) -> DataFiles<'a> {
+        DataFiles { plan, root, cancel }
+    }
+
+    /// Writes or reads as the plan says.
+    ///
+    /// # Errors
+    /// What a call answers; [`BenchError::Wrong`] for content that was not written.
+    pub fn run(&self, action: Action) -> Result<Outcome, BenchError> {
+        self.plan.run(self.root, action, self.plan.record_bytes, self.cancel)
+    }
+
+    /// Writes the files in order and large pieces, with a stamp for every record of the plan.
+    ///
+    /// # Errors
+    /// What a call answers.
+    pub fn lay_out(&self) -> Result<Outcome, BenchError> {
+        let plan = DataPlan { counts_fsync: true, ..self.plan.lay_out() };
+        plan.run(self.root, Action::Write, self.plan.record_bytes, self.cancel)
+    }
+
+    /// Writes them back and asks the kernel to forget their pages; tells which part (0 to 1) of them it still has.
+    ///
+    /// # Errors
+    /// What a call answers.
+    pub fn evict(&self) -> Result<f64, BenchError> {
+        let mut worst: f64 = 0.0;
+        for path in self.plan.paths(self.root) {
+            worst = worst.max(cache::evict(&path)?);
+        }
+        Ok(worst)
+    }
+
+    /// Removes them.
+    ///
+    /// # Errors
+    /// What a call answers.
+    pub fn remove(&self) -> Result<(), BenchError> {
+        for path in self.plan.paths(self.root) {
+            std::fs::remove_file(&path).map_err(BenchError::io("remove", &path))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    fn plan() -> DataPlan {
+        DataPlan {
+            threads: 3,
+            files: Files::PerThread,
+            order: Order::Sequential,
+            record_bytes: 4096,
+            thread_bytes: 40_960,
+            depth: 1,
+            is_direct: false,
+            counts_fsync: true,
+            time_max: None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_whatever_files_and_order() {
+        for files in [Files::PerThread, Files::Shared { segments: 1 }, Files::Shared { segments: 10 }] {
+            for (order, depth) in
+                [(Order::Sequential, 1), (Order::Random { seed: 3 }, 1), (Order::Random { seed: 3 }, 4)]
+            {
+                let root = tempfile::tempdir().unwrap();
+                let plan = DataPlan { files, order, depth, ..plan() };
+                let made = DataFiles::new(&plan, root.path(), &GO_ON);
+                for action in [Action::Write, Action::Read] {
+                    let outcome = made.run(action).unwrap();
+                    assert_eq!((outcome.tally.operations(), outcome.tally.bytes()), (30, 30 * 4096));
+                }
+                let bytes: u64 =
+                    plan.paths(root.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
+                assert_eq!(bytes, plan.bytes());
+                made.remove().unwrap();
+                assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_were_laid_out_in_large_pieces_can_be_read_in_small_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let random = Order::Random { seed: 1 };
+        let plan = DataPlan { order: random, record_bytes: 1024, thread_bytes: 3 << 20, depth: 8, ..plan() };
+        assert_eq!(plan.lay_out().record_bytes, 1 << 20);
+        let made = DataFiles::new(&plan, root.path(), &GO_ON);
+        made.lay_out().unwrap();
+        assert_eq!(made.run(Action::Read).unwrap().tally.operations(), 9 * 1024);
+        made.run(Action::Write).unwrap();
+        made.run(Action::Read).unwrap();
+    }
+
+    #[test]
+    fn wrong_content_and_short_files_are_no_figure() {
+        for depth in [1, 4] {
+            let root = tempfile::tempdir().unwrap();
+            let plan = DataPlan { depth, order: Order::Random { seed: 9 }, ..plan() };
+            let made = DataFiles::new(&plan, root.path(), &GO_ON);
+            made.run(Action::Write).unwrap();
+            let path = &plan.paths(root.path())[1];
+            let file = OpenOptions::new().write(true).open(path).unwrap();
+            file.write_at(&[1; 16], 8192).unwrap();
+            let wrong = made.run(Action::Read);
+            assert!(matches!(wrong, Err(BenchError::Wrong { offset: 8192, .. })), "{wrong:?}");
+            file.set_len(20_000).unwrap();
+            file.write_at(&[0; 16], 8192).unwrap();
+            assert!(made.run(Action::Read).is_err());
+        }
+    }
+
+    #[test]
+    fn a_plan_that_makes_no_sense_is_refused() {
+        assert!(plan().check().is_ok());
+        assert!(DataPlan { record_bytes: 8, ..plan() }.check().is_err());
+        assert!(DataPlan { thread_bytes: 5000, ..plan() }.check().is_err());
+        assert!(DataPlan { files: Files::Shared { segments: 3 }, ..plan() }.check().is_err());
+        assert!(DataPlan { depth: 0, ..plan() }.check().is_err());
+        let odd = DataPlan { record_bytes: 1024, is_direct: true, ..plan() };
+        assert!(odd.check().unwrap_err().to_string().contains("--direct"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Why something was not measured.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// See the module. Every message names the place and, where there is one, the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A call failed.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The answer.
+        source: io::Error,
+    },
+    /// A read or write moved less than it was asked to.
+    #[error("{}: only {moved} of {wanted} bytes at {offset}", path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, bytes.
+        offset: u64,
+        /// Bytes that were moved.
+        moved: u64,
+        /// Bytes that should have been.
+        wanted: u64,
+    },
+    /// What is read is not what was written: no figure is told of such a file system.
+    #[error("{}: wrong content at {offset}: the file system does not return what was written", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, bytes.
+        offset: u64,
+    },
+    /// The place holds something already.
+    #[error("{} is not empty ({}): name an empty directory, or say --beside-others to measure next to what is there", path.display(), entry.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+        /// One of its entries.
+        entry: PathBuf,
+    },
+    /// The data does not fit.
+    #[error(
+        "{}: {wanted_bytes} bytes are needed, with 5 % to spare, and {free_bytes} are free: ask for less data or fewer threads",
+        path.display()
+    )]
+    NoRoom {
+        /// The directory.
+        path: PathBuf,
+        /// What the plan writes.
+        wanted_bytes: u64,
+        /// What the file system has.
+        free_bytes: u64,
+    },
+    /// The file system does not do direct I/O.
+    #[error("{}: this file system does not do direct I/O (O_DIRECT): {source}; measure without --direct", path.display())]
+    NoDirect {
+        /// The file.
+        path: PathBuf,
+        /// The answer to the open.
+        source: io::Error,
+    },
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Plan(String),
+    /// Another thread failed, or somebody asked to stop.
+    #[error("stopped")]
+    Stopped,
+    /// A thread ended without a result.
+    #[error("a thread of the measurement panicked")]
+    Panicked,
+}
+
+impl BenchError {
+    /// What to give to `map_err` for a call on `path`.
+    pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BenchError {
+        let path = path.to_owned();
+        move |source| BenchError::Io { what, path, source }
+    }
+
+    /// The same for what rustix answers.
+    pub(crate) fn errno(what: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> BenchError {
+        let told = BenchError::io(what, path);
+        move |errno| told(errno.into())
+    }
+}
