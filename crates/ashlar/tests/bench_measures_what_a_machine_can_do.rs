@@ -50,7 +50,7 @@ fn bench(part: &str, directory: &std::path::Path, options: &[&str]) -> support::
 
 /// A directory whose pages can be evicted: not on tmpfs.
 fn place() -> tempfile::TempDir {
-    tempfile::tempdir_in("/var/tmp").unwrap()
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 fn is_empty(directory: &std::path::Path) -> bool {
@@ -173,11 +173,11 @@ fn the_workloads_of_the_guide_run() {
         count += 1;
         let place = place();
         // As shown, but for how much and how long.
-        let small = [("64g", "16m"), ("--files 1000000", "--files 130"), ("--seconds 60", "--seconds 1")];
+        let small = [("64g", "64m"), ("--files 1000000", "--files 130"), ("--seconds 60", "--seconds 1")];
         let mut line =
             small.iter().fold(command.to_owned(), |line, (large, small)| line.replace(large, small));
         if !line.contains("--total") && !line.contains("metadata") {
-            line += " --total 16m";
+            line += " --total 64m";
         }
         if line.contains("metadata") && !line.contains("--files") {
             line += " --files 130";

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_was_just_written_is_cached_and_can_be_evicted() {
         // Not on tmpfs, whose pages are the file.
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let folder = crate::test_disk::folder();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
         let file = File::open(&path).unwrap();

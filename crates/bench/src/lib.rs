@@ -21,6 +21,8 @@ pub mod memory;
 pub mod metadata;
 pub mod place;
 mod scatter;
+#[cfg(test)]
+mod test_disk;
 pub mod workload;
 
 pub use error::BenchError;

@@ -161,7 +161,7 @@ mod tests {
 
     fn measured<T>(memory_bytes: u64, run: impl FnOnce(&Workload<'_>) -> T) -> (T, u32) {
         // Not on tmpfs, whose pages cannot be evicted.
-        let root = tempfile::tempdir_in("/var/tmp").unwrap();
+        let root = crate::test_disk::folder();
         let place = Place::make(root.path(), false).unwrap();
         let told = Cell::new(0);
         let tell = |_: &Figure| told.set(told.get() + 1);
