@@ -108,6 +108,22 @@ pub enum RenameFlags {
     NoReplace,
     /// Exchange the two.
     Exchange,
+    /// Replace what is there, and leave a whiteout of overlayfs under the old name.
+    Whiteout,
+    /// The same, but fail with EEXIST if the target exists.
+    WhiteoutNoReplace,
+}
+
+impl RenameFlags {
+    /// Whether a target that exists is left alone.
+    pub fn spares_target(self) -> bool {
+        matches!(self, RenameFlags::NoReplace | RenameFlags::WhiteoutNoReplace)
+    }
+
+    /// Whether the old name becomes that of a whiteout.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameFlags::Whiteout | RenameFlags::WhiteoutNoReplace)
+    }
 }
 
 /// The kind of a lock.
