@@ -262,6 +262,8 @@ pub enum MetaRequest<'a> {
         data: &'a [u8],
         append: bool,
         kill_set_id: bool,
+        /// Pages of a mapping, which take no privileges away.
+        is_writeback: bool,
     },
     /// `fallocate(2)` on an inline file: `mode` as in that call.
     AllocateInline { inode: InodeId, mode: u32, offset: u64, len: u64 },
@@ -270,8 +272,8 @@ pub enum MetaRequest<'a> {
     /// Bind the layout after the old bytes have been written to the chunks. If they were not made durable there, and somebody may have
     /// been promised that they are, the answer is `EAGAIN`.
     SetLayout { inode: InodeId, layout: FileLayout, blocks: u64, is_synced: bool },
-    /// Become reader (READ) or sole writer (WRITE) of a file.
-    AcquireData { inode: InodeId, write: bool },
+    /// Become reader (READ) or sole writer (WRITE) of a file; a writer for the kernel's pages of a mapping takes no privileges away.
+    AcquireData { inode: InodeId, write: bool, is_writeback: bool },
     /// Report what a writer knows; `done` gives the WRITE lease back.
     CommitWrite {
         inode: InodeId,
@@ -281,6 +283,7 @@ pub enum MetaRequest<'a> {
         mtime: Option<Timespec>,
         atime: Option<Timespec>,
         kill_set_id: bool,
+        keeps_capability: bool,
         done: bool,
     },
     /// Make every acknowledged change of metadata durable.
