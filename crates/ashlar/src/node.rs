@@ -2,6 +2,7 @@
 //! serve the commands that work on a stopped one.
 
 mod directories;
+mod first_start;
 mod lock;
 mod mounts;
 pub mod place;
@@ -12,6 +13,7 @@ pub mod starts;
 pub mod state;
 pub mod targets;
 mod trouble;
+mod usable;
 
 pub use directories::Directories;
 pub use lock::MetaLock;

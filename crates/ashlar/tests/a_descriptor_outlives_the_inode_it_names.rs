@@ -1,11 +1,14 @@
 //! The kernel opens pipes, sockets and devices itself, and `O_PATH` opens nothing, so the server removes such an inode with its last name.
-//! Through the descriptor its attributes were then ENOENT, or could be read and not be changed.
+//! Through the descriptor its attributes were then ENOENT, or could be read and not be changed; and a directory that was removed while
+//! somebody worked in it could not be opened any more.
 
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
 mod support;
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
@@ -66,5 +69,44 @@ fn a_path_descriptor_has_attributes_after_the_last_close_of_an_unlinked_file() {
         assert_eq!((found.len(), found.nlink()), (7, 0));
     }
     drop(by_path);
+    server.stop();
+}
+
+#[test]
+fn a_removed_working_directory_can_still_be_opened_and_has_nothing_in_it() {
+    if !can_mount("a removed working directory") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("gone");
+    for replaced in [false, true] {
+        fs::create_dir(&path).unwrap();
+        // As a working directory, which a thread of this process cannot have for itself, it keeps the inode and opens nothing.
+        let here = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+        if replaced {
+            fs::create_dir(site.mnt().join("other")).unwrap();
+            fs::rename(site.mnt().join("other"), &path).unwrap();
+        }
+        fs::remove_dir(&path).unwrap();
+        // SAFETY: the path is a literal that ends with a NUL.
+        let open =
+            |name: &std::ffi::CStr, flags| unsafe { libc::openat(here.as_raw_fd(), name.as_ptr(), flags) };
+        for _ in 0..3 {
+            let fd = open(c".", libc::O_RDONLY | libc::O_DIRECTORY);
+            assert!(fd >= 0, "{}", Error::last_os_error());
+            // SAFETY: a descriptor that was just opened, and that nobody else has.
+            let opened = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+            let found = opened.metadata().unwrap();
+            assert!(found.is_dir() && found.nlink() == 0);
+            opened.sync_all().unwrap();
+            let mut entries = [0u8; 1024];
+            // SAFETY: the buffer is writable for its length.
+            let got = unsafe { libc::syscall(libc::SYS_getdents64, fd, entries.as_mut_ptr(), entries.len()) };
+            assert_eq!((got, Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
+        }
+        assert_eq!(open(c"new", libc::O_CREAT | libc::O_RDWR), -1);
+        assert_eq!(Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
+    }
     server.stop();
 }

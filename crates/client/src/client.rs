@@ -111,6 +111,15 @@ impl Client {
         self.session
     }
 
+    /// Has the kernel write back what programs have stored into mappings of open files, for whoever cuts a mount off that is in use:
+    /// without it the kernel would throw that away.
+    pub fn take_back_pages(&self) {
+        let Some(kernel) = self.kernel.get() else { return };
+        for file in self.files.all() {
+            kernel.drop_content(file.inode);
+        }
+    }
+
     /// Reports everything that is only known here, makes it durable, and ends the session. Whoever still reads or writes meanwhile, through
     /// a mount that was detached because it is in use, is told `ENOTCONN`.
     ///

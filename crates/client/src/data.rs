@@ -32,6 +32,20 @@ impl Client {
         file: &'a File,
         lease: LeaseSet,
     ) -> Result<(InFlight<'a>, MutexGuard<'a, FileState>), Errno> {
+        self.begin_as(file, lease, false)
+    }
+
+    /// As [`Client::begin`]; `is_writeback` of pages of a mapping, which take no file capabilities away.
+    ///
+    /// # Errors
+    /// As [`Client::begin`].
+    pub(crate) fn begin_as<'a>(
+        &self,
+        file: &'a File,
+        lease: LeaseSet,
+        is_writeback: bool,
+    ) -> Result<(InFlight<'a>, MutexGuard<'a, FileState>), Errno> {
+        let write = lease.has(LeaseSet::WRITE);
         let mut state = file.state.lock();
         // LIMIT: the service bounds one acquisition; this bounds all of them, should the lease be lost again each time before it is used.
         let mut give_up = None;
@@ -39,7 +53,11 @@ impl Client {
             if self.is_ending.load(SeqCst) {
                 return Err(Errno::ENOTCONN);
             }
-            if !state.is_draining && (state.leases.has(lease) || state.leases.has(LeaseSet::WRITE)) {
+            let must_ask = write && state.is_for_writeback && !is_writeback;
+            if !state.is_draining
+                && !must_ask
+                && (state.leases.has(lease) || state.leases.has(LeaseSet::WRITE))
+            {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
@@ -51,7 +69,7 @@ impl Client {
             if now > *give_up.get_or_insert(now.saturating_add(WAIT_MAX)) {
                 return Err(Errno::ETIMEDOUT);
             }
-            state = self.acquire(file, state, lease.has(LeaseSet::WRITE))?;
+            state = self.acquire(file, state, (write, is_writeback))?;
         }
     }
 
@@ -60,7 +78,7 @@ impl Client {
         &self,
         file: &'a File,
         mut state: MutexGuard<'a, FileState>,
-        write: bool,
+        (write, is_writeback): (bool, bool),
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
         state.is_acquiring = true;
         state.inline_written = None;
@@ -68,8 +86,8 @@ impl Client {
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
         let asked = self.answering.wait(file.inode);
-        let reply = asked
-            .and_then(|()| self.call(&Who::system(), MetaRequest::AcquireData { inode: file.inode, write }));
+        let request = MetaRequest::AcquireData { inode: file.inode, write, is_writeback };
+        let reply = asked.and_then(|()| self.call(&Who::system(), request));
         let mut state = file.state.lock();
         state.is_acquiring = false;
         file.changed.notify_all();
@@ -85,6 +103,9 @@ impl Client {
         }
         state.leases = state.leases.with(leases);
         state.lease_epoch += 1;
+        if write {
+            state.is_for_writeback = is_writeback;
+        }
         // What has not been reported, or was written with the inode meanwhile, is newer than the reply.
         let known = if state.is_dirty { state.size } else { 0 };
         state.size = attr.size.max(known).max(state.inline_written.unwrap_or(0));
@@ -196,6 +217,7 @@ impl Client {
                 mtime: taken.mtime,
                 atime: taken.atime,
                 kill_set_id: false,
+                keeps_capability: !taken.is_of_a_call,
                 done: gives_back,
             },
         );
@@ -277,5 +299,6 @@ fn merge(older: Unreported, newer: Unreported) -> Unreported {
         blocks_delta: older.blocks_delta.saturating_add(newer.blocks_delta),
         mtime: newer.mtime.or(older.mtime),
         atime: newer.atime.or(older.atime),
+        is_of_a_call: older.is_of_a_call || newer.is_of_a_call,
     }
 }

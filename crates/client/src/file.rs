@@ -83,6 +83,8 @@ pub(crate) struct Unreported {
     pub mtime: Option<Timespec>,
     /// Time of the last read, if it is to be recorded.
     pub atime: Option<Timespec>,
+    /// Whether a call of a program changed the content, and not only pages of mappings that were written back: file capabilities go.
+    pub is_of_a_call: bool,
 }
 
 /// State behind a file's lock.
@@ -90,6 +92,8 @@ pub(crate) struct Unreported {
 pub(crate) struct FileState {
     /// READ and WRITE, as granted and not given back.
     pub leases: LeaseSet,
+    /// WRITE was asked for to write back pages of a mapping, so file capabilities are still there: a write of a program asks anew.
+    pub is_for_writeback: bool,
     /// Valid while a lease is held.
     pub data: Data,
     /// Places behind the end that appends under way have taken.

@@ -227,6 +227,7 @@ impl Client {
             appends: Appends::default(),
             size,
             unreported: Unreported::default(),
+            is_for_writeback: false,
             is_dirty: false,
             reporting: None,
             is_unpromised: size == 0 && granted != LeaseSet::NONE,

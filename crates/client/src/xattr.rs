@@ -6,6 +6,9 @@ use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::{Errno, InodeId};
 use bytes::Bytes;
 
+/// What a write takes away.
+const CAPABILITY: &[u8] = b"security.capability";
+
 impl Client {
     /// `getxattr`: the value.
     ///
@@ -35,6 +38,12 @@ impl Client {
         (create, replace): (bool, bool),
         kill_setgid: bool,
     ) -> Result<(), Errno> {
+        if name == CAPABILITY
+            && let Some(file) = self.open_file(inode)
+        {
+            // ORDER: a report of writes takes capabilities away; of those that came before, it must not take the new ones.
+            self.report_written(&file)?;
+        }
         self.call_done(who, MetaRequest::Setxattr { inode, name, value, create, replace, kill_setgid })
     }
 

@@ -33,6 +33,7 @@ fn report(inode: InodeId, size: u64) -> MetaRequest<'static> {
         mtime: None,
         atime: None,
         kill_set_id: false,
+        keeps_capability: false,
         done: false,
     }
 }

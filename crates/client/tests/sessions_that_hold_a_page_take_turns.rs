@@ -4,8 +4,9 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who};
+use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags};
 use ashlar_types::InodeId;
+use ashlar_types::message::SetAttr;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -35,9 +36,15 @@ struct Mount {
 
 impl Mount {
     /// False when the session was ended.
-    fn write(&self, bytes: &[u8]) -> bool {
+    fn write(&self, bytes: &[u8], flags: WriteFlags) -> bool {
         let _page = self.pages.0.lock();
-        write(&self.client, &self.file, 0, bytes).is_ok()
+        self.client.write(&self.file, 0, bytes, flags).is_ok()
+    }
+
+    /// Gives the file a set-user-id bit.
+    fn arm(&self) -> bool {
+        let changes = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+        self.client.setattr(&Who::system(), self.file.file.inode, None, changes).is_ok()
     }
 
     fn read(&self) -> bool {
@@ -47,18 +54,18 @@ impl Mount {
 }
 
 /// Both mounts read, then both write at once and report, on and on.
-fn take_turns(size: usize) {
+fn take_turns(size: usize, flags: WriteFlags) {
     const ROUNDS: usize = 2_000;
     let world = World::new(64 << 20);
     let client = world.client();
     let file = make(&client, "f").unwrap();
     write(&client, &file, 0, &content(1, size)).unwrap();
-    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let open_flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let mounts = [(); 2].map(|()| {
         let client = world.client();
         let pages = Arc::new(Pages::default());
         client.set_kernel_cache(pages.clone());
-        let file = client.open(&Who::system(), file.file.inode, flags).unwrap().handle;
+        let file = client.open(&Who::system(), file.file.inode, open_flags).unwrap().handle;
         Mount { client, pages, file }
     });
     // Nobody panics while others wait for him.
@@ -68,10 +75,10 @@ fn take_turns(size: usize) {
         for mount in &mounts {
             threads.spawn(|| {
                 for round in 0..ROUNDS {
-                    check(mount.read());
+                    check(mount.read() && (!flags.kill_set_id || mount.arm()));
                     barrier.wait();
                     let begun = Instant::now();
-                    check(mount.write(&content(round, 100)) && begun.elapsed() < PATIENCE);
+                    check(mount.write(&content(round, 100), flags) && begun.elapsed() < PATIENCE);
                     barrier.wait();
                 }
             });
@@ -91,10 +98,16 @@ fn take_turns(size: usize) {
 
 #[test]
 fn with_a_file_that_lives_with_its_inode() {
-    take_turns(100);
+    take_turns(100, WriteFlags::default());
 }
 
 #[test]
 fn with_a_file_of_chunks() {
-    take_turns(3 * KIB64);
+    take_turns(3 * KIB64, WriteFlags::default());
+}
+
+/// Before such a write into chunks, what clears the bits is a call of its own, under the same page.
+#[test]
+fn with_writes_that_clear_set_id_bits() {
+    take_turns(3 * KIB64, WriteFlags { kill_set_id: true, ..WriteFlags::default() });
 }

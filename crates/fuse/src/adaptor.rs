@@ -195,7 +195,7 @@ impl Filesystem for Adaptor {
     }
 
     fn releasedir(&self, _request: &Request<'_>, args: &Release) -> Result<(), Errno> {
-        self.on_release(args)
+        self.on_releasedir(args)
     }
 
     fn fsyncdir(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {

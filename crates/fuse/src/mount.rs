@@ -6,6 +6,7 @@ mod fusermount;
 mod kernel;
 pub(crate) mod table;
 mod unmount;
+mod users;
 
 pub use error::MountError;
 pub use unmount::{UnmountError, UnmountOutcome};

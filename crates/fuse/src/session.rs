@@ -180,7 +180,9 @@ impl Drop for Session {
         if !self.is_unmounted {
             match self.mount.unmount() {
                 Ok(UnmountOutcome::Clean | UnmountOutcome::AlreadyGone) => {}
-                Ok(UnmountOutcome::Lazy { .. }) => return,
+                Ok(UnmountOutcome::Lazy { message }) => {
+                    return tracing::warn!("{message}; it ends with its last user");
+                }
                 Err(error) => return tracing::error!(%error, "the mount stays"),
             }
             if let Err(error) = self.join(DROP_TIMEOUT) {

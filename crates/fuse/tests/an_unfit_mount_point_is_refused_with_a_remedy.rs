@@ -55,7 +55,8 @@ fn a_mount_in_use_is_detached_and_serves_until_its_last_user_leaves() {
     let Some(mut mounted) = mount_or_skip(MemoryFs::new(Duration::ZERO), &device()) else { return };
     let mut file = File::create(mounted.join("open")).unwrap();
     let UnmountOutcome::Lazy { message } = mounted.session.unmount().unwrap() else { panic!("it is in use") };
-    assert!(message.contains("in use"), "{message}");
+    let me = format!("is in use by process {} (", std::process::id());
+    assert!(message.contains(&me) && message.contains(": open file)"), "{message}");
     assert!(mounted.session.join(Duration::from_millis(50)).is_err(), "somebody is still there");
     std::io::Write::write_all(&mut file, b"still served").unwrap();
     assert_eq!(file.metadata().unwrap().len(), 12);

@@ -40,6 +40,8 @@ pub(crate) mod verb {
     pub(crate) const LAYOUT_SET: u8 = 23;
     pub(crate) const REAP: u8 = 24;
     pub(crate) const SKIP_INODE_IDS: u8 = 25;
+    /// The SETATTR that a write into chunks begins with, to clear set-id bits.
+    pub(crate) const CLEAR_SET_ID: u8 = 26;
 }
 
 impl MetaCalls for MetaService {

@@ -143,7 +143,7 @@ impl MetaService {
                 self.wait_for_leases(deadline)?;
                 continue;
             };
-            if verb == number::WRITE_INLINE {
+            if matches!(verb, number::WRITE_INLINE | number::CLEAR_SET_ID) {
                 // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
                 _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
             }

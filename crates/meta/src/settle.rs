@@ -80,6 +80,7 @@ impl MetaService {
             mtime: (blocks_delta != 0).then(|| self.env.clock.now()),
             atime: None,
             kill_set_id: false,
+            keeps_capability: false,
             done: true,
         };
         let settled = self.mutate(

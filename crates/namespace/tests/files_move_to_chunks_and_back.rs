@@ -52,7 +52,7 @@ fn commit(world: &mut World, id: InodeId, report: CommitWrite) -> Result<Attr, E
 }
 
 fn begin(world: &mut World, id: InodeId) -> Result<Attr, Errno> {
-    world.as_root(|txn, context| verb::begin_write(txn, context, id, false)).map(|reply| reply.attr)
+    world.as_root(|txn, context| verb::begin_write(txn, context, id, false, false)).map(|reply| reply.attr)
 }
 
 /// Truncates; returns whether chunks must be cut.
@@ -312,7 +312,7 @@ fn the_first_write_takes_set_id_bits_off() {
     let mut world = world();
     let (id, _) = chunked(&mut world);
     world.edit(id, |inode| inode.mode |= 0o4000);
-    world.as_root(|txn, context| verb::begin_write(txn, context, id, true)).unwrap();
+    world.as_root(|txn, context| verb::begin_write(txn, context, id, true, false)).unwrap();
     assert_eq!(world.inode(id).mode & 0o7000, 0);
 }
 

@@ -33,7 +33,7 @@ fn write(
     data: &[u8],
     append: bool,
 ) -> Result<WriteReply, Errno> {
-    let args = WriteArgs { append, kill_set_id: false };
+    let args = WriteArgs { append, ..WriteArgs::default() };
     world.as_root(|txn, context| verb::write_inline(txn, context, id, offset, data, args))
 }
 
@@ -225,7 +225,7 @@ fn writing_takes_privileges_off() {
     write(&mut world, id, 0, b"x", false).unwrap();
     assert_eq!(world.inode(id).mode & 0o6000, 0o6000, "without being told, set-id bits stay");
     assert!(!world.inode(id).has_xattrs, "capabilities go with any write");
-    let args = WriteArgs { append: false, kill_set_id: true };
+    let args = WriteArgs { kill_set_id: true, ..WriteArgs::default() };
     world.as_root(|txn, context| verb::write_inline(txn, context, id, 0, b"y", args)).unwrap();
     assert_eq!(world.inode(id).mode & 0o6000, 0);
     assert_eq!(findings(&world), []);

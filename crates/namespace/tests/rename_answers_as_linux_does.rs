@@ -2,7 +2,7 @@
 
 use ashlar_namespace::testing::{World, name};
 use ashlar_namespace::verb::{self, RenameReply};
-use ashlar_types::message::RenameFlags::{self, Exchange, NoReplace, Replace};
+use ashlar_types::message::RenameFlags::{self, Exchange, NoReplace, Replace, Whiteout, WhiteoutNoReplace};
 use ashlar_types::{Capabilities, Credentials, Errno, FilesetId, InodeId, SessionId};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -274,4 +274,46 @@ fn nothing_moves_into_a_removed_directory() {
     assert_eq!(rename(&mut world, (ROOT, "f"), (gone, "f"), Replace), Err(Errno::ENOENT));
     assert_eq!(rename(&mut world, (ROOT, "e"), (gone, "e"), Replace), Err(Errno::ENOENT));
     assert_eq!(rename(&mut world, (gone, "x"), (below, "x"), Replace), Err(Errno::ENOENT));
+}
+
+#[test]
+fn a_whiteout_takes_the_old_name_and_belongs_to_whoever_renames() {
+    let mut world = World::new();
+    let (a, b) = (directory(&mut world, ROOT, "a"), directory(&mut world, ROOT, "b"));
+    let (file, below) = (world.make_file(a, "f"), directory(&mut world, a, "d"));
+    let replaced = world.make_file(b, "g");
+    rename_as(&mut world, &user(5, 6), (a, "f"), (b, "g"), Whiteout).unwrap();
+    assert_eq!((world.find(b, "g"), world.find_inode(replaced)), (Some(file), None));
+    let left = world.find(a, "f").unwrap();
+    let whiteout = world.inode(left);
+    assert_eq!((whiteout.mode, whiteout.rdev, whiteout.uid, whiteout.gid), (0o020_000, 0, 5, 6));
+    assert_eq!((whiteout.nlink, whiteout.size), (1, 0));
+
+    rename(&mut world, (a, "d"), (b, "d"), WhiteoutNoReplace).unwrap();
+    let now = world.now;
+    assert_eq!((world.find(b, "d"), world.inode(below).as_directory().unwrap().0), (Some(below), b));
+    for (inode, size, nlink) in [(a, 2, 2), (b, 2, 3)] {
+        let record = world.inode(inode);
+        assert_eq!((record.mtime, record.size, record.nlink), (now, size, nlink));
+    }
+    assert_eq!(rename(&mut world, (b, "g"), (b, "d"), WhiteoutNoReplace), Err(Errno::EEXIST));
+    // Within one directory, over a whiteout, and of a whiteout.
+    rename(&mut world, (b, "g"), (b, "h"), Whiteout).unwrap();
+    rename(&mut world, (b, "h"), (b, "g"), Whiteout).unwrap();
+    assert_eq!((world.find(b, "g"), world.inode(b).size), (Some(file), 3));
+    rename(&mut world, (b, "h"), (b, "i"), Whiteout).unwrap();
+    assert_eq!(world.inode(b).size, 4);
+    // Two names of one inode stay as they are.
+    rename(&mut world, (b, "g"), (b, "g"), Whiteout).unwrap();
+    assert_eq!(world.find(b, "g"), Some(file));
+}
+
+#[test]
+fn who_may_not_take_a_name_away_leaves_no_whiteout() {
+    let mut world = World::new();
+    let a = directory(&mut world, ROOT, "a");
+    world.make_file(ROOT, "f");
+    let before = world.store.clone();
+    assert_eq!(rename_as(&mut world, &user(5, 5), (ROOT, "f"), (a, "f"), Whiteout), Err(Errno::EACCES));
+    assert_eq!(world.store, before);
 }

@@ -83,7 +83,10 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     let mut mounted: Vec<Mounted> = Vec::new();
     for mountpoint in &args.mountpoints {
         match mount(services, mountpoint, &config) {
-            Ok(done) => mounted.push(done),
+            Ok(done) => {
+                services.keep();
+                mounted.push(done);
+            }
             Err(error) => {
                 end_all(mounted);
                 return Err(error);

@@ -3,6 +3,7 @@
 //! A data directory may be listed in any place; what it is says its header. Metadata is where `--meta` says, else in the one data
 //! directory that has `meta/`, else, for a new file system, in the first.
 
+use super::usable;
 use crate::cli::DataArgs;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{TargetHeader, TargetIdentity};
@@ -59,7 +60,9 @@ impl Directories {
 
     fn look(place: &DataArgs) -> Result<(Directories, Vec<(PathBuf, anyhow::Error)>)> {
         let data = if place.data.is_empty() { vec![default_data()?] } else { distinct(&place.data)? };
+        data.iter().chain(&place.meta).try_for_each(|dir| usable::require(dir))?;
         let data: Vec<PathBuf> = data.iter().map(|dir| settled(dir)).collect::<Result<_>>()?;
+        data.iter().try_for_each(|dir| usable::require(&dir.join(TARGET_DIR)))?;
         let with_meta: Vec<PathBuf> =
             data.iter().map(|dir| dir.join(META_DIR)).filter(|meta| meta.join(STATE_FILE).exists()).collect();
         let (meta, exists) = match (&place.meta, with_meta.as_slice()) {
@@ -81,6 +84,7 @@ impl Directories {
             }
         };
         let meta = settled(&meta)?;
+        usable::require(&meta)?;
         let (mut targets, mut damaged) = (Vec::new(), Vec::new());
         for dir in &data {
             let dir = dir.join(TARGET_DIR);

@@ -5,14 +5,19 @@ use crate::cli::FuseTransport;
 use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
-use ashlar_fuse::{Features, KernelMask, MountOptions, Session, TransportChoice};
+use ashlar_fuse::{Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Longest wait for the requests under way when a mount ends.
+/// LIMIT: longest wait for the requests under way when a mount ends.
 const END_MAX: Duration = Duration::from_secs(20);
+/// LIMIT: longest wait for the kernel's end of a mount that nobody here uses. In another mount name space it may live on.
+const QUIET_END_MAX: Duration = Duration::from_secs(1);
+/// LIMIT: longest wait for the kernel to write back what programs have stored into mappings, before they are cut off.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(20);
 
 /// Threads that answer the kernel on a mount that shares its file system with others.
 // LIMIT: so many requests of one mount may wait for leases of other sessions at once.
@@ -100,15 +105,67 @@ pub fn mount(services: &Services, mountpoint: &Path, config: &MountConfig) -> Re
 }
 
 impl Mounted {
-    /// Unmounts, waits for requests under way, reports and makes durable what the client holds.
+    /// Unmounts, waits for requests under way, reports and makes durable what the client holds. Programs that use the mount are named
+    /// and cut off: they may keep it in use for days, and what they were told is kept without them.
     ///
     /// # Errors
     /// The first failure; the rest is done all the same.
     pub fn end(mut self) -> Result<()> {
-        let unmounted = self.session.unmount().map(|_| ()).context("cannot unmount");
-        let joined = self.session.join(END_MAX).context("requests under way did not end");
+        let (mut unmounted, mut is_served) = (Ok(()), false);
+        match self.session.unmount() {
+            Ok(UnmountOutcome::Lazy { message }) => {
+                eprintln!(
+                    "ashlar: {message}; the mount is taken away from them: what they have written is kept, what they do there from now \
+                     on fails with ENOTCONN"
+                );
+                is_served = !self.cut_off();
+            }
+            Ok(UnmountOutcome::Clean | UnmountOutcome::AlreadyGone) => {
+                if self.session.join(QUIET_END_MAX).is_err() && self.cut_off() {
+                    eprintln!(
+                        "ashlar: {} was still mounted in another mount name space; it was taken away there, too",
+                        self.mountpoint.display()
+                    );
+                }
+            }
+            Err(error) => {
+                unmounted = Err(error).context("cannot unmount; `ashlar umount` removes what is left");
+                is_served = !self.cut_off();
+            }
+        }
+        let joined = match is_served {
+            // It serves until this process ends; what is asked after the next step is refused.
+            true => Ok(()),
+            false => self.session.join(END_MAX).context(
+                "requests under way did not end, most likely because a disk does not answer; the next start puts right what they left",
+            ),
+        };
         let disconnected = self.client.disconnect().context("could not make everything durable");
         unmounted.and(joined).and(disconnected).with_context(|| self.mountpoint.display().to_string())
+    }
+
+    /// Has the kernel write back what it keeps of the mount, and then give it up, so that requests from now on fail; tells whether it has.
+    fn cut_off(&self) -> bool {
+        let (client, (done, is_done)) = (self.client.clone(), channel());
+        let take_back = move || {
+            client.take_back_pages();
+            // Nobody listens after the bound.
+            let _ = done.send(());
+        };
+        match std::thread::Builder::new().name("ashlar-write-back".into()).spawn(take_back) {
+            Ok(_) if is_done.recv_timeout(WRITE_BACK_MAX).is_ok() => {}
+            Ok(_) => {
+                tracing::error!("not everything that programs stored into mappings could be written back")
+            }
+            Err(error) => {
+                tracing::error!(%error, "no thread for what programs stored into mappings; it may be lost")
+            }
+        }
+        let aborted = self.session.abort();
+        if let Err(error) = &aborted {
+            tracing::info!(%error, "the kernel cannot be told to give the mount up; it does when this process ends");
+        }
+        aborted.is_ok()
     }
 
     /// Waits until the mount has been taken away from outside (`umount`), at most `bound`; tells whether it has.

@@ -1,6 +1,7 @@
 //! Whether something new may be made in a place: most often nobody wants a new file system, but the disk with the old one is missing.
 
 use super::Directories;
+use super::state::{ENGINE_DIR, LANE_DIR};
 use crate::cli::DataArgs;
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::table_path;
@@ -20,6 +21,9 @@ pub fn require_fit(directories: &Directories, place: &DataArgs, mountpoints: &[P
         .collect();
     if !directories.exists {
         new.push(&directories.meta);
+    }
+    if !new.is_empty() {
+        refuse_overlaps(directories)?;
     }
     let table = if new.is_empty() { Vec::new() } else { unmounted()? };
     for dir in &new {
@@ -53,6 +57,40 @@ pub fn require_fit(directories: &Directories, place: &DataArgs, mountpoints: &[P
         }
     }
     Ok(())
+}
+
+/// A part of a file system must not be in a part that keeps its own files there: names would meet, and what looks like one disk less would
+/// be two.
+fn refuse_overlaps(directories: &Directories) -> Result<()> {
+    let meta = real(&directories.meta);
+    // Beside `target` in one directory there is room for metadata, but not in what is the metadata's own.
+    let of_meta = [ENGINE_DIR, LANE_DIR].map(|name| meta.join(name));
+    let targets: Vec<PathBuf> = directories.targets.iter().map(|(path, _)| real(path)).collect();
+    for (at, target) in targets.iter().enumerate() {
+        let others = targets.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, path)| path);
+        let parts = others.chain(&of_meta).chain([&meta].into_iter().filter(|meta| *meta == target));
+        let mut inside = parts.filter(|part| target.starts_with(part)).map(|part| (target, part));
+        let meta_inside = meta.starts_with(target).then_some((&meta, target));
+        if let Some((inner, outer)) = inside.next().or(meta_inside) {
+            bail!(
+                "{} would be inside {}, which holds another part of this file system; name directories that are not inside each other",
+                inner.display(),
+                outer.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// `path` without symbolic links, also if its last steps are not there yet.
+fn real(path: &Path) -> PathBuf {
+    for ancestor in path.ancestors() {
+        if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
+            // `join` with nothing would add a slash.
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        }
+    }
+    path.to_owned()
 }
 
 /// Mount points of /etc/fstab where nothing is mounted; none if there is no such file.

@@ -1,6 +1,7 @@
 //! A temporary directory for what a look at a stopped file system has to write somewhere.
 
 use super::trouble;
+use super::usable::NO_PERMISSION;
 use anyhow::{Context, Result};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -44,7 +45,9 @@ impl Scratch {
 
     /// What to do about `error` if its cause is that there is no room here: nothing else is written to while one only looks.
     pub fn way_out(&self, error: &(dyn std::error::Error + 'static)) -> Option<String> {
-        trouble::way_out(error)?;
+        if trouble::way_out(error)? == NO_PERMISSION {
+            return Some(NO_PERMISSION.to_owned());
+        }
         let path = self.path.display();
         Some(format!("the disk of the temporary directory {path} is full: set TMPDIR to one with more room"))
     }

@@ -140,6 +140,11 @@ impl Services {
         self.meta.inodes_used().context("cannot read the accounting")
     }
 
+    /// Somebody uses the file system: what a first start has made stays.
+    pub fn keep(&self) {
+        self.state.keep();
+    }
+
     /// Tells whoever wants the directories next that they will be free soon.
     pub fn note_ending(&self) {
         self.state.note_ending();
@@ -165,6 +170,10 @@ impl Services {
             .into_iter()
             .try_for_each(|(id, store)| store.close().with_context(|| format!("could not close {id}")));
         let stopped = self.meta.stop().context("could not close the metadata log");
+        let Services { state, meta, storage, .. } = self;
+        // ORDER: the directories last: what a first start has made that nobody used is removed with the state.
+        drop((meta, storage));
+        drop(state);
         synced.and(stopped)
     }
 }

@@ -8,6 +8,7 @@
 //! | `creating` | a first start is under way: without `cluster-state` the rest is thrown away |
 //! | `restored` | came from a backup; chunks newer than it are removed before anybody is served |
 
+use super::first_start::FirstStart;
 use super::scratch::Scratch;
 use super::trouble;
 use super::{Directories, MetaLock};
@@ -30,7 +31,8 @@ use std::sync::Arc;
 pub const ENGINE_DIR: &str = "engine";
 /// Directory of the lane's log.
 pub const LANE_DIR: &str = "lane";
-const CREATING_FILE: &str = "creating";
+/// File that is there while a first start is under way.
+pub const CREATING_FILE: &str = "creating";
 const RESTORED_FILE: &str = "restored";
 const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or, if a position is named, give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
 const WAY_OUT: &str =
@@ -48,6 +50,9 @@ pub struct State {
     pub manager: Manager,
     /// Where whoever only looks writes what has to be written.
     pub scratch: Option<Scratch>,
+    /// What is taken away again if nobody gets to use it.
+    // ORDER: before the lock, under which that is done.
+    first_start: Option<FirstStart>,
     lock: MetaLock,
 }
 
@@ -64,7 +69,7 @@ impl State {
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         // A first start that ended between its last two steps.
         remove_if_there(&disk, &directories.meta, CREATING_FILE)?;
-        Ok(State { env, directories, disk, manager, scratch: None, lock })
+        Ok(State { env, directories, disk, manager, scratch: None, first_start: None, lock })
     }
 
     /// As [`State::open`], for whoever only looks: nothing changes in the directories, which may be on a disk that is full or
@@ -80,7 +85,7 @@ impl State {
         let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         let scratch = Some(Scratch::new()?);
-        Ok(State { env: Env::os(), directories, disk, manager, scratch, lock })
+        Ok(State { env: Env::os(), directories, disk, manager, scratch, first_start: None, lock })
     }
 
     /// As [`State::open`], or makes a new file system where there is none.
@@ -88,12 +93,15 @@ impl State {
     /// # Errors
     /// As [`State::open`], and when the directory holds something else.
     pub fn open_or_create(mut directories: Directories, holder: &str) -> Result<State> {
-        make_private_directory(&directories.meta)?;
         if directories.exists {
             return State::open(directories, holder);
         }
         let (env, disk) = (Env::os(), directories.meta_disk());
+        let begun = FirstStart::begin(&directories);
+        make_private_directory(&directories.meta)?;
         let lock = MetaLock::take(&disk, &directories.meta, holder)?;
+        // ORDER: declared after the lock, so that what a failure leaves is taken away under it.
+        let mut first_start = begun;
         directories.look_again()?;
         if exists(&disk, STATE_FILE)? || directories.targets.iter().any(|(_, header)| header.is_some()) {
             bail!(
@@ -101,15 +109,24 @@ impl State {
                 directories.meta.display()
             );
         }
+        first_start.begin_making();
         let manager = create(&disk, &directories.meta, &env)
             .with_context(|| format!("cannot make a file system at {}", directories.meta.display()))?;
+        first_start.note_cluster(manager.identity().cluster);
         // Nobody who expects an old file system is to take this one for it.
         eprintln!(
             "ashlar: made a new file system, {}, with its metadata at {}",
             manager.identity().cluster,
             directories.meta.display()
         );
-        Ok(State { env, directories, disk, manager, scratch: None, lock })
+        Ok(State { env, directories, disk, manager, scratch: None, first_start: Some(first_start), lock })
+    }
+
+    /// Somebody uses the file system: from now on it stays, whatever becomes of this start.
+    pub fn keep(&self) {
+        if let Some(first_start) = &self.first_start {
+            first_start.keep();
+        }
     }
 
     /// Tells whoever wants this file system next that it will be free soon.
@@ -195,11 +212,10 @@ pub fn note_restored(disk: &Arc<dyn Disk>, path: &Path) -> Result<()> {
 /// As mkdir(2); the text names it.
 pub fn make_private_directory(path: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .with_context(|| format!("cannot make directory {}", path.display()))
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
+        let way_out = trouble::way_out(&error).map(|way_out| format!("; {way_out}")).unwrap_or_default();
+        anyhow::Error::new(error).context(format!("cannot make directory {}{way_out}", path.display()))
+    })
 }
 
 /// Opens the lane of a metadata directory.

@@ -1,5 +1,6 @@
 //! Troubles of a disk that are no damage, and what to do about each.
 
+use super::usable::NO_PERMISSION;
 use ashlar_chunkstore::ChunkError;
 use ashlar_kv::KvError;
 use std::error::Error;
@@ -9,7 +10,8 @@ const FULL: &str = "its disk is full, nothing is damaged: make room there (or en
 const READ_ONLY: &str = "its disk is mounted read-only, nothing is known to be damaged: mount it writable (after an error of the disk, see what \
                          the kernel's log says); `ashlar fsck`, `ashlar backup` and `ashlar up --read-only` work as it is";
 
-/// What to do about `error` if its cause is a disk that is full or cannot be written to. Such a disk must never look like a damaged
+/// What to do about `error` if its cause is a disk that is full or cannot be written to, or a
+/// permission. Such a disk must never look like a damaged
 /// file system, whose remedies give up changes.
 pub fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut cause = Some(error);
@@ -18,6 +20,7 @@ pub fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
             match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => return Some(FULL),
                 ErrorKind::ReadOnlyFilesystem => return Some(READ_ONLY),
+                ErrorKind::PermissionDenied => return Some(NO_PERMISSION),
                 _ => {}
             }
         }
@@ -41,6 +44,7 @@ mod tests {
         assert_eq!(way_out(&io(libc::ENOSPC)), Some(FULL));
         assert_eq!(way_out(&io(libc::EDQUOT)), Some(FULL));
         assert_eq!(way_out(&io(libc::EROFS)), Some(READ_ONLY));
+        assert_eq!(way_out(&io(libc::EACCES)), Some(NO_PERMISSION));
         assert_eq!(way_out(&io(libc::EIO)), None);
         assert_eq!(way_out(&KvError::NoSpace { what: String::new() }), Some(FULL));
         assert_eq!(way_out(&ChunkError::NoSpace { what: String::new() }), Some(FULL));

@@ -146,6 +146,7 @@ impl Client {
                 state.size = state.size.max(end);
             }
             state.unreported.mtime = Some(now);
+            state.unreported.is_of_a_call = true;
         }
         drop(state);
         drop(in_flight);

@@ -61,14 +61,14 @@ impl Client {
         for _ in 0..8 {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
             let taken = if is_inline {
-                let is_done = self.write_inline(who, file, offset, data, (append, flags.kill_set_id))?;
+                let is_done = self.write_inline(who, file, offset, data, (append, flags))?;
                 is_done.then_some(data.len())
             } else {
                 if flags.kill_set_id {
                     let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
                     self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })?;
                 }
-                self.write_to_chunks(file, offset, data, append)?
+                self.write_to_chunks(file, offset, data, (append, flags.is_writeback))?
             };
             if let Some(taken) = taken {
                 if handle.flags.sync || flags.is_sync || file.state.lock().durability == Durability::Sync {
@@ -107,10 +107,12 @@ impl Client {
         file: &File,
         offset: u64,
         data: &[u8],
-        (append, kill_set_id): (bool, bool),
+        (append, flags): (bool, WriteFlags),
     ) -> Result<bool, Errno> {
+        let WriteFlags { kill_set_id, is_writeback, .. } = flags;
         let (writing, lease_epoch) = file.begin_inline()?;
-        let request = MetaRequest::WriteInline { inode: file.inode, offset, data, append, kill_set_id };
+        let inode = file.inode;
+        let request = MetaRequest::WriteInline { inode, offset, data, append, kill_set_id, is_writeback };
         let reply = if kill_set_id {
             self.call_for_write(who, request)?
         } else {
@@ -146,9 +148,9 @@ impl Client {
         file: &File,
         offset: u64,
         data: &[u8],
-        append: bool,
+        (append, is_writeback): (bool, bool),
     ) -> Result<Option<usize>, Errno> {
-        let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
+        let (in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, is_writeback)?;
         let Data::Chunks(layout) = &state.data else { return Ok(None) };
         let layout = layout.clone();
         let at = if append { state.size.max(state.appends.end) } else { offset };
@@ -169,6 +171,7 @@ impl Client {
         if written.bytes > 0 {
             state.is_dirty = true;
             state.unreported.mtime = Some(now);
+            state.unreported.is_of_a_call |= !is_writeback;
             state.times.1 = now;
             state.size = state.size.max(written_end);
             state.unreported.blocks_delta += written.blocks_delta;

@@ -238,7 +238,7 @@ pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeI
     };
     let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
     let inode = open.attr.inode;
-    call(world, session, MetaRequest::AcquireData { inode, write: true }).unwrap();
+    call(world, session, MetaRequest::AcquireData { inode, write: true, is_writeback: false }).unwrap();
     let proposed = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap();
     let MetaReply::Layout { layout } = proposed else { panic!() };
     (inode, layout)

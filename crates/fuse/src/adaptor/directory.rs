@@ -3,20 +3,43 @@
 use super::{Adaptor, convert, file, identity};
 use crate::errno::Errno;
 use crate::id::FileHandle;
-use crate::protocol::{Open, OpenReplyFlags, ReadDir};
+use crate::protocol::{Open, OpenReplyFlags, ReadDir, Release};
 use crate::reply::{DirBuffer, DirEntry, DirPlusBuffer, Opened};
 use crate::request::Request;
 use ashlar_client::{Handle, Listing};
+use ashlar_types::{Attr, FileType, InodeId};
+
+/// The handle of every open directory of which nothing is left: there is nothing to read in it (the kernel answers ENOENT by itself).
+const REMOVED_DIRECTORY: FileHandle = FileHandle(0);
 
 impl Adaptor {
     pub(super) fn on_opendir(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
         let flags = file::open_flags(args.flags);
-        let opened = self.client.open(&identity::who(request), convert::inode(request.node), flags)?;
+        let inode = convert::inode(request.node);
+        let opened = match self.client.open(&identity::who(request), inode, flags) {
+            // Through a working directory or an `O_PATH` descriptor the kernel still reaches it, and has checked the permission.
+            Err(ashlar_types::Errno::ESTALE) if self.is_removed_directory(inode) => {
+                return Ok(Opened { fh: REMOVED_DIRECTORY, flags: OpenReplyFlags::EMPTY, backing: None });
+            }
+            other => other?,
+        };
         let fh: FileHandle = self.handles.insert(opened.handle);
         Ok(Opened { fh, flags: OpenReplyFlags::EMPTY, backing: None })
     }
 
+    fn is_removed_directory(&self, inode: InodeId) -> bool {
+        let is_directory = |attr: &Attr| FileType::from_mode(attr.mode) == Some(FileType::Directory);
+        self.removed.find(inode).is_some_and(|attr| is_directory(&attr))
+    }
+
+    pub(super) fn on_releasedir(&self, args: &Release) -> Result<(), Errno> {
+        if args.fh == REMOVED_DIRECTORY { Ok(()) } else { self.on_release(args) }
+    }
+
     fn list(&self, request: &Request<'_>, args: &ReadDir, with_attributes: bool) -> Result<Listing, Errno> {
+        if args.fh == REMOVED_DIRECTORY {
+            return Err(Errno::ENOENT);
+        }
         let handle: &Handle = &*self.handles.find(args.fh)?;
         self.client.note_read(handle);
         let directory = handle.file.inode;

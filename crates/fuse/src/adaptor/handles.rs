@@ -24,6 +24,7 @@ impl HandleTable {
         &self.parts[number as usize % PARTS]
     }
 
+    /// A number for `handle`; never 0.
     pub(super) fn insert(&self, handle: Arc<Handle>) -> FileHandle {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         self.part(number).write().insert(number, handle);

@@ -58,8 +58,11 @@ impl Adaptor {
     }
 
     pub(super) fn on_rename(&self, request: &Request<'_>, args: &Rename<'_>) -> Result<(), Errno> {
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
         let flags = match args.flags {
             0 => RenameFlags::Replace,
+            libc::RENAME_WHITEOUT => RenameFlags::Whiteout,
+            WHITEOUT_NOREPLACE => RenameFlags::WhiteoutNoReplace,
             libc::RENAME_NOREPLACE => RenameFlags::NoReplace,
             libc::RENAME_EXCHANGE => RenameFlags::Exchange,
             _ => return Err(Errno::EINVAL),

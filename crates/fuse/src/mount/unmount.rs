@@ -1,5 +1,6 @@
 //! Ending a mount: cleanly if nobody uses it, lazily if somebody does.
 
+use super::users::Users;
 use super::{Mount, fusermount, table};
 use std::ffi::CString;
 use std::io;
@@ -14,7 +15,7 @@ pub enum UnmountOutcome {
     Clean,
     /// Somebody uses it: it is out of the tree, and ends when the last file there is closed.
     Lazy {
-        /// A sentence for the user.
+        /// For people: what is in use, and by which programs.
         message: String,
     },
     /// Somebody else had unmounted it.
@@ -52,13 +53,10 @@ pub(super) fn unmount(mount: &Mount) -> Result<UnmountOutcome, UnmountError> {
         Err(_) if !is_there().map_err(failed)? => return Ok(UnmountOutcome::AlreadyGone),
         Err(error) => return Err(failed(error)),
     }
+    // ORDER: before it is out of the tree, where what programs have of it has no path any more.
+    let users = Users::of(mount);
     detach(true).map_err(failed)?;
-    let path = mount.path.display();
-    let message = format!(
-        "{path} is in use; it was detached and ends when the last process leaves it (see them with: fuser -vm {path})"
-    );
-    tracing::warn!("{message}");
-    Ok(UnmountOutcome::Lazy { message })
+    Ok(UnmountOutcome::Lazy { message: format!("{} is in use by {users}", mount.path.display()) })
 }
 
 /// Tries again while the mount is busy, but not for long: a process that is just being started still holds its parent's

@@ -112,9 +112,10 @@ impl MetaService {
             let map = self.map.read().clone();
             self.space(&map);
         }
+        let is_of_a_write = changes.kill_set_id && changes.has_handle && changes.size.is_none();
         let (reply, must_cut) = self.mutate(
             caller,
-            number::SETATTR,
+            if is_of_a_write { number::CLEAR_SET_ID } else { number::SETATTR },
             |txn, context| {
                 let reply = verb::setattr(txn, context, inode, changes)?;
                 if changes.size.is_some() {

@@ -28,8 +28,8 @@ impl MetaService {
                     verb::ReadInlineReply::Bytes { data, .. } => Ok(MetaReply::Bytes(data)),
                     verb::ReadInlineReply::InChunks { .. } => Err(Errno::EAGAIN),
                 }),
-            MetaRequest::WriteInline { inode, offset, data, append, kill_set_id } => {
-                let args = verb::WriteArgs { append, kill_set_id };
+            MetaRequest::WriteInline { inode, offset, data, append, kill_set_id, is_writeback } => {
+                let args = verb::WriteArgs { append, kill_set_id, is_writeback };
                 self.mutate(
                     caller,
                     number::WRITE_INLINE,
@@ -73,7 +73,9 @@ impl MetaService {
                 }
                 Ok(MetaReply::Done)
             }
-            MetaRequest::AcquireData { inode, write } => self.acquire_data(caller, inode, write),
+            MetaRequest::AcquireData { inode, write, is_writeback } => {
+                self.acquire_data(caller, inode, (write, is_writeback))
+            }
             MetaRequest::CommitWrite {
                 inode,
                 generation,
@@ -82,6 +84,7 @@ impl MetaService {
                 mtime,
                 atime,
                 kill_set_id,
+                keeps_capability,
                 done,
             } => {
                 let report = verb::CommitWrite {
@@ -91,6 +94,7 @@ impl MetaService {
                     mtime,
                     atime,
                     kill_set_id,
+                    keeps_capability,
                     done,
                 };
                 self.mutate(
@@ -111,7 +115,12 @@ impl MetaService {
     }
 
     /// Grants READ or WRITE on content, after others have given back what is in the way.
-    fn acquire_data(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
+    fn acquire_data(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        (write, is_writeback): (bool, bool),
+    ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
@@ -125,7 +134,7 @@ impl MetaService {
                 continue;
             }
             if write {
-                self.begin_write(caller, inode, deadline)?;
+                self.begin_write(caller, inode, is_writeback, deadline)?;
             }
             let args = verb::OpenArgs { wants_body: true, is_granted: true, ..verb::OpenArgs::default() };
             let (reply, is_granted) = self.inspect(
@@ -153,14 +162,20 @@ impl MetaService {
 
     /// Records that the session is about to write chunks, so that the size can be settled if it dies. Nothing for inline files. A cut
     /// that is still to be carried out comes first, or it would take the new bytes with it.
-    fn begin_write(&self, caller: Caller<'_>, inode: InodeId, deadline: Duration) -> Result<(), Errno> {
+    fn begin_write(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        is_writeback: bool,
+        deadline: Duration,
+    ) -> Result<(), Errno> {
         loop {
             let begun = self.mutate(
                 caller,
                 number::BEGIN_WRITE,
                 |txn, context| {
                     self.check_settled(txn, inode)?;
-                    verb::begin_write(txn, context, inode, false)
+                    verb::begin_write(txn, context, inode, false, is_writeback)
                 },
                 |_, _| (),
             );

@@ -19,7 +19,8 @@ pub struct BeginWriteReply {
 }
 
 /// Notes that the calling session writes the chunks of `id`; calling it again changes nothing. File capabilities go, and with
-/// `kill_set_id` set-id bits too: the first write of an open is what clears them.
+/// `kill_set_id` set-id bits too: the first write of an open is what clears them. Not for pages of a mapping that are written back
+/// (`is_writeback`).
 ///
 /// # Errors
 /// `EAGAIN` while a cut of the file's chunks is still to be carried out: what was written now would be cut with the rest. The service carries
@@ -29,6 +30,7 @@ pub fn begin_write(
     context: &OpContext<'_>,
     id: InodeId,
     kill_set_id: bool,
+    is_writeback: bool,
 ) -> Result<BeginWriteReply, NsError> {
     txn.reveal(id);
     let layout = match txn.inode(id)?.as_regular()? {
@@ -47,6 +49,8 @@ pub fn begin_write(
     if txn.get(&writer_key)?.is_none() {
         txn.put(writer_key, Bytes::new());
     }
-    privilege::drop_for_write(txn, context, id, kill_set_id)?;
+    if !is_writeback {
+        privilege::drop_for_write(txn, context, id, kill_set_id)?;
+    }
     Ok(BeginWriteReply { attr: txn.inode(id)?.attr(id), layout: Some(layout) })
 }

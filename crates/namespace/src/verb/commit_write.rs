@@ -24,6 +24,8 @@ pub struct CommitWrite {
     pub atime: Option<Timespec>,
     /// Whether set-id bits go.
     pub kill_set_id: bool,
+    /// Whether file capabilities stay although the content was changed: only pages of mappings were written back.
+    pub keeps_capability: bool,
     /// Whether the session writes no more: its writer record goes.
     pub done: bool,
 }
@@ -73,7 +75,7 @@ fn apply(
     id: InodeId,
     report: &CommitWrite,
 ) -> Result<(), NsError> {
-    if report.mtime.is_some() || report.kill_set_id {
+    if report.mtime.is_some() && !report.keeps_capability || report.kill_set_id {
         privilege::drop_for_write(txn, context, id, report.kill_set_id)?;
     }
     let inode = txn.inode_mut(id)?;

@@ -9,7 +9,7 @@ use ashlar_types::attr::MODE_TYPE_MASK;
 use ashlar_types::{Attr, Capabilities, Errno, FileType, InodeId, Name};
 
 /// Device number of a whiteout of overlayfs, which anybody may make.
-const WHITEOUT_RDEV: u32 = 0;
+pub(super) const WHITEOUT_RDEV: u32 = 0;
 
 /// Arguments of [`mknod`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

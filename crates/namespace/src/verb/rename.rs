@@ -7,6 +7,8 @@
 
 use super::entry::{self, Place};
 use super::forget_inode;
+use super::mknod::WHITEOUT_RDEV;
+use super::new_inode::{self, AskedMode};
 use super::permission::{self, Victim};
 use crate::context::OpContext;
 use crate::error::NsError;
@@ -14,7 +16,7 @@ use crate::record::{Inode, Kind};
 use crate::txn::Txn;
 use ashlar_kv::KvError;
 use ashlar_types::message::RenameFlags;
-use ashlar_types::{Errno, InodeId, Name};
+use ashlar_types::{Errno, FileType, InodeId, Name};
 
 /// Most directories on the way from a directory to the root that a rename looks at.
 // LIMIT: a path of PATH_MAX names 2048 levels; deeper trees can be made with relative paths, and moved as long as they are not deeper
@@ -48,7 +50,7 @@ impl End<'_> {
 ///
 /// # Errors
 /// `ENOENT`, `ENOTDIR`, `EACCES` (also without write permission on a directory that changes its parent), `EPERM` by a sticky bit,
-/// `EEXIST` with [`RenameFlags::NoReplace`], `EINVAL` for a directory into itself or below, `ENOTEMPTY`, `EISDIR`, `ENOTDIR` for a
+/// `EEXIST` with flags that spare the target, `EINVAL` for a directory into itself or below, `ENOTEMPTY`, `EISDIR`, `ENOTDIR` for a
 /// target that cannot be replaced, `EXDEV` across filesets, `ELOOP` below 16384 directories, `EMLINK`, `ENOSPC`.
 pub fn rename(
     txn: &mut Txn<'_>,
@@ -69,8 +71,12 @@ pub fn rename(
     }
     if flags == RenameFlags::Exchange {
         exchange(txn, context, from, to)?;
-    } else {
-        replace(txn, context, from, to)?;
+        return Ok(RenameReply { moved, replaced });
+    }
+    let left = (from.parent.clone(), from.place.name());
+    replace(txn, context, from, to)?;
+    if flags.leaves_whiteout() {
+        make_whiteout(txn, context, from_parent, left)?;
     }
     Ok(RenameReply { moved, replaced })
 }
@@ -102,7 +108,7 @@ fn plan(
 ) -> Result<(), NsError> {
     let (moved_id, moved) = from.target.as_ref().ok_or(Errno::ENOENT)?;
     match (flags, &to.target) {
-        (RenameFlags::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+        (flags, Some(_)) if flags.spares_target() => return Err(Errno::EEXIST.into()),
         (RenameFlags::Exchange, None) => return Err(Errno::ENOENT.into()),
         _ => {}
     }
@@ -198,6 +204,24 @@ fn replace(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_
         forget_inode::drop_link(txn, context, replaced)?;
         txn.mark_frees_space();
     }
+    Ok(())
+}
+
+/// Gives the `name` that something has just left in the directory `id`, which is `parent`, to a whiteout: the character device 0:0, which nobody
+/// may use, and which says to overlayfs that the name is not there. Whoever may take the name away may do that.
+fn make_whiteout(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    (parent, name): (Inode, Name<'_>),
+) -> Result<(), NsError> {
+    let (_, policy) = parent.as_directory()?;
+    let asked = AskedMode { file_type: FileType::CharDevice, mode: 0, umask: 0 };
+    let mut inode = new_inode::plan(context, &parent, asked, Kind::new_special(&policy))?;
+    inode.rdev = WHITEOUT_RDEV;
+    let place = entry::locate(txn, context, id, name)?;
+    let whiteout = txn.allocate_inode_id(id.home())?;
+    new_inode::apply(txn, context, place, whiteout, inode)?;
     Ok(())
 }
 

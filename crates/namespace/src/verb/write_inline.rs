@@ -16,6 +16,8 @@ pub struct WriteArgs {
     pub append: bool,
     /// Whether set-id bits go.
     pub kill_set_id: bool,
+    /// Pages of a mapping: file capabilities stay, as on other file systems (`page_mkwrite` of Linux removes no privileges).
+    pub is_writeback: bool,
 }
 
 /// What `write_inline` tells.
@@ -63,7 +65,9 @@ pub fn write_inline(
         }
         withdraw_proposal(txn, id)?;
         let delta = body::write(txn, id, offset, data, is_empty)?;
-        privilege::drop_for_write(txn, context, id, args.kill_set_id)?;
+        if !args.is_writeback {
+            privilege::drop_for_write(txn, context, id, args.kill_set_id)?;
+        }
         let inode = txn.inode_mut(id)?;
         body::add_blocks(inode, delta);
         inode.size = size.max(end);

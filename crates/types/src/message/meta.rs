@@ -108,6 +108,22 @@ pub enum RenameFlags {
     NoReplace,
     /// Exchange the two.
     Exchange,
+    /// Replace what is there, and leave a whiteout of overlayfs under the old name.
+    Whiteout,
+    /// The same, but fail with EEXIST if the target exists.
+    WhiteoutNoReplace,
+}
+
+impl RenameFlags {
+    /// Whether a target that exists is left alone.
+    pub fn spares_target(self) -> bool {
+        matches!(self, RenameFlags::NoReplace | RenameFlags::WhiteoutNoReplace)
+    }
+
+    /// Whether the old name becomes that of a whiteout.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameFlags::Whiteout | RenameFlags::WhiteoutNoReplace)
+    }
 }
 
 /// The kind of a lock.
@@ -246,6 +262,8 @@ pub enum MetaRequest<'a> {
         data: &'a [u8],
         append: bool,
         kill_set_id: bool,
+        /// Pages of a mapping, which take no privileges away.
+        is_writeback: bool,
     },
     /// `fallocate(2)` on an inline file: `mode` as in that call.
     AllocateInline { inode: InodeId, mode: u32, offset: u64, len: u64 },
@@ -254,8 +272,8 @@ pub enum MetaRequest<'a> {
     /// Bind the layout after the old bytes have been written to the chunks. If they were not made durable there, and somebody may have
     /// been promised that they are, the answer is `EAGAIN`.
     SetLayout { inode: InodeId, layout: FileLayout, blocks: u64, is_synced: bool },
-    /// Become reader (READ) or sole writer (WRITE) of a file.
-    AcquireData { inode: InodeId, write: bool },
+    /// Become reader (READ) or sole writer (WRITE) of a file; a writer for the kernel's pages of a mapping takes no privileges away.
+    AcquireData { inode: InodeId, write: bool, is_writeback: bool },
     /// Report what a writer knows; `done` gives the WRITE lease back.
     CommitWrite {
         inode: InodeId,
@@ -265,6 +283,7 @@ pub enum MetaRequest<'a> {
         mtime: Option<Timespec>,
         atime: Option<Timespec>,
         kill_set_id: bool,
+        keeps_capability: bool,
         done: bool,
     },
     /// Make every acknowledged change of metadata durable.
