@@ -161,34 +161,58 @@ fn a_run_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
+fn devices_are_measured_alone_and_together() {
+    let (one, two) = (place(), place());
+    let device = |options: &[&str]| {
+        let mut command = Command::new(binary());
+        let small = ["--bytes", "4m", "--threads", "2", "--seconds", "1", "--repetitions", "1"];
+        finish(command.args(["bench", "device"]).args([one.path(), two.path()]).args(small).args(options))
+    };
+    let ended = device(&[]).expect(0);
+    for text in ["stream write", "stream read", "random write", "random read", "all 2 together"] {
+        assert!(ended.stdout.contains(text), "{text} is missing in {}", ended.all());
+    }
+    let read: serde_json::Value = serde_json::from_str(&device(&["--json"]).expect(0).stdout).unwrap();
+    assert_eq!(
+        (read["figures"].as_array().unwrap().len(), read["sharing"].as_array().unwrap().len()),
+        (12, 4)
+    );
+    assert!(is_empty(one.path()) && is_empty(two.path()));
+    std::fs::write(two.path().join("theirs"), "x").unwrap();
+    device(&[]).refused(&["is not empty", "theirs"]);
+    assert!(is_empty(one.path()), "what was made before the refusal is gone");
+}
+
+#[test]
 fn the_workloads_of_the_guide_run() {
     let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
     let text = std::fs::read_to_string(guide).unwrap();
-    let commands = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("$ ashlar bench "))
-        .filter(|line| line.contains("/mnt/scratch"));
+    let commands = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
     let mut count = 0;
-    for command in commands {
+    for command in commands.filter(|command| command.contains("/mnt/")) {
         count += 1;
         let place = place();
+        ["scratch", "disk1", "disk2"]
+            .iter()
+            .for_each(|name| std::fs::create_dir(place.path().join(name)).unwrap());
         // As shown, but for how much and how long.
-        let small = [("64g", "64m"), ("--files 1000000", "--files 130"), ("--seconds 60", "--seconds 1")];
-        let mut line =
-            small.iter().fold(command.to_owned(), |line, (large, small)| line.replace(large, small));
-        if !line.contains("--total") && !line.contains("metadata") {
-            line += " --total 64m";
-        }
-        if line.contains("metadata") && !line.contains("--files") {
-            line += " --files 130";
-        }
-        line = line.replace("/mnt/scratch", &place.path().display().to_string());
-        finish(Command::new(binary()).arg("bench").args(line.split_whitespace()).args([
-            "--repetitions",
-            "1",
-            "--keep-caches",
-        ]))
-        .expect(0);
+        let smaller = [
+            ("--total 64g", ""),
+            ("--files 1000000", ""),
+            ("--seconds 60", ""),
+            ("--bytes 64g", ""),
+            ("/mnt/", &format!("{}/", place.path().display())),
+        ];
+        let line = smaller.iter().fold(command.to_owned(), |line, (shown, here)| line.replace(shown, here));
+        let few: &[&str] = match line.split_once(' ').unwrap().0 {
+            "metadata" => &["--files", "130", "--keep-caches"],
+            "sequential" => &["--total", "64m", "--keep-caches"],
+            "random" => &["--total", "64m", "--seconds", "1", "--keep-caches"],
+            _ => &["--bytes", "4m", "--seconds", "1"],
+        };
+        let mut command = Command::new(binary());
+        command.arg("bench").args(line.split_whitespace()).args(few).args(["--repetitions", "1"]);
+        finish(&mut command).expect(0);
     }
-    assert!(count >= 5, "{count} commands");
+    assert!(count >= 6, "{count} commands");
 }

@@ -67,6 +67,16 @@ pub struct Outcome {
     pub time: Duration,
 }
 
+impl Outcome {
+    /// Of several crews that worked at the same time: their sum, in the time of the longest.
+    pub fn together(outcomes: &[Outcome]) -> Outcome {
+        let mut tally = Tally::default();
+        outcomes.iter().for_each(|outcome| tally.absorb(&outcome.tally));
+        let time = outcomes.iter().map(|outcome| outcome.time).max().unwrap_or_default();
+        Outcome { tally, time }
+    }
+}
+
 /// Where threads wait for each other before they start.
 #[derive(Default)]
 struct Gate {

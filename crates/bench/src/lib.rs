@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`memory`] | a ceiling: what the memory of each NUMA node moves (STREAM), and whether its modules are placed well |
+//! | [`device`] | a ceiling: what the devices below do without the file system |
 //! | [`data`] | a workload: reading and writing content, N-N and N-1, sequential and random |
 //! | [`metadata`] | a workload: create, stat, read, utime and remove of many files |
 //! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
@@ -15,6 +16,7 @@ mod buffer;
 pub mod cache;
 pub mod crew;
 pub mod data;
+pub mod device;
 mod error;
 pub mod figure;
 pub mod memory;

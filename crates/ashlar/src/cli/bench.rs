@@ -18,6 +18,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Memory bandwidth of each NUMA node (STREAM), and whether memory modules are placed well.
     Memory(BenchMemoryArgs),
+    /// What the devices below a file system do without it: streams and random requests, each alone and all together.
+    Device(BenchDeviceArgs),
     /// Write and read files from begin to end, on any file system: a file per thread (N-N, as IOzone) or one for all (N-1, as IOR).
     Sequential(BenchSequentialArgs),
     /// Write and read small records all over files, with a queue of requests per thread, as fio and IOzone do.
@@ -44,6 +46,42 @@ pub struct BenchMemoryArgs {
     /// Times each kernel runs; the first does not count.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub repetitions: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ashlar bench device`
+#[derive(Debug, Args)]
+pub struct BenchDeviceArgs {
+    /// An empty directory on the local file system of each device to be measured.
+    #[arg(required = true, value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+
+    /// Bytes on each device: more than what is in its own cache.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "4g")]
+    pub bytes: u64,
+
+    /// Threads on each device.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+
+    /// Requests of each thread that are under way at the same time.
+    #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: u32,
+
+    /// Seconds of each phase of random requests.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+
+    /// How often each measurement is done; what is printed is the mean.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repetitions: u32,
+
+    /// Measure in directories that are not empty. What is there stays as it is.
+    #[arg(long)]
+    pub beside_others: bool,
 
     /// Print JSON.
     #[arg(long)]

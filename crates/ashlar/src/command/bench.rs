@@ -1,6 +1,7 @@
 //! `ashlar bench`: what a machine or a file system can do; one file per part.
 
 mod data;
+mod device;
 mod memory;
 mod metadata;
 mod table;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
         Bench::Memory(args) => memory::run(args),
+        Bench::Device(args) => device::run(args),
         Bench::Sequential(args) => data::sequential(args),
         Bench::Random(args) => data::random(args),
         Bench::Metadata(args) => metadata::run(args),

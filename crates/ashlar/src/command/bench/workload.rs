@@ -38,10 +38,7 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Makes the place. Ctrl-C and SIGTERM end the run from now on, and what it made goes.
     pub fn begin(args: &'a BenchRunArgs, unit: Unit) -> Result<Session<'a>> {
-        let cancel = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, cancel.clone()).context("cannot take signals")?;
-        }
+        let cancel = cancelled_by_signals()?;
         let memory =
             cache::memory_bytes().context("cannot find out how much memory there is (/proc/meminfo)")?;
         let rules = Rules {
@@ -100,8 +97,17 @@ impl<'a> Session<'a> {
     }
 }
 
+/// What Ctrl-C, SIGTERM and SIGHUP set, so that what was made can go before the program ends.
+pub fn cancelled_by_signals() -> Result<Arc<AtomicBool>> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, cancel.clone()).context("cannot take signals")?;
+    }
+    Ok(cancel)
+}
+
 /// Figures as they come are for whoever watches a long run.
-fn log(figure: &Figure) {
+pub fn log(figure: &Figure) {
     tracing::info!(
         what = figure.what,
         threads = figure.threads,
