@@ -97,21 +97,30 @@ impl MetaService {
                     keeps_capability,
                     done,
                 };
-                self.mutate(
-                    caller,
-                    number::COMMIT_WRITE,
-                    |txn, context| verb::commit_write(txn, context, inode, &report),
-                    |attr, leases| {
-                        if done {
-                            leases.drop_leases(session, inode, LeaseSet::WRITE);
-                            self.leases_changed.notify_all();
-                        }
-                        MetaReply::Attr { attr, leases: LeaseSet::NONE }
-                    },
-                )
+                self.commit_write(caller, inode, &report)
             }
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn commit_write(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        report: &verb::CommitWrite,
+    ) -> Result<MetaReply, Errno> {
+        self.mutate(
+            caller,
+            number::COMMIT_WRITE,
+            |txn, context| verb::commit_write(txn, context, inode, report),
+            |attr, leases| {
+                if report.done {
+                    leases.drop_leases(caller.op.session, inode, LeaseSet::WRITE);
+                    self.leases_changed.notify_all();
+                }
+                MetaReply::Attr { attr, leases: LeaseSet::NONE }
+            },
+        )
     }
 
     /// Grants READ or WRITE on content, after others have given back what is in the way.
