@@ -116,6 +116,31 @@ fn after_a_kill_the_dead_mount_is_reported_and_umount_cleans_it() {
     assert!(ended.stdout.contains("clean"), "{}", ended.all());
 }
 
+/// A server that was killed while a thread of it waited for a page of the kernel cannot be had at will; one that is stopped answers as little.
+#[test]
+fn who_waits_for_a_server_that_does_not_answer_is_let_go_by_umount() {
+    if !can_mount("a server that does not answer") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    site.write_files();
+    // SAFETY: kill takes no pointer; the process is our child.
+    unsafe { libc::kill(server.pid(), libc::SIGSTOP) };
+    let wanted = site.mnt().join("not looked up before");
+    let waiting = std::thread::spawn(move || fs::metadata(wanted).map(drop));
+    let ended = site.run("umount @mnt").expect(0);
+    assert!(ended.stderr.contains("does not answer"), "{}", ended.all());
+    assert!(!is_mounted(&site.mnt()));
+    waiting.join().unwrap().expect_err("nobody has answered");
+    // SAFETY: as above.
+    unsafe { libc::kill(server.pid(), libc::SIGCONT) };
+    server.end_by(0).expect(0);
+    let again = site.up("up @mnt --data @d1");
+    assert!(site.has_files());
+    again.stop();
+}
+
 #[test]
 fn umount_from_outside_ends_the_server() {
     if !can_mount("umount") {

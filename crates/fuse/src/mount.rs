@@ -9,7 +9,7 @@ mod unmount;
 mod users;
 
 pub use error::MountError;
-pub use unmount::{UnmountError, UnmountOutcome};
+pub use unmount::{UnmountError, UnmountOutcome, give_up};
 
 use crate::options::{MountOptions, MountVia};
 use crate::transport::device::Device;

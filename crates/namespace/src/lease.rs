@@ -233,8 +233,9 @@ impl LeaseTable {
         }
         // A holder of WRITE always keeps others out.
         let keeps_others_out = |(holder, _)| !self.may_go_before(session, holder, inode);
-        let in_the_way =
-            if wanted.has(LeaseSet::WRITE) { LeaseSet::READ.with(LeaseSet::WRITE) } else { LeaseSet::WRITE };
+        // Attributes, too, may have been granted since the caller looked, and are answered for at once.
+        let all = LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE);
+        let in_the_way = if wanted.has(LeaseSet::WRITE) { all } else { LeaseSet::WRITE };
         let is_free = !self.others(session, inode, in_the_way).any(keeps_others_out);
         let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
         match holders.iter_mut().find(|(holder, _)| *holder == session) {
@@ -716,6 +717,24 @@ mod tests {
         table.drop_leases(A, X, LeaseSet::READ);
         assert!(table.grant_data(B, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
         assert!(!table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ));
+    }
+
+    #[test]
+    fn a_stat_that_came_while_a_write_was_begun_is_not_kept_beside_the_write() {
+        let mut table = table();
+        let both = LeaseSet::READ.with(LeaseSet::WRITE);
+        table.grant(A, X, LeaseSet::READ);
+        table.begin_wanting(A, X);
+        assert!(table.conflicts_of_data(A, X, true).is_empty());
+        // Then another session stats the file, and a third one that wants to write asks both.
+        table.grant(B, X, LeaseSet::ATTR);
+        let asked: Vec<_> = table.conflicts_of_data(SessionId(3), X, true).into_iter().collect();
+        for conflict in asked {
+            table.begin_recall(conflict, Duration::ZERO).unwrap();
+        }
+        assert!(!table.grant_data(A, X, both).has(LeaseSet::WRITE), "B may still tell the old size");
+        table.drop_leases(B, X, LeaseSet::ATTR);
+        assert!(table.grant_data(A, X, both).has(LeaseSet::WRITE));
     }
 
     #[test]

@@ -3,11 +3,32 @@
 use crate::cli::UmountArgs;
 use crate::terminal::shown;
 use anyhow::{Context, Result, bail};
+use ashlar_env::Disk;
+use ashlar_env::os::OsDisk;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// LIMIT: how long a mount may take to tell its free space; a server that lives needs no lease for that, and does it at once.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 pub fn run(args: &UmountArgs) -> Result<ExitCode> {
-    refuse_others(&args.mountpoint)?;
+    let path = resolved(&args.mountpoint);
+    refuse_others(&args.mountpoint, &path)?;
+    if !answers(&path) {
+        eprintln!("ashlar: {} does not answer; whoever waits for it is told so", shown(&args.mountpoint));
+        // A server that was killed while a thread of it waited for a page of the kernel does not end before the page is free, and whoever
+        // has the page waits for the server: with a lazy unmount alone both would be there until the machine is started anew, and the
+        // server's locks with them.
+        match ashlar_fuse::give_up(&path) {
+            Ok(()) if ashlar_fuse::file_system_type_at(&path).is_ok_and(|there| there.is_none()) => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "the kernel was not told to give the mount up"),
+        }
+    }
     // SAFETY: geteuid has no preconditions and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let (program, flag) = if is_root { ("umount", "-l") } else { ("fusermount3", "-uz") };
@@ -20,10 +41,18 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether somebody serves the mount at `path`, or the kernel knows that nobody does.
+fn answers(path: &Path) -> bool {
+    let disk = OsDisk::new(path);
+    let (sender, answered) = channel();
+    // It ends with this process if it gets no answer.
+    std::thread::spawn(move || sender.send(disk.space().is_ok()));
+    answered.recv_timeout(ANSWER_MAX) != Err(RecvTimeoutError::Timeout)
+}
+
 /// A lazy unmount of something else than a mount of ours would take a disk away from those who use it.
-fn refuse_others(mountpoint: &Path) -> Result<()> {
-    let path = resolved(mountpoint);
-    match ashlar_fuse::file_system_type_at(&path).context("cannot read the mount table")? {
+fn refuse_others(mountpoint: &Path, path: &Path) -> Result<()> {
+    match ashlar_fuse::file_system_type_at(path).context("cannot read the mount table")? {
         Some(name) if name == "fuse.ashlar" => Ok(()),
         Some(name) => bail!("{} is a mount of {name}, not of Ashlar; use umount", shown(mountpoint)),
         None => bail!("nothing is mounted at {}", shown(mountpoint)),

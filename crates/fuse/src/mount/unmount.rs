@@ -1,7 +1,7 @@
 //! Ending a mount: cleanly if nobody uses it, lazily if somebody does.
 
 use super::users::Users;
-use super::{Mount, fusermount, table};
+use super::{Mount, MountId, fusermount, table};
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -79,16 +79,30 @@ fn detach_patiently(detach: impl Fn() -> io::Result<()>) -> io::Result<()> {
 /// Makes the kernel give a mount up: through /sys/fs/fuse/connections where that is mounted (its owner may), otherwise by a
 /// forced unmount (as root), which aborts the connection even if the mount itself stays because it is in use.
 pub(super) fn abort(mount: &Mount) -> io::Result<()> {
-    let control = format!("/sys/fs/fuse/connections/{}/abort", mount.id.minor);
+    abort_at(&mount.path, mount.id)
+}
+
+/// Makes the kernel give up the FUSE mount at exactly `path`, whoever serves it: what waits there for an answer gets `ECONNABORTED`, what
+/// comes later `ENOTCONN`. The mount stays in the tree while it is in use.
+///
+/// # Errors
+/// `NotFound` when no FUSE file system is mounted there, and when there is no way: as an ordinary user without /sys/fs/fuse/connections.
+pub fn give_up(path: &Path) -> io::Result<()> {
+    let entry = table::find(path)?.filter(table::MountEntry::is_fuse);
+    abort_at(path, entry.ok_or(io::ErrorKind::NotFound)?.id)
+}
+
+fn abort_at(path: &Path, id: MountId) -> io::Result<()> {
+    let control = format!("/sys/fs/fuse/connections/{}/abort", id.minor);
     match std::fs::write(control, "1") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         result => return result,
     }
-    let is_there = table::find(&mount.path)?.is_some_and(|entry| entry.id == mount.id);
+    let is_there = table::find(path)?.is_some_and(|entry| entry.id == id);
     if !is_there {
         return Err(io::ErrorKind::NotFound.into());
     }
-    match umount2(&mount.path, libc::MNT_FORCE) {
+    match umount2(path, libc::MNT_FORCE) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
         result => result,
     }
