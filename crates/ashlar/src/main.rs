@@ -5,6 +5,7 @@ mod backup;
 mod cli;
 mod command;
 mod fsck;
+mod guard;
 mod mount_program;
 mod node;
 mod terminal;
@@ -17,6 +18,9 @@ fn main() -> ExitCode {
     let program = args.next();
     if mount_program::is_asked_for(program.as_deref()) {
         return mount_program::run(args);
+    }
+    if guard::is_asked_for(program.as_deref()) {
+        return guard::run();
     }
     let cli = cli::Cli::parse();
     let outcome = cli::init_logging(&cli).and_then(|()| command::run(cli));

@@ -47,8 +47,8 @@ pub use filesystem::Filesystem;
 pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
 pub use mount::{
-    MountError, UnmountError, UnmountOutcome, check_mountpoint, file_system_type_at, give_up, mount_points,
-    table_path,
+    Connection, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
+    file_system_type_at, give_up, mount_points, table_path,
 };
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};

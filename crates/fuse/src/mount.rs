@@ -1,5 +1,6 @@
 //! Making and ending the mount itself: checks, mount(2) or fusermount3, umount(2).
 
+mod abort;
 mod check;
 mod error;
 mod fusermount;
@@ -8,6 +9,7 @@ pub(crate) mod table;
 mod unmount;
 mod users;
 
+pub use abort::{Connection, abort_connection};
 pub use error::MountError;
 pub use unmount::{UnmountError, UnmountOutcome, give_up};
 

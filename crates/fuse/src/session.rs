@@ -9,7 +9,7 @@
 mod setup;
 
 use crate::filesystem::Filesystem;
-use crate::mount::{Mount, MountError, UnmountError, UnmountOutcome};
+use crate::mount::{Connection, Mount, MountError, UnmountError, UnmountOutcome};
 use crate::negotiation::Negotiated;
 use crate::notify::Notifier;
 use crate::options::MountOptions;
@@ -137,6 +137,11 @@ impl Session {
         let outcome = self.mount.unmount()?;
         self.is_unmounted = true;
         Ok(outcome)
+    }
+
+    /// The connection that serves it.
+    pub fn connection(&self) -> Connection {
+        Connection(self.mount.id.minor)
     }
 
     /// Makes the kernel give the mount up: every request in progress fails, and a mount point that is in use says ENOTCONN

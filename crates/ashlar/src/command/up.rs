@@ -2,6 +2,7 @@
 
 use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetCondition, TargetStatus};
 use crate::cli::UpArgs;
+use crate::guard::Guard;
 use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, place};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
@@ -80,9 +81,10 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
         mask: args.mask_features.unwrap_or_default(),
         is_sole_session: args.mountpoints.len() == 1,
     };
+    let guard = Arc::new(Guard::start());
     let mut mounted: Vec<Mounted> = Vec::new();
     for mountpoint in &args.mountpoints {
-        match mount(services, mountpoint, &config) {
+        match mount(services, mountpoint, &config, &guard) {
             Ok(done) => {
                 services.keep();
                 mounted.push(done);

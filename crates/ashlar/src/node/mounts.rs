@@ -2,6 +2,7 @@
 
 use super::Services;
 use crate::cli::FuseTransport;
+use crate::guard::Guard;
 use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
@@ -52,13 +53,19 @@ pub struct Mounted {
     pub mountpoint: PathBuf,
     client: Arc<Client>,
     session: Session,
+    guard: Arc<Guard>,
 }
 
 /// Opens a session with the services and mounts it.
 ///
 /// # Errors
 /// When the mount point cannot be used; the text says why and what to do.
-pub fn mount(services: &Services, mountpoint: &Path, config: &MountConfig) -> Result<Mounted> {
+pub fn mount(
+    services: &Services,
+    mountpoint: &Path,
+    config: &MountConfig,
+    guard: &Arc<Guard>,
+) -> Result<Mounted> {
     let client = Client::connect(ClientConfig {
         meta: services.meta_calls(),
         storage: services.storage_calls(),
@@ -101,7 +108,8 @@ pub fn mount(services: &Services, mountpoint: &Path, config: &MountConfig) -> Re
     if let Some(hint) = session.transport_hint() {
         tracing::info!("{hint}");
     }
-    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session })
+    guard.note_mounted(session.connection());
+    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session, guard: guard.clone() })
 }
 
 impl Mounted {
@@ -140,6 +148,9 @@ impl Mounted {
                 "requests under way did not end, most likely because a disk does not answer; the next start puts right what they left",
             ),
         };
+        if joined.is_ok() && !is_served {
+            self.guard.note_ended(self.session.connection());
+        }
         let disconnected = self.client.disconnect().context("could not make everything durable");
         unmounted.and(joined).and(disconnected).with_context(|| self.mountpoint.display().to_string())
     }

@@ -1,5 +1,6 @@
 //! Ending a mount: cleanly if nobody uses it, lazily if somebody does.
 
+use super::abort::{Connection, abort_connection};
 use super::users::Users;
 use super::{Mount, MountId, fusermount, table};
 use std::ffi::CString;
@@ -76,8 +77,8 @@ fn detach_patiently(detach: impl Fn() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes the kernel give a mount up: through /sys/fs/fuse/connections where that is mounted (its owner may), otherwise by a
-/// forced unmount (as root), which aborts the connection even if the mount itself stays because it is in use.
+/// Makes the kernel give a mount up: its connection is aborted, or, where that is not possible, the mount unmounted by force (as root), which
+/// aborts the connection even if the mount itself stays because it is in use.
 pub(super) fn abort(mount: &Mount) -> io::Result<()> {
     abort_at(&mount.path, mount.id)
 }
@@ -93,14 +94,10 @@ pub fn give_up(path: &Path) -> io::Result<()> {
 }
 
 fn abort_at(path: &Path, id: MountId) -> io::Result<()> {
-    let control = format!("/sys/fs/fuse/connections/{}/abort", id.minor);
-    match std::fs::write(control, "1") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        result => return result,
-    }
+    let Err(error) = abort_connection(Connection(id.minor)) else { return Ok(()) };
     let is_there = table::find(path)?.is_some_and(|entry| entry.id == id);
     if !is_there {
-        return Err(io::ErrorKind::NotFound.into());
+        return Err(error);
     }
     match umount2(path, libc::MNT_FORCE) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),

@@ -1,0 +1,122 @@
+//! A second process beside a server: should the server be killed, it makes the kernel give up the server's mounts.
+//!
+//! A thread that drops pages of a file waits in the kernel for a page that a read or write has, and that for the server. Killed at that
+//! moment, the server cannot end: the thread keeps the connection open, so the kernel goes on waiting for its answer, and so do all who use
+//! the mount, and whoever wants the server's locks. Somebody else has to end the connection.
+//!
+//! The guard is told of each mount through its standard input. The kernel sends it a signal when the main thread of the server has ended, also
+//! when others have not (`PR_SET_PDEATHSIG` in prctl(2)). It ends with the server; without it everything works but that.
+
+use ashlar_fuse::{Connection, abort_connection};
+use parking_lot::Mutex;
+use signal_hook::consts::SIGUSR1;
+use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+/// The name it is started by.
+const PROGRAM: &str = "ashlar-guard";
+
+/// The server's side.
+pub struct Guard {
+    process: Option<(Child, Mutex<ChildStdin>)>,
+}
+
+impl Guard {
+    /// Starts it. To be called on the main thread: the guard watches the thread that calls this. That there is none is logged, and nothing else
+    /// changes.
+    pub fn start() -> Guard {
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0(PROGRAM)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: prctl and signal are async-signal-safe, and take no pointer to anything of ours.
+        unsafe {
+            command.pre_exec(|| {
+                // It ends with the server, and not by what ends the server.
+                for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        let started = command.spawn().and_then(|mut child| {
+            let stdin = child.stdin.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+            Ok((child, Mutex::new(stdin)))
+        });
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no guard: should this server be killed, `ashlar umount` may be needed");
+        }
+        Guard { process: started.ok() }
+    }
+
+    /// From now on the mount with this connection is given up should the server be killed.
+    pub fn note_mounted(&self, connection: Connection) {
+        self.tell(&format!("+{}\n", connection.0));
+    }
+
+    /// The mount is gone, and its number may be that of another soon.
+    pub fn note_ended(&self, connection: Connection) {
+        self.tell(&format!("-{}\n", connection.0));
+    }
+
+    fn tell(&self, line: &str) {
+        if let Some((_, stdin)) = &self.process
+            && let Err(error) = stdin.lock().write_all(line.as_bytes())
+        {
+            tracing::info!(%error, "the guard has ended");
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some((mut child, stdin)) = self.process.take() {
+            // Its standard input ends, and so does it.
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether this program was started as a guard.
+pub fn is_asked_for(program: Option<&OsStr>) -> bool {
+    program == Some(OsStr::new(PROGRAM))
+}
+
+/// The guard's side: waits for the server's end.
+pub fn run() -> ExitCode {
+    let guarded = Arc::new(Mutex::new(BTreeSet::new()));
+    let Ok(mut signals) = Signals::new([SIGUSR1]) else { return ExitCode::FAILURE };
+    let all = guarded.clone();
+    let watch = move || {
+        if signals.forever().next().is_some() {
+            // There is nobody to tell what does not work.
+            all.lock().iter().for_each(|number| drop(abort_connection(Connection(*number))));
+            std::process::exit(0);
+        }
+    };
+    if std::thread::Builder::new().name("watch".into()).spawn(watch).is_err() {
+        return ExitCode::FAILURE;
+    }
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let Some(number) = line.get(1..).and_then(|number| number.parse().ok()) else { continue };
+        if line.starts_with('+') {
+            guarded.lock().insert(number);
+        } else {
+            guarded.lock().remove(&number);
+        }
+    }
+    // The server has closed everything, the connections, too.
+    ExitCode::SUCCESS
+}
