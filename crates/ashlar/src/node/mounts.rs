@@ -129,11 +129,13 @@ impl Mounted {
                 is_served = !self.cut_off();
             }
             Ok(UnmountOutcome::Clean | UnmountOutcome::AlreadyGone) => {
-                if self.session.join(QUIET_END_MAX).is_err() && self.cut_off() {
+                if self.session.join(QUIET_END_MAX).is_err() {
                     eprintln!(
-                        "ashlar: {} was still mounted in another mount name space; it was taken away there, too",
+                        "ashlar: {} is still in use although it is unmounted, most likely in another mount name space (a container): \
+                         it is taken away there, too",
                         self.mountpoint.display()
                     );
+                    is_served = !self.cut_off();
                 }
             }
             Err(error) => {
@@ -142,7 +144,8 @@ impl Mounted {
             }
         }
         let joined = match is_served {
-            // It serves until this process ends; what is asked after the next step is refused.
+            // Without /sys/fs/fuse/connections it serves until this process ends; what is asked after the next step is refused, which waits
+            // for the reads and writes under way.
             true => Ok(()),
             false => self.session.join(END_MAX).context(
                 "requests under way did not end, most likely because a disk does not answer; the next start puts right what they left",
