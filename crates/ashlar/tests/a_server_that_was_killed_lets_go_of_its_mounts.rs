@@ -95,11 +95,9 @@ fn the_guard_ends_the_connections_it_knows_when_the_thread_it_watches_ends() {
 
 /// Bytes in a pipe that nobody has read yet.
 fn unread(pipe: &std::process::ChildStdin) -> libc::c_int {
-    let mut count = 0;
+    let (mut count, fd) = (0, std::os::fd::AsRawFd::as_raw_fd(pipe));
     // SAFETY: FIONREAD stores one int at the address it is given.
-    assert_eq!(
-        unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(pipe), libc::FIONREAD, &raw mut count) },
-        0
-    );
+    let result = unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut count) };
+    assert_eq!(result, 0);
     count
 }
