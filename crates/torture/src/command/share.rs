@@ -5,7 +5,8 @@
 //! through another mount, while the others are at the same files. In the end all mounts must show the same bytes everywhere.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -117,14 +118,24 @@ fn make_files(folder: &Path, arguments: &Arguments) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The bytes of a file as the server has them: the mount's pages of it go first (see `Sharer::elsewhere`).
+fn read_anew(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    // SAFETY: posix_fadvise takes no memory. It is advice: its result does not matter.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Compares the bytes of every file in all of `roots`.
 fn compare(roots: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     let (first, others) = roots.split_first().context("no mount")?;
     for entry in fs::read_dir(first)? {
         let name = entry?.file_name();
-        let bytes = fs::read(first.join(&name));
+        let bytes = read_anew(&first.join(&name));
         for other in others {
-            let seen = fs::read(other.join(&name));
+            let seen = read_anew(&other.join(&name));
             report.check(matches!((&bytes, &seen), (Ok(bytes), Ok(seen)) if bytes == seen), || {
                 let told = |read: &std::io::Result<Vec<u8>>| match read {
                     Ok(bytes) => format!("{} bytes", bytes.len()),
@@ -194,11 +205,14 @@ impl Sharer {
         data::openat(CWD, &self.path(root, file), flags, 0o644)
     }
 
+    /// Another mount, if there is one. Not the own: while a write past the page cache waits, a read through the cache of the same mount can bring
+    /// in what was there before, and the kernel drops pages only ahead of such a write.
     fn elsewhere(&mut self) -> usize {
-        self.rng.index(self.roots.len())
+        let others = self.roots.len().saturating_sub(1).max(1);
+        (self.home + 1 + self.rng.index(others)) % self.roots.len()
     }
 
-    /// Writes the own part of a shared file, and reads it through any mount.
+    /// Writes the own part of a shared file, and reads it through another mount.
     fn check_part(&mut self) -> Result<(), Wrong> {
         let file = format!("kept{}", self.rng.below(self.files));
         self.count += 1;
@@ -219,7 +233,7 @@ impl Sharer {
         )))
     }
 
-    /// Changes the own file, and reads all of it through any mount.
+    /// Changes the own file, and reads all of it through another mount.
     fn check_own(&mut self) -> Result<(), Wrong> {
         let file = format!("own{}", self.thread);
         let is_emptied = self.rng.percent(15);
