@@ -66,6 +66,10 @@ const THREADS_MAX: u64 = 64;
 /// Bytes of that part.
 const PART_BYTES: u64 = PAGE_BYTES / THREADS_MAX;
 
+/// How late a write may be seen on another mount that is writing to the same page: of two such writers one goes first, and the kernel of the other
+/// shows what it had until its own write has ended (ADR 0006). What only one mount writes is seen at once.
+const LATE_MAX: Duration = Duration::from_secs(1);
+
 /// Bytes of a page: stores into one page through two mounts may lose one of them, as on any network file system.
 const PAGE_BYTES: u64 = 4096;
 
@@ -222,15 +226,20 @@ impl Sharer {
         data::pwrite_all(writer.as_fd(), &wanted, at)?;
         let elsewhere = self.elsewhere();
         let reader = self.open(elsewhere, &file, libc::O_RDONLY)?;
-        let seen = data::pread(reader.as_fd(), PART_BYTES as usize, at)?;
-        if seen == wanted {
-            return Ok(());
+        let end = Instant::now() + LATE_MAX;
+        loop {
+            let seen = data::pread(reader.as_fd(), PART_BYTES as usize, at)?;
+            if seen == wanted {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                let (first, len) = (seen.iter().zip(&wanted).position(|(a, b)| a != b), seen.len());
+                return Err(Wrong::Told(format!(
+                    "write {} of it is not seen by mount {elsewhere}: {len} bytes, the first other one at {first:?}",
+                    self.count
+                )));
+            }
         }
-        let (first, len) = (seen.iter().zip(&wanted).position(|(a, b)| a != b), seen.len());
-        Err(Wrong::Told(format!(
-            "write {} of it is not seen by mount {elsewhere}: {len} bytes, the first other one at {first:?}",
-            self.count
-        )))
     }
 
     /// Changes the own file, and reads all of it through another mount.
