@@ -1,9 +1,13 @@
 //! Threads that race: each makes one step after the other until the time is over, and what no race explains is reported.
 
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+
 use crate::report::Report;
+use crate::rng::Rng;
 use crate::sys::Errno;
 
 /// Of so many calls one may answer ESTALE. A call by name on a file that was removed or replaced since the kernel found it looks the name up
@@ -14,6 +18,52 @@ const CALLS_PER_STALE: u64 = 200;
 
 /// LIMIT: unexpected answers after which a thread stops.
 const SURPRISES_MAX: usize = 20;
+
+/// Where and for how long threads race.
+#[derive(Args, Debug)]
+pub struct Course {
+    /// A directory on the file system under test.
+    #[arg(long)]
+    dir: PathBuf,
+    /// The same directory through another mount; the threads are shared out among all of them.
+    #[arg(long)]
+    also_dir: Vec<PathBuf>,
+    /// Seconds of racing.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Rounds; each races for its share of the seconds and is checked.
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// The seed that fixes the steps (not how they interleave).
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl Course {
+    /// How many rounds there are; at least one.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.rounds.max(1)
+    }
+
+    /// When a round that begins now is over.
+    #[must_use]
+    pub fn end_of_round(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.seconds * 1000 / self.rounds())
+    }
+
+    /// `folder` through every mount, the first first.
+    #[must_use]
+    pub fn roots(&self, folder: &str) -> Vec<PathBuf> {
+        std::iter::once(&self.dir).chain(&self.also_dir).map(|dir| dir.join(folder)).collect()
+    }
+
+    /// What a thread draws its steps of a round from.
+    #[must_use]
+    pub fn rng(&self, round: u64, thread: u64) -> Rng {
+        Rng::derive(self.seed, round * 1000 + thread)
+    }
+}
 
 /// What went wrong in a step.
 #[derive(Debug)]

@@ -24,23 +24,26 @@ fn run_in_work(
 
 /// `ashlar-torture with-mount --work WORK/mount -- ashlar-torture`, to be followed by a subcommand that uses `{MOUNT}`.
 fn on_mount(torture: &Path, work: &Path, kernel: &MaskedKernel) -> Command {
+    on_mounts(torture, work, &[], kernel)
+}
+
+/// The same with further mounts at `others`.
+fn on_mounts(torture: &Path, work: &Path, others: &[PathBuf], kernel: &MaskedKernel) -> Command {
     let mut command = Command::new(torture);
     command.arg("with-mount").arg("--work").arg(work.join("mount"));
+    for other in others {
+        command.arg("--also-mount").arg(other);
+    }
     kernel.pass_to_server(&mut command);
     command.arg("--").arg(torture);
     command
 }
 
-/// `ashlar-torture SUBCOMMAND` with one mount and `more` of them.
-fn on_mounts(torture: &Path, work: &Path, more: u32, subcommand: &str, kernel: &MaskedKernel) -> Command {
+/// A subcommand that races on one mount and `more` of them.
+fn race(torture: &Path, work: &Path, more: u32, subcommand: &str, kernel: &MaskedKernel) -> Command {
     let others: Vec<PathBuf> = (0..more).map(|other| work.join(format!("also-{other}"))).collect();
-    let mut command = Command::new(torture);
-    command.arg("with-mount").arg("--work").arg(work.join("mount"));
-    for other in &others {
-        command.arg("--also-mount").arg(other);
-    }
-    kernel.pass_to_server(&mut command);
-    command.arg("--").arg(torture).args([subcommand, "--dir", "{MOUNT}"]);
+    let mut command = on_mounts(torture, work, &others, kernel);
+    command.args([subcommand, "--dir", "{MOUNT}"]);
     for other in &others {
         command.arg("--also-dir").arg(other);
     }
@@ -272,7 +275,7 @@ impl Racer {
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "racer", self.seconds > 60, |torture, work| {
             let more = if self.one_mount { 0 } else { 1 };
-            let mut command = on_mounts(torture, work, more, "racer", &self.kernel);
+            let mut command = race(torture, work, more, "racer", &self.kernel);
             command.arg("--seconds").arg(self.seconds.to_string());
             command.arg("--seed").arg(self.seed.to_string());
             command
@@ -315,7 +318,7 @@ impl Share {
     /// When a mount does not show what another has written, or a call fails or takes too long.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "share", self.seconds > 60, |torture, work| {
-            let mut command = on_mounts(torture, work, self.mounts - 1, "share", &self.kernel);
+            let mut command = race(torture, work, self.mounts - 1, "share", &self.kernel);
             if self.kernel.lacks_shared_mappings() {
                 command.arg("--mappings-may-be-refused");
             }

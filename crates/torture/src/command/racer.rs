@@ -9,12 +9,12 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 
-use crate::race::{Race, Wrong};
+use crate::race::{Course, Race, Wrong};
 use crate::report::Report;
 use crate::rng::{Rng, pattern};
 use crate::sys::attr::{self, Follow, Stat};
@@ -25,27 +25,14 @@ use crate::sys::{Errno, SysResult, name};
 /// Race many threads on few names and check the consistency of what is left.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// A directory on the file system under test.
-    #[arg(long)]
-    dir: PathBuf,
-    /// The same directory through another mount; the threads are shared out among all of them.
-    #[arg(long)]
-    also_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    course: Course,
     /// Threads.
     #[arg(long, default_value_t = 8)]
     threads: u64,
-    /// Seconds of racing.
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
-    /// Rounds; each races for its share of the seconds and is checked.
-    #[arg(long, default_value_t = 5)]
-    rounds: u64,
     /// Seconds a single operation may take.
     #[arg(long, default_value_t = 60)]
     stall_seconds: u64,
-    /// The seed that fixes the operations (not how they interleave).
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 /// What a race may answer.
@@ -69,17 +56,15 @@ const EXPECTED: &[i32] = &[
 /// When the working directory cannot be made or removed.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut report = Report::new();
-    for round in 0..arguments.rounds.max(1) {
+    for round in 0..arguments.course.rounds() {
         let folder = format!("racer-{}-{round}", std::process::id());
-        let first = arguments.dir.join(&folder);
-        fs::create_dir(&first).with_context(|| format!("create {}", first.display()))?;
-        let roots: Vec<PathBuf> = std::iter::once(first.clone())
-            .chain(arguments.also_dir.iter().map(|other| other.join(&folder)))
-            .collect();
+        let roots = arguments.course.roots(&folder);
+        let first = &roots[0];
+        fs::create_dir(first).with_context(|| format!("create {}", first.display()))?;
         if !race(arguments, round, &roots, &mut report) {
             report.fail(format!(
                 "seed {}, round {round}; what is left is in {}",
-                arguments.seed,
+                arguments.course.seed,
                 first.display()
             ));
             break;
@@ -91,12 +76,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         report.check(views.windows(2).all(|pair| pair[0] == pair[1]), || {
             format!("round {round}: the mounts show different trees")
         });
-        match fs::remove_dir_all(&first) {
+        match fs::remove_dir_all(first) {
             Ok(()) => report.pass(),
             Err(error) => report.fail(format!("round {round}: remove {}: {error}", first.display())),
         }
         if report.failed() > 0 {
-            report.fail(format!("seed {}, round {round}", arguments.seed));
+            report.fail(format!("seed {}, round {round}", arguments.course.seed));
             break;
         }
     }
@@ -107,13 +92,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
 fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Report) -> bool {
     let race = Race {
         threads: arguments.threads,
-        end: Instant::now() + Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1)),
+        end: arguments.course.end_of_round(),
         stall: Duration::from_secs(arguments.stall_seconds),
         expected: EXPECTED,
     };
     let racer = |thread: u64| {
         let root = roots[thread as usize % roots.len()].clone();
-        let mut racer = Racer { root, rng: Rng::derive(arguments.seed, round * 1000 + thread) };
+        let mut racer = Racer { root, rng: arguments.course.rng(round, thread) };
         move || {
             let (what, result) = racer.step();
             (what, result.map_err(Wrong::from))

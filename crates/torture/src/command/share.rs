@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 
-use crate::race::{Race, Wrong};
+use crate::race::{Course, Race, Wrong};
 use crate::report::Report;
 use crate::rng::{Rng, pattern};
 use crate::sys::attr;
@@ -25,12 +25,8 @@ use crate::sys::{SysResult, name};
 /// Write few files through several mounts at once, and check that each mount shows what the others wrote.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// A directory on the file system under test.
-    #[arg(long)]
-    dir: PathBuf,
-    /// The same directory through another mount; the threads are shared out among all of them.
-    #[arg(long)]
-    also_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    course: Course,
     /// Threads; at most 64.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
     threads: u64,
@@ -40,18 +36,9 @@ pub struct Arguments {
     /// A shared mapping of a file that another mount writes may be refused (ENODEV, Linux before 6.6).
     #[arg(long)]
     mappings_may_be_refused: bool,
-    /// Seconds of racing.
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
-    /// Rounds; each races for its share of the seconds, and then all mounts are compared.
-    #[arg(long, default_value_t = 5)]
-    rounds: u64,
     /// Seconds a single step may take.
     #[arg(long, default_value_t = 10)]
     stall_seconds: u64,
-    /// The seed that fixes the steps (not how they interleave).
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 /// What a race may answer: a name that another thread has taken away or made, a mapped page behind the end.
@@ -79,21 +66,19 @@ const PAGE_BYTES: u64 = 4096;
 /// When the working directory or its files cannot be made, or not removed.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut report = Report::new();
-    for round in 0..arguments.rounds.max(1) {
+    for round in 0..arguments.course.rounds() {
         let folder = format!("share-{}-{round}", std::process::id());
-        let first = arguments.dir.join(&folder);
-        make_files(&first, arguments).with_context(|| format!("make the files in {}", first.display()))?;
-        let roots: Vec<PathBuf> = std::iter::once(first.clone())
-            .chain(arguments.also_dir.iter().map(|other| other.join(&folder)))
-            .collect();
+        let roots = arguments.course.roots(&folder);
+        let first = &roots[0];
+        make_files(first, arguments).with_context(|| format!("make the files in {}", first.display()))?;
         let race = Race {
             threads: arguments.threads,
-            end: Instant::now() + Duration::from_millis(arguments.seconds * 1000 / arguments.rounds.max(1)),
+            end: arguments.course.end_of_round(),
             stall: Duration::from_secs(arguments.stall_seconds),
             expected: if arguments.mappings_may_be_refused { EXPECTED_WITHOUT_MAPPINGS } else { EXPECTED },
         };
         let sharer = |thread: u64| {
-            let rng = Rng::derive(arguments.seed, round * 1000 + thread);
+            let rng = arguments.course.rng(round, thread);
             let mut sharer = Sharer::new(&roots, thread, arguments, rng);
             move || sharer.timed_step()
         };
@@ -104,12 +89,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         if report.failed() > 0 {
             report.fail(format!(
                 "seed {}, round {round}; what is left is in {}",
-                arguments.seed,
+                arguments.course.seed,
                 first.display()
             ));
             break;
         }
-        fs::remove_dir_all(&first).with_context(|| format!("remove {}", first.display()))?;
+        fs::remove_dir_all(first).with_context(|| format!("remove {}", first.display()))?;
     }
     Ok(report)
 }
