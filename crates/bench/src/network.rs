@@ -283,6 +283,8 @@ impl NetworkPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::{Agent, Coordinator};
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn every_pair_is_measured_in_both_directions_and_halves_send_to_each_other() {
@@ -323,5 +325,43 @@ mod tests {
         for (streams, seconds) in [(&[][..], 1), (&[0], 1), (&[257], 1), (&[1], 0)] {
             assert!(plan(streams, seconds).check().is_err());
         }
+    }
+
+    #[test]
+    fn three_agents_send_to_each_other_at_the_same_time() {
+        static GO_ON: AtomicBool = AtomicBool::new(false);
+        let coordinator = Coordinator::listen("127.0.0.1:0", "1").unwrap();
+        let address = coordinator.address().unwrap().to_string();
+        let invitation = coordinator.invitation().clone();
+        let serve = || {
+            let agent = Agent {
+                coordinator: &address,
+                invitation: &invitation,
+                directories: &[],
+                address: None,
+                version: "1",
+                cancel: &GO_ON,
+                tell: &|_| (),
+            };
+            agent.serve()
+        };
+        std::thread::scope(|scope| {
+            let agents: Vec<_> = (0..3).map(|_| scope.spawn(serve)).collect();
+            let team = coordinator.gather(3, Duration::from_secs(60), &GO_ON, &|_| ()).unwrap();
+            let plan = NetworkPlan { streams: vec![2], seconds: 1, repetitions: 1 };
+            let flows = &Pattern::All.rounds(3)[0];
+            let done = plan.run(&team, Kind::Stream, flows, 2).unwrap();
+            let told: Vec<(usize, usize)> = done.iter().map(|(flow, _)| *flow).collect();
+            assert_eq!(told, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]);
+            assert!(done.iter().all(|(_, flow)| flow.bytes > 1 << 20), "{done:?}");
+            // Directories that no agent was started with.
+            let refused = team.prepare(std::path::Path::new("/"), true).unwrap_err().to_string();
+            assert!(refused.contains("started for no directory"), "{refused}");
+            drop(team);
+            for agent in agents {
+                let ended = agent.join().unwrap().unwrap_err().to_string();
+                assert!(ended.contains("ended before its time"), "{ended}");
+            }
+        });
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// The file by which agents see that they look at one directory.
 const MARK: &str = "mark";
-/// LIMIT: network file systems show a name that another node has made after some seconds only.
-const VISIBLE_WITHIN: Duration = Duration::from_secs(15);
+/// LIMIT: some network file systems show a name that another node has made after some seconds only.
+const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 /// LIMIT: others may still be stopping, and make files meanwhile.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -9,7 +9,7 @@ use crate::task::{Done, Machines, Task};
 use crate::{BenchError, place};
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -334,6 +334,13 @@ impl Drop for Team<'_> {
 impl Machines for Team<'_> {
     fn count(&self) -> usize {
         self.len()
+    }
+
+    fn are_apart(&self) -> bool {
+        let state = self.state.lock();
+        let computers: HashSet<&str> =
+            state.members.iter().map(|member| member.introduction.boot_id.as_str()).collect();
+        computers.len() == state.members.len()
     }
 
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
