@@ -138,7 +138,7 @@ fn the_commands_of_the_guide_for_many_clients_work() {
         let secret_to = place.path().join("secret");
         let line = format!(
             "{} --repetitions 1 --keep-caches",
-            line.replace("/root/secret", &secret_to.display().to_string())
+            line.replace("~/secret", &secret_to.display().to_string())
         );
         let count: usize =
             line.split("--agents ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -159,7 +159,7 @@ fn the_commands_of_the_guide_for_many_clients_work() {
             .split_whitespace()
             .map(|word| match word {
                 "/mnt/scratch" => here.clone(),
-                "/root/secret" => secret_to.display().to_string(),
+                "~/secret" => secret_to.display().to_string(),
                 word if word.starts_with("node0:") => coordinator.address.clone(),
                 word => word.to_owned(),
             })

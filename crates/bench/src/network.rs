@@ -24,6 +24,9 @@ pub const STREAMS_MAX: u32 = 256;
 /// Connections get up to speed, and buckets of shapers empty, before the time begins.
 const WARM_UP: Duration = Duration::from_millis(500);
 
+/// From and to, agents from 0.
+type Pair = (usize, usize);
+
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPlan {
@@ -49,7 +52,7 @@ pub enum Pattern {
 
 impl Pattern {
     /// What flows there are between `agents` at the same time: round by round, each a list of from and to.
-    fn rounds(self, agents: usize) -> Vec<Vec<(usize, usize)>> {
+    fn rounds(self, agents: usize) -> Vec<Vec<Pair>> {
         let pairs = (0..agents).flat_map(|from| (0..agents).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to);
         let half = agents / 2;
@@ -231,9 +234,9 @@ impl NetworkPlan {
         &self,
         team: &Team<'_>,
         kind: Kind,
-        flows: &[(usize, usize)],
+        flows: &[Pair],
         streams: u32,
-    ) -> Result<Vec<((usize, usize), FlowDone)>, BenchError> {
+    ) -> Result<Vec<(Pair, FlowDone)>, BenchError> {
         team.say_during("measuring the network");
         let tokens: Vec<Token> = flows.iter().map(|_| random()).collect::<Result<_, _>>()?;
         let all = || flows.iter().zip(&tokens);
@@ -250,11 +253,8 @@ impl NetworkPlan {
             .collect::<Result<_, _>>()?;
         let ready = team.ask_all(|agent| {
             let sends = all().filter(|((from, _), _)| *from == agent);
-            let outgoing = |((_, to), token): (&(usize, usize), &Token)| Outgoing {
-                to: addresses[*to],
-                token: *token,
-                streams,
-            };
+            let outgoing =
+                |((_, to), token): (&Pair, &Token)| Outgoing { to: addresses[*to], token: *token, streams };
             let measured = Duration::from_secs(self.seconds);
             Order::Transfer(Transfer {
                 kind,
@@ -351,7 +351,7 @@ mod tests {
             let plan = NetworkPlan { streams: vec![2], seconds: 1, repetitions: 1 };
             let flows = &Pattern::All.rounds(3)[0];
             let done = plan.run(&team, Kind::Stream, flows, 2).unwrap();
-            let told: Vec<(usize, usize)> = done.iter().map(|(flow, _)| *flow).collect();
+            let told: Vec<Pair> = done.iter().map(|(flow, _)| *flow).collect();
             assert_eq!(told, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]);
             assert!(done.iter().all(|(_, flow)| flow.bytes > 1 << 20), "{done:?}");
             // Directories that no agent was started with.
