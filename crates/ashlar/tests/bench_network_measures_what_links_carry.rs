@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use support::agents::{Coordinator, Process, entries, place};
 
 /// What the shaper lets through from each node, bits per second of whole Ethernet frames without checksum, as tbf counts them.
@@ -16,6 +17,9 @@ const PAYLOAD_BYTES: f64 = 1448.0;
 const FRAME_BYTES: f64 = 1514.0;
 /// An acknowledgement: a frame with no payload. There is one for two frames at the most.
 const ACK_BYTES: f64 = 66.0;
+
+/// How many there were in this process.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// Two nodes and a switch, each a name space of its own; they go with this value.
 struct Links {
@@ -29,7 +33,10 @@ fn run(line: &str) {
 
 impl Links {
     fn make() -> Links {
-        let names: Vec<String> = (0..3).map(|at| format!("ashlar-{}-{at}", std::process::id())).collect();
+        // Tests of one process run at the same time.
+        let number = MADE.fetch_add(1, Relaxed);
+        let name = |at| format!("ashlar-{}-{number}-{at}", std::process::id());
+        let names: Vec<String> = (0..3).map(name).collect();
         let links = Links { names };
         for name in &links.names {
             run(&format!("ip netns add {name} && ip -n {name} link set lo up"));
@@ -39,16 +46,16 @@ impl Links {
         run(&format!("ip -n {switch} addr add 10.99.0.254/24 dev bridge"));
         for (at, node) in nodes.iter().enumerate() {
             let (port, megabits) = (format!("port{at}"), LINK_BITS[at] / 1e6);
-            run(&format!("ip -n {switch} link add {port} type veth peer name link netns {node}"));
+            run(&format!("ip -n {switch} link add {port} type veth peer name eth0 netns {node}"));
             run(&format!(
                 "ip -n {switch} link set {port} master bridge && ip -n {switch} link set {port} up"
             ));
             run(&format!(
-                "ip -n {node} addr add 10.99.0.{}/24 dev link && ip -n {node} link set link up",
+                "ip -n {node} addr add 10.99.0.{}/24 dev eth0 && ip -n {node} link set eth0 up",
                 at + 1
             ));
             run(&format!(
-                "tc -n {node} qdisc add dev link root tbf rate {megabits}mbit burst 32kb latency 50ms"
+                "tc -n {node} qdisc add dev eth0 root tbf rate {megabits}mbit burst 32kb latency 50ms"
             ));
         }
         links

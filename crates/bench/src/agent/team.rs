@@ -192,6 +192,13 @@ impl<'a> Team<'a> {
         Ok(())
     }
 
+    /// Ends it otherwise: all stop and remove what they made, and hear why. Waits for them, 30 seconds at most.
+    pub fn abandon(mut self, why: &str) {
+        let state = self.state.get_mut();
+        state.stop(&format!("the run has failed: {why}"));
+        state.is_over = true;
+    }
+
     pub(crate) fn say_during(&self, during: &str) {
         during.clone_into(&mut self.state.lock().during);
     }

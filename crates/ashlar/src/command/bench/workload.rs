@@ -124,7 +124,10 @@ impl<'a> Session<'a> {
             Who::Alone(_) => Vec::new(),
             Who::Team(team) => {
                 let told = team.told();
-                outcome = outcome.and_then(|()| team.finish());
+                match &outcome {
+                    Ok(()) => outcome = team.finish(),
+                    Err(error) => team.abandon(&error.to_string()),
+                }
                 told
             }
         };
