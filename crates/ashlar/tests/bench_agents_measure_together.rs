@@ -117,7 +117,8 @@ fn the_commands_of_the_guide_for_many_clients_work() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
     let text = std::fs::read_to_string(guide).unwrap();
     let lines = || text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
-    let joins: Vec<&str> = lines().filter(|line| line.starts_with("agent ")).collect();
+    let joins: Vec<&str> =
+        lines().filter(|line| line.starts_with("agent ") && line.contains("/mnt/")).collect();
     let leads: Vec<&str> =
         lines().filter(|line| line.contains("--agents ") && line.contains("/mnt/")).collect();
     assert!(leads.len() >= 2 && !joins.is_empty());
