@@ -270,7 +270,7 @@ fn directories_that_agents_may_not_use_or_do_not_share_are_refused() {
     let coordinator = lead("1");
     let agent = coordinator.agent(&[], &[other.path()]);
     coordinator.process.end().refused(&["agent 1", "may not use", &directory]);
-    agent.end().refused(&["run has ended before its time"]);
+    agent.end().refused(&["the run has failed", "may not use"]);
     // The same path, and something else there.
     let coordinator = lead("2");
     let script = format!("mount --bind {} {directory} && exec \"$@\"", other.path().display());

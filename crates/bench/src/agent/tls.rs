@@ -223,3 +223,18 @@ pub(super) fn agent(invitation: &Invitation) -> Result<ClientConnection, BenchEr
 pub(super) fn accepted(config: &Arc<ServerConfig>) -> Result<ServerConnection, BenchError> {
     ServerConnection::new(config.clone()).map_err(fault)
 }
+
+/// A client that believes the coordinator of `invitation` and shows no key.
+#[cfg(test)]
+pub(super) fn anonymous(invitation: &Invitation) -> ClientConnection {
+    let provider = Arc::new(provider::default_provider());
+    let verifier = OneKey { expected: Expected::Coordinator(invitation.clone()), provider: provider.clone() };
+    let mut config = ClientConfig::builder_with_details(provider, Arc::new(NoClock))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    ClientConnection::new(Arc::new(config), ServerName::try_from("coordinator").unwrap()).unwrap()
+}
