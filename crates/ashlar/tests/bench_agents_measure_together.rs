@@ -143,19 +143,19 @@ fn the_commands_of_the_guide_for_many_clients_work() {
         );
         let count: usize =
             line.split("--agents ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        let (coordinator, files): (_, &[&str]) = if line.contains("--secret-to") {
+        let has_file = line.contains("--secret-to");
+        let coordinator = if has_file {
             let words = [&["bench"], &words(&line)[..], &["--listen", LOCAL]].concat();
             let mut process = Process::start(&[], &words, None);
             process.until_said("The secret it asks for is in");
-            assert!(!process.said().lines().any(|line| line.trim().len() == 64), "it is not printed");
             let said = process.said();
+            assert!(!said.lines().any(|line| line.trim().len() == 64), "it is not printed");
             let address = said.split("bench agent ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-            let secret = std::fs::read_to_string(&secret_to).unwrap();
-            (Coordinator { process, secret, address }, &["--secret-file"])
+            Coordinator { process, secret: std::fs::read_to_string(&secret_to).unwrap(), address }
         } else {
-            (Coordinator::start(&[], LOCAL, &words(&line)), &[])
+            Coordinator::start(&[], LOCAL, &words(&line))
         };
-        let join = joins.iter().find(|join| join.contains("--secret-file") == !files.is_empty()).unwrap();
+        let join = joins.iter().find(|join| join.contains("--secret-file") == has_file).unwrap();
         let join: Vec<String> = join
             .split_whitespace()
             .map(|word| match word {
@@ -166,7 +166,7 @@ fn the_commands_of_the_guide_for_many_clients_work() {
             })
             .collect();
         let join: Vec<&str> = ["bench"].into_iter().chain(join.iter().map(String::as_str)).collect();
-        let secret = files.is_empty().then_some(coordinator.secret.as_str());
+        let secret = (!has_file).then_some(coordinator.secret.as_str());
         let agents: Vec<Process> = (0..count).map(|_| Process::start(&[], &join, secret)).collect();
         agents.into_iter().for_each(|agent| drop(agent.end().expect(0)));
         coordinator.process.end().expect(0);
