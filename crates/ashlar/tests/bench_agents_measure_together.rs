@@ -255,7 +255,7 @@ fn agents_and_coordinators_of_another_version_are_refused_by_both() {
             other.gather(1, Duration::from_secs(3), &GO_ON, &|_| ()).map(|_| ()).unwrap_err().to_string()
         });
         let refused = agent(&[], &address, &secret, &[place.path()]).end();
-        refused.refused(&["this is ashlar", here, "is ashlar 99.0.0", "the same version on every node"]);
+        refused.refused(&["this is ashlar", here, "is ashlar 99.0.0", "the same version on every machine"]);
         assert!(gathering.join().unwrap().contains("0 of 1 agents have joined"));
     });
 }
@@ -276,7 +276,7 @@ fn directories_that_agents_may_not_use_or_do_not_share_are_refused() {
     let script = format!("mount --bind {} {directory} && exec \"$@\"", other.path().display());
     let apart = ["unshare", "--mount", "sh", "-ec", &script, "sh"];
     let agents = [coordinator.agent(&[], &[place.path()]), coordinator.agent(&apart, &[place.path()])];
-    coordinator.process.end().refused(&["does not show here", "mounted on every node"]);
+    coordinator.process.end().refused(&["does not show here", "mounted on every machine"]);
     agents.into_iter().for_each(|agent| drop(agent.end().refused(&[])));
     assert_eq!((entries(place.path()).len(), entries(other.path()).len()), (0, 0));
     std::fs::write(place.path().join("theirs"), "x").unwrap();

@@ -1,6 +1,6 @@
 //! TLS 1.3 between coordinator and agents, both known by their public keys (RFC 7250) and by nothing else.
 //!
-//! There are no certificates: nothing that a certificate says besides its key would be believed, and none can be too old or too new on a node
+//! There are no certificates: nothing that a certificate says besides its key would be believed, and none can be too old or too new on a machine
 //! whose clock is wrong. Each side proves with its signature over the handshake that it has the private key.
 
 use super::invitation::{Invitation, Seed};

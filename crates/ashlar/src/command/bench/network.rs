@@ -20,7 +20,7 @@ pub fn run(args: &BenchNetworkArgs) -> Result<ExitCode> {
     let count = match args.team.agents {
         Some(count) if count >= 2 => count,
         _ => bail!(
-            "a network is between two agents at least: --agents 2, and `ashlar bench agent` on each node"
+            "a network is between two agents at least: --agents 2, and `ashlar bench agent` on each machine"
         ),
     };
     let cancel = cancelled_by_signals()?;
