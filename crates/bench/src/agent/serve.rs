@@ -15,12 +15,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::Scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// LIMIT: of reaching the coordinator.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether somebody wants the agent to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// LIMIT: of the coordinator's hearing why an agent goes.
+const LAST_WORD_PATIENCE: Duration = Duration::from_secs(5);
 /// LIMIT: threads of one agent.
 const THREADS_MAX: usize = 4096;
 /// LIMIT: of what is told to the other side as a reason, characters.
@@ -73,29 +75,30 @@ impl Agent<'_> {
             listening: None,
         };
         let end = seat.work(&mut channel);
-        let is_first = seat.share.machine == 0;
-        let is_left = match (&seat.ground, &end) {
-            // The first of them is asked to end when the others have.
-            (Some(ground), Ok(End::Well)) if is_first => !ground.remove(),
-            (Some(ground), Ok(End::Stopped(_) | End::Lost(_) | End::Cancelled) | Err(_)) => !ground.remove(),
-            _ => false,
-        };
-        let left = seat.ground.filter(|_| is_left).map(|ground| {
-            let text = format!("{} could not be removed: remove it by hand", ground.root().display());
-            (self.tell)(&text);
-            text
-        });
-        let during = seat.during;
         let name = || format!("the coordinator {}", self.coordinator);
-        let result = match end {
-            Ok(End::Well) => left.map_or(Ok(()), |text| Err(BenchError::Refused(text))),
+        let during = std::mem::take(&mut seat.during);
+        let mut result = match end {
+            Ok(End::Well) => Ok(()),
             Ok(End::Stopped(text)) => Err(BenchError::Elsewhere { name: name(), text }),
             Ok(End::Lost(broken)) => Err(BenchError::Lost { name: name(), during, text: broken.to_string() }),
-            Ok(End::Cancelled) => Err(BenchError::Stopped),
-            Err(error) => Err(error),
+            Ok(End::Cancelled) => {
+                // ORDER: the coordinator hears it before files go that others are still reading; what they say of that is not the reason.
+                say_last(&mut channel, "it was stopped by its user");
+                Err(BenchError::Stopped)
+            }
+            Err(error) => {
+                say_last(&mut channel, &error.to_string());
+                Err(error)
+            }
         };
+        // After a good end the first removes it, when the others do nothing there any more.
+        let removes = seat.share.machine == 0 || result.is_err();
+        if let Some(ground) = seat.ground.filter(|ground| removes && !ground.remove()) {
+            let text = format!("{} could not be removed: remove it by hand", ground.root().display());
+            (self.tell)(&text);
+            result = result.and(Err(BenchError::Refused(text)));
+        }
         let last = match &result {
-            Err(BenchError::Stopped) => Report::Failed("it was stopped by its user".into()),
             Err(error) => Report::Failed(harmless(&error.to_string(), TEXT_MAX)),
             Ok(()) => Report::Well,
         };
@@ -157,6 +160,20 @@ impl Agent<'_> {
             Broken::Closed => self.refused("it takes no more agents, or not with this secret"),
             other => self.refused(other),
         }
+    }
+}
+
+/// Says why it goes, and gives the coordinator time to stop the others.
+fn say_last(channel: &mut Channel, why: &str) {
+    let deadline = Instant::now() + LAST_WORD_PATIENCE;
+    let mut is_heard = channel.send(&Report::Failed(harmless(why, TEXT_MAX))).is_err();
+    while !is_heard && Instant::now() < deadline {
+        is_heard = match channel.take::<Order>() {
+            Ok(Some(Order::Stop(_))) | Err(_) => true,
+            Ok(Some(_)) => false,
+            // What is wrong with waiting is no reason to wait.
+            Ok(None) => wait_for_any(&[channel.as_fd()], LOOK_EVERY).is_err(),
+        };
     }
 }
 
