@@ -43,5 +43,9 @@ pub enum Bench {
     /// Create, stat, read, touch and remove many files, as mdtest does.
     Metadata(BenchMetadataArgs),
     /// Take part in the measurement of a coordinator, which is one of the other commands with --agents.
+    ///
+    /// It asks for the secret that the coordinator has printed, reads it from standard input if that is no terminal, from a file
+    /// (--secret-file), or from the environment variable ASHLAR_BENCH_SECRET. It is no option, because every user of a machine can read
+    /// command lines.
     Agent(BenchAgentArgs),
 }

@@ -5,9 +5,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// `ashlar bench agent`
-///
-/// The secret is asked for, or read from a file, from the environment variable ASHLAR_BENCH_SECRET, or from standard input. It is no option
-/// of the command line, because every user of a machine can read those.
 #[derive(Debug, Args)]
 pub struct BenchAgentArgs {
     /// Where the coordinator waits, as it has printed it.
