@@ -10,8 +10,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 pub use bench::{
-    Bench, BenchAction, BenchArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs, BenchMetadataArgs,
-    BenchRandomArgs, BenchRunArgs, BenchSequentialArgs,
+    Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs,
+    BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs, BenchTeamArgs,
 };
 
 /// A parallel file system in one binary.

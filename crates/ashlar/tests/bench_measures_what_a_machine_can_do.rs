@@ -189,7 +189,9 @@ fn the_workloads_of_the_guide_run() {
     let text = std::fs::read_to_string(guide).unwrap();
     let commands = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
     let mut count = 0;
-    for command in commands.filter(|command| command.contains("/mnt/")) {
+    // Those with agents run in bench_agents_measure_together.rs.
+    let alone = |command: &&str| command.contains("/mnt/") && !command.contains("agent");
+    for command in commands.filter(alone) {
         count += 1;
         let place = place();
         ["scratch", "disk1", "disk2"]

@@ -7,11 +7,15 @@
 //! | [`data`] | a workload: reading and writing content, N-N and N-1, sequential and random |
 //! | [`metadata`] | a workload: create, stat, read, utime and remove of many files |
 //! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
+//! | [`task`] | what all machines of a workload do at the same time, and who they are |
 //! | [`figure`] | what comes out, and what must be said with it |
+//! | [`network`] | a ceiling: what the network between agents carries, and how long a message takes |
+//! | [`agent`] | workloads on many machines: agents and their coordinator |
 //! | [`crew`] | threads that start together, and what they did |
 //! | [`cache`] | what must not answer instead of the file system |
 //! | [`place`] | the directory that is measured in |
 
+pub mod agent;
 mod buffer;
 pub mod cache;
 pub mod crew;
@@ -21,8 +25,10 @@ mod error;
 pub mod figure;
 pub mod memory;
 pub mod metadata;
+pub mod network;
 pub mod place;
 mod scatter;
+pub mod task;
 #[cfg(test)]
 mod test_disk;
 pub mod workload;

@@ -1,10 +1,13 @@
 //! `ashlar bench`: what a machine or a file system can do; one file per part.
 
+mod agent;
 mod data;
 mod device;
 mod memory;
 mod metadata;
+mod network;
 mod table;
+mod team;
 mod workload;
 
 use crate::cli::{Bench, BenchArgs};
@@ -15,8 +18,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
         Bench::Memory(args) => memory::run(args),
         Bench::Device(args) => device::run(args),
+        Bench::Network(args) => network::run(args),
         Bench::Sequential(args) => data::sequential(args),
         Bench::Random(args) => data::random(args),
         Bench::Metadata(args) => metadata::run(args),
+        Bench::Agent(args) => agent::run(args),
     }
 }
