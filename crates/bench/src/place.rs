@@ -26,9 +26,14 @@ impl Place {
             let entry = entry.map_err(BenchError::io("list", directory))?.file_name().into();
             return Err(BenchError::NotEmpty { path: directory.to_owned(), entry });
         }
-        let root = directory.join(format!("ashlar-bench.{}", std::process::id()));
+        let root = directory.join(Place::own_name());
         fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
         Ok(Place { root })
+    }
+
+    /// The name of what this process makes in a directory.
+    pub fn own_name() -> String {
+        format!("ashlar-bench.{}", std::process::id())
     }
 
     /// The directory.
