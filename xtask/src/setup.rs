@@ -21,6 +21,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("attr", "getfattr"),
     ("acl", "setfacl"),
     ("git", "git"),
+    ("iproute2", "ip"),
     ("make", "make"),
     ("gcc", "gcc"),
 ];

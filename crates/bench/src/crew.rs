@@ -1,9 +1,14 @@
-//! Threads that start together, and the time from the first of them to the last.
+//! Threads that start together, on one machine or on many, and the time until the last of them has ended.
+
+mod packed;
+mod share;
+
+pub use share::Share;
 
 use crate::BenchError;
 use hdrhistogram::Histogram;
 use parking_lot::{Condvar, Mutex};
-use std::cell::Cell;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -11,7 +16,8 @@ use std::time::{Duration, Instant};
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// What one thread did: how often, how much, and how long each operation took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(into = "packed::PackedTally", try_from = "packed::PackedTally")]
 pub struct Tally {
     nanoseconds: Histogram<u64>,
     bytes: u64,
@@ -59,11 +65,11 @@ impl Tally {
 }
 
 /// What all threads did together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Their sum.
     pub tally: Tally,
-    /// From the start of the first to the end of the last.
+    /// From the moment they were let go to the end of the last.
     pub time: Duration,
 }
 
@@ -77,11 +83,29 @@ impl Outcome {
     }
 }
 
+/// Where the threads of this machine, when all of them are ready, wait for those of others.
+pub trait Barrier: Sync {
+    /// Says that this machine is ready; returns when all are, with the moment it heard of it.
+    ///
+    /// # Errors
+    /// [`BenchError::Stopped`] when it will not come to that.
+    fn pass(&self) -> Result<Instant, BenchError>;
+}
+
+/// What is known at the start.
+#[derive(Default)]
+struct Start {
+    /// Threads that are ready.
+    ready: usize,
+    has_failed: bool,
+    /// When they were let go.
+    released: Option<Instant>,
+}
+
 /// Where threads wait for each other before they start.
 #[derive(Default)]
 struct Gate {
-    /// Threads that are ready, and whether one has failed.
-    state: Mutex<(usize, bool)>,
+    start: Mutex<Start>,
     changed: Condvar,
 }
 
@@ -89,29 +113,33 @@ struct Gate {
 pub struct Line<'a> {
     gate: &'a Gate,
     threads: usize,
+    barrier: Option<&'a dyn Barrier>,
     stop: &'a AtomicBool,
-    begun: Cell<Option<Instant>>,
 }
 
 impl Line<'_> {
-    /// Waits until all are ready; the thread's time begins when this returns. What comes before is preparation and not timed.
+    /// Waits until all are ready; the time begins when this returns. What comes before is preparation and not timed.
     ///
     /// # Errors
-    /// [`BenchError::Stopped`] when another thread failed before it was ready.
+    /// [`BenchError::Stopped`] when another thread failed before it was ready, or the barrier does not open.
     pub fn start(&self) -> Result<(), BenchError> {
-        let mut state = self.gate.state.lock();
-        state.0 += 1;
-        self.gate.changed.notify_all();
+        let mut start = self.gate.start.lock();
+        start.ready += 1;
+        if start.ready == self.threads && !start.has_failed {
+            drop(start);
+            let released = match self.barrier {
+                Some(barrier) => barrier.pass()?,
+                None => Instant::now(),
+            };
+            self.gate.start.lock().released = Some(released);
+            self.gate.changed.notify_all();
+            return Ok(());
+        }
         // LIMIT: each of the others gets here or fails.
-        while state.0 < self.threads && !state.1 {
-            self.gate.changed.wait(&mut state);
+        while start.released.is_none() && !start.has_failed {
+            self.gate.changed.wait(&mut start);
         }
-        if state.1 {
-            return Err(BenchError::Stopped);
-        }
-        drop(state);
-        self.begun.set(Some(Instant::now()));
-        Ok(())
+        if start.has_failed { Err(BenchError::Stopped) } else { Ok(()) }
     }
 
     /// To be asked between operations.
@@ -134,47 +162,83 @@ impl Drop for Failing<'_> {
     fn drop(&mut self) {
         if !self.is_well {
             self.has_failed.store(true, Relaxed);
-            self.gate.state.lock().1 = true;
+            self.gate.start.lock().has_failed = true;
             self.gate.changed.notify_all();
         }
     }
 }
 
-/// Runs `work` on `threads` threads at once; each call gets its thread's number. When one fails the others stop at their next operation.
-/// `cancel` stops all of them from outside.
+/// Threads of a plan that this machine has.
+#[derive(Clone, Copy)]
+pub struct Crew<'a> {
+    /// Which they are.
+    pub share: Share,
+    /// Ends them from outside, when somebody sets it.
+    pub cancel: &'a AtomicBool,
+    /// Where they wait for those of other machines.
+    pub barrier: Option<&'a dyn Barrier>,
+}
+
+impl<'a> Crew<'a> {
+    /// All threads are this machine's.
+    pub fn alone(cancel: &'a AtomicBool) -> Crew<'a> {
+        Crew { share: Share::WHOLE, cancel, barrier: None }
+    }
+
+    /// Runs `work` on this machine's part of `threads` threads at once; each call gets its thread's number among all. When one fails the
+    /// others stop at their next operation.
+    ///
+    /// # Errors
+    /// The first error that is not merely that somebody else stopped.
+    pub fn run<W>(&self, threads: usize, work: W) -> Result<Outcome, BenchError>
+    where
+        W: Fn(usize, &Line<'_>) -> Result<Tally, BenchError> + Sync,
+    {
+        let gate = Gate::default();
+        let has_failed = AtomicBool::new(false);
+        let numbers: Vec<usize> = self.share.threads(threads).collect();
+        if let ([], Some(barrier)) = (&numbers[..], self.barrier) {
+            barrier.pass()?;
+        }
+        let one = |thread: usize| {
+            let mut failing = Failing { gate: &gate, has_failed: &has_failed, is_well: false };
+            let line = Line { gate: &gate, threads: numbers.len(), barrier: self.barrier, stop: &has_failed };
+            let tally = work(thread, &line)?;
+            failing.is_well = true;
+            Ok((Instant::now(), tally))
+        };
+        let results: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
+            let one = &one;
+            let running: Vec<_> = numbers.iter().map(|&thread| scope.spawn(move || one(thread))).collect();
+            while running.iter().any(|thread| !thread.is_finished()) {
+                if self.cancel.load(Relaxed) {
+                    has_failed.store(true, Relaxed);
+                }
+                // Short phases must not be told longer: the time is taken by the threads themselves.
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect()
+        });
+        let released = gate.start.lock().released;
+        sum_up(results, released)
+    }
+}
+
+/// Runs `work` on `threads` threads of this machine alone, as [`Crew::run`].
 ///
 /// # Errors
-/// The first error that is not merely that somebody else stopped.
+/// As there.
 pub fn run<W>(threads: usize, cancel: &AtomicBool, work: W) -> Result<Outcome, BenchError>
 where
     W: Fn(usize, &Line<'_>) -> Result<Tally, BenchError> + Sync,
 {
-    let gate = Gate::default();
-    let has_failed = AtomicBool::new(false);
-    let one = |thread: usize| {
-        let mut failing = Failing { gate: &gate, has_failed: &has_failed, is_well: false };
-        let line = Line { gate: &gate, threads, stop: &has_failed, begun: Cell::new(None) };
-        let tally = work(thread, &line)?;
-        failing.is_well = true;
-        let end = Instant::now();
-        Ok((line.begun.get().unwrap_or(end), end, tally))
-    };
-    let results: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
-        let one = &one;
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
-        while running.iter().any(|thread| !thread.is_finished()) {
-            if cancel.load(Relaxed) {
-                has_failed.store(true, Relaxed);
-            }
-            // Short phases must not be told longer: the time is taken by the threads themselves.
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect()
-    });
-    sum_up(results)
+    Crew::alone(cancel).run(threads, work)
 }
 
-fn sum_up(results: Vec<Result<(Instant, Instant, Tally), BenchError>>) -> Result<Outcome, BenchError> {
+fn sum_up(
+    results: Vec<Result<(Instant, Tally), BenchError>>,
+    released: Option<Instant>,
+) -> Result<Outcome, BenchError> {
     let mut done = Vec::with_capacity(results.len());
     let mut stopped = None;
     for result in results {
@@ -187,11 +251,11 @@ fn sum_up(results: Vec<Result<(Instant, Instant, Tally), BenchError>>) -> Result
     if let Some(stopped) = stopped {
         return Err(stopped);
     }
-    let first = done.iter().map(|(begin, ..)| *begin).min();
-    let last = done.iter().map(|(_, end, _)| *end).max();
+    let last = done.iter().map(|(end, _)| *end).max();
     let mut tally = Tally::default();
-    done.iter().for_each(|(.., one)| tally.absorb(one));
-    Ok(Outcome { tally, time: first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first) })
+    done.iter().for_each(|(_, one)| tally.absorb(one));
+    let time = released.zip(last).map_or(Duration::ZERO, |(begin, end)| end.saturating_duration_since(begin));
+    Ok(Outcome { tally, time })
 }
 
 #[cfg(test)]
@@ -245,6 +309,42 @@ mod tests {
                 (Err(BenchError::Plan(_)), false) | (Err(BenchError::Panicked), true)
             );
             assert!(is_told, "{failed:?}");
+        }
+    }
+
+    /// Opens after `0`, or never.
+    struct Later(Option<Duration>);
+
+    impl Barrier for Later {
+        fn pass(&self) -> Result<Instant, BenchError> {
+            std::thread::sleep(self.0.ok_or(BenchError::Stopped)?);
+            Ok(Instant::now())
+        }
+    }
+
+    #[test]
+    fn the_time_begins_when_the_barrier_opens_and_each_machine_has_its_threads() {
+        let barrier = Later(Some(Duration::from_millis(200)));
+        let crew = Crew { share: Share { machine: 1, machines: 2 }, cancel: &GO_ON, barrier: Some(&barrier) };
+        let seen = Mutex::new(Vec::new());
+        let outcome = crew.run(5, |thread, line| {
+            line.start()?;
+            seen.lock().push(thread);
+            Ok(Tally::default())
+        });
+        assert!(outcome.unwrap().time < Duration::from_millis(150), "the wait does not count");
+        seen.lock().sort_unstable();
+        assert_eq!(*seen.lock(), [1, 3]);
+    }
+
+    #[test]
+    fn a_barrier_that_does_not_open_stops_all_also_where_no_thread_is() {
+        let barrier = Later(None);
+        for threads in [1, 6] {
+            let crew =
+                Crew { share: Share { machine: 1, machines: 2 }, cancel: &GO_ON, barrier: Some(&barrier) };
+            let stopped = crew.run(threads, |_, line| line.start().map(|()| Tally::default()));
+            assert!(matches!(stopped, Err(BenchError::Stopped)));
         }
     }
 

@@ -15,7 +15,7 @@ mod queued;
 mod single;
 mod stamp;
 
-use crate::crew::{self, Line, Outcome, Tally};
+use crate::crew::{Crew, Line, Outcome, Share, Tally};
 use crate::{BenchError, cache};
 use places::Places;
 use rustix::fs::OFlags;
@@ -129,6 +129,16 @@ impl DataPlan {
         Ok(())
     }
 
+    /// What the figure of `action` is called.
+    pub fn name(&self, action: Action) -> &'static str {
+        match (self.order, action) {
+            (Order::Sequential, Action::Write) => "sequential write",
+            (Order::Sequential, Action::Read) => "sequential read",
+            (Order::Random { .. }, Action::Write) => "random write",
+            (Order::Random { .. }, Action::Read) => "random read",
+        }
+    }
+
     /// The same bytes written in order and large pieces: what random I/O goes to.
     pub fn lay_out(&self) -> DataPlan {
         let piece = [LAY_OUT_RECORD_BYTES, self.record_bytes];
@@ -148,12 +158,12 @@ impl DataPlan {
         }
     }
 
-    /// All files below `root`.
-    pub fn paths(&self, root: &Path) -> Vec<PathBuf> {
-        match self.files {
-            Files::PerThread => (0..self.threads).map(|thread| self.path(root, thread)).collect(),
-            Files::Shared { .. } => vec![self.path(root, 0)],
-        }
+    /// The files below `root` that the threads of `share` use.
+    pub fn paths(&self, root: &Path, share: Share) -> Vec<PathBuf> {
+        let mut paths: Vec<PathBuf> =
+            share.threads(self.threads).map(|thread| self.path(root, thread)).collect();
+        paths.dedup();
+        paths
     }
 
     fn open(&self, path: &Path, action: Action) -> Result<File, BenchError> {
@@ -173,15 +183,9 @@ impl DataPlan {
 
     /// Reads or writes all of it in `root`, records of `stamped` bytes each with its stamp (smaller records of the same files would not have
     /// one each).
-    fn run(
-        &self,
-        root: &Path,
-        action: Action,
-        stamped: u64,
-        cancel: &AtomicBool,
-    ) -> Result<Outcome, BenchError> {
+    fn run(&self, root: &Path, action: Action, stamped: u64, crew: &Crew<'_>) -> Result<Outcome, BenchError> {
         self.check()?;
-        crew::run(self.threads, cancel, |thread, line| self.work(root, action, stamped, (thread, line)))
+        crew.run(self.threads, |thread, line| self.work(root, action, stamped, (thread, line)))
     }
 
     fn work(
@@ -240,17 +244,22 @@ impl Part<'_> {
     }
 }
 
-/// Files of one plan in a directory, from the first write on.
+/// Files of one plan in a directory, from the first write on: those of a crew's threads.
 pub struct DataFiles<'a> {
     plan: &'a DataPlan,
     root: &'a Path,
-    cancel: &'a AtomicBool,
+    crew: Crew<'a>,
 }
 
 impl<'a> DataFiles<'a> {
-    /// The plan's files in `root`, which exists.
+    /// The plan's files in `root`, which exists, for this machine alone.
     pub fn new(plan: &'a DataPlan, root: &'a Path, cancel: &'a AtomicBool) -> DataFiles<'a> {
-        DataFiles { plan, root, cancel }
+        DataFiles { plan, root, crew: Crew::alone(cancel) }
+    }
+
+    /// The part of them that `crew` has.
+    pub fn of(plan: &'a DataPlan, root: &'a Path, crew: Crew<'a>) -> DataFiles<'a> {
+        DataFiles { plan, root, crew }
     }
 
     /// Writes or reads as the plan says.
@@ -258,7 +267,7 @@ impl<'a> DataFiles<'a> {
     /// # Errors
     /// What a call answers; [`BenchError::Wrong`] for content that was not written.
     pub fn run(&self, action: Action) -> Result<Outcome, BenchError> {
-        self.plan.run(self.root, action, self.plan.record_bytes, self.cancel)
+        self.plan.run(self.root, action, self.plan.record_bytes, &self.crew)
     }
 
     /// Writes the files in order and large pieces, with a stamp for every record of the plan.
@@ -267,7 +276,7 @@ impl<'a> DataFiles<'a> {
     /// What a call answers.
     pub fn lay_out(&self) -> Result<Outcome, BenchError> {
         let plan = DataPlan { counts_fsync: true, ..self.plan.lay_out() };
-        plan.run(self.root, Action::Write, self.plan.record_bytes, self.cancel)
+        plan.run(self.root, Action::Write, self.plan.record_bytes, &self.crew)
     }
 
     /// Writes them back and asks the kernel to forget their pages; tells which part (0 to 1) of them it still has.
@@ -276,18 +285,21 @@ impl<'a> DataFiles<'a> {
     /// What a call answers.
     pub fn evict(&self) -> Result<f64, BenchError> {
         let mut worst: f64 = 0.0;
-        for path in self.plan.paths(self.root) {
+        for path in self.plan.paths(self.root, self.crew.share) {
             worst = worst.max(cache::evict(&path)?);
         }
         Ok(worst)
     }
 
-    /// Removes them.
+    /// Removes them; one file of all is the first machine's to remove.
     ///
     /// # Errors
     /// What a call answers.
     pub fn remove(&self) -> Result<(), BenchError> {
-        for path in self.plan.paths(self.root) {
+        if self.plan.files != Files::PerThread && self.crew.share.machine != 0 {
+            return Ok(());
+        }
+        for path in self.plan.paths(self.root, self.crew.share) {
             std::fs::remove_file(&path).map_err(BenchError::io("remove", &path))?;
         }
         Ok(())
@@ -328,8 +340,11 @@ mod tests {
                     let outcome = made.run(action).unwrap();
                     assert_eq!((outcome.tally.operations(), outcome.tally.bytes()), (30, 30 * 4096));
                 }
-                let bytes: u64 =
-                    plan.paths(root.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
+                let bytes: u64 = plan
+                    .paths(root.path(), Share::WHOLE)
+                    .iter()
+                    .map(|path| path.metadata().unwrap().len())
+                    .sum();
                 assert_eq!(bytes, plan.bytes());
                 made.remove().unwrap();
                 assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
@@ -357,7 +372,7 @@ mod tests {
             let plan = DataPlan { depth, order: Order::Random { seed: 9 }, ..plan() };
             let made = DataFiles::new(&plan, root.path(), &GO_ON);
             made.run(Action::Write).unwrap();
-            let path = &plan.paths(root.path())[1];
+            let path = &plan.paths(root.path(), Share::WHOLE)[1];
             let file = OpenOptions::new().write(true).open(path).unwrap();
             file.write_at(&[1; 16], 8192).unwrap();
             let wrong = made.run(Action::Read);

@@ -8,13 +8,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Caution {
-    /// So much (0 to 1) of what was read was in this machine's page cache when reading began.
+    /// So much (0 to 1) of what was read was in the page cache of the machine that read it, or the one with most, when reading began.
     WasCached(f64),
     /// The data is less than twice the memory of clients and servers: a server may have answered from its memory.
     FewBytes,
-    /// Written to this machine's memory: neither past the cache, nor with an fsync in the time.
+    /// Written to the client's memory: neither past the cache, nor with an fsync in the time.
     NotWrittenBack,
-    /// What this machine knew of the files was not dropped before: it is not permitted, or was not asked for.
+    /// What the machine that looked at the files knew of them was not dropped before: it is not permitted, or was not asked for.
     NamesWereKnown,
     /// The time was over before all bytes were moved.
     TimeWasOver,
@@ -25,11 +25,11 @@ impl Caution {
     pub fn text(self) -> String {
         match self {
             Caution::WasCached(part) => {
-                format!("{:.0} % of the data was in this machine's page cache when reading began", part * 100.0)
+                format!("{:.0} % of the data was in the client's page cache when reading began", part * 100.0)
             }
             Caution::FewBytes => "the data is less than twice the memory of clients and servers, whose caches may have answered".into(),
             Caution::NotWrittenBack => "without fsync in the time, this is the speed of memory as long as it lasts".into(),
-            Caution::NamesWereKnown => "this machine's caches of names and attributes were not dropped before".into(),
+            Caution::NamesWereKnown => "the client's caches of names and attributes were not dropped before".into(),
             Caution::TimeWasOver => "the time was over before all of the data was moved".into(),
         }
     }
@@ -53,7 +53,7 @@ pub struct Figure {
     pub operations: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// From the start of the first thread to the end of the last.
+    /// From the moment all threads were let go to the end of the last.
     pub seconds: f64,
     /// Latency of the operations, microseconds: median.
     pub p50_us: f64,

@@ -7,6 +7,7 @@
 //! | [`data`] | a workload: reading and writing content, N-N and N-1, sequential and random |
 //! | [`metadata`] | a workload: create, stat, read, utime and remove of many files |
 //! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
+//! | [`task`] | what all machines of a workload do at the same time, and who they are |
 //! | [`figure`] | what comes out, and what must be said with it |
 //! | [`crew`] | threads that start together, and what they did |
 //! | [`cache`] | what must not answer instead of the file system |
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod metadata;
 pub mod place;
 mod scatter;
+pub mod task;
 #[cfg(test)]
 mod test_disk;
 pub mod workload;

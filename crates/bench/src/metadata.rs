@@ -7,7 +7,7 @@ mod act;
 
 use crate::BenchError;
 use crate::buffer::AlignedBuffer;
-use crate::crew::{self, Line, Outcome, Tally};
+use crate::crew::{Crew, Line, Outcome, Tally};
 use act::Actor;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -64,7 +64,7 @@ pub struct MetadataPlan {
     pub file_bytes: u64,
     /// All threads in one directory (tree).
     pub is_shared: bool,
-    /// stat, read and utime look at the files of the next thread, so that no cache of the maker answers (mdtest's `-N`).
+    /// stat, read and utime look at the files of another thread, on another machine if there are several, so that no cache of the maker answers (mdtest's `-N`).
     pub looks_at_neighbour: bool,
     /// Levels of directories below a thread's, each directory with `branches`; files are in the lowest only (mdtest's `-z`, `-b`, `-L`).
     pub depth: u32,
@@ -120,10 +120,6 @@ impl MetadataPlan {
         root.join(if self.is_shared { "files".to_owned() } else { format!("files.{thread}") })
     }
 
-    fn trees(&self) -> usize {
-        if self.is_shared { 1 } else { self.threads }
-    }
-
     /// The path of the lowest directory `leaf` of a tree, relative to it, with `/` at the end; empty if there are no levels.
     fn leaf(&self, leaf: u64) -> String {
         let mut parts = Vec::new();
@@ -147,16 +143,16 @@ impl MetadataPlan {
     }
 }
 
-/// The files of one plan in a directory.
+/// The files of one plan in a directory, as far as they are those of a crew's threads.
 pub struct MetadataFiles<'a> {
     plan: &'a MetadataPlan,
     root: &'a Path,
-    cancel: &'a AtomicBool,
+    crew: Crew<'a>,
     content: Vec<u8>,
 }
 
 impl<'a> MetadataFiles<'a> {
-    /// The plan's files in `root`, which exists.
+    /// The plan's files in `root`, which exists, for this machine alone.
     ///
     /// # Errors
     /// As [`MetadataPlan::check`].
@@ -165,9 +161,30 @@ impl<'a> MetadataFiles<'a> {
         root: &'a Path,
         cancel: &'a AtomicBool,
     ) -> Result<MetadataFiles<'a>, BenchError> {
+        MetadataFiles::of(plan, root, Crew::alone(cancel))
+    }
+
+    /// The part of them that `crew` has.
+    ///
+    /// # Errors
+    /// As [`MetadataPlan::check`].
+    pub fn of(
+        plan: &'a MetadataPlan,
+        root: &'a Path,
+        crew: Crew<'a>,
+    ) -> Result<MetadataFiles<'a>, BenchError> {
         plan.check()?;
         let content = AlignedBuffer::noise(plan.file_bytes as usize, 1).as_slice().to_vec();
-        Ok(MetadataFiles { plan, root, cancel, content })
+        Ok(MetadataFiles { plan, root, crew, content })
+    }
+
+    /// The trees that are this machine's to make and to remove: one of all is the first's.
+    fn trees(&self) -> Vec<PathBuf> {
+        let share = self.crew.share;
+        if self.plan.is_shared {
+            return if share.machine == 0 { vec![self.plan.tree(self.root, 0)] } else { Vec::new() };
+        }
+        share.threads(self.plan.threads).map(|thread| self.plan.tree(self.root, thread)).collect()
     }
 
     /// Makes the directories the files will be in. Not measured.
@@ -175,8 +192,7 @@ impl<'a> MetadataFiles<'a> {
     /// # Errors
     /// What a call answers.
     pub fn make_directories(&self) -> Result<(), BenchError> {
-        for thread in 0..self.plan.trees() {
-            let tree = self.plan.tree(self.root, thread);
+        for tree in self.trees() {
             for leaf in 0..self.plan.leaves() {
                 let path = tree.join(self.plan.leaf(leaf));
                 fs::create_dir_all(&path).map_err(BenchError::io("make directory", &path))?;
@@ -190,8 +206,7 @@ impl<'a> MetadataFiles<'a> {
     /// # Errors
     /// What a call answers.
     pub fn remove_directories(&self) -> Result<(), BenchError> {
-        for thread in 0..self.plan.trees() {
-            let tree = self.plan.tree(self.root, thread);
+        for tree in self.trees() {
             fs::remove_dir_all(&tree).map_err(BenchError::io("remove", &tree))?;
         }
         Ok(())
@@ -202,13 +217,13 @@ impl<'a> MetadataFiles<'a> {
     /// # Errors
     /// What a call answers; [`BenchError::Wrong`] when a file does not hold what it was made with.
     pub fn run(&self, step: Step) -> Result<Outcome, BenchError> {
-        crew::run(self.plan.threads, self.cancel, |thread, line| self.work(step, (thread, line)))
+        self.crew.run(self.plan.threads, |thread, line| self.work(step, (thread, line)))
     }
 
     fn work(&self, step: Step, (thread, line): (usize, &Line<'_>)) -> Result<Tally, BenchError> {
         let is_looking = !matches!(step, Step::Create | Step::Remove);
         let owner = if is_looking && self.plan.looks_at_neighbour {
-            (thread + 1) % self.plan.threads
+            self.crew.share.neighbour(thread, self.plan.threads)
         } else {
             thread
         };

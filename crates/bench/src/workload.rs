@@ -1,11 +1,11 @@
 //! A workload from beginning to end: files made, caches emptied, figures taken with what must be said of them, files removed.
 
-use crate::data::{Action, DataFiles, DataPlan, Order};
+use crate::BenchError;
+use crate::crew::Share;
+use crate::data::{Action, DataPlan, Order};
 use crate::figure::{Caution, Figure};
-use crate::metadata::{MetadataFiles, MetadataPlan, Step};
-use crate::place::Place;
-use crate::{BenchError, cache};
-use std::sync::atomic::AtomicBool;
+use crate::metadata::{MetadataPlan, Step};
+use crate::task::{Machines, Task};
 
 /// The part of a file that may be cached without anybody noticing it in a rate.
 pub(crate) const CACHED_PART_MAX: f64 = 0.01;
@@ -17,9 +17,9 @@ const TIMES_MEMORY: u64 = 2;
 pub struct Rules {
     /// How often all of it is done.
     pub repetitions: u32,
-    /// Drop all caches of this machine between phases, where that is permitted.
+    /// Drop all caches of the machines between phases, where that is permitted.
     pub drops_caches: bool,
-    /// Memory of this machine and of the servers that are others, bytes.
+    /// Memory of these machines and of the servers that are others, bytes.
     pub memory_bytes: u64,
 }
 
@@ -30,14 +30,12 @@ impl Rules {
     }
 }
 
-/// A workload in a place.
+/// A workload.
 pub struct Workload<'a> {
-    /// Where.
-    pub place: &'a Place,
+    /// Who carries it out.
+    pub machines: &'a dyn Machines,
     /// How.
     pub rules: Rules,
-    /// Ends it, when somebody sets it.
-    pub cancel: &'a AtomicBool,
     /// Hears of each figure when it is there.
     pub tell: &'a dyn Fn(&Figure),
 }
@@ -49,35 +47,35 @@ impl Workload<'_> {
     /// What a call answers; [`BenchError::Plan`], [`BenchError::NoRoom`] before anything is written.
     pub fn data(&self, plan: &DataPlan, actions: &[Action]) -> Result<Vec<Figure>, BenchError> {
         plan.check()?;
-        self.place.check_room(plan.bytes())?;
-        let files = DataFiles::new(plan, self.place.path(), self.cancel);
+        self.machines.check_room(plan.bytes())?;
+        let carry_out = |task: Task| self.machines.carry_out(&task);
         let mut figures = Vec::new();
         for repetition in 1..=self.rules.repetitions {
             let is_laid_out = plan.order != Order::Sequential || !actions.contains(&Action::Write);
             if is_laid_out {
-                files.lay_out()?;
-                self.empty_caches(&files)?;
+                carry_out(Task::LayOut(plan.clone()))?;
+                self.empty_caches(plan)?;
             }
             for action in [Action::Write, Action::Read].into_iter().filter(|action| actions.contains(action))
             {
-                let cached = if action == Action::Read { self.empty_caches(&files)? } else { 0.0 };
-                let outcome = files.run(action)?;
+                let cached = if action == Action::Read { self.empty_caches(plan)? } else { 0.0 };
+                let outcome = carry_out(Task::Transfer(plan.clone(), action))?.outcome;
                 let cautions = self.cautions(plan, action, cached, outcome.tally.bytes());
-                let figure = Figure::new(name(plan, action), plan.threads, repetition, &outcome, cautions);
+                let figure = Figure::new(plan.name(action), plan.threads, repetition, &outcome, cautions);
                 (self.tell)(&figure);
                 figures.push(figure);
             }
-            files.remove()?;
+            carry_out(Task::RemoveData(plan.clone()))?;
         }
         Ok(figures)
     }
 
     /// Evicts the files, and where it is permitted all else; tells which part of them is still cached.
-    fn empty_caches(&self, files: &DataFiles<'_>) -> Result<f64, BenchError> {
+    fn empty_caches(&self, plan: &DataPlan) -> Result<f64, BenchError> {
         if self.rules.drops_caches {
-            cache::drop_all();
+            self.machines.carry_out(&Task::DropCaches)?;
         }
-        files.evict()
+        Ok(self.machines.carry_out(&Task::Evict(plan.clone()))?.cached_part)
     }
 
     fn cautions(&self, plan: &DataPlan, action: Action, cached: f64, moved: u64) -> Vec<Caution> {
@@ -102,46 +100,54 @@ impl Workload<'_> {
     /// # Errors
     /// What a call answers; [`BenchError::Plan`], [`BenchError::NoRoom`] before anything is made.
     pub fn metadata(&self, plan: &MetadataPlan, steps: &[Step]) -> Result<Vec<Figure>, BenchError> {
-        let files = MetadataFiles::new(plan, self.place.path(), self.cancel)?;
-        self.place.check_room(plan.bytes())?;
+        plan.check()?;
+        self.machines.check_room(plan.bytes())?;
+        let carry_out = |task: Task| self.machines.carry_out(&task);
         let mut figures = Vec::new();
         for repetition in 1..=self.rules.repetitions {
-            files.make_directories()?;
+            carry_out(Task::MakeDirectories(plan.clone()))?;
+            // The files of another machine are known here only after they were looked at.
+            let mut names_are_known = !self.looks_elsewhere(plan);
             for step in Step::ALL {
                 let is_told = steps.contains(&step);
                 if !is_told && step != Step::Create {
                     continue;
                 }
-                let is_dropped = self.rules.drops_caches && step != Step::Create && cache::drop_all();
-                let outcome = files.run(step)?;
+                if self.rules.drops_caches && step != Step::Create && carry_out(Task::DropCaches)?.has_dropped
+                {
+                    names_are_known = false;
+                }
+                let outcome = carry_out(Task::Step(plan.clone(), step))?.outcome;
                 let looks = matches!(step, Step::Stat | Step::Read);
-                let cautions = if looks && !is_dropped { vec![Caution::NamesWereKnown] } else { Vec::new() };
+                let cautions =
+                    if looks && names_are_known { vec![Caution::NamesWereKnown] } else { Vec::new() };
+                names_are_known |= step != Step::Create;
                 if is_told {
                     let figure = Figure::new(step.name(), plan.threads, repetition, &outcome, cautions);
                     (self.tell)(&figure);
                     figures.push(figure);
                 }
             }
-            files.remove_directories()?;
+            carry_out(Task::RemoveDirectories(plan.clone()))?;
         }
         Ok(figures)
     }
-}
 
-fn name(plan: &DataPlan, action: Action) -> &'static str {
-    match (plan.order, action) {
-        (Order::Sequential, Action::Write) => "sequential write",
-        (Order::Sequential, Action::Read) => "sequential read",
-        (Order::Random { .. }, Action::Write) => "random write",
-        (Order::Random { .. }, Action::Read) => "random read",
+    fn looks_elsewhere(&self, plan: &MetadataPlan) -> bool {
+        let share = Share { machine: 0, machines: self.machines.count() };
+        plan.looks_at_neighbour && share.has_neighbours_elsewhere(plan.threads)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crew::Outcome;
     use crate::data::Files;
-    use std::cell::Cell;
+    use crate::place::Place;
+    use crate::task::{Alone, Done};
+    use std::cell::{Cell, RefCell};
+    use std::sync::atomic::AtomicBool;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -166,7 +172,8 @@ mod tests {
         let told = Cell::new(0);
         let tell = |_: &Figure| told.set(told.get() + 1);
         let rules = Rules { repetitions: 2, drops_caches: false, memory_bytes };
-        let done = run(&Workload { place: &place, rules, cancel: &GO_ON, tell: &tell });
+        let machines = Alone { place: &place, cancel: &GO_ON };
+        let done = run(&Workload { machines: &machines, rules, tell: &tell });
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "nothing is left");
         (done, told.get())
     }
@@ -200,7 +207,8 @@ mod tests {
         let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = Place::make(root.path(), false).unwrap();
         let rules = Rules { repetitions: 1, drops_caches: false, memory_bytes: 1 };
-        let workload = Workload { place: &place, rules, cancel: &GO_ON, tell: &|_| () };
+        let machines = Alone { place: &place, cancel: &GO_ON };
+        let workload = Workload { machines: &machines, rules, tell: &|_| () };
         let figures = workload.data(&plan(), &[Action::Read]).unwrap();
         assert!(figures[0].cautions.iter().any(|caution| caution.is_spoiled()), "{figures:?}");
     }
@@ -221,5 +229,62 @@ mod tests {
         let figures = figures.unwrap();
         assert_eq!((figures.len(), told, figures[0].what.as_str()), (2, 2, "stat"));
         assert_eq!(figures[0].cautions, [Caution::NamesWereKnown]);
+    }
+
+    /// Machines that do nothing but note what they should; their caches can be dropped or not.
+    struct Noting {
+        tasks: RefCell<Vec<String>>,
+        may_drop: bool,
+    }
+
+    impl Machines for Noting {
+        fn count(&self) -> usize {
+            2
+        }
+
+        fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
+            self.tasks.borrow_mut().push(task.name());
+            Ok(Done { outcome: Outcome::default(), cached_part: 0.0, has_dropped: self.may_drop })
+        }
+
+        fn check_room(&self, _: u64) -> Result<(), BenchError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn names_of_another_machines_files_are_not_known_before_they_were_looked_at() {
+        let plan = MetadataPlan {
+            threads: 2,
+            thread_files: 1,
+            file_bytes: 0,
+            is_shared: false,
+            looks_at_neighbour: true,
+            depth: 0,
+            branches: 1,
+            has_fsync: false,
+        };
+        let rules = Rules { repetitions: 1, drops_caches: true, memory_bytes: 1 };
+        for (may_drop, looks_at_neighbour, expected) in
+            [(false, true, [false, true]), (false, false, [true, true]), (true, false, [false, false])]
+        {
+            let machines = Noting { tasks: RefCell::default(), may_drop };
+            let workload = Workload { machines: &machines, rules, tell: &|_| () };
+            let plan = MetadataPlan { looks_at_neighbour, ..plan.clone() };
+            let figures = workload.metadata(&plan, &[Step::Stat, Step::Read]).unwrap();
+            let marked: Vec<bool> = figures.iter().map(|figure| !figure.cautions.is_empty()).collect();
+            assert_eq!(marked, expected);
+            let tasks = machines.tasks.borrow();
+            let expected = [
+                "making directories",
+                "create",
+                "emptying caches",
+                "stat",
+                "emptying caches",
+                "read",
+                "removing files",
+            ];
+            assert_eq!(*tasks, expected, "caches are emptied on all of them");
+        }
     }
 }

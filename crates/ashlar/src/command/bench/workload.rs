@@ -6,6 +6,7 @@ use crate::terminal::say;
 use anyhow::{Context, Result};
 use ashlar_bench::figure::Figure;
 use ashlar_bench::place::Place;
+use ashlar_bench::task::Alone;
 use ashlar_bench::workload::{Rules, Workload};
 use ashlar_bench::{BenchError, cache};
 use serde::Serialize;
@@ -65,8 +66,8 @@ impl<'a> Session<'a> {
         let mut figures = Vec::new();
         let mut outcome = Ok(());
         for plan in plans {
-            let workload =
-                Workload { place: &self.place, rules: self.rules, cancel: &self.cancel, tell: &log };
+            let machines = Alone { place: &self.place, cancel: &self.cancel };
+            let workload = Workload { machines: &machines, rules: self.rules, tell: &log };
             match measure(&workload, plan) {
                 Ok(more) => {
                     if !self.args.json {
