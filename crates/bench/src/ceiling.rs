@@ -1,11 +1,11 @@
 //! What a machine could do at best: a figure means little without it (`peak in per cent of theory`, as the papers tell it).
 
+use crate::BenchError;
 use crate::device::{DeviceFigure, DevicePlan};
 use crate::figure::Spread;
 use crate::memory::{Kernel, NumaError, StreamError, StreamPlan, nodes, stream};
 use crate::place::Place;
 use crate::run::{Part, Unit};
-use crate::BenchError;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicBool;
 
@@ -75,7 +75,8 @@ impl Ceilings {
     pub fn measure_memory(&mut self, is_in_a_hurry: bool) {
         match memory(is_in_a_hurry) {
             Ok(found) => {
-                let note = "the arrays are smaller than four times the caches, so this is partly the caches' speed";
+                let note =
+                    "the arrays are smaller than four times the caches, so this is partly the caches' speed";
                 self.memory_note = (!found.is_beyond_caches).then(|| note.to_owned());
                 self.memory = Some(found);
             }
@@ -114,13 +115,17 @@ impl Ceilings {
         let kind = if part.is_random() { "random" } else { "stream" };
         let device = self.device.iter().find(|one| one.what == format!("{kind} {action}"));
         match (device, part.unit()) {
-            (Some(device), Unit::Bytes) => Some(Against { name: self.device_name(), rate: device.bytes.mean }),
-            (Some(device), Unit::Operations) if part != Part::Random1k => {
-                Some(Against { name: format!("{}, 4 KiB at random", self.device_name()), rate: device.operations.mean })
+            (Some(device), Unit::Bytes) => {
+                Some(Against { name: self.device_name(), rate: device.bytes.mean })
             }
+            (Some(device), Unit::Operations) if part != Part::Random1k => Some(Against {
+                name: format!("{}, 4 KiB at random", self.device_name()),
+                rate: device.operations.mean,
+            }),
             (None, Unit::Bytes) => {
                 // A copy reads and writes each byte; content passes through memory once at least.
-                self.memory.map(|memory| Against { name: "memory (STREAM copy)".into(), rate: memory.copy / 2.0 })
+                self.memory
+                    .map(|memory| Against { name: "memory (STREAM copy)".into(), rate: memory.copy / 2.0 })
             }
             _ => None,
         }
@@ -154,7 +159,9 @@ fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
             StreamPlan::for_node(&node)?
         };
         let rates = stream(&node, &plan)?;
-        let best = |kernel: Kernel| rates.iter().find(|rates| rates.kernel == kernel).map_or(0.0, |rates| rates.best);
+        let best = |kernel: Kernel| {
+            rates.iter().find(|rates| rates.kernel == kernel).map_or(0.0, |rates| rates.best)
+        };
         all.copy += best(Kernel::Copy);
         all.triad += best(Kernel::Triad);
     }
@@ -165,14 +172,18 @@ fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
 fn together(figures: &[DeviceFigure], devices: usize) -> Vec<DeviceCeiling> {
     let target = (devices == 1).then_some(0);
     let mut all: Vec<DeviceCeiling> = Vec::new();
-    let same = |what: &str| figures.iter().filter(|one| one.target == target && one.figure.what == what).collect::<Vec<_>>();
+    let same = |what: &str| {
+        figures.iter().filter(|one| one.target == target && one.figure.what == what).collect::<Vec<_>>()
+    };
     for figure in figures.iter().filter(|one| one.target == target) {
         let what = &figure.figure.what;
         if all.iter().any(|one| one.what == *what) {
             continue;
         }
         let same = same(what);
-        let spread = |of: &dyn Fn(&DeviceFigure) -> f64| Spread::of(&same.iter().map(|one| of(one)).collect::<Vec<_>>());
+        let spread = |of: &dyn Fn(&DeviceFigure) -> f64| {
+            Spread::of(&same.iter().map(|one| of(one)).collect::<Vec<_>>())
+        };
         all.push(DeviceCeiling {
             what: what.clone(),
             bytes: spread(&|one| one.figure.bytes_per_second()),
@@ -187,7 +198,11 @@ pub(crate) mod tests {
     use super::*;
 
     fn device(what: &str, bytes: f64, operations: f64) -> DeviceCeiling {
-        DeviceCeiling { what: what.into(), bytes: Spread::of(&[bytes]), operations: Spread::of(&[operations]) }
+        DeviceCeiling {
+            what: what.into(),
+            bytes: Spread::of(&[bytes]),
+            operations: Spread::of(&[operations]),
+        }
     }
 
     pub fn ceilings() -> Ceilings {
@@ -203,7 +218,9 @@ pub(crate) mod tests {
     #[test]
     fn each_part_has_the_nearest_ceiling_that_was_measured() {
         let all = ceilings();
-        let of = |ceilings: &Ceilings, part, what: &str| ceilings.of(part, what).map(|against| (against.name, against.rate));
+        let of = |ceilings: &Ceilings, part, what: &str| {
+            ceilings.of(part, what).map(|against| (against.name, against.rate))
+        };
         let device = |name: &str, rate| Some((name.to_owned(), rate));
         assert_eq!(of(&all, Part::SequentialNN, "sequential write"), device("device alone", 2e9));
         assert_eq!(of(&all, Part::Random4k, "random read"), device("device alone, 4 KiB at random", 1e5));

@@ -10,8 +10,8 @@
 //! Files that are read are laid out, and caches emptied, by us; each program only makes the load that is timed, and times it itself.
 
 mod fio;
-mod iozone;
 mod ior;
+mod iozone;
 mod mdtest;
 mod process;
 
@@ -156,13 +156,7 @@ fn data(
         if plan.bytes() < rules.enough_bytes() {
             cautions.push(Caution::FewBytes);
         }
-        let what = match (is_random, action) {
-            (false, Action::Write) => "sequential write",
-            (false, Action::Read) => "sequential read",
-            (true, Action::Write) => "random write",
-            (true, Action::Read) => "random read",
-        };
-        tell(&claim.figure(what, plan.threads, cautions));
+        tell(&claim.figure(plan.name(action), plan.threads, cautions));
     }
     clear(place)
 }
@@ -212,7 +206,10 @@ fn metadata(
 fn not_understood(tool: Tool, said: &str) -> BenchError {
     let last: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    BenchError::Plan(format!("{tool} printed no figures that are understood here; its last lines: {}", last.join(" | ")))
+    BenchError::Plan(format!(
+        "{tool} printed no figures that are understood here; its last lines: {}",
+        last.join(" | ")
+    ))
 }
 
 #[cfg(test)]
@@ -244,10 +241,16 @@ mod tests {
             assert_eq!(told.len(), 2, "{part}");
             for figure in &told {
                 assert_eq!(figure.cautions, [Caution::FewBytes], "{part}");
-                assert!(figure.seconds > 0.0 && figure.p50_us > 0.0 && figure.p99_us >= figure.p50_us, "{figure:?}");
+                assert!(
+                    figure.seconds > 0.0 && figure.p50_us > 0.0 && figure.p99_us >= figure.p50_us,
+                    "{figure:?}"
+                );
             }
             if !part.is_random() {
-                assert!(told.iter().all(|figure| figure.bytes == 8 << 20 && figure.operations == 8), "{told:?}");
+                assert!(
+                    told.iter().all(|figure| figure.bytes == 8 << 20 && figure.operations == 8),
+                    "{told:?}"
+                );
             }
             assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "{part}");
         }
@@ -258,7 +261,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let go_on = AtomicBool::new(false);
         let sh = |script: &str| ["sh", "-c", script].map(str::to_owned);
-        let failed = process::run(&sh("echo first; echo it broke >&2; exit 3"), root.path(), &go_on).unwrap_err();
+        let failed =
+            process::run(&sh("echo first; echo it broke >&2; exit 3"), root.path(), &go_on).unwrap_err();
         assert!(failed.to_string().contains("it broke") && failed.to_string().contains("3"), "{failed}");
         let stopped = process::run(&sh("sleep 100"), root.path(), &AtomicBool::new(true));
         assert!(matches!(stopped, Err(BenchError::Stopped)));

@@ -71,8 +71,10 @@ impl Hardware {
     pub fn collect() -> Hardware {
         let mut found = processors(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         let nodes = memory::nodes().unwrap_or_default();
-        found.nodes =
-            nodes.iter().map(|node| Node { number: node.number, processors: node.processors.len() }).collect();
+        found.nodes = nodes
+            .iter()
+            .map(|node| Node { number: node.number, processors: node.processors.len() })
+            .collect();
         found.memory_bytes = cache::memory_bytes().unwrap_or(0);
         found.disks = names("/sys/block").iter().filter_map(|name| disk(name)).collect();
         found.interfaces = names("/sys/class/net").iter().filter_map(|name| interface(name)).collect();
@@ -99,8 +101,14 @@ fn processors(text: &str) -> Hardware {
     packages.dedup();
     let of_package = values("cpu cores").first().and_then(|cores| cores.parse::<usize>().ok());
     let sockets = packages.len().max(1);
-    let model = values("model name").first().or(values("Processor").first()).copied().unwrap_or("not known").to_owned();
-    let is_virtual = values("flags").first().is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
+    let model = values("model name")
+        .first()
+        .or(values("Processor").first())
+        .copied()
+        .unwrap_or("not known")
+        .to_owned();
+    let is_virtual =
+        values("flags").first().is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
     Hardware {
         model,
         sockets,

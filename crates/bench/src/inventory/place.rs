@@ -48,7 +48,10 @@ fn mounted(table: &str, (major, minor): (u32, u32)) -> Option<PlaceFacts> {
     let mut all: Vec<&str> = Vec::new();
     for option in options.split(',').chain(own.split(',')).filter(|option| !option.is_empty()) {
         // What has a path, a host or a number of a user in it is nobody's business.
-        let is_private = option.contains('/') || option.contains("addr=") || option.contains("user_id") || option.contains("group_id");
+        let is_private = option.contains('/')
+            || option.contains("addr=")
+            || option.contains("user_id")
+            || option.contains("group_id");
         if !is_private && !all.contains(&option) {
             all.push(option);
         }
@@ -80,7 +83,10 @@ mod tests {
         assert_eq!((ext4.file_system.as_str(), ext4.source.as_str()), ("ext4", "vda1"));
         assert_eq!(ext4.options, "rw,relatime,errors=remount-ro");
         let far = mounted(TABLE, (0, 52)).unwrap();
-        assert_eq!((far.source.as_str(), far.options.as_str()), ("another machine's", "rw,nosuid,allow_other"));
+        assert_eq!(
+            (far.source.as_str(), far.options.as_str()),
+            ("another machine's", "rw,nosuid,allow_other")
+        );
         assert_eq!(mounted(TABLE, (0, 53)).unwrap().options, "rw,vers=4.2,hard");
         assert!(mounted(TABLE, (9, 9)).is_none());
     }

@@ -122,7 +122,9 @@ impl Wish {
             left_out.push("direct I/O: this file system does not do it (O_DIRECT), so content is written with fsync and read after its pages were evicted".into());
         }
         if !probe.can_drop {
-            left_out.push("dropping the caches of this machine between phases: not permitted or not wanted".into());
+            left_out.push(
+                "dropping the caches of this machine between phases: not permitted or not wanted".into(),
+            );
         }
         let mut plan = draft.plan();
         (plan.shortened, plan.left_out) = (shortened, left_out);
@@ -218,7 +220,8 @@ impl Draft<'_> {
     }
 
     fn plan(&self) -> Plan {
-        let points = self.parts.iter().flat_map(|part| self.threads.iter().map(|threads| self.point(*part, *threads)));
+        let points =
+            self.parts.iter().flat_map(|part| self.threads.iter().map(|threads| self.point(*part, *threads)));
         let most = self.threads.last().copied().unwrap_or(1);
         let is_filling = !self.wish.fill_percents.is_empty();
         let fill_parts = [Part::SequentialNN, Part::Random4k].into_iter().filter(|_| is_filling);
@@ -319,7 +322,13 @@ mod tests {
             full_file_seconds: 2e-4,
             aside_seconds: 0.05,
         };
-        Probe { rates: vec![rates(1), rates(32)], has_direct: true, can_drop: true, free_bytes: 1 << 40, seconds: 2.0 }
+        Probe {
+            rates: vec![rates(1), rates(32)],
+            has_direct: true,
+            can_drop: true,
+            free_bytes: 1 << 40,
+            seconds: 2.0,
+        }
     }
 
     #[test]
@@ -337,7 +346,11 @@ mod tests {
             let plan = wish(budget).plan(&probe()).unwrap();
             let expected = plan.expected_seconds();
             assert!(expected <= budget as f64 - 10.0, "{expected} s do not fit into {budget} s");
-            seen.push((plan.threads().len(), plan.parts().len(), plan.points[0].amount.seconds >= PHASE_GOOD));
+            seen.push((
+                plan.threads().len(),
+                plan.parts().len(),
+                plan.points[0].amount.seconds >= PHASE_GOOD,
+            ));
             assert_eq!(plan.repetitions, 3);
         }
         assert_eq!(seen[0], (6, 11, true), "{seen:?}");
@@ -354,9 +367,15 @@ mod tests {
             ..wish(budget)
         };
         let plan = asked(40).plan(&probe()).unwrap();
-        assert_eq!((plan.parts(), plan.threads()), (vec![Part::Random1k, Part::Metadata3kShared], vec![1, 3, 7]));
+        assert_eq!(
+            (plan.parts(), plan.threads()),
+            (vec![Part::Random1k, Part::Metadata3kShared], vec![1, 3, 7])
+        );
         let refused = asked(12).plan(&probe()).unwrap_err().to_string();
-        assert!(refused.contains("--budget") && refused.contains("2 parts with 3 numbers of threads"), "{refused}");
+        assert!(
+            refused.contains("--budget") && refused.contains("2 parts with 3 numbers of threads"),
+            "{refused}"
+        );
     }
 
     #[test]

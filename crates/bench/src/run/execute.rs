@@ -9,6 +9,7 @@ use crate::figure::Figure;
 use crate::metadata::Step;
 use crate::place::Place;
 use crate::sample::Sampler;
+use crate::task::Alone;
 use crate::workload::{Rules, Workload};
 use crate::{BenchError, tools};
 use std::cell::RefCell;
@@ -93,7 +94,8 @@ impl Sweep<'_> {
     fn title(&self, key: Key) -> String {
         let point = self.point(key);
         let plural = if point.threads == 1 { "" } else { "s" };
-        let mut text = format!("{}, {} thread{plural}, repetition {}", point.part, point.threads, key.repetition);
+        let mut text =
+            format!("{}, {} thread{plural}, repetition {}", point.part, point.threads, key.repetition);
         if key.tool != Tool::Ashlar {
             text += &format!(", {}", key.tool);
         }
@@ -112,10 +114,14 @@ impl Sweep<'_> {
             let (part, tool, fill_percent) = (point.part, key.tool, key.fill_percent);
             measured.borrow_mut().push(Measured { part, tool, fill_percent, figure, load });
         };
-        let rules =
-            Rules { repetitions: 1, drops_caches: self.plan.drops_caches, memory_bytes: self.plan.memory_bytes };
+        let rules = Rules {
+            repetitions: 1,
+            drops_caches: self.plan.drops_caches,
+            memory_bytes: self.plan.memory_bytes,
+        };
         if key.tool == Tool::Ashlar {
-            let workload = Workload { place: self.place, rules, cancel: self.cancel, tell: &tell };
+            let machines = Alone { place: self.place, cancel: self.cancel };
+            let workload = Workload { machines: &machines, rules, tell: &tell };
             match point.work(self.plan.is_direct) {
                 Work::Data(plan) => workload.data(&plan, &[Action::Write, Action::Read])?,
                 Work::Metadata(plan) => workload.metadata(&plan, &Step::ALL)?,
@@ -141,7 +147,8 @@ fn keys(plan: &Plan) -> Vec<Key> {
     }
     for percent in &plan.fill_percents {
         for repetition in 1..=plan.repetitions {
-            let of_level = |point| Key { fill_percent: Some(*percent), point, tool: Tool::Ashlar, repetition };
+            let of_level =
+                |point| Key { fill_percent: Some(*percent), point, tool: Tool::Ashlar, repetition };
             keys.extend((0..plan.fill_points.len()).map(of_level));
         }
     }
@@ -162,7 +169,8 @@ mod tests {
         let path = folder.path().join("report.journal");
         let root = folder.path().join("place");
         std::fs::create_dir(&root).unwrap();
-        let plan = Plan { repetitions: 2, ..plan(vec![point(Part::SequentialN1, 2), point(Part::Metadata3k, 1)]) };
+        let plan =
+            Plan { repetitions: 2, ..plan(vec![point(Part::SequentialN1, 2), point(Part::Metadata3k, 1)]) };
         let sampler = Sampler::start().unwrap();
         let cancel = AtomicBool::new(false);
         let told = Cell::new(0);
@@ -173,7 +181,14 @@ mod tests {
                 cancel.store(now.done >= stop_at, Relaxed);
                 assert_eq!(now.all, 4);
             };
-            let mut sweep = Sweep { plan: &plan, place: &place, journal, sampler: &sampler, cancel: &cancel, tell: &tell };
+            let mut sweep = Sweep {
+                plan: &plan,
+                place: &place,
+                journal,
+                sampler: &sampler,
+                cancel: &cancel,
+                tell: &tell,
+            };
             sweep.run()
         };
         let mut journal = Journal::begin(&path, &identity()).unwrap();

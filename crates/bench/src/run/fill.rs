@@ -31,7 +31,10 @@ impl Usage {
         let told = rustix::fs::statvfs(place.path())
             .map_err(BenchError::errno("ask for the free space of", place.path()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(told.f_frsize);
-        Ok(Usage { total_bytes: bytes(told.f_blocks), used_bytes: bytes(told.f_blocks.saturating_sub(told.f_bfree)) })
+        Ok(Usage {
+            total_bytes: bytes(told.f_blocks),
+            used_bytes: bytes(told.f_blocks.saturating_sub(told.f_bfree)),
+        })
     }
 
     /// Bytes that may be there at `percent`.

@@ -24,7 +24,8 @@ pub struct Identity {
 
 /// FNV-1a: the same number for the same text in every release.
 fn number_of(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 impl Identity {
@@ -63,9 +64,11 @@ impl Identity {
         if self.machine != other.machine {
             all.push("it is another machine".into());
         }
-        let names = self.asked.keys().chain(other.asked.keys().filter(|name| !self.asked.contains_key(*name)));
+        let names =
+            self.asked.keys().chain(other.asked.keys().filter(|name| !self.asked.contains_key(*name)));
         for name in names {
-            let value = |identity: &Identity| identity.asked.get(name).cloned().unwrap_or_else(|| "not given".into());
+            let value =
+                |identity: &Identity| identity.asked.get(name).cloned().unwrap_or_else(|| "not given".into());
             if value(self) != value(other) {
                 all.push(format!("--{name} was {} and is {}", value(self), value(other)));
             }

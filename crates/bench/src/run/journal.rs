@@ -158,7 +158,11 @@ impl Journal {
                     return Err(fault(format!("it is of another run: {}", differences.join("; "))));
                 }
             }
-            _ => return Err(fault("this is no journal of a run of this release; remove it to begin anew".into())),
+            _ => {
+                return Err(fault(
+                    "this is no journal of a run of this release; remove it to begin anew".into(),
+                ));
+            }
         }
         records.for_each(|record| journal.progress.take(record));
         // What was torn off in the middle of a line was not finished.
@@ -297,7 +301,8 @@ mod tests {
         journal.place("theirs", true).unwrap();
         journal.place("ashlar-bench.1/../theirs", true).unwrap();
         journal.progress.clean(&place).unwrap();
-        let mut left: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> =
+            fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["ashlar-bench.2", "ashlar-bench.3", "theirs"]);
     }

@@ -193,7 +193,10 @@ impl FromStr for Part {
     fn from_str(text: &str) -> Result<Part, String> {
         Part::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| {
             let all: Vec<&str> = Part::ALL.iter().map(|part| part.name()).collect();
-            format!("there is no part `{text}`; there are all, sequential, random, metadata, {}", all.join(", "))
+            format!(
+                "there is no part `{text}`; there are all, sequential, random, metadata, {}",
+                all.join(", ")
+            )
         })
     }
 }

@@ -275,7 +275,8 @@ pub(crate) mod tests {
             let kind = command.split_whitespace().nth(2).unwrap();
             assert!(part.name().starts_with(kind), "{command}");
             assert_eq!(command.contains("--shared"), part.is_shared(), "{command}");
-            let is_direct = matches!(part, Part::Random4k | Part::Random4kDeep) || part.unit() == crate::run::Unit::Bytes;
+            let is_direct =
+                matches!(part, Part::Random4k | Part::Random4kDeep) || part.unit() == crate::run::Unit::Bytes;
             assert_eq!(command.contains("--direct"), is_direct, "{command}");
         }
     }

@@ -4,6 +4,7 @@ use crate::data::{Action, DataPlan, Files, Order};
 use crate::figure::Figure;
 use crate::metadata::{MetadataPlan, Step};
 use crate::place::Place;
+use crate::task::Alone;
 use crate::workload::{Rules, Workload};
 use crate::{BenchError, cache};
 use rustix::fs::{Mode, OFlags};
@@ -108,7 +109,8 @@ pub fn probe(
     let free_bytes = place.free_bytes()?;
     let can_drop = rules.drops_caches && cache::drop_all();
     let rules = Rules { repetitions: 1, ..rules };
-    let trials = threads.len() as u32 * (u32::from(wanted.data) + u32::from(wanted.empty_files) + u32::from(wanted.full_files));
+    let trials = threads.len() as u32
+        * (u32::from(wanted.data) + u32::from(wanted.empty_files) + u32::from(wanted.full_files));
     let trial =
         Trial { place, rules, is_direct: has_direct, cancel, limit: limit / trials.max(1), free_bytes };
     let rates = threads.iter().map(|threads| trial.rates(*threads, wanted)).collect::<Result<_, _>>()?;
@@ -136,7 +138,14 @@ impl Trial<'_> {
             }
         }
         let [empty_file_seconds, full_file_seconds] = seconds;
-        Ok(Rates { threads, write_bytes, read_bytes, empty_file_seconds, full_file_seconds, aside_seconds: aside })
+        Ok(Rates {
+            threads,
+            write_bytes,
+            read_bytes,
+            empty_file_seconds,
+            full_file_seconds,
+            aside_seconds: aside,
+        })
     }
 
     /// Repeats `run` with more until it takes long enough; its last figures, and seconds beside them for each.
@@ -161,10 +170,6 @@ impl Trial<'_> {
         }
     }
 
-    fn workload(&self) -> Workload<'_> {
-        Workload { place: self.place, rules: self.rules, cancel: self.cancel, tell: &|_| () }
-    }
-
     fn data(&self, threads: usize, bytes: u64) -> Result<Vec<Figure>, BenchError> {
         let room = (self.free_bytes / ROOM_PART / threads.max(1) as u64) >> 20 << 20;
         let plan = DataPlan {
@@ -178,10 +183,17 @@ impl Trial<'_> {
             counts_fsync: true,
             time_max: None,
         };
-        self.workload().data(&plan, &[Action::Write, Action::Read])
+        let machines = Alone { place: self.place, cancel: self.cancel };
+        Workload { machines: &machines, rules: self.rules, tell: &|_| () }
+            .data(&plan, &[Action::Write, Action::Read])
     }
 
-    fn metadata(&self, threads: usize, thread_files: u64, file_bytes: u64) -> Result<Vec<Figure>, BenchError> {
+    fn metadata(
+        &self,
+        threads: usize,
+        thread_files: u64,
+        file_bytes: u64,
+    ) -> Result<Vec<Figure>, BenchError> {
         let plan = MetadataPlan {
             threads,
             thread_files,
@@ -192,7 +204,8 @@ impl Trial<'_> {
             branches: 1,
             has_fsync: false,
         };
-        self.workload().metadata(&plan, &Step::ALL)
+        let machines = Alone { place: self.place, cancel: self.cancel };
+        Workload { machines: &machines, rules: self.rules, tell: &|_| () }.metadata(&plan, &Step::ALL)
     }
 }
 

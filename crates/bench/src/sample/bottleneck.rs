@@ -144,7 +144,10 @@ fn devices(load: &Load, case: &Case<'_>) -> Option<(Limit, String)> {
     let busy = busiest.map(|one| format!("device {} {} busy", one.name, percent(one.busy)));
     if let Some(part) = case.of_devices.filter(|part| *part >= CEILING_PART) {
         let beside = busy.map(|busy| format!(", {busy}")).unwrap_or_default();
-        return Some((Limit::Device, format!("the devices: {} of what they did alone{beside}", percent(part))));
+        return Some((
+            Limit::Device,
+            format!("the devices: {} of what they did alone{beside}", percent(part)),
+        ));
     }
     let is_busy = busiest.is_some_and(|one| one.busy >= DEVICE_PART);
     busy.filter(|_| is_busy && case.is_level).map(|text| (Limit::Device, text))
@@ -179,7 +182,8 @@ mod tests {
     }
 
     fn judged(load: &Load, change: impl Fn(&mut Case<'_>)) -> Bottleneck {
-        let mut case = Case { load: Some(load), of_devices: None, is_level: true, p50_us: 81.4, under_way: 1 };
+        let mut case =
+            Case { load: Some(load), of_devices: None, is_level: true, p50_us: 81.4, under_way: 1 };
         change(&mut case);
         Bottleneck::of(&case)
     }
@@ -202,7 +206,10 @@ mod tests {
         let eth0 = |link_bits| InterfaceLoad { name: "eth0".into(), received: 1e6, sent: 1.2e9, link_bits };
         let load = Load { interfaces: vec![eth0(Some(10_000_000_000))], ..calm() };
         let found = judged(&load, |_| ());
-        assert_eq!((found.limit, found.evidence.as_str()), (Limit::Network, "network eth0 96 % of 10 Gbit/s"));
+        assert_eq!(
+            (found.limit, found.evidence.as_str()),
+            (Limit::Network, "network eth0 96 % of 10 Gbit/s")
+        );
         let load = Load { interfaces: vec![eth0(None)], ..calm() };
         assert_eq!(judged(&load, |_| ()).limit, Limit::Latency);
     }
@@ -212,7 +219,10 @@ mod tests {
         let found = judged(&Load { busy: 0.97, busiest: 1.0, ..calm() }, |_| ());
         assert_eq!((found.limit, found.evidence.as_str()), (Limit::Processors, "processors: all 2 at 97 %"));
         let found = judged(&Load { busiest: 1.0, steal: 0.1, ..calm() }, |_| ());
-        assert_eq!((found.limit, found.evidence.as_str()), (Limit::OneProcessor, "processor: 1 of 2 at 100 %"));
+        assert_eq!(
+            (found.limit, found.evidence.as_str()),
+            (Limit::OneProcessor, "processor: 1 of 2 at 100 %")
+        );
         assert_eq!(found.also, ["the host took 10 % of processor time for others"]);
         let found = judged(&Load { busy: 0.97, busiest: 1.0, devices: disk(0.95), ..calm() }, |_| ());
         assert_eq!((found.limit, found.also.len()), (Limit::Device, 1));

@@ -118,17 +118,23 @@ impl Load {
         for load in loads {
             for one in &load.interfaces {
                 let part = part(load);
-                let at = all.interfaces.iter().position(|known| known.name == one.name).unwrap_or_else(|| {
-                    all.interfaces.push(InterfaceLoad { received: 0.0, sent: 0.0, ..one.clone() });
-                    all.interfaces.len() - 1
-                });
+                let at =
+                    all.interfaces.iter().position(|known| known.name == one.name).unwrap_or_else(|| {
+                        all.interfaces.push(InterfaceLoad { received: 0.0, sent: 0.0, ..one.clone() });
+                        all.interfaces.len() - 1
+                    });
                 all.interfaces[at].received += one.received * part;
                 all.interfaces[at].sent += one.sent * part;
             }
             for one in &load.devices {
                 let part = part(load);
                 let at = all.devices.iter().position(|known| known.name == one.name).unwrap_or_else(|| {
-                    all.devices.push(DeviceLoad { name: one.name.clone(), busy: 0.0, read: 0.0, written: 0.0 });
+                    all.devices.push(DeviceLoad {
+                        name: one.name.clone(),
+                        busy: 0.0,
+                        read: 0.0,
+                        written: 0.0,
+                    });
                     all.devices.len() - 1
                 });
                 all.devices[at].busy += one.busy * part;

@@ -80,14 +80,20 @@ pub fn processors(text: &str) -> Vec<Ticks> {
     let mut all = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        let is_one = words.next().and_then(|word| word.strip_prefix("cpu")).is_some_and(|rest| !rest.is_empty());
+        let is_one =
+            words.next().and_then(|word| word.strip_prefix("cpu")).is_some_and(|rest| !rest.is_empty());
         if !is_one {
             continue;
         }
         let times: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
         let at = |index: usize| times.get(index).copied().unwrap_or(0);
         // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user already.
-        all.push(Ticks { busy: at(0) + at(1) + at(2) + at(5) + at(6), idle: at(3), iowait: at(4), steal: at(7) });
+        all.push(Ticks {
+            busy: at(0) + at(1) + at(2) + at(5) + at(6),
+            idle: at(3),
+            iowait: at(4),
+            steal: at(7),
+        });
     }
     all
 }

@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(claim(OLD, &plan(), Action::Read).unwrap().seconds, 0.5);
         assert!(claim(NEW, &plan(), Action::Read).is_none());
         let line = arguments(&plan(), Path::new("DIR"), Action::Write).join(" ");
-        let wanted = "mpirun -np 2 ior -a POSIX -w -k -t 1048576 -b 268435456 -s 4 -e --posix.odirect -o DIR/ior";
+        let wanted =
+            "mpirun -np 2 ior -a POSIX -w -k -t 1048576 -b 268435456 -s 4 -e --posix.odirect -o DIR/ior";
         assert_eq!(line, wanted);
         let each = DataPlan { files: Files::PerThread, ..plan() };
         assert!(arguments(&each, Path::new("DIR"), Action::Read).contains(&"-F".to_owned()));

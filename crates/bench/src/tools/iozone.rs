@@ -1,6 +1,7 @@
 //! IOzone in its throughput mode (its documentation: `IOzone_msword_98.pdf`; what it prints: `throughput_test` in iozone.c).
 
 use super::Claim;
+use crate::crew::Share;
 use crate::data::{Action, DataPlan, Order};
 use std::path::Path;
 
@@ -25,7 +26,7 @@ pub fn arguments(plan: &DataPlan, root: &Path, action: Action) -> Vec<String> {
         line.push("-I".into());
     }
     line.push("-F".into());
-    line.extend(plan.paths(root).iter().map(|path| path.display().to_string()));
+    line.extend(plan.paths(root, Share::WHOLE).iter().map(|path| path.display().to_string()));
     line
 }
 
@@ -90,6 +91,9 @@ mod tests {
         assert!(near(rate(Order::Random { seed: 1 }, Action::Write), 1024.0));
         assert!(claim("iozone: open: No space left", &plan(Order::Sequential), Action::Read).is_none());
         let line = arguments(&plan(Order::Sequential), Path::new("DIR"), Action::Write).join(" ");
-        assert_eq!(line, "iozone -i 0 -t 4 -s 1024k -r 4k -w -+n -e -c -I -F DIR/data.0 DIR/data.1 DIR/data.2 DIR/data.3");
+        assert_eq!(
+            line,
+            "iozone -i 0 -t 4 -s 1024k -r 4k -w -+n -e -c -I -F DIR/data.0 DIR/data.1 DIR/data.2 DIR/data.3"
+        );
     }
 }

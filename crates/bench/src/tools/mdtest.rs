@@ -18,7 +18,13 @@ pub fn arguments(plan: &MetadataPlan, root: &Path) -> Vec<String> {
         line.extend(["-N".into(), "1".into()]);
     }
     if plan.depth > 0 {
-        line.extend(["-z".into(), plan.depth.to_string(), "-b".into(), plan.branches.to_string(), "-L".into()]);
+        line.extend([
+            "-z".into(),
+            plan.depth.to_string(),
+            "-b".into(),
+            plan.branches.to_string(),
+            "-L".into(),
+        ]);
     }
     if plan.file_bytes > 0 {
         let bytes = plan.file_bytes.to_string();
@@ -33,7 +39,12 @@ pub fn arguments(plan: &MetadataPlan, root: &Path) -> Vec<String> {
 /// What it did, from its summary of rates: nothing if a phase is missing there.
 pub fn claims(said: &str, plan: &MetadataPlan) -> Option<Vec<(&'static str, Claim)>> {
     let rates = &said[said.find("SUMMARY rate")?..];
-    let phases = [("create", "File creation"), ("stat", "File stat"), ("read", "File read"), ("remove", "File removal")];
+    let phases = [
+        ("create", "File creation"),
+        ("stat", "File stat"),
+        ("read", "File read"),
+        ("remove", "File removal"),
+    ];
     let mut all = Vec::new();
     for (what, name) in phases {
         let rest = rates.lines().find_map(|line| line.trim().strip_prefix(name))?;
@@ -85,12 +96,19 @@ mod tests {
     fn what_mdtest_prints_is_understood() {
         for text in [PRINTED.to_owned(), PRINTED.replace(" :", "  ")] {
             let claims = claims(&text, &plan()).unwrap();
-            let seconds: Vec<(&str, f64)> = claims.iter().map(|(what, claim)| (*what, claim.seconds)).collect();
+            let seconds: Vec<(&str, f64)> =
+                claims.iter().map(|(what, claim)| (*what, claim.seconds)).collect();
             assert_eq!(seconds, [("create", 0.1), ("stat", 0.005), ("read", 0.02), ("remove", 0.08)]);
-            assert_eq!((claims[0].1.operations, claims[0].1.bytes, claims[1].1.bytes), (2000, 2000 * 3072, 0));
+            assert_eq!(
+                (claims[0].1.operations, claims[0].1.bytes, claims[1].1.bytes),
+                (2000, 2000 * 3072, 0)
+            );
         }
         assert!(claims("SUMMARY rate: (of 1 iterations)\n File creation : 1 1 1 0\n", &plan()).is_none());
         let line = arguments(&plan(), Path::new("DIR")).join(" ");
-        assert_eq!(line, "mpirun -np 2 mdtest -F -C -T -E -r -i 1 -n 1000 -d DIR/mdtest -u -N 1 -w 3072 -e 3072");
+        assert_eq!(
+            line,
+            "mpirun -np 2 mdtest -F -C -T -E -r -i 1 -n 1000 -d DIR/mdtest -u -N 1 -w 3072 -e 3072"
+        );
     }
 }

@@ -36,8 +36,9 @@ pub fn run(arguments: &[String], folder: &Path, cancel: &AtomicBool) -> Result<S
         return Err(BenchError::Plan("there is no command for this".into()));
     };
     let name = Path::new(program);
-    let (mut printed, mut complained) =
-        paper().and_then(|one| Ok((one, paper()?))).map_err(BenchError::io("make a file for what is printed by", name))?;
+    let (mut printed, mut complained) = paper()
+        .and_then(|one| Ok((one, paper()?)))
+        .map_err(BenchError::io("make a file for what is printed by", name))?;
     let twin = |file: &File| file.try_clone().map(Stdio::from).map_err(BenchError::io("start", name));
     let mut command = Command::new(program);
     command.args(rest).current_dir(folder).stdin(Stdio::null());
