@@ -15,12 +15,16 @@
 //! | [`run`] | all of it: which workloads with how many threads fit into a time, interrupted and gone on with |
 //! | [`sample`] | what processors, networks and disks did meanwhile, and which of them limits |
 //! | [`tools`] | the same by the programs of the papers |
+//! | [`report`] | what a run found, as a page, as Markdown and for programs |
+//! | [`compare`] | two reports: what changed, and whether it is more than chance |
+//! | [`published`] | figures of others to stand beside |
 //! | [`inventory`] | what machine and software it was |
 //! | [`place`] | the directory that is measured in |
 
 mod buffer;
 pub mod cache;
 pub mod ceiling;
+pub mod compare;
 pub mod crew;
 pub mod data;
 pub mod device;
@@ -30,6 +34,8 @@ pub mod inventory;
 pub mod memory;
 pub mod metadata;
 pub mod place;
+pub mod published;
+pub mod report;
 pub mod run;
 pub mod sample;
 mod scatter;

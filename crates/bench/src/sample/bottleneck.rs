@@ -64,6 +64,17 @@ pub struct Bottleneck {
     pub also: Vec<String>,
 }
 
+/// What more threads do to a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Nothing any more.
+    Level,
+    /// With the most threads that were measured it was still more than with fewer.
+    Growing,
+    /// There is one number of threads only.
+    NotKnown,
+}
+
 /// What is known of the point that is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
@@ -71,8 +82,8 @@ pub struct Case<'a> {
     pub load: Option<&'a Load>,
     /// The part of the devices' ceiling that was reached, if it is known.
     pub of_devices: Option<f64>,
-    /// Whether a point with more threads was measured and told no more: the rate has stopped growing.
-    pub is_level: bool,
+    /// Whether more threads brought more.
+    pub growth: Growth,
     /// Median latency, microseconds.
     pub p50_us: f64,
     /// Requests under way at the same time, of all threads.
@@ -121,7 +132,7 @@ impl Bottleneck {
         if load.steal >= STEAL_PART {
             also.push(format!("the host took {} of processor time for others", percent(load.steal)));
         }
-        if !case.is_level {
+        if case.growth == Growth::Growing {
             also.push("the rate still grew with the last threads".into());
         }
         Bottleneck { limit, evidence, also }
@@ -150,7 +161,7 @@ fn devices(load: &Load, case: &Case<'_>) -> Option<(Limit, String)> {
         ));
     }
     let is_busy = busiest.is_some_and(|one| one.busy >= DEVICE_PART);
-    busy.filter(|_| is_busy && case.is_level).map(|text| (Limit::Device, text))
+    busy.filter(|_| is_busy && case.growth != Growth::Growing).map(|text| (Limit::Device, text))
 }
 
 fn processors(load: &Load) -> Option<(Limit, String)> {
@@ -183,7 +194,7 @@ mod tests {
 
     fn judged(load: &Load, change: impl Fn(&mut Case<'_>)) -> Bottleneck {
         let mut case =
-            Case { load: Some(load), of_devices: None, is_level: true, p50_us: 81.4, under_way: 1 };
+            Case { load: Some(load), of_devices: None, growth: Growth::Level, p50_us: 81.4, under_way: 1 };
         change(&mut case);
         Bottleneck::of(&case)
     }
@@ -193,10 +204,10 @@ mod tests {
         let load = Load { devices: disk(0.98), ..calm() };
         let found = judged(&load, |_| ());
         assert_eq!((found.limit, found.evidence.as_str()), (Limit::Device, "device nvme0n1 98 % busy"));
-        let found = judged(&load, |case| case.is_level = false);
+        let found = judged(&load, |case| case.growth = Growth::Growing);
         assert_eq!(found.limit, Limit::Latency, "one request at a time keeps it busy, too");
         assert!(found.also[0].contains("still grew"));
-        let found = judged(&load, |case| (case.is_level, case.of_devices) = (false, Some(0.95)));
+        let found = judged(&load, |case| (case.growth, case.of_devices) = (Growth::Growing, Some(0.95)));
         assert_eq!(found.limit, Limit::Device);
         assert!(found.evidence.contains("95 % of what they did alone"), "{}", found.evidence);
     }
