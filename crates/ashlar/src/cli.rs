@@ -10,8 +10,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 pub use bench::{
-    Bench, BenchAction, BenchArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs, BenchMetadataArgs,
-    BenchRandomArgs, BenchRunArgs, BenchSequentialArgs,
+    Bench, BenchAction, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs,
+    BenchMetadataArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs, BenchSweepArgs,
 };
 
 /// A parallel file system in one binary.

@@ -201,13 +201,14 @@ pub(crate) mod tests {
     fn a_report_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("release-1.2");
-        report().write(&name).unwrap();
+        let made = report();
+        made.write(&name).unwrap();
         let mut left: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["release-1.2.html", "release-1.2.json", "release-1.2.md"]);
         let read = Report::read(&file(&name, "json")).unwrap();
-        assert_eq!(read, report());
+        assert_eq!(read, made);
         for (text, why) in
             [("{}", "no report of"), ("<html>", "no report in JSON"), ("{\"format\": 99}", "format 99")]
         {

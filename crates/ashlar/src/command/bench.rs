@@ -1,9 +1,11 @@
 //! `ashlar bench`: what a machine or a file system can do; one file per part.
 
+mod compare;
 mod data;
 mod device;
 mod memory;
 mod metadata;
+mod run;
 mod table;
 mod workload;
 
@@ -13,6 +15,8 @@ use std::process::ExitCode;
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
+        Bench::Run(args) => run::run(args),
+        Bench::Compare(args) => compare::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Device(args) => device::run(args),
         Bench::Sequential(args) => data::sequential(args),

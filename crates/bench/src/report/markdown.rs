@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn nothing_that_is_text_becomes_markup() {
-        assert_eq!(escaped("a|b <x> [l](u) `c`\n# d"), "a\\|b \\<x\\> \\[l\\](u) \\`c\\`  \\# d");
+        assert_eq!(escaped("a|b <x> [l](u) `c`\n# d"), "a\\|b \\<x\\> \\[l\\](u) \\`c\\` \\# d");
         let mut table = Table::new("c", &["name", "#rate"]);
         table.rows.push(vec!["x|y".into(), "1".into()]);
         assert_eq!(rendered(&table), "**c**\n\n| name | rate |\n| --- | ---: |\n| x\\|y | 1 |\n");
