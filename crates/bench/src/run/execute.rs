@@ -140,7 +140,12 @@ fn keys(plan: &Plan) -> Vec<Key> {
     for repetition in 1..=plan.repetitions {
         for (number, point) in plan.points.iter().enumerate() {
             let others = plan.tools.iter().copied().filter(|tool| tools::does(*tool, point.part));
-            for tool in std::iter::once(Tool::Ashlar).chain(others) {
+            let mut programs: Vec<Tool> = std::iter::once(Tool::Ashlar).chain(others).collect();
+            // Who comes second finds the disk as the first has left it.
+            if repetition.is_multiple_of(2) {
+                programs.reverse();
+            }
+            for tool in programs {
                 keys.push(Key { fill_percent: None, point: number, tool, repetition });
             }
         }
