@@ -131,11 +131,12 @@ impl Client {
         self.is_ending.store(true, SeqCst);
         let mut drained = Ok(());
         let mut report = |file: Arc<crate::file::File>| {
+            // LIMIT: one file that does not come to rest is waited for, not each.
             if drained.is_ok() {
-                // LIMIT: one file that does not come to rest is waited for, not each; its report tells what is known.
                 drained = file.drain().map(drop);
             }
-            self.report(&file, true)
+            // What may still grow keeps its writer's record, so that its length is asked of the targets.
+            self.report(&file, drained.is_ok())
         };
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
         let synced = self.sync();

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// How a file was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +128,8 @@ pub(crate) struct FileState {
     pub is_acquiring: bool,
     /// Open handles.
     pub handles: u32,
+    /// Those of them that can read.
+    pub readers: u32,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
     /// How durable an acknowledged write is to be.
@@ -169,6 +172,8 @@ impl Appends {
 pub struct File {
     /// Which.
     pub inode: InodeId,
+    /// Whether the kernel has read it for its own cache since it was opened here.
+    is_read_for_cache: AtomicBool,
     pub(crate) state: Mutex<FileState>,
     pub(crate) changed: Signal,
 }
@@ -222,6 +227,16 @@ impl File {
     /// How many owners of fcntl locks are known to have, perhaps, locked a part.
     pub fn lock_owners_known(&self) -> usize {
         self.state.lock().lock_owners.len()
+    }
+
+    /// Notes, before a read, that the kernel will keep what it tells.
+    pub fn note_read_for_cache(&self) {
+        self.is_read_for_cache.store(true, SeqCst);
+    }
+
+    /// Whether the kernel may keep something that a read has told which began before a write that has ended now.
+    pub fn is_read_for_cache(&self) -> bool {
+        self.is_read_for_cache.load(SeqCst)
     }
 
     /// Counts one read or write as begun; the caller has checked the lease under the same lock.
@@ -350,34 +365,43 @@ impl FileTable {
         self.parts.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The file's entry with one more handle. `fresh` makes the state of a file that was not open; for one that was, what
+    /// The file's entry with one more handle, one that can read if `reads`; and whether there was one that can before. `fresh` makes the state of a file that was not open; for one that was, what
     /// it knows under its own leases is at least as new, so only gains are taken over by `update`.
     pub(crate) fn open(
         &self,
         inode: InodeId,
+        reads: bool,
         fresh: impl FnOnce() -> FileState,
         update: impl FnOnce(&mut FileState),
-    ) -> Arc<File> {
+    ) -> (Arc<File>, bool) {
         let mut part = self.part(inode).lock();
         let file = part.entry(inode).or_insert_with(|| {
-            Arc::new(File { inode, state: Mutex::new(fresh()), changed: self.changed.another() })
+            Arc::new(File {
+                inode,
+                is_read_for_cache: AtomicBool::new(false),
+                state: Mutex::new(fresh()),
+                changed: self.changed.another(),
+            })
         });
         let mut state = file.state.lock();
         // A file that is just being closed for the last time is known as well.
         if state.handles > 0 || state.closing > 0 {
             update(&mut state);
         }
+        let has_readers = state.readers > 0;
         state.handles += 1;
+        state.readers += u32::from(reads);
         drop(state);
-        file.clone()
+        (file.clone(), has_readers)
     }
 
-    /// One handle less; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
+    /// One handle less, one that can read if `reads`; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
     /// meanwhile, and a recall, meet what has not been reported yet.
-    pub(crate) fn begin_close(&self, file: &File) -> bool {
+    pub(crate) fn begin_close(&self, file: &File, reads: bool) -> bool {
         let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();
         state.handles -= 1;
+        state.readers -= u32::from(reads);
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;

@@ -31,6 +31,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Whether the file did not exist before.
     pub created: bool,
+    /// Whether another open file of this client can read it.
+    pub has_readers: bool,
 }
 
 impl Client {
@@ -240,6 +242,7 @@ impl Client {
             is_draining: false,
             is_acquiring: false,
             handles: 0,
+            readers: 0,
             closing: 0,
             durability,
             lock_owners: Default::default(),
@@ -261,7 +264,7 @@ impl Client {
             state.leases = state.leases.with(granted);
             state.times = times;
         };
-        let file = self.files.open(attr.inode, fresh, update);
+        let (file, has_readers) = self.files.open(attr.inode, flags.read, fresh, update);
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
         if self.is_overtaken(recall_mark) {
             let mut state = file.state.lock();
@@ -270,7 +273,13 @@ impl Client {
             state.is_unpromised = false;
         }
         let handle = Arc::new(Handle::new(file, flags, is_shared));
-        Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache: kept_read, created })
+        Ok(Opened {
+            found: self.found_attr(attr, leases),
+            handle,
+            keep_cache: kept_read,
+            created,
+            has_readers,
+        })
     }
 
     /// `close` of one descriptor: reports what is known here, so that it is seen by whoever opens next.
@@ -284,7 +293,7 @@ impl Client {
     /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
-        if self.files.begin_close(&handle.file) {
+        if self.files.begin_close(&handle.file, handle.flags.read) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
             if let Err(errno) = self.report_and_give_back(&handle.file) {

@@ -12,6 +12,7 @@ mod identity;
 mod lock;
 mod name;
 mod node;
+mod overwritten;
 mod removed;
 mod xattr;
 
@@ -30,7 +31,7 @@ use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
 };
 use crate::request::Request;
-use crate::{Deferral, Features, Filesystem, LockWait};
+use crate::{Deferral, Features, Filesystem, LockWait, Written};
 use ashlar_client::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -49,6 +50,7 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     removed: removed::RemovedInodes,
+    overwritten: overwritten::Dropper,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
     maps_direct: AtomicBool,
 }
@@ -62,6 +64,7 @@ impl Adaptor {
             handles: Default::default(),
             cache: Arc::new(NotifierCache::default()),
             removed: Default::default(),
+            overwritten: Default::default(),
             maps_direct: AtomicBool::new(false),
         }
     }
@@ -71,6 +74,7 @@ impl Filesystem for Adaptor {
     fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
         self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
         self.cache.attach(notifier.clone());
+        self.overwritten.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
         Ok(())
     }
@@ -131,8 +135,13 @@ impl Filesystem for Adaptor {
         self.on_read(request, args, reply)
     }
 
-    fn write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
-        self.on_write(request, args)
+    fn write(
+        &self,
+        request: &Request<'_>,
+        args: &Write<'_>,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
+        self.on_write(request, args, deferral)
     }
 
     fn statfs(&self, _request: &Request<'_>) -> Result<Statfs, Errno> {

@@ -1,4 +1,5 @@
-//! Replies that come later: blocking lock requests that must wait without holding a worker thread.
+//! Replies that come later: requests that must wait without holding a worker thread. Blocking lock requests wait for the lock; a write
+//! past the page cache may have to wait for the kernel to drop pages, which may wait for a read that needs a worker.
 //!
 //! | state of a request | entered by | an interrupt then |
 //! |---|---|---|
@@ -11,7 +12,7 @@
 
 use crate::errno::Errno;
 use crate::id::Unique;
-use crate::transport::Route;
+use crate::transport::{LateReply, Route};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -27,6 +28,15 @@ const EARLY_INTERRUPTS_MAX: usize = 256;
 pub enum LockWait {
     /// The lock is held; the reply goes out at once.
     Granted,
+    /// A [`Replier`] was taken and will reply.
+    Deferred,
+}
+
+/// How a write was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// So many bytes were taken; the reply goes out at once.
+    Bytes(u32),
     /// A [`Replier`] was taken and will reply.
     Deferred,
 }
@@ -50,14 +60,15 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// LIMIT: at most `count_max` requests wait at a time; a further one gets ENOLCK.
+    /// LIMIT: at most `count_max` requests wait at a time; a further one that waits for a lock gets ENOLCK.
     pub(crate) fn new(count_max: usize) -> Self {
         Self { state: Mutex::new(State::default()), count_max }
     }
 
-    fn enter(&self, unique: Unique) -> Result<(), Errno> {
+    /// One more, unless there are `count_max`.
+    fn enter(&self, unique: Unique, count_max: usize) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        if state.phases.len() >= self.count_max {
+        if state.phases.len() >= count_max {
             return Err(Errno::ENOLCK);
         }
         let early = state.early.iter().position(|&other| other == unique);
@@ -114,13 +125,24 @@ impl Deferral<'_> {
     /// # Errors
     /// ENOLCK if too many requests of the mount wait already (`MountOptions::deferred_max`) or it was taken before.
     pub fn defer(&self) -> Result<Replier, Errno> {
+        self.take(self.deferred.count_max).ok_or(Errno::ENOLCK)
+    }
+
+    /// As [`Self::defer`], for a write that has been done; nothing if the transport has no room to keep it.
+    ///
+    /// LIMIT: the writes that programs have under way; they need not be counted, as each is answered without waiting for another program.
+    pub fn defer_write(&self) -> Option<Replier> {
+        self.take(usize::MAX)
+    }
+
+    fn take(&self, count_max: usize) -> Option<Replier> {
         if self.is_taken.get() {
-            return Err(Errno::ENOLCK);
+            return None;
         }
-        let route = (self.route)().ok_or(Errno::ENOLCK)?;
-        self.deferred.enter(self.unique)?;
+        let route = (self.route)()?;
+        self.deferred.enter(self.unique, count_max).ok()?;
         self.is_taken.set(true);
-        Ok(Replier { unique: self.unique, route: Some(route), deferred: Arc::clone(self.deferred) })
+        Some(Replier { unique: self.unique, route: Some(route), deferred: Arc::clone(self.deferred) })
     }
 }
 
@@ -137,12 +159,17 @@ impl Replier {
         self.unique
     }
 
-    /// Replies. A session that has ended meanwhile takes it silently, as the caller was answered by the kernel.
+    /// Replies to a lock request. A session that has ended meanwhile takes it silently, as the caller was answered by the kernel.
     pub fn reply(mut self, result: Result<(), Errno>) {
-        self.send(result);
+        self.send(result.map(|()| LateReply::Locked));
     }
 
-    fn send(&mut self, result: Result<(), Errno>) {
+    /// Replies to a write that took `bytes`; as [`Self::reply`].
+    pub fn reply_written(mut self, bytes: u32) {
+        self.send(Ok(LateReply::Written(bytes)));
+    }
+
+    fn send(&mut self, result: Result<LateReply, Errno>) {
         if let Some(route) = self.route.take() {
             // ORDER: forget the request first; its id may be reused for nothing, but the limit must not lag behind.
             self.deferred.leave(self.unique);
@@ -177,18 +204,18 @@ mod tests {
         let deferred = Deferred::new(4);
         // Before the request arrived.
         assert!(deferred.interrupt(ONE));
-        deferred.enter(ONE).unwrap();
+        deferred.enter(ONE, 4).unwrap();
         assert!(deferred.settle(ONE), "the early interrupt comes back");
         deferred.leave(ONE);
         // While the handler runs.
-        deferred.enter(ONE).unwrap();
+        deferred.enter(ONE, 4).unwrap();
         assert!(!deferred.interrupt(ONE));
         assert!(deferred.settle(ONE));
         // When it is parked.
         assert!(deferred.interrupt(ONE));
         deferred.leave(ONE);
         // A reply that was faster than the handler's return.
-        deferred.enter(ONE).unwrap();
+        deferred.enter(ONE, 4).unwrap();
         deferred.leave(ONE);
         assert!(!deferred.settle(ONE));
     }
@@ -196,11 +223,11 @@ mod tests {
     #[test]
     fn waiting_requests_and_early_interrupts_are_bounded() {
         let deferred = Deferred::new(2);
-        deferred.enter(Unique(2)).unwrap();
-        deferred.enter(Unique(4)).unwrap();
-        assert_eq!(deferred.enter(Unique(6)), Err(Errno::ENOLCK));
+        deferred.enter(Unique(2), 2).unwrap();
+        deferred.enter(Unique(4), 2).unwrap();
+        assert_eq!(deferred.enter(Unique(6), 2), Err(Errno::ENOLCK));
         deferred.leave(Unique(2));
-        deferred.enter(Unique(6)).unwrap();
+        deferred.enter(Unique(6), 2).unwrap();
         for unique in 0..10_000 {
             deferred.interrupt(Unique(1000 + unique));
         }

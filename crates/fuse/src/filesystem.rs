@@ -4,7 +4,7 @@
 //! ENOSYS, which the kernel takes for some operations as "never ask again" (OPEN, FLUSH, ACCESS, GETXATTR and others), for
 //! the rest as the error it is. A panic in a method is one EIO.
 
-use crate::deferral::{Deferral, LockWait};
+use crate::deferral::{Deferral, LockWait, Written};
 use crate::errno::Errno;
 use crate::id::{FileHandle, Unique};
 use crate::negotiation::Negotiated;
@@ -59,6 +59,19 @@ macro_rules! filesystem {
                 Err(Errno::ENOSYS)
             }
 
+            /// Write: return the number of bytes taken, or take a replier from `deferral` when they are, and return `Deferred`.
+            ///
+            /// # Errors
+            /// Those of write(2).
+            fn write(
+                &self,
+                request: &Request<'_>,
+                args: &Write<'_>,
+                deferral: &Deferral<'_>,
+            ) -> Result<Written, Errno> {
+                Err(Errno::ENOSYS)
+            }
+
             $(
                 $(#[$doc])*
                 ///
@@ -99,8 +112,6 @@ filesystem! {
     fn open(args: &Open) -> Opened;
     /// Read into `reply`, which holds at most what was asked for; less means end of file.
     fn read(args: &Read, reply: &mut ReplyBuffer<'_>) -> ();
-    /// Write; the reply is the number of bytes taken.
-    fn write(args: &Write<'_>) -> u32;
     /// Totals of the file system.
     fn statfs() -> Statfs;
     /// Last close of an open file; the kernel does not wait for the answer.

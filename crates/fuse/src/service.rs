@@ -1,7 +1,7 @@
 //! From a parsed request to a method of the file system and back to reply bytes. Shared by all transports; has no state of
 //! its own that workers would contend for.
 
-use crate::deferral::{Deferral, Deferred, LockWait};
+use crate::deferral::{Deferral, Deferred, LockWait, Written};
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::id::Unique;
@@ -111,7 +111,6 @@ impl<F: Filesystem> Service<F> {
             Op::Tmpfile(args) => put_created(body, fs.tmpfile(request, args)?),
             Op::Open(args) => body.put(&fs.open(request, args)?.to_wire()),
             Op::Opendir(args) => body.put(&fs.opendir(request, args)?.to_wire()),
-            Op::Write(args) => body.put(&wire::WriteOut { size: fs.write(request, args)?, padding: 0 }),
             Op::Statfs => body.put(&fs.statfs(request)?.to_wire()),
             Op::Statx(args) => body.put(&fs.statx(request, args)?.to_wire()),
             Op::Getlk(lock) => body.put(&fs.getlk(request, lock)?.to_wire()),
@@ -125,6 +124,10 @@ impl<F: Filesystem> Service<F> {
             Op::CopyFileRange64(args) => {
                 body.put(&wire::CopyFileRangeOut { bytes_copied: fs.copy_file_range(request, args)? });
             }
+            Op::Write(args) => match fs.write(request, args, deferral)? {
+                Written::Bytes(size) => body.put(&wire::WriteOut { size, padding: 0 }),
+                Written::Deferred => return taken("write", request, deferral),
+            },
             Op::Setlkw(lock) => return self.setlkw(request, lock, deferral),
             Op::Setlk(lock) => return fs.setlk(request, lock),
             Op::Unlink { name } => return fs.unlink(request, name),
@@ -159,11 +162,8 @@ impl<F: Filesystem> Service<F> {
         deferral: &Deferral<'_>,
     ) -> Result<(), Errno> {
         match self.fs.setlkw(request, lock, deferral)? {
-            LockWait::Deferred if !deferral.is_taken.get() => {
-                tracing::error!(unique = %request.unique, "setlkw said it deferred, but took no replier; answering EIO");
-                Err(Errno::EIO)
-            }
-            LockWait::Granted | LockWait::Deferred => Ok(()),
+            LockWait::Granted => Ok(()),
+            LockWait::Deferred => taken("setlkw", request, deferral),
         }
     }
 
@@ -207,6 +207,15 @@ impl<F: Filesystem> Service<F> {
             _ => Err(Errno::EIO),
         }
     }
+}
+
+/// What `verb`, which said that it deferred its reply, comes to.
+fn taken(verb: &str, request: &Request<'_>, deferral: &Deferral<'_>) -> Result<(), Errno> {
+    if deferral.is_taken.get() {
+        return Ok(());
+    }
+    tracing::error!(unique = %request.unique, "{verb} said it deferred, but took no replier; answering EIO");
+    Err(Errno::EIO)
 }
 
 /// The kernel reads links into one page and adds the NUL.

@@ -12,12 +12,12 @@ pub(crate) mod ring;
 
 use crate::errno::Errno;
 use crate::id::Unique;
-use crate::reply::fixed;
+use crate::protocol::wire;
+use crate::reply::fixed::FixedReply;
 use device::Device;
 use mailbox::Mailbox;
 use std::fmt;
 use std::sync::Weak;
-use zerocopy::IntoBytes;
 
 /// The transport of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,26 @@ pub(crate) fn hint(in_use: Transport) -> Option<String> {
     })
 }
 
+/// What a deferred reply says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LateReply {
+    /// The lock is held; there is no more to say.
+    Locked,
+    /// So many bytes were written.
+    Written(u32),
+}
+
+impl LateReply {
+    /// Puts the body of a reply together and tells its result.
+    pub(crate) fn put(late: Result<LateReply, Errno>, body: &mut FixedReply) -> Result<(), Errno> {
+        body.clear();
+        if let LateReply::Written(size) = late? {
+            body.put(&wire::WriteOut { size, padding: 0 });
+        }
+        Ok(())
+    }
+}
+
 /// The way of a deferred reply.
 pub(crate) enum Route {
     /// Write it to the device the request came from.
@@ -79,12 +99,14 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Sends a reply without a body. A session that is gone has answered the caller already.
-    pub(crate) fn send(self, unique: Unique, result: Result<(), Errno>) {
+    /// Sends a reply. A session that is gone has answered the caller already.
+    pub(crate) fn send(self, unique: Unique, result: Result<LateReply, Errno>) {
         match self {
             Self::Device(device) => {
                 let Some(device) = device.upgrade() else { return };
-                if let Err(errno) = device.write(fixed::header(unique.0, result, 0).as_bytes()) {
+                let mut reply = FixedReply::new();
+                let result = LateReply::put(result, &mut reply);
+                if let Err(errno) = device.write(reply.message(unique.0, result)) {
                     device::report_reply_failure(errno, unique.0);
                 }
             }

@@ -5,8 +5,8 @@ use ashlar_fuse::protocol::{
     Create, Flush, Forgets, Fsync, Mkdir, Mknod, Open, Read, ReadDir, Release, SetAttr, Write,
 };
 use ashlar_fuse::{
-    Attr, AttrReply, Created, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle, FileKind,
-    Filesystem, NodeId, OpenReplyFlags, Opened, ReplyBuffer, Request, Statfs, Timestamp,
+    Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle,
+    FileKind, Filesystem, NodeId, OpenReplyFlags, Opened, ReplyBuffer, Request, Statfs, Timestamp, Written,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -207,13 +207,13 @@ impl Filesystem for NullFs {
         Ok(())
     }
 
-    fn write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
+    fn write(&self, request: &Request<'_>, args: &Write<'_>, _: &Deferral<'_>) -> Result<Written, Errno> {
         let node = self.node(request.node.0)?;
         let mut attr = node.attr.lock();
         attr.size = attr.size.max(args.offset + args.data.len() as u64);
         attr.blocks = attr.size.div_ceil(512);
         attr.mtime = SystemTime::now().into();
-        Ok(args.data.len() as u32)
+        Ok(Written::Bytes(args.data.len() as u32))
     }
 
     fn statfs(&self, _request: &Request<'_>) -> Result<Statfs, Errno> {

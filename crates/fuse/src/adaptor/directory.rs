@@ -1,5 +1,6 @@
 //! Requests on open directories.
 
+use super::handles::OpenFile;
 use super::{Adaptor, convert, file, identity};
 use crate::errno::Errno;
 use crate::id::FileHandle;
@@ -23,7 +24,7 @@ impl Adaptor {
             }
             other => other?,
         };
-        let fh: FileHandle = self.handles.insert(opened.handle);
+        let fh: FileHandle = self.handles.insert(OpenFile { handle: opened.handle, is_direct: false });
         Ok(Opened { fh, flags: OpenReplyFlags::EMPTY, backing: None })
     }
 

@@ -1,5 +1,7 @@
 //! Requests on open files.
 
+use super::handles::OpenFile;
+use super::overwritten::Overwritten;
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -8,6 +10,7 @@ use crate::protocol::{
 };
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
+use crate::{Deferral, Written};
 use ashlar_client::{AllocateMode, OpenFlags, Seek, WriteFlags};
 use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,14 +40,20 @@ impl Adaptor {
     /// hold them, too), and the first buffered write to a file costs a GETXATTR round trip for `security.capability`, which the service
     /// clears by itself. So does one opened with `O_DIRECT`, where that does not forbid to map it: then writes that do not extend the file
     /// go on beside each other, and the chunk store keeps overlapping ones apart block by block.
+    ///
+    /// A file that is open here for reading, too, is written through the page cache: it may be mapped, and a store to a page and a write past that page
+    /// would each write the other's bytes as they were before. What the kernel reads into its cache beside a write past it, it drops: see
+    /// [`super::overwritten`].
     fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
         let flags = &opened.handle.flags;
         let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
-        let is_direct = opened.handle.is_shared || wants_direct || (flags.write && !flags.read);
+        let is_direct =
+            opened.handle.is_shared || wants_direct || (flags.write && !flags.read && !opened.has_readers);
+        let file = OpenFile { handle: opened.handle.clone(), is_direct };
         let flags = OpenReplyFlags::PARALLEL_DIRECT_WRITES
             | OpenReplyFlags::when(OpenReplyFlags::DIRECT_IO, is_direct)
             | OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache && !opened.handle.is_shared);
-        Opened { fh: self.handles.insert(opened.handle.clone()), flags, backing: None }
+        Opened { fh: self.handles.insert(file), flags, backing: None }
     }
 
     pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
@@ -76,6 +85,10 @@ impl Adaptor {
         reply: &mut ReplyBuffer<'_>,
     ) -> Result<(), Errno> {
         let handle = self.handles.find(args.fh)?;
+        // A read(2) past the cache comes with the owner of its locks; what fills pages does not.
+        if args.lock_owner.is_none() {
+            handle.file.note_read_for_cache();
+        }
         let spare = reply.spare();
         let want = spare.len().min(args.size as usize);
         let len = self.client.read(&handle, args.offset, &mut spare[..want])?;
@@ -83,8 +96,13 @@ impl Adaptor {
         Ok(())
     }
 
-    pub(super) fn on_write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
-        let handle = self.handles.find(args.fh)?;
+    pub(super) fn on_write(
+        &self,
+        request: &Request<'_>,
+        args: &Write<'_>,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
+        let OpenFile { handle, is_direct } = self.handles.find_open(args.fh)?;
         // What holds for this write comes with it: O_APPEND may have changed since the open, and RWF_DSYNC is of one write.
         let asked = open_flags(args.flags);
         let flags = WriteFlags {
@@ -95,7 +113,22 @@ impl Adaptor {
         };
         // The kernel bounds a write by max_write, far below 4 GiB.
         let who = identity::who(request);
-        Ok(self.client.write_as(&who, &handle, args.offset, args.data, flags)? as u32)
+        let bytes = self.client.write_as(&who, &handle, args.offset, args.data, flags)? as u32;
+        let is_past_cache = is_direct && !args.from_cache;
+        if !is_past_cache || !handle.file.is_read_for_cache() {
+            return Ok(Written::Bytes(bytes));
+        }
+        // An append goes behind what the kernel takes for the end if others append, too; before it if another mount has cut the file.
+        let (offset, len) = match flags.append {
+            Some(true) if handle.is_shared => (0, 0),
+            Some(true) => (args.offset, 0),
+            _ => (args.offset, u64::from(bytes)),
+        };
+        // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
+        let replier = deferral.defer_write();
+        let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes) };
+        self.overwritten.drop_pages(Overwritten { inode: handle.file.inode, offset, len, bytes, replier });
+        Ok(answer)
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {

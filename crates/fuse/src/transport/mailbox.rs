@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::id::Unique;
+use crate::transport::LateReply;
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub(crate) struct Parcel {
     pub(crate) entry: u32,
     pub(crate) unique: Unique,
-    pub(crate) result: Result<(), Errno>,
+    pub(crate) result: Result<LateReply, Errno>,
 }
 
 /// Parcels for one ring thread, and the eventfd its ring reads.

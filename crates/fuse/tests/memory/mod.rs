@@ -16,7 +16,7 @@ use ashlar_fuse::protocol::{
 use ashlar_fuse::{
     Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle,
     FileKind, Filesystem, LockWait, Negotiated, NodeId, Notifier, Opened, ReplyBuffer, Request, Statfs,
-    Timestamp, Unique, XattrBuffer,
+    Timestamp, Unique, Written, XattrBuffer,
 };
 use locks::{Held, Waiting};
 use parking_lot::Mutex;
@@ -361,7 +361,7 @@ impl Filesystem for MemoryFs {
         Ok(())
     }
 
-    fn write(&self, request: &Request<'_>, args: &Write<'_>) -> Result<u32, Errno> {
+    fn write(&self, request: &Request<'_>, args: &Write<'_>, _: &Deferral<'_>) -> Result<Written, Errno> {
         assert_eq!(args.data.as_ptr().align_offset(4096), 0, "write data starts on a page");
         let mut state = self.state.lock();
         let (attr, data) = state.file(request.node.0)?;
@@ -371,7 +371,7 @@ impl Filesystem for MemoryFs {
         attr.size = data.len() as u64;
         attr.blocks = attr.size.div_ceil(512);
         attr.mtime = SystemTime::now().into();
-        Ok(args.data.len() as u32)
+        Ok(Written::Bytes(args.data.len() as u32))
     }
 
     fn statfs(&self, _request: &Request<'_>) -> Result<Statfs, Errno> {

@@ -1,12 +1,12 @@
 //! `ashlar-torture share`: threads on several mounts write, map, truncate and empty a few files, and each checks what it wrote itself
-//! through another mount.
+//! through any of them.
 //!
 //! A third of the steps are such checks: what a thread has just written in its own part of a shared file, or in its own file, is read
-//! through another mount, while the others are at the same files. In the end all mounts must show the same bytes everywhere.
+//! through one of the mounts, its own included, while the others are at the same files. Half of the writes go through descriptors that cannot
+//! read, which write past the page cache. In the end all mounts must show the same bytes everywhere.
 
 use std::fs;
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -107,24 +107,14 @@ fn make_files(folder: &Path, arguments: &Arguments) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The bytes of a file as the server has them: the mount's pages of it go first (see `Sharer::elsewhere`).
-fn read_anew(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut file = fs::File::open(path)?;
-    // SAFETY: posix_fadvise takes no memory. It is advice: its result does not matter.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// Compares the bytes of every file in all of `roots`.
 fn compare(roots: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     let (first, others) = roots.split_first().context("no mount")?;
     for entry in fs::read_dir(first)? {
         let name = entry?.file_name();
-        let bytes = read_anew(&first.join(&name));
+        let bytes = fs::read(&first.join(&name));
         for other in others {
-            let seen = read_anew(&other.join(&name));
+            let seen = fs::read(&other.join(&name));
             report.check(matches!((&bytes, &seen), (Ok(bytes), Ok(seen)) if bytes == seen), || {
                 let told = |read: &std::io::Result<Vec<u8>>| match read {
                     Ok(bytes) => format!("{} bytes", bytes.len()),
@@ -194,23 +184,27 @@ impl Sharer {
         data::openat(CWD, &self.path(root, file), flags, 0o644)
     }
 
-    /// Another mount, if there is one. Not the own: while a write past the page cache waits, a read through the cache of the same mount can bring
-    /// in what was there before, and the kernel drops pages only ahead of such a write.
-    fn elsewhere(&mut self) -> usize {
-        let others = self.roots.len().saturating_sub(1).max(1);
-        (self.home + 1 + self.rng.index(others)) % self.roots.len()
+    /// Any mount, the own included.
+    fn any(&mut self) -> usize {
+        self.rng.index(self.roots.len())
     }
 
-    /// Writes the own part of a shared file, and reads it through another mount.
+    /// How a file is opened to be written.
+    fn for_writing(&mut self) -> i32 {
+        if self.rng.percent(50) { libc::O_WRONLY } else { libc::O_RDWR }
+    }
+
+    /// Writes the own part of a shared file, and reads it through one of the mounts.
     fn check_part(&mut self) -> Result<(), Wrong> {
         let file = format!("kept{}", self.rng.below(self.files));
         self.count += 1;
         let wanted = pattern(self.count, PART_BYTES as usize);
         let at = (self.thread * PART_BYTES) as i64;
-        let writer = self.open(self.home, &file, libc::O_RDWR)?;
+        let flags = self.for_writing();
+        let writer = self.open(self.home, &file, flags)?;
         data::pwrite_all(writer.as_fd(), &wanted, at)?;
-        let elsewhere = self.elsewhere();
-        let reader = self.open(elsewhere, &file, libc::O_RDONLY)?;
+        let mount = self.any();
+        let reader = self.open(mount, &file, libc::O_RDONLY)?;
         let end = Instant::now() + LATE_MAX;
         loop {
             let seen = data::pread(reader.as_fd(), PART_BYTES as usize, at)?;
@@ -220,18 +214,18 @@ impl Sharer {
             if Instant::now() >= end {
                 let (first, len) = (seen.iter().zip(&wanted).position(|(a, b)| a != b), seen.len());
                 return Err(Wrong::Told(format!(
-                    "write {} of it is not seen by mount {elsewhere}: {len} bytes, the first other one at {first:?}",
+                    "write {} of it is not seen by mount {mount}: {len} bytes, the first other one at {first:?}",
                     self.count
                 )));
             }
         }
     }
 
-    /// Changes the own file, and reads all of it through another mount.
+    /// Changes the own file, and reads all of it through one of the mounts.
     fn check_own(&mut self) -> Result<(), Wrong> {
         let file = format!("own{}", self.thread);
         let is_emptied = self.rng.percent(15);
-        let flags = libc::O_RDWR | libc::O_CREAT | if is_emptied { libc::O_TRUNC } else { 0 };
+        let flags = self.for_writing() | libc::O_CREAT | if is_emptied { libc::O_TRUNC } else { 0 };
         let writer = self.open(self.home, &file, flags)?;
         if is_emptied {
             self.own.clear();
@@ -248,9 +242,9 @@ impl Sharer {
             self.own.resize(self.own.len().max(at + bytes.len()), 0);
             self.own[at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        let elsewhere = self.elsewhere();
-        let size = attr::fstatat(CWD, &self.path(elsewhere, &file), 0)?.size;
-        let reader = self.open(elsewhere, &file, libc::O_RDONLY)?;
+        let mount = self.any();
+        let size = attr::fstatat(CWD, &self.path(mount, &file), 0)?.size;
+        let reader = self.open(mount, &file, libc::O_RDONLY)?;
         let mut seen = vec![0; self.own.len() + 1];
         let len = data::pread_full(reader.as_fd(), &mut seen, 0)?;
         if size == self.own.len() as i64 && seen[..len] == self.own {
@@ -258,7 +252,7 @@ impl Sharer {
         }
         let first = seen.iter().zip(&self.own).position(|(a, b)| a != b);
         Err(Wrong::Told(format!(
-            "change {} of it is not seen by mount {elsewhere}: size {size} and {len} bytes instead of {}, the first other one at {first:?}",
+            "change {} of it is not seen by mount {mount}: size {size} and {len} bytes instead of {}, the first other one at {first:?}",
             self.count,
             self.own.len()
         )))

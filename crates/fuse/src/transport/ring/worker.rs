@@ -9,9 +9,9 @@ use crate::notify;
 use crate::protocol::{Malformed, Opcode, Parts, wire};
 use crate::reply::fixed::FixedReply;
 use crate::service::{Outcome, Service, refuse};
-use crate::transport::Route;
 use crate::transport::device::Device;
 use crate::transport::mailbox::{Mailbox, Parcel};
+use crate::transport::{LateReply, Route};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -271,7 +271,12 @@ impl<F: Filesystem> RingWorker<F> {
             if let Some(queue) = self.queues.get_mut(entry.queue) {
                 queue.parked -= 1;
             }
-            self.commit(index, parcel.result, 0)?;
+            let result = LateReply::put(parcel.result, &mut self.fixed);
+            let (_, payload) = entry.areas();
+            let body = self.fixed.body();
+            let len = body.len().min(payload.len());
+            payload[..len].copy_from_slice(&body[..len]);
+            self.commit(index, result, len)?;
         }
         self.parcels = parcels;
         self.push_bell()
