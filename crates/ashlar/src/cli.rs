@@ -10,8 +10,9 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 pub use bench::{
-    Bench, BenchAction, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs,
-    BenchMetadataArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs, BenchSweepArgs,
+    Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs,
+    BenchMemoryArgs, BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs,
+    BenchSweepArgs, BenchTeamArgs,
 };
 
 /// A parallel file system in one binary.

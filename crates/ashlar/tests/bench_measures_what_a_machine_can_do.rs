@@ -189,8 +189,14 @@ fn the_workloads_of_the_guide_run() {
     let text = std::fs::read_to_string(guide).unwrap();
     let commands = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
     let mut count = 0;
-    // Runs and their reports have tests of their own.
-    for command in commands.filter(|command| command.contains("/mnt/") && !command.starts_with("run ")) {
+    // Runs and their reports, and those with agents, have tests of their own.
+    let others = ["run ", "compare ", "agent "];
+    let alone = |command: &&str| {
+        command.contains("/mnt/")
+            && !command.contains("--agents")
+            && !others.iter().any(|other| command.starts_with(other))
+    };
+    for command in commands.filter(alone) {
         count += 1;
         let place = place();
         ["scratch", "disk1", "disk2"]

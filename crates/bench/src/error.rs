@@ -65,6 +65,46 @@ pub enum BenchError {
         /// The answer to the open.
         source: io::Error,
     },
+    /// Agents look at different directories.
+    #[error(
+        "{} does not show here what the first agent made there: name a directory of one file system that is mounted on every node",
+        path.display()
+    )]
+    NotShared {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// An agent, or the coordinator, cannot do its part.
+    #[error("{name}: {text}")]
+    Elsewhere {
+        /// Which.
+        name: String,
+        /// What it says.
+        text: String,
+    },
+    /// An agent, or the coordinator, is gone.
+    #[error("{name} was lost while {during}: {text}")]
+    Lost {
+        /// Which.
+        name: String,
+        /// What was going on.
+        during: String,
+        /// By what it was noticed.
+        text: String,
+    },
+    /// Both have to be the same program.
+    #[error("this is ashlar {here}, and {name} is ashlar {there}: start the same version on every node")]
+    Version {
+        /// The version here.
+        here: String,
+        /// Who is of another one.
+        name: String,
+        /// Which.
+        there: String,
+    },
+    /// It is not done, and why.
+    #[error("{0}")]
+    Refused(String),
     /// What was asked for makes no sense.
     #[error("{0}")]
     Plan(String),

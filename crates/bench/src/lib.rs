@@ -9,6 +9,8 @@
 //! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
 //! | [`task`] | what all machines of a workload do at the same time, and who they are |
 //! | [`figure`] | what comes out, and what must be said with it |
+//! | [`network`] | a ceiling: what the network between agents carries, and how long a message takes |
+//! | [`agent`] | workloads on many machines: agents and their coordinator |
 //! | [`crew`] | threads that start together, and what they did |
 //! | [`cache`] | what must not answer instead of the file system |
 //! | [`ceiling`] | what a machine could do, measured |
@@ -21,6 +23,7 @@
 //! | [`inventory`] | what machine and software it was |
 //! | [`place`] | the directory that is measured in |
 
+pub mod agent;
 mod buffer;
 pub mod cache;
 pub mod ceiling;
@@ -33,6 +36,7 @@ pub mod figure;
 pub mod inventory;
 pub mod memory;
 pub mod metadata;
+pub mod network;
 pub mod place;
 pub mod published;
 pub mod report;

@@ -19,6 +19,17 @@ impl Place {
     /// # Errors
     /// [`BenchError::NotEmpty`], and what a call answers.
     pub fn make(directory: &Path, beside_others: bool) -> Result<Place, BenchError> {
+        Place::check_empty(directory, beside_others)?;
+        let root = directory.join(Place::own_name());
+        fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
+        Ok(Place { root })
+    }
+
+    /// Whether `directory` is there and, unless `beside_others`, empty.
+    ///
+    /// # Errors
+    /// As [`Place::make`].
+    pub(crate) fn check_empty(directory: &Path, beside_others: bool) -> Result<(), BenchError> {
         let mut entries = fs::read_dir(directory).map_err(BenchError::io("list", directory))?;
         let lost = |entry: &fs::DirEntry| entry.file_name() == "lost+found";
         let other = entries.find(|entry| !entry.as_ref().is_ok_and(lost));
@@ -26,9 +37,7 @@ impl Place {
             let entry = entry.map_err(BenchError::io("list", directory))?.file_name().into();
             return Err(BenchError::NotEmpty { path: directory.to_owned(), entry });
         }
-        let root = directory.join(Place::own_name());
-        fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
-        Ok(Place { root })
+        Ok(())
     }
 
     /// The name of what this process makes in a directory.
@@ -46,9 +55,7 @@ impl Place {
     /// # Errors
     /// What statvfs(3) answers.
     pub fn free_bytes(&self) -> Result<u64, BenchError> {
-        let told = rustix::fs::statvfs(&self.root)
-            .map_err(BenchError::errno("ask for the free space of", &self.root))?;
-        Ok(told.f_bavail.saturating_mul(told.f_frsize))
+        free_bytes(&self.root)
     }
 
     /// Whether `bytes` fit.
@@ -56,12 +63,23 @@ impl Place {
     /// # Errors
     /// [`BenchError::NoRoom`] if not.
     pub fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
-        let free_bytes = self.free_bytes()?;
-        if bytes.saturating_add(bytes / SPARE_PART) <= free_bytes {
-            return Ok(());
-        }
-        Err(BenchError::NoRoom { path: self.root.clone(), wanted_bytes: bytes, free_bytes })
+        check_room(&self.root, bytes, self.free_bytes()?)
     }
+}
+
+/// Bytes that are free in `directory` for whoever runs this.
+pub(crate) fn free_bytes(directory: &Path) -> Result<u64, BenchError> {
+    let told =
+        rustix::fs::statvfs(directory).map_err(BenchError::errno("ask for the free space of", directory))?;
+    Ok(told.f_bavail.saturating_mul(told.f_frsize))
+}
+
+/// Whether `bytes` fit into `free_bytes` of `directory`, with some to spare.
+pub(crate) fn check_room(directory: &Path, bytes: u64, free_bytes: u64) -> Result<(), BenchError> {
+    if bytes.saturating_add(bytes / SPARE_PART) <= free_bytes {
+        return Ok(());
+    }
+    Err(BenchError::NoRoom { path: directory.to_owned(), wanted_bytes: bytes, free_bytes })
 }
 
 impl Drop for Place {

@@ -98,6 +98,9 @@ pub trait Machines {
     /// How many there are.
     fn count(&self) -> usize;
 
+    /// Whether no two of them are on one computer, and thus share its caches.
+    fn are_apart(&self) -> bool;
+
     /// All of them do `task`; returns when the last has.
     ///
     /// # Errors
@@ -122,6 +125,10 @@ pub struct Alone<'a> {
 impl Machines for Alone<'_> {
     fn count(&self) -> usize {
         1
+    }
+
+    fn are_apart(&self) -> bool {
+        true
     }
 
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {

@@ -135,7 +135,7 @@ impl Workload<'_> {
 
     fn looks_elsewhere(&self, plan: &MetadataPlan) -> bool {
         let share = Share { machine: 0, machines: self.machines.count() };
-        plan.looks_at_neighbour && share.has_neighbours_elsewhere(plan.threads)
+        plan.looks_at_neighbour && share.has_neighbours_elsewhere(plan.threads) && self.machines.are_apart()
     }
 }
 
@@ -235,11 +235,16 @@ mod tests {
     struct Noting {
         tasks: RefCell<Vec<String>>,
         may_drop: bool,
+        are_apart: bool,
     }
 
     impl Machines for Noting {
         fn count(&self) -> usize {
             2
+        }
+
+        fn are_apart(&self) -> bool {
+            self.are_apart
         }
 
         fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
@@ -265,10 +270,13 @@ mod tests {
             has_fsync: false,
         };
         let rules = Rules { repetitions: 1, drops_caches: true, memory_bytes: 1 };
-        for (may_drop, looks_at_neighbour, expected) in
-            [(false, true, [false, true]), (false, false, [true, true]), (true, false, [false, false])]
-        {
-            let machines = Noting { tasks: RefCell::default(), may_drop };
+        for (may_drop, looks_at_neighbour, are_apart, expected) in [
+            (false, true, true, [false, true]),
+            (false, true, false, [true, true]),
+            (false, false, true, [true, true]),
+            (true, false, true, [false, false]),
+        ] {
+            let machines = Noting { tasks: RefCell::default(), may_drop, are_apart };
             let workload = Workload { machines: &machines, rules, tell: &|_| () };
             let plan = MetadataPlan { looks_at_neighbour, ..plan.clone() };
             let figures = workload.metadata(&plan, &[Step::Stat, Step::Read]).unwrap();

@@ -1,19 +1,23 @@
 //! `ashlar bench`: the options of its parts, one file each.
 
+mod agent;
 mod compare;
 mod data;
 mod device;
 mod memory;
 mod metadata;
+mod network;
 mod run;
 mod threads;
 mod workload;
 
+pub use agent::{BenchAgentArgs, BenchTeamArgs};
 pub use compare::BenchCompareArgs;
 pub use data::{BenchAction, BenchDataArgs, BenchRandomArgs, BenchSequentialArgs};
 pub use device::BenchDeviceArgs;
 pub use memory::BenchMemoryArgs;
 pub use metadata::BenchMetadataArgs;
+pub use network::BenchNetworkArgs;
 pub use run::BenchSweepArgs;
 pub use workload::BenchRunArgs;
 
@@ -38,10 +42,14 @@ pub enum Bench {
     Memory(BenchMemoryArgs),
     /// What the devices below a file system do without it: streams and random requests, each alone and all together.
     Device(BenchDeviceArgs),
+    /// What the network between machines carries, and how long a message takes: TCP between every pair of agents and between all of them.
+    Network(BenchNetworkArgs),
     /// Write and read files from begin to end, on any file system: a file per thread (N-N, as IOzone) or one for all (N-1, as IOR).
     Sequential(BenchSequentialArgs),
     /// Write and read small records all over files, with a queue of requests per thread, as fio and IOzone do.
     Random(BenchRandomArgs),
     /// Create, stat, read, touch and remove many files, as mdtest does.
     Metadata(BenchMetadataArgs),
+    /// Take part in the measurement of a coordinator, which is one of the other commands with --agents.
+    Agent(BenchAgentArgs),
 }

@@ -1,12 +1,15 @@
 //! `ashlar bench`: what a machine or a file system can do; one file per part.
 
+mod agent;
 mod compare;
 mod data;
 mod device;
 mod memory;
 mod metadata;
+mod network;
 mod run;
 mod table;
+mod team;
 mod workload;
 
 use crate::cli::{Bench, BenchArgs};
@@ -19,8 +22,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         Bench::Compare(args) => compare::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Device(args) => device::run(args),
+        Bench::Network(args) => network::run(args),
         Bench::Sequential(args) => data::sequential(args),
         Bench::Random(args) => data::random(args),
         Bench::Metadata(args) => metadata::run(args),
+        Bench::Agent(args) => agent::run(args),
     }
 }

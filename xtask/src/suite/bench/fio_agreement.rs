@@ -39,7 +39,14 @@ impl Arguments {
         std::fs::create_dir(&place).with_context(|| format!("create {}", place.display()))?;
         let name = bench.directory.join("report");
         let mut command = Command::new(bench.programs.join("ashlar"));
-        command.args(["bench", "run"]).arg(&place).args(["--threads", "1", "--with", "fio", "--parts", PARTS]);
+        command.args(["bench", "run"]).arg(&place).args([
+            "--threads",
+            "1",
+            "--with",
+            "fio",
+            "--parts",
+            PARTS,
+        ]);
         command.args(["--repetitions", &self.shared.rounds.to_string()]);
         command.args(["--budget", &format!("{}s", self.seconds)]);
         command.arg("--output").arg(&name);
@@ -101,7 +108,8 @@ mod tests {
             let figure = json!({ "what": "random read", "repetition": repetition, "operations": operations, "seconds": 2.0 });
             json!({ "part": "random-4k", "tool": tool, "figure": figure })
         };
-        let measured = json!([one("ashlar", 1, 190), one("fio", 1, 200), one("ashlar", 2, 210), one("fio", 2, 200)]);
+        let measured =
+            json!([one("ashlar", 1, 190), one("fio", 1, 200), one("ashlar", 2, 210), one("fio", 2, 200)]);
         let rates = rates(&measured).unwrap();
         let of = &rates[&("random-4k".to_owned(), "random read".to_owned())];
         assert_eq!(of["ashlar"], [95.0, 105.0]);

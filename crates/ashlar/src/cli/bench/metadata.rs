@@ -23,7 +23,7 @@ pub struct BenchMetadataArgs {
     #[arg(long)]
     pub shared: bool,
 
-    /// stat, read and utime look at the files of the next thread.
+    /// stat, read and utime look at the files of another thread: on the next machine with --agents, else the next one.
     #[arg(long)]
     pub neighbour: bool,
 

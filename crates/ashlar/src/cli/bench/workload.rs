@@ -1,5 +1,6 @@
 //! What all workloads have in common.
 
+use super::BenchTeamArgs;
 use super::threads::{ThreadList, parse_threads};
 use crate::cli::parse_bytes;
 use clap::Args;
@@ -8,9 +9,12 @@ use std::path::PathBuf;
 /// How a workload is run, whichever it is.
 #[derive(Debug, Args)]
 pub struct BenchRunArgs {
-    /// An empty directory on the file system to be measured.
+    /// An empty directory on the file system to be measured; with --agents as all of them see it.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+
+    #[command(flatten)]
+    pub team: BenchTeamArgs,
 
     /// Numbers of threads, one measurement each: 4, or 1,2,8, or 1..64 for all powers of two in between.
     #[arg(long, value_name = "LIST", default_value = "1..4", value_parser = parse_threads)]
@@ -20,16 +24,16 @@ pub struct BenchRunArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
 
-    /// Memory of servers of the file system that are not this machine, all together. With less than twice as much data as memory figures
+    /// Memory of servers of the file system that do not measure, all together. With less than twice as much data as memory figures
     /// may be those of caches; it is said then.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
     pub server_memory: u64,
 
-    /// Leave the caches of this machine alone. Without it they are dropped between phases, as root (/proc/sys/vm/drop_caches).
+    /// Leave the caches of the measuring machines alone. Without it they are dropped between phases, as root (/proc/sys/vm/drop_caches).
     #[arg(long)]
     pub keep_caches: bool,
 
-    /// Print figures, too, that come from this machine's page cache.
+    /// Print figures, too, that come from the page cache of a measuring machine.
     #[arg(long)]
     pub allow_cached: bool,
 

@@ -1,7 +1,7 @@
 //! `ashlar bench sequential` and `ashlar bench random`.
 
 use super::table::Unit;
-use super::workload::Session;
+use super::workload::{Session, cancelled_by_signals};
 use crate::cli::{BenchAction, BenchDataArgs, BenchRandomArgs, BenchSequentialArgs};
 use anyhow::{Result, bail};
 use ashlar_bench::data::{Action, DataPlan, Files, Order};
@@ -28,7 +28,8 @@ pub fn random(args: &BenchRandomArgs) -> Result<ExitCode> {
 }
 
 fn run(args: &BenchDataArgs, unit: Unit, make: impl Fn(DataPlan) -> DataPlan) -> Result<ExitCode> {
-    let session = Session::begin(&args.run, unit)?;
+    let cancel = cancelled_by_signals()?;
+    let session = Session::begin(&args.run, unit, &cancel)?;
     let actions: &[Action] = match args.only {
         None => &[Action::Write, Action::Read],
         Some(BenchAction::Write) => &[Action::Write],

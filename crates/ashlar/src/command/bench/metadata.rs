@@ -1,14 +1,15 @@
 //! `ashlar bench metadata`.
 
 use super::table::Unit;
-use super::workload::Session;
+use super::workload::{Session, cancelled_by_signals};
 use crate::cli::BenchMetadataArgs;
 use anyhow::Result;
 use ashlar_bench::metadata::{MetadataPlan, Step};
 use std::process::ExitCode;
 
 pub fn run(args: &BenchMetadataArgs) -> Result<ExitCode> {
-    let session = Session::begin(&args.run, Unit::Operations)?;
+    let cancel = cancelled_by_signals()?;
+    let session = Session::begin(&args.run, Unit::Operations, &cancel)?;
     let steps: Vec<Step> = args.steps.iter().map(|step| Step::from(*step)).collect();
     let plans: Vec<MetadataPlan> = (args.run.threads.0.iter())
         .map(|&threads| MetadataPlan {

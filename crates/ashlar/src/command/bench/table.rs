@@ -28,6 +28,9 @@ impl Table {
 
     /// Prints a row for each sort of `figures`.
     pub fn show(&mut self, figures: &[Figure]) {
+        if figures.is_empty() {
+            return;
+        }
         if !std::mem::replace(&mut self.has_head, true) {
             let rate = if self.unit == Unit::Bytes { "MiB/s" } else { "ops/s" };
             say(format!(

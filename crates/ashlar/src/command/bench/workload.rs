@@ -1,9 +1,11 @@
 //! What all workloads have in common: the place, the signals that end them in good order, and what is printed.
 
 use super::table::{Table, Unit};
+use super::team::gather;
 use crate::cli::BenchRunArgs;
-use crate::terminal::say;
-use anyhow::{Context, Result};
+use crate::terminal::{say, shown};
+use anyhow::{Context, Result, bail};
+use ashlar_bench::agent::{AgentTold, Team};
 use ashlar_bench::figure::Figure;
 use ashlar_bench::place::Place;
 use ashlar_bench::task::Alone;
@@ -23,75 +25,130 @@ struct Printed<'a, P> {
     repetitions: u32,
     memory_bytes: u64,
     drops_caches: bool,
+    /// Who measured; nobody for this machine alone.
+    agents: Vec<AgentTold>,
+    /// Whether all of it was measured.
+    complete: bool,
+    /// Why not.
+    error: Option<String>,
     figures: &'a [Figure],
+}
+
+/// Who measures.
+enum Who<'a> {
+    Alone(Place),
+    Team(Team<'a>),
 }
 
 /// One run of a workload.
 pub struct Session<'a> {
     args: &'a BenchRunArgs,
     unit: Unit,
-    place: Place,
+    who: Who<'a>,
     /// How it is measured.
     pub rules: Rules,
-    cancel: Arc<AtomicBool>,
+    cancel: &'a AtomicBool,
 }
 
 impl<'a> Session<'a> {
-    /// Makes the place. Ctrl-C and SIGTERM end the run from now on, and what it made goes.
-    pub fn begin(args: &'a BenchRunArgs, unit: Unit) -> Result<Session<'a>> {
-        let cancel = cancelled_by_signals()?;
-        let memory =
-            cache::memory_bytes().context("cannot find out how much memory there is (/proc/meminfo)")?;
+    /// Makes the place, here or on the agents that are waited for. `cancel` ends the run from now on, and what it made goes.
+    pub fn begin(args: &'a BenchRunArgs, unit: Unit, cancel: &'a AtomicBool) -> Result<Session<'a>> {
+        let (who, memory) = match args.team.agents {
+            None => {
+                let memory = cache::memory_bytes()
+                    .context("cannot find out how much memory there is (/proc/meminfo)")?;
+                (Who::Alone(Place::make(&args.directory, args.beside_others)?), memory)
+            }
+            Some(count) => {
+                if !args.directory.is_absolute() {
+                    bail!(
+                        "{} is not a path that agents could see: it has to begin with /",
+                        shown(&args.directory)
+                    );
+                }
+                let team = gather(&args.team, count, Some(&args.directory), cancel)?;
+                team.prepare(&args.directory, args.beside_others)?;
+                let memory = team.memory_bytes();
+                (Who::Team(team), memory)
+            }
+        };
         let rules = Rules {
             repetitions: args.repetitions,
             drops_caches: !args.keep_caches,
             memory_bytes: memory.saturating_add(args.server_memory),
         };
-        let place = Place::make(&args.directory, args.beside_others)?;
-        Ok(Session { args, unit, place, rules, cancel })
+        Ok(Session { args, unit, who, rules, cancel })
     }
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> Result<u64> {
-        Ok(self.place.free_bytes()?)
+        Ok(match &self.who {
+            Who::Alone(place) => place.free_bytes()?,
+            Who::Team(team) => team.free_bytes()?,
+        })
     }
 
-    /// Runs `measure` with each of `plans`, and prints what came out.
+    /// Runs `measure` with each of `plans`, and prints what came out: also of a run that ends early, marked as such.
     pub fn run<P: Serialize>(
-        &self,
+        self,
         plans: &[P],
         measure: impl Fn(&Workload<'_>, &P) -> Result<Vec<Figure>, BenchError>,
     ) -> Result<ExitCode> {
-        let table = RefCell::new(Table::new(self.unit, self.args.allow_cached));
-        let mut figures = Vec::new();
-        let mut outcome = Ok(());
-        for plan in plans {
-            let machines = Alone { place: &self.place, cancel: &self.cancel };
-            let workload = Workload { machines: &machines, rules: self.rules, tell: &log };
-            match measure(&workload, plan) {
-                Ok(more) => {
-                    if !self.args.json {
-                        table.borrow_mut().show(&more);
+        let mut table = Table::new(self.unit, self.args.allow_cached);
+        let figures = RefCell::new(Vec::new());
+        let tell = |figure: &Figure| {
+            log(figure);
+            figures.borrow_mut().push(figure.clone());
+        };
+        let mut measure_all = || {
+            for plan in plans {
+                let before = figures.borrow().len();
+                let measured = match &self.who {
+                    Who::Alone(place) => {
+                        let alone = Alone { place, cancel: self.cancel };
+                        measure(&Workload { machines: &alone, rules: self.rules, tell: &tell }, plan)
                     }
-                    figures.extend(more);
+                    Who::Team(team) => {
+                        measure(&Workload { machines: team, rules: self.rules, tell: &tell }, plan)
+                    }
+                };
+                if !self.args.json {
+                    table.show(&figures.borrow()[before..]);
                 }
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
+                measured?;
             }
-        }
+            Ok(())
+        };
+        let mut outcome: Result<(), BenchError> = measure_all();
+        let agents = match self.who {
+            Who::Alone(_) => Vec::new(),
+            Who::Team(team) => {
+                let told = team.told();
+                outcome = outcome.and_then(|()| team.finish());
+                told
+            }
+        };
         if self.args.json {
             let told = Printed {
                 plans,
                 repetitions: self.rules.repetitions,
                 memory_bytes: self.rules.memory_bytes,
                 drops_caches: self.rules.drops_caches,
-                figures: &figures,
+                agents,
+                complete: outcome.is_ok(),
+                error: outcome.as_ref().err().map(ToString::to_string),
+                figures: &figures.borrow(),
             };
             say(serde_json::to_string_pretty(&told)?);
         } else {
-            table.borrow().explain();
+            table.explain();
+            agents.iter().for_each(|agent| say(format!("measured by {}", agent.name)));
+            if let (Err(_), Some(last)) = (&outcome, figures.borrow().last()) {
+                say(format!(
+                    "INCOMPLETE: the run ended early; not all steps and repetitions with {} threads are in these figures, and none with more.",
+                    last.threads
+                ));
+            }
         }
         outcome?;
         Ok(ExitCode::SUCCESS)

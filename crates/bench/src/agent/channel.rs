@@ -1,0 +1,237 @@
+//! Messages over TLS, with a bound on how long they are and how long anybody waits.
+//!
+//! The first message of both sides is their version, in a form that every version understands. All others are a length (u32, little-endian) and so
+//! many bytes of postcard.
+
+use crate::BenchError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// LIMIT: bytes of a message: the latencies of a machine need some 50 KiB.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// LIMIT: of making the connection safe, and of sending one message to somebody who does not take it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who has nothing to say says so, so often.
+pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(2);
+/// LIMIT: who says nothing for so long is lost.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Why a channel cannot be used any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The other side ended it.
+    #[error("it ended the connection")]
+    Closed,
+    /// The network.
+    #[error("{0}")]
+    Io(io::Error),
+    /// TLS, also that the other side is not who it should be.
+    #[error("{0}")]
+    Tls(rustls::Error),
+    /// Nothing came for too long.
+    #[error("nothing was heard from it for {} seconds", SILENCE_MAX.as_secs())]
+    Silent,
+    /// Nothing went for too long.
+    #[error("it takes nothing")]
+    Stuck,
+    /// What came is no message.
+    #[error("it sent what is no message ({0})")]
+    Malformed(&'static str),
+}
+
+/// A connection that both sides have proven themselves on.
+pub(crate) struct Channel {
+    tcp: TcpStream,
+    tls: Connection,
+    /// Came, and not yet taken.
+    incoming: Vec<u8>,
+    is_closed: bool,
+    heard: Instant,
+    sent: Instant,
+}
+
+impl Channel {
+    /// Makes `tcp` safe.
+    pub fn new(tcp: TcpStream, tls: Connection) -> Result<Channel, Broken> {
+        tcp.set_nodelay(true).and_then(|()| tcp.set_nonblocking(true)).map_err(Broken::Io)?;
+        let now = Instant::now();
+        let mut channel = Channel { tcp, tls, incoming: Vec::new(), is_closed: false, heard: now, sent: now };
+        channel.tls.set_buffer_limit(None);
+        let deadline = now + PATIENCE;
+        while channel.tls.is_handshaking() {
+            if channel.tls.wants_write() {
+                channel.flush(deadline)?;
+            } else {
+                channel.wait(PollFlags::IN, deadline)?;
+                let read = channel.read();
+                // What is wrong is told to the other side, as far as it goes.
+                if read.is_err() {
+                    let _ = channel.flush(deadline);
+                }
+                read?;
+            }
+        }
+        channel.flush(deadline)?;
+        Ok(channel)
+    }
+
+    /// Waits until the socket can be used.
+    fn wait(&self, flags: PollFlags, deadline: Instant) -> Result<(), Broken> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(&self.tcp, flags)];
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(0) if left.is_zero() => Err(Broken::Stuck),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Broken::Io(errno.into())),
+        }
+    }
+
+    fn flush(&mut self, deadline: Instant) -> Result<(), Broken> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut &self.tcp) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::OUT, deadline)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Broken::Io(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has come, without waiting.
+    fn read(&mut self) -> Result<(), Broken> {
+        while !self.is_closed && self.frame_end()?.is_none() {
+            match self.tls.read_tls(&mut &self.tcp) {
+                Ok(0) => self.is_closed = true,
+                Ok(_) => {
+                    let state = self.tls.process_new_packets().map_err(Broken::Tls)?;
+                    let mut plain = vec![0; state.plaintext_bytes_to_read()];
+                    self.tls.reader().read_exact(&mut plain).map_err(Broken::Io)?;
+                    if !plain.is_empty() {
+                        self.heard = Instant::now();
+                    }
+                    self.incoming.append(&mut plain);
+                    self.is_closed |= state.peer_has_closed();
+                    if self.tls.is_handshaking() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Broken::Io(error)),
+            }
+        }
+        if self.is_closed && self.tls.is_handshaking() { Err(Broken::Closed) } else { Ok(()) }
+    }
+
+    /// Where the first message ends, if all of it is here.
+    fn frame_end(&self) -> Result<Option<usize>, Broken> {
+        let Some(head) = self.incoming.first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*head) as usize;
+        if len > MESSAGE_BYTES_MAX {
+            return Err(Broken::Malformed("too long"));
+        }
+        Ok((self.incoming.len() >= 4 + len).then_some(4 + len))
+    }
+
+    /// The next message that is here, without waiting.
+    pub fn take_bytes(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+        self.read()?;
+        match self.frame_end()? {
+            Some(end) => {
+                let frame: Vec<u8> = self.incoming.drain(..end).collect();
+                Ok(Some(frame[4..].to_vec()))
+            }
+            None if self.is_closed => Err(Broken::Closed),
+            None if self.heard.elapsed() > SILENCE_MAX => Err(Broken::Silent),
+            None => Ok(None),
+        }
+    }
+
+    /// The next message that is here, without waiting.
+    pub fn take<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Broken> {
+        let Some(bytes) = self.take_bytes()? else { return Ok(None) };
+        postcard::from_bytes(&bytes).map(Some).map_err(|_| Broken::Malformed("unknown"))
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(Broken::Malformed("ours is too long"));
+        }
+        let frame = [&(bytes.len() as u32).to_le_bytes(), bytes].concat();
+        self.tls.writer().write_all(&frame).map_err(Broken::Io)?;
+        self.flush(Instant::now() + PATIENCE)?;
+        self.sent = Instant::now();
+        Ok(())
+    }
+
+    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), Broken> {
+        let bytes = postcard::to_stdvec(message).map_err(|_| Broken::Malformed("ours"))?;
+        self.send_bytes(&bytes)
+    }
+
+    /// Sends `message` if nothing was sent for a while.
+    pub fn keep_alive<M: Serialize>(&mut self, message: &M) -> Result<(), Broken> {
+        if self.sent.elapsed() < ALIVE_EVERY { Ok(()) } else { self.send(message) }
+    }
+
+    /// Waits for one message.
+    pub fn receive_bytes(&mut self) -> Result<Vec<u8>, Broken> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(bytes) = self.take_bytes()? {
+                return Ok(bytes);
+            }
+            self.wait(PollFlags::IN, deadline)?;
+        }
+    }
+
+    /// Tells each other's versions, which have to be the same; theirs if not.
+    pub fn compare_versions(&mut self, here: &str) -> Result<Result<(), String>, Broken> {
+        self.send_bytes(here.as_bytes())?;
+        let there = String::from_utf8_lossy(&self.receive_bytes()?).into_owned();
+        Ok(if there == here { Ok(()) } else { Err(harmless(&there, 64)) })
+    }
+
+    /// The last one.
+    pub fn close(&mut self) {
+        self.tls.send_close_notify();
+        // Whoever does not hear it sees the end of the connection.
+        let _ = self.flush(Instant::now() + PATIENCE);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
+    }
+}
+
+/// Waits until one of `fds` has something to read, `time_max` at most.
+pub(crate) fn wait_for_any(fds: &[BorrowedFd<'_>], time_max: Duration) -> Result<(), BenchError> {
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    match poll(&mut polled, Some(&timespec(time_max))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(BenchError::Refused(format!("cannot wait for the network: {errno}"))),
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    // A millisecond more: a wait that ends too early is only begun again.
+    let time = time + Duration::from_millis(1);
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+/// A text from elsewhere as a terminal may have it: what controls it is left out, and so is what is longer than `len_max` characters.
+pub(crate) fn harmless(text: &str, len_max: usize) -> String {
+    text.chars().take(len_max).map(|sign| if sign.is_control() { ' ' } else { sign }).collect()
+}

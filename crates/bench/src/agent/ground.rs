@@ -1,0 +1,144 @@
+//! The directory of a run on an agent.
+
+use super::message::Prepare;
+use crate::BenchError;
+use crate::place::Place;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The file by which agents see that they look at one directory.
+const MARK: &str = "mark";
+/// LIMIT: some network file systems show a name that another node has made after some seconds only.
+const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
+/// LIMIT: others may still be stopping, and make files meanwhile.
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A directory that this agent has made, or found made by another one of the same run. Nothing outside of it is touched.
+#[derive(Debug)]
+pub(super) struct Ground {
+    root: PathBuf,
+}
+
+impl Ground {
+    /// Makes or finds it, if its parent is one of `allowed`.
+    ///
+    /// # Errors
+    /// [`BenchError::Refused`] when it is not, or does not show up; what a call answers.
+    pub fn prepare(asked: &Prepare, allowed: &[PathBuf]) -> Result<Ground, BenchError> {
+        let directory = allowed_directory(&asked.directory, allowed)?;
+        let is_name = asked.run.len() == 16 && asked.run.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if !is_name {
+            return Err(BenchError::Refused("the coordinator names its run with what is no name".into()));
+        }
+        let root = directory.join(format!("ashlar-bench.{}", asked.run));
+        let mark = root.join(MARK);
+        if asked.makes {
+            Place::check_empty(&directory, asked.beside_others)?;
+            fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
+            let ground = Ground { root };
+            if let Err(error) = fs::write(&mark, asked.token) {
+                ground.remove();
+                return Err(BenchError::io("write", &mark)(error));
+            }
+            return Ok(ground);
+        }
+        let deadline = Instant::now() + VISIBLE_WITHIN;
+        while fs::read(&mark).ok().is_none_or(|found| found != asked.token) {
+            if Instant::now() > deadline {
+                return Err(BenchError::NotShared { path: directory });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(Ground { root })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Removes it with all that is in it; false if something is left. Others may do the same at the same time.
+    pub fn remove(&self) -> bool {
+        let deadline = Instant::now() + REMOVED_WITHIN;
+        loop {
+            // Only whether it is gone counts: another agent may have removed what this one was about to.
+            let _ = fs::remove_dir_all(&self.root);
+            let is_gone = fs::symlink_metadata(&self.root)
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+            if is_gone || Instant::now() > deadline {
+                return is_gone;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// The one of `allowed` that is meant by `asked`, which is another way to say it at most.
+fn allowed_directory(asked: &Path, allowed: &[PathBuf]) -> Result<PathBuf, BenchError> {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    let found =
+        allowed.iter().find(|one| *one == asked || real(one).is_some_and(|one| real(asked) == Some(one)));
+    found.cloned().ok_or_else(|| {
+        let list: Vec<String> = allowed.iter().map(|one| one.display().to_string()).collect();
+        let list = if list.is_empty() { "no directory".to_owned() } else { list.join(", ") };
+        BenchError::Refused(format!(
+            "this agent may not use {}: it was started for {list}; name the same directory to the coordinator and to every agent",
+            asked.display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepare(directory: &Path, makes: bool) -> Prepare {
+        Prepare {
+            directory: directory.to_owned(),
+            run: "0123456789abcdef".into(),
+            token: [7; 16],
+            makes,
+            beside_others: false,
+        }
+    }
+
+    #[test]
+    fn one_makes_it_the_others_find_it_and_any_of_them_removes_it() {
+        let root = tempfile::tempdir().unwrap();
+        let allowed = [root.path().to_owned()];
+        let made = Ground::prepare(&prepare(root.path(), true), &allowed).unwrap();
+        let found = Ground::prepare(&prepare(&root.path().join("."), false), &allowed).unwrap();
+        assert_eq!(made.root().canonicalize().unwrap(), found.root().canonicalize().unwrap());
+        fs::write(found.root().join("file"), "x").unwrap();
+        std::thread::scope(|scope| {
+            let removing = [&made, &found].map(|ground| scope.spawn(|| ground.remove()));
+            assert!(removing.into_iter().all(|thread| thread.join().unwrap()));
+        });
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_directories_that_were_given_are_used_and_names_lead_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let allowed = [root.path().join("given")];
+        fs::create_dir(&allowed[0]).unwrap();
+        let refused = Ground::prepare(&prepare(root.path(), true), &allowed).unwrap_err();
+        assert!(refused.to_string().contains("may not use"), "{refused}");
+        assert!(
+            Ground::prepare(&prepare(root.path(), true), &[])
+                .unwrap_err()
+                .to_string()
+                .contains("no directory")
+        );
+        for run in ["../../../../../x", "0123456789abcde/", "", "0123456789abcdef0"] {
+            let asked = Prepare { run: run.into(), ..prepare(&allowed[0], true) };
+            assert!(Ground::prepare(&asked, &allowed).is_err(), "{run}");
+        }
+        assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 0);
+        fs::write(allowed[0].join("theirs"), "x").unwrap();
+        let refused = Ground::prepare(&prepare(&allowed[0], true), &allowed).unwrap_err();
+        assert!(matches!(refused, BenchError::NotEmpty { .. }), "{refused}");
+    }
+}

@@ -1,0 +1,325 @@
+//! An agent: what it does for the coordinator that it has joined, until one of them goes.
+
+use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::ground::Ground;
+use super::invitation::Invitation;
+use super::message::{Introduction, Order, Report};
+use super::starter::{Reports, Starter};
+use super::tls;
+use crate::crew::{Crew, Share};
+use crate::network::{Listening, Transfer};
+use crate::task::Task;
+use crate::{BenchError, cache, place};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::Scope;
+use std::time::Duration;
+
+/// LIMIT: of reaching the coordinator.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether somebody wants the agent to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// LIMIT: threads of one agent.
+const THREADS_MAX: usize = 4096;
+/// LIMIT: of what is told to the other side as a reason, characters.
+const TEXT_MAX: usize = 4000;
+
+/// What an agent is started with.
+pub struct Agent<'a> {
+    /// The coordinator, as `HOST:PORT`.
+    pub coordinator: &'a str,
+    /// The secret it has printed.
+    pub invitation: &'a Invitation,
+    /// Where it may measure; nowhere else does it do anything.
+    pub directories: &'a [PathBuf],
+    /// The address whose network is measured; without it the one by which it reaches the coordinator.
+    pub address: Option<IpAddr>,
+    /// This program's version, which has to be the coordinator's.
+    pub version: &'a str,
+    /// Ends it, when somebody sets it.
+    pub cancel: &'a AtomicBool,
+    /// Hears what it does, in sentences.
+    pub tell: &'a (dyn Fn(&str) + Sync),
+}
+
+/// How a session ended.
+enum End {
+    /// The coordinator has all it wanted.
+    Well,
+    /// The coordinator says stop, and why.
+    Stopped(String),
+    /// Nobody is there any more.
+    Lost(Broken),
+    /// Somebody here wants it to.
+    Cancelled,
+}
+
+impl Agent<'_> {
+    /// Joins the coordinator and works for it until it has what it wanted.
+    ///
+    /// # Errors
+    /// [`BenchError::Refused`] when it cannot join, [`BenchError::Version`], [`BenchError::Lost`] when the coordinator is gone,
+    /// [`BenchError::Elsewhere`] when it says why the run has failed. What was made is removed in any case.
+    pub fn serve(&self) -> Result<(), BenchError> {
+        let (mut channel, local) = self.join()?;
+        let mut seat = Seat {
+            agent: self,
+            address: self.address.unwrap_or(local.ip()),
+            share: Share::WHOLE,
+            ground: None,
+            during: "waiting for the other agents".into(),
+            listening: None,
+        };
+        let end = seat.work(&mut channel);
+        let is_first = seat.share.machine == 0;
+        let is_left = match (&seat.ground, &end) {
+            // The first of them is asked to end when the others have.
+            (Some(ground), Ok(End::Well)) if is_first => !ground.remove(),
+            (Some(ground), Ok(End::Stopped(_) | End::Lost(_) | End::Cancelled) | Err(_)) => !ground.remove(),
+            _ => false,
+        };
+        let left = seat.ground.filter(|_| is_left).map(|ground| {
+            let text = format!("{} could not be removed: remove it by hand", ground.root().display());
+            (self.tell)(&text);
+            text
+        });
+        let during = seat.during;
+        let name = || format!("the coordinator {}", self.coordinator);
+        let result = match end {
+            Ok(End::Well) => left.map_or(Ok(()), |text| Err(BenchError::Refused(text))),
+            Ok(End::Stopped(text)) => Err(BenchError::Elsewhere { name: name(), text }),
+            Ok(End::Lost(broken)) => Err(BenchError::Lost { name: name(), during, text: broken.to_string() }),
+            Ok(End::Cancelled) => Err(BenchError::Stopped),
+            Err(error) => Err(error),
+        };
+        let last = match &result {
+            Err(BenchError::Stopped) => Report::Failed("it was stopped by its user".into()),
+            Err(error) => Report::Failed(harmless(&error.to_string(), TEXT_MAX)),
+            Ok(()) => Report::Well,
+        };
+        // Whoever is gone does not hear it.
+        let _ = channel.send(&last);
+        channel.close();
+        result
+    }
+
+    fn refused(&self, text: impl std::fmt::Display) -> BenchError {
+        BenchError::Refused(format!("cannot join the coordinator {}: {text}", self.coordinator))
+    }
+
+    /// Connects; what it is told before both have proven themselves is not looked at.
+    fn join(&self) -> Result<(Channel, SocketAddr), BenchError> {
+        let addresses = self.coordinator.to_socket_addrs().map_err(|error| self.refused(error))?;
+        let mut failure = self.refused("it has no address");
+        let mut connected = None;
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
+                Ok(tcp) => connected = Some(tcp),
+                Err(error) => {
+                    failure = self.refused(format!(
+                        "{error}; does it still wait for agents? (it takes as many as it was started for, each secret is for one run)"
+                    ));
+                }
+            }
+            if connected.is_some() {
+                break;
+            }
+        }
+        let tcp = connected.ok_or(failure)?;
+        let local = tcp.local_addr().map_err(|error| self.refused(error))?;
+        let tls = rustls::Connection::from(tls::agent(self.invitation)?);
+        let mut channel = Channel::new(tcp, tls).map_err(|broken| self.not_proven(&broken))?;
+        let versions = channel.compare_versions(self.version).map_err(|broken| self.not_proven(&broken))?;
+        if let Err(there) = versions {
+            let name = format!("the coordinator {}", self.coordinator);
+            return Err(BenchError::Version { here: self.version.into(), name, there });
+        }
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let introduction = Introduction {
+            name: hostname.trim().into(),
+            memory_bytes: cache::memory_bytes().unwrap_or(0),
+            boot_id: boot_id.trim().into(),
+        };
+        channel.send(&introduction).map_err(|broken| self.refused(broken))?;
+        Ok((channel, local))
+    }
+
+    /// Says which half of the secret was not right.
+    fn not_proven(&self, broken: &Broken) -> BenchError {
+        match broken {
+            Broken::Tls(rustls::Error::InvalidCertificate(_)) => {
+                self.refused("it is not the one that printed this secret")
+            }
+            Broken::Tls(rustls::Error::AlertReceived(_)) => self.refused("it does not take this secret"),
+            Broken::Closed => self.refused("it takes no more agents, or not with this secret"),
+            other => self.refused(other),
+        }
+    }
+}
+
+/// An agent that has joined.
+struct Seat<'a> {
+    agent: &'a Agent<'a>,
+    address: IpAddr,
+    share: Share,
+    ground: Option<Ground>,
+    during: String,
+    listening: Option<Listening>,
+}
+
+/// What a thread of its own does, so that the coordinator is heard meanwhile.
+enum Work {
+    Task(Task, PathBuf),
+    Transfer(Transfer, Option<Listening>),
+}
+
+impl Seat<'_> {
+    /// Does what the coordinator says until it ends, and until what was begun has stopped.
+    fn work(&mut self, channel: &mut Channel) -> Result<End, BenchError> {
+        let cannot = |error: std::io::Error| BenchError::Refused(format!("cannot begin: {error}"));
+        let (starter, reports) = Starter::new().map_err(cannot)?;
+        let (starter, stop) = (&starter, &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let end = self.follow(
+                channel,
+                &reports,
+                &|seat: &Seat<'_>, work: Work| {
+                    seat.spawn(scope, (starter, stop), work);
+                },
+                starter,
+            );
+            stop.store(true, Relaxed);
+            starter.give_up();
+            // LIMIT: what was begun ends with its next call to the file system.
+            end
+        })
+    }
+
+    fn spawn<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        (starter, stop): (&'scope Starter, &'scope AtomicBool),
+        work: Work,
+    ) {
+        let crew = Crew { share: self.share, cancel: stop, barrier: Some(starter) };
+        scope.spawn(move || {
+            let report = match work {
+                Work::Task(task, root) => {
+                    task.carry_out(&root, crew).map(|done| Report::Done(Box::new(done)))
+                }
+                Work::Transfer(transfer, listening) => {
+                    transfer.carry_out(listening, starter, stop).map(Report::Flows)
+                }
+            };
+            match report {
+                Ok(report) => starter.report(report),
+                Err(BenchError::Stopped) if stop.load(Relaxed) => {}
+                Err(error) => starter.report(Report::Failed(harmless(&error.to_string(), TEXT_MAX))),
+            }
+        });
+    }
+
+    fn follow(
+        &mut self,
+        channel: &mut Channel,
+        reports: &Reports,
+        begin: &dyn Fn(&Seat<'_>, Work),
+        starter: &Starter,
+    ) -> Result<End, BenchError> {
+        let mut is_busy = false;
+        loop {
+            if self.agent.cancel.load(Relaxed) {
+                return Ok(End::Cancelled);
+            }
+            while let Some(report) = reports.take() {
+                is_busy &= matches!(report, Report::Ready);
+                if let Err(broken) = channel.send(&report) {
+                    return Ok(End::Lost(broken));
+                }
+            }
+            let order = match channel.take::<Order>() {
+                Ok(Some(order)) => order,
+                Ok(None) => {
+                    if let Err(broken) = channel.keep_alive(&Report::Alive) {
+                        return Ok(End::Lost(broken));
+                    }
+                    wait_for_any(&[channel.as_fd(), reports.as_fd()], LOOK_EVERY)?;
+                    continue;
+                }
+                Err(broken) => return Ok(End::Lost(broken)),
+            };
+            let answer = match order {
+                Order::End => return Ok(End::Well),
+                Order::Stop(text) => return Ok(End::Stopped(harmless(&text, TEXT_MAX))),
+                Order::Go => {
+                    starter.open();
+                    continue;
+                }
+                Order::Alive => continue,
+                _ if is_busy => Err(BenchError::Refused("it is at work already".into())),
+                Order::Begin(task) => self.task(task).map(|work| {
+                    is_busy = true;
+                    begin(self, work);
+                    None
+                }),
+                Order::Transfer(transfer) => {
+                    is_busy = true;
+                    self.during = "measuring the network".into();
+                    let listening = self.listening.take();
+                    begin(self, Work::Transfer(transfer, listening));
+                    Ok(None)
+                }
+                other => self.answer(other).map(Some),
+            };
+            let answer =
+                answer.unwrap_or_else(|error| Some(Report::Failed(harmless(&error.to_string(), TEXT_MAX))));
+            if let Some(Err(broken)) = answer.map(|answer| channel.send(&answer)) {
+                return Ok(End::Lost(broken));
+            }
+        }
+    }
+
+    /// Orders that are carried out at once.
+    fn answer(&mut self, order: Order) -> Result<Report, BenchError> {
+        match order {
+            Order::Welcome(share) => {
+                self.share = Share { machines: share.machines.max(1), ..share };
+                (self.agent.tell)(&format!("joined as agent {} of {}", share.machine + 1, share.machines));
+                Ok(Report::Well)
+            }
+            Order::Prepare(asked) => {
+                let ground = Ground::prepare(&asked, self.agent.directories)?;
+                (self.agent.tell)(&format!("measuring in {}", asked.directory.display()));
+                self.ground = Some(ground);
+                Ok(Report::Well)
+            }
+            Order::TellRoom => Ok(Report::Room(place::free_bytes(self.ground()?.root())?)),
+            Order::Listen(tokens) => {
+                let listening = Listening::open(self.address, tokens)?;
+                let address = listening.address()?;
+                self.listening = Some(listening);
+                Ok(Report::Listening(address))
+            }
+            _ => Err(BenchError::Refused("it was told what makes no sense now".into())),
+        }
+    }
+
+    fn ground(&self) -> Result<&Ground, BenchError> {
+        self.ground.as_ref().ok_or_else(|| BenchError::Refused("no directory was named yet".into()))
+    }
+
+    fn task(&mut self, task: Task) -> Result<Work, BenchError> {
+        let threads = task.threads().div_ceil(self.share.machines);
+        if threads > THREADS_MAX {
+            let text =
+                format!("{threads} threads are too many for one agent, which has {THREADS_MAX} at most");
+            return Err(BenchError::Refused(text));
+        }
+        let root = self.ground()?.root().to_owned();
+        self.during = task.name();
+        Ok(Work::Task(task, root))
+    }
+}

@@ -1,0 +1,371 @@
+//! The agents of a run, as the coordinator leads them.
+
+use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::invitation::random;
+use super::message::{Introduction, Order, Prepare, Report};
+use super::phase_time::phase_time;
+use crate::crew::{Outcome, Share};
+use crate::task::{Done, Machines, Task};
+use crate::{BenchError, place};
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether somebody wants the run to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// LIMIT: agents stop and remove what they made; who takes longer is left behind.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// LIMIT: reports of one agent that nobody has taken yet; one order has two at most.
+const INBOX_MAX: usize = 16;
+/// LIMIT: of a reason an agent tells, characters.
+const TEXT_MAX: usize = 4000;
+
+/// One agent.
+pub(super) struct Member {
+    name: String,
+    from: SocketAddr,
+    introduction: Introduction,
+    channel: Channel,
+    inbox: VecDeque<Report>,
+    is_gone: bool,
+}
+
+impl Member {
+    pub fn new(number: usize, introduction: Introduction, from: SocketAddr, channel: Channel) -> Member {
+        let name = format!("agent {number} ({}, {})", introduction.name, from.ip());
+        Member { name, from, introduction, channel, inbox: VecDeque::new(), is_gone: false }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes what has come, and says that somebody is here.
+    fn tend(&mut self) -> Result<(), Broken> {
+        while let Some(report) = self.channel.take::<Report>()? {
+            if matches!(report, Report::Alive) {
+                continue;
+            }
+            if self.inbox.len() == INBOX_MAX {
+                return Err(Broken::Malformed("it talks too much"));
+            }
+            self.inbox.push_back(report);
+        }
+        self.channel.keep_alive(&Order::Alive)
+    }
+}
+
+/// What is told of an agent beside its figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AgentTold {
+    /// Number, host name and address, as in messages.
+    pub name: String,
+    /// The host's name.
+    pub host: String,
+    /// The address it came from.
+    pub address: String,
+    /// Memory of its machine, bytes.
+    pub memory_bytes: u64,
+}
+
+/// All agents of a run. They are stopped, and remove what they made, when this goes.
+pub struct Team<'a> {
+    state: Mutex<State>,
+    cancel: &'a AtomicBool,
+}
+
+struct State {
+    members: Vec<Member>,
+    /// What the agents are doing, for messages.
+    during: String,
+    directory: PathBuf,
+    is_over: bool,
+}
+
+impl<'a> Team<'a> {
+    pub(super) fn new(cancel: &'a AtomicBool) -> Team<'a> {
+        let during = "waiting for the other agents".to_owned();
+        let state = State { members: Vec::new(), during, directory: PathBuf::new(), is_over: false };
+        Team { state: Mutex::new(state), cancel }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().members.len()
+    }
+
+    pub(super) fn add(&mut self, member: Member) {
+        self.state.get_mut().members.push(member);
+    }
+
+    pub(super) fn fds(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.state.get_mut().members.iter().map(|member| member.channel.as_fd())
+    }
+
+    pub(super) fn tend(&mut self) -> Result<(), BenchError> {
+        self.state.get_mut().tend()
+    }
+
+    /// Tells each its number.
+    pub(super) fn welcome(&mut self) -> Result<(), BenchError> {
+        let machines = self.len();
+        self.ask_all(|machine| Order::Welcome(Share { machine, machines }))?.iter().enumerate().try_for_each(
+            |(at, report)| match report {
+                Report::Well => Ok(()),
+                other => Err(self.unexpected(at, other)),
+            },
+        )
+    }
+
+    /// Who they are.
+    pub fn told(&self) -> Vec<AgentTold> {
+        let told = |member: &Member| AgentTold {
+            name: member.name.clone(),
+            host: member.introduction.name.clone(),
+            address: member.from.ip().to_string(),
+            memory_bytes: member.introduction.memory_bytes,
+        };
+        self.state.lock().members.iter().map(told).collect()
+    }
+
+    /// Memory of all their machines, bytes; that of a machine with several agents counts once.
+    pub fn memory_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let machines: HashMap<&str, u64> = (state.members.iter())
+            .map(|member| (member.introduction.boot_id.as_str(), member.introduction.memory_bytes))
+            .collect();
+        machines.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Has the first of them make a directory below `directory`, and all of them find it.
+    ///
+    /// # Errors
+    /// [`BenchError::Elsewhere`] with what an agent says: it was not started for the directory, or does not see the same one.
+    pub fn prepare(&self, directory: &Path, beside_others: bool) -> Result<(), BenchError> {
+        {
+            let mut state = self.state.lock();
+            state.directory = directory.to_owned();
+            state.during = "making the directory".into();
+        }
+        let run: String = random::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = random()?;
+        let order = |makes: bool| {
+            let (directory, run) = (directory.to_owned(), run.clone());
+            Order::Prepare(Prepare { directory, run, token, makes, beside_others })
+        };
+        self.ask(0..1, |_| order(true))?;
+        self.ask(1..self.len(), |_| order(false))?;
+        Ok(())
+    }
+
+    /// Bytes that are free where they measure.
+    ///
+    /// # Errors
+    /// What the first of them answers.
+    pub fn free_bytes(&self) -> Result<u64, BenchError> {
+        let reports = self.ask(0..1, |_| Order::TellRoom)?;
+        match reports.first() {
+            Some(Report::Room(bytes)) => Ok(*bytes),
+            Some(other) => Err(self.unexpected(0, other)),
+            None => Err(BenchError::Plan("there are no agents".into())),
+        }
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Errors
+    /// What is noticed on the way: agents that were lost, files that could not be removed.
+    pub fn finish(self) -> Result<(), BenchError> {
+        self.state.lock().during = "removing what was made".into();
+        let count = self.len();
+        // ORDER: the first removes the directory when the others do nothing in it any more.
+        for who in [1..count, 0..1] {
+            self.ask(who.clone(), |_| Order::End)?;
+            let mut state = self.state.lock();
+            state.members[who].iter_mut().for_each(|member| member.is_gone = true);
+        }
+        self.state.lock().is_over = true;
+        Ok(())
+    }
+
+    pub(crate) fn say_during(&self, during: &str) {
+        during.clone_into(&mut self.state.lock().during);
+    }
+
+    /// Gives each its order, and takes one report of each.
+    pub(crate) fn ask_all(&self, order: impl Fn(usize) -> Order) -> Result<Vec<Report>, BenchError> {
+        self.ask(0..self.len(), order)
+    }
+
+    fn ask(
+        &self,
+        who: std::ops::Range<usize>,
+        order: impl Fn(usize) -> Order,
+    ) -> Result<Vec<Report>, BenchError> {
+        for at in who.clone() {
+            self.state.lock().send(at, &order(at))?;
+        }
+        self.answers(who)
+    }
+
+    /// Takes one report of each.
+    fn answers(&self, who: std::ops::Range<usize>) -> Result<Vec<Report>, BenchError> {
+        let mut state = self.state.lock();
+        loop {
+            if self.cancel.load(Relaxed) {
+                return Err(BenchError::Stopped);
+            }
+            state.tend()?;
+            if state.members[who.clone()].iter().all(|member| !member.inbox.is_empty()) {
+                return Ok(state.members[who]
+                    .iter_mut()
+                    .filter_map(|member| member.inbox.pop_front())
+                    .collect());
+            }
+            let fds: Vec<BorrowedFd<'_>> =
+                state.members.iter().map(|member| member.channel.as_fd()).collect();
+            wait_for_any(&fds, LOOK_EVERY)?;
+        }
+    }
+
+    /// After [`Team::ask_all`] with what is to be begun by all at the same time: lets go when all are ready, and takes what came of it. The
+    /// moments are those at which each was told to go, from the first.
+    pub(crate) fn let_go(&self, ready: &[Report]) -> Result<(Vec<Report>, Vec<Duration>), BenchError> {
+        if let Some(at) = ready.iter().position(|report| !matches!(report, Report::Ready)) {
+            return Err(self.unexpected(at, &ready[at]));
+        }
+        let begin = Instant::now();
+        let mut told = Vec::with_capacity(ready.len());
+        for at in 0..ready.len() {
+            told.push(begin.elapsed());
+            self.state.lock().send(at, &Order::Go)?;
+        }
+        Ok((self.answers(0..ready.len())?, told))
+    }
+
+    pub(crate) fn unexpected(&self, at: usize, report: &Report) -> BenchError {
+        let state = self.state.lock();
+        let name = state.members.get(at).map_or_else(String::new, |member| member.name.clone());
+        match report {
+            Report::Failed(text) => BenchError::Elsewhere { name, text: harmless(text, TEXT_MAX) },
+            _ => BenchError::Elsewhere { name, text: "it answered what makes no sense".into() },
+        }
+    }
+}
+
+impl State {
+    fn send(&mut self, at: usize, order: &Order) -> Result<(), BenchError> {
+        let during = self.during.clone();
+        let Some(member) = self.members.get_mut(at) else { return Ok(()) };
+        member.channel.send(order).map_err(|broken| lost(member, &during, &broken))
+    }
+
+    fn tend(&mut self) -> Result<(), BenchError> {
+        for member in &mut self.members {
+            if member.is_gone {
+                continue;
+            }
+            let tended = member.tend();
+            let is_last = member.inbox.iter().any(|report| matches!(report, Report::Failed(_)));
+            if let (true, Some(Report::Failed(text))) = (is_last, member.inbox.back()) {
+                // The others are not waited for: they may be waiting for this one.
+                let text = harmless(text, TEXT_MAX);
+                return Err(BenchError::Elsewhere { name: member.name.clone(), text });
+            }
+            match tended {
+                Ok(()) => {}
+                // It has said its last word.
+                Err(Broken::Closed) if !member.inbox.is_empty() => member.is_gone = true,
+                Err(broken) => {
+                    member.is_gone = true;
+                    return Err(lost(member, &self.during, &broken));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all that are there and waits until they are gone.
+    fn stop(&mut self, text: &str) {
+        for member in &mut self.members {
+            // Who does not hear it is gone, or will notice that nobody is here.
+            member.is_gone |= member.channel.send(&Order::Stop(text.to_owned())).is_err();
+        }
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while Instant::now() < deadline {
+            for member in &mut self.members {
+                member.inbox.clear();
+                let is_gone = match member.tend() {
+                    Err(Broken::Silent) => false,
+                    tended => tended.is_err(),
+                };
+                member.is_gone |= is_gone;
+            }
+            let fds: Vec<BorrowedFd<'_>> = self
+                .members
+                .iter()
+                .filter(|member| !member.is_gone)
+                .map(|member| member.channel.as_fd())
+                .collect();
+            if fds.is_empty() || wait_for_any(&fds, LOOK_EVERY).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn lost(member: &Member, during: &str, broken: &Broken) -> BenchError {
+    BenchError::Lost { name: member.name.clone(), during: during.to_owned(), text: broken.to_string() }
+}
+
+impl Drop for Team<'_> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if !state.is_over {
+            state.stop("the run has ended before its time");
+        }
+    }
+}
+
+impl Machines for Team<'_> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn are_apart(&self) -> bool {
+        let state = self.state.lock();
+        let computers: HashSet<&str> =
+            state.members.iter().map(|member| member.introduction.boot_id.as_str()).collect();
+        computers.len() == state.members.len()
+    }
+
+    fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
+        let threads = task.threads();
+        self.say_during(&format!("{} with {threads} threads", task.name()));
+        let mut reports = self.ask_all(|_| Order::Begin(task.clone()))?;
+        let mut told = vec![Duration::ZERO; reports.len()];
+        if task.is_measured() {
+            (reports, told) = self.let_go(&reports)?;
+        }
+        let mut all = Done { has_dropped: true, ..Done::default() };
+        let mut times = Vec::new();
+        for (at, report) in reports.into_iter().enumerate() {
+            let Report::Done(done) = report else { return Err(self.unexpected(at, &report)) };
+            times.push((told[at], done.outcome.time));
+            all.outcome = Outcome::together(&[all.outcome, done.outcome]);
+            all.cached_part = all.cached_part.max(done.cached_part);
+            all.has_dropped &= done.has_dropped;
+        }
+        all.outcome.time = phase_time(&times);
+        Ok(all)
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
+        let directory = self.state.lock().directory.clone();
+        place::check_room(&directory, bytes, self.free_bytes()?)
+    }
+}
