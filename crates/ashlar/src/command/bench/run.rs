@@ -25,10 +25,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// With less time than this, memory is measured with arrays that are too small for STREAM's rule.
-const HURRY: Duration = Duration::from_secs(60);
+const HURRY: Duration = Duration::from_secs(120);
 /// Of the time, one part of so many is for the trial, and one for the devices.
 const TRIAL_PART: u32 = 20;
 const DEVICE_PART: u32 = 6;
+/// What is done on each device: requests under way, bytes at least, seconds of random requests at most.
+const DEVICE_DEPTH: u32 = 16;
+const DEVICE_BYTES_MIN: u64 = 64 << 20;
+const DEVICE_SECONDS_MAX: u64 = 5;
 /// What STREAM takes at most, roughly.
 const MEMORY_TIME: Duration = Duration::from_secs(8);
 
@@ -234,7 +238,7 @@ impl Run<'_> {
 
     fn ceilings(&self, plan: &Plan) -> Result<Ceilings> {
         let mut ceilings = Ceilings::default();
-        let is_in_a_hurry = self.args.budget < HURRY;
+        let is_in_a_hurry = plan.expected_seconds() < HURRY.as_secs_f64();
         say("Ceilings: memory");
         ceilings.measure_memory(is_in_a_hurry);
         if self.args.devices.is_empty() {
@@ -248,17 +252,16 @@ impl Run<'_> {
         Ok(ceilings)
     }
 
-    /// As many bytes and seconds as the sweep's longest points, so that both are of the same size.
+    /// As many bytes, and as long, as the sweep's longest points: both are of the same size.
     fn device_plan(&self, plan: &Plan) -> DevicePlan {
-        let bytes = plan.points.iter().filter(|point| !point.part.is_metadata()).map(Point::bytes).max();
-        let rounds = self.args.devices.len() as u64 + u64::from(self.args.devices.len() > 1);
-        let seconds =
-            self.args.budget.as_secs() / u64::from(DEVICE_PART) / 4 / rounds / u64::from(plan.repetitions);
+        let data = || plan.points.iter().filter(|point| !point.part.is_metadata());
+        let bytes = data().map(Point::bytes).max().unwrap_or(0);
+        let seconds = data().map(|point| point.amount.seconds).fold(1.0, f64::max);
         DevicePlan {
             threads: plan.threads().last().copied().unwrap_or(1).clamp(1, 4),
-            bytes: bytes.unwrap_or(0).max(64 << 20),
-            depth: 16,
-            random_seconds: seconds.clamp(1, 10),
+            bytes: bytes.max(DEVICE_BYTES_MIN),
+            depth: DEVICE_DEPTH,
+            random_seconds: (seconds.ceil() as u64).min(DEVICE_SECONDS_MAX),
             repetitions: plan.repetitions,
         }
     }
