@@ -1,11 +1,11 @@
 //! What a run does, point by point, and what one point told.
 
 use super::part::Part;
-use crate::BenchError;
 use crate::data::{DataPlan, Files, Order};
 use crate::figure::Figure;
 use crate::metadata::MetadataPlan;
 use crate::sample::Load;
+use crate::{BenchError, tools};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -199,10 +199,11 @@ impl Plan {
 
     /// What all of it is expected to take, seconds, without writing what only fills.
     pub fn expected_seconds(&self) -> f64 {
-        let programs = 1 + self.tools.len();
-        let all: f64 = self.points.iter().map(|point| point.expected_seconds).sum();
+        let programs = |part| 1 + self.tools.iter().filter(|tool| tools::does(**tool, part)).count();
+        let all: f64 =
+            self.points.iter().map(|point| point.expected_seconds * programs(point.part) as f64).sum();
         let fill: f64 = self.fill_points.iter().map(|point| point.expected_seconds).sum();
-        f64::from(self.repetitions) * (all * programs as f64 + fill * self.fill_percents.len() as f64)
+        f64::from(self.repetitions) * (all + fill * self.fill_percents.len() as f64)
     }
 
     /// Most bytes that are there at the same time, without what only fills.
@@ -264,6 +265,16 @@ pub(crate) mod tests {
             shortened: Vec::new(),
             left_out: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_program_takes_time_only_where_it_takes_part() {
+        let both = vec![point(Part::Random4k, 2), point(Part::Metadata0, 2)];
+        let with = |tools: Vec<Tool>| Plan { tools, ..plan(both.clone()) }.expected_seconds();
+        assert_eq!(
+            (with(vec![]), with(vec![Tool::Fio]), with(vec![Tool::Fio, Tool::Mdtest])),
+            (18.0, 27.0, 36.0)
+        );
     }
 
     #[test]
