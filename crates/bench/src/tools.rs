@@ -26,6 +26,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+/// Programs run in the place: its path may have what they take for something else (a colon separates names for fio).
+const HERE: &str = ".";
+
 /// What a program says it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Claim {
@@ -127,6 +130,7 @@ fn data(
 ) -> Result<(), BenchError> {
     place.check_room(plan.bytes())?;
     let files = DataFiles::new(plan, place.path(), cancel);
+    let here = Path::new(HERE);
     let is_random = plan.order != Order::Sequential;
     if is_random {
         files.lay_out()?;
@@ -138,9 +142,9 @@ fn data(
         }
         let cached = if action == Action::Read { evict(place)? } else { 0.0 };
         let arguments = match tool {
-            Tool::Fio => fio::arguments(plan, place.path(), action),
-            Tool::Iozone => iozone::arguments(plan, place.path(), action),
-            _ => ior::arguments(plan, place.path(), action),
+            Tool::Fio => fio::arguments(plan, here, action),
+            Tool::Iozone => iozone::arguments(plan, here, action),
+            _ => ior::arguments(plan, here, action),
         };
         let said = process::run(&arguments, place.path(), cancel)?;
         let claim = match tool {
@@ -193,7 +197,7 @@ fn metadata(
     tell: &dyn Fn(&Figure),
 ) -> Result<(), BenchError> {
     place.check_room(plan.bytes())?;
-    let said = process::run(&mdtest::arguments(plan, place.path()), place.path(), cancel)?;
+    let said = process::run(&mdtest::arguments(plan, Path::new(HERE)), place.path(), cancel)?;
     for (what, claim) in mdtest::claims(&said, plan).ok_or_else(|| not_understood(Tool::Mdtest, &said))? {
         // It runs all of its phases in one go: nothing can be dropped in between.
         let looks = matches!(what, "stat" | "read");
@@ -230,7 +234,10 @@ mod tests {
             return;
         }
         let root = crate::test_disk::folder();
-        let place = Place::make(root.path(), false).unwrap();
+        // A colon separates names for fio.
+        let odd = root.path().join("a:b c");
+        fs::create_dir(&odd).unwrap();
+        let place = Place::make(&odd, false).unwrap();
         let rules = Rules { repetitions: 1, drops_caches: false, memory_bytes: 1 << 40 };
         for part in [Part::SequentialNN, Part::SequentialN1, Part::Random4kDeep, Part::Random1k] {
             let told = RefCell::new(Vec::new());
