@@ -124,8 +124,10 @@ impl Ceilings {
             }),
             (None, Unit::Bytes) => {
                 // A copy reads and writes each byte; content passes through memory once at least.
-                self.memory
-                    .map(|memory| Against { name: "memory (STREAM copy)".into(), rate: memory.copy / 2.0 })
+                self.memory.map(|memory| Against {
+                    name: "memory (half of STREAM copy)".into(),
+                    rate: memory.copy / 2.0,
+                })
             }
             _ => None,
         }
@@ -227,7 +229,10 @@ pub(crate) mod tests {
         assert_eq!(of(&all, Part::Random1k, "random read"), None);
         assert_eq!(of(&all, Part::Metadata0, "create"), None);
         let memory = Ceilings { device: Vec::new(), ..ceilings() };
-        assert_eq!(of(&memory, Part::SequentialN1, "sequential read"), device("memory (STREAM copy)", 1e10));
+        assert_eq!(
+            of(&memory, Part::SequentialN1, "sequential read"),
+            device("memory (half of STREAM copy)", 1e10)
+        );
         assert_eq!(of(&memory, Part::Random4k, "random read"), None);
         let network = NetworkCeiling { name: "eth0".into(), write: 1e9, read: 1.2e9 };
         let network = Ceilings { network: Some(network), ..ceilings() };

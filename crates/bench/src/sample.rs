@@ -21,11 +21,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two looks.
-const EVERY: Duration = Duration::from_millis(100);
+const EVERY: Duration = Duration::from_millis(50);
 /// LIMIT: snapshots that are kept: ten minutes.
-const KEPT_MAX: usize = 6000;
+const KEPT_MAX: usize = 12_000;
 /// Shorter phases tell nothing: the kernel counts processor time in steps of 10 ms, on some machines 4.
-pub const WINDOW_MIN: Duration = Duration::from_millis(200);
+pub const WINDOW_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Shared {
@@ -33,7 +33,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A thread that looks ten times a second, until this value goes.
+/// A thread that looks twenty times a second, until this value goes.
 pub struct Sampler {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,

@@ -96,7 +96,8 @@ pub fn escaped(text: &str) -> String {
             character => out.push(character),
         }
     }
-    out
+    // A number stays with its sign.
+    out.replace(" %", "\u{a0}%")
 }
 
 #[cfg(test)]

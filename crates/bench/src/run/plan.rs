@@ -120,9 +120,10 @@ impl Point {
     }
 
     /// The command that repeats this point alone, with `DIR` for the directory.
-    pub fn command(&self, is_direct: bool, repetitions: u32) -> String {
-        let threads = self.threads;
-        let tail = format!("--threads {threads} --repetitions {repetitions}");
+    pub fn command(&self, plan: &Plan) -> String {
+        let (threads, repetitions, is_direct) = (self.threads, plan.repetitions, plan.is_direct);
+        let keeps = if plan.drops_caches { "" } else { " --keep-caches" };
+        let tail = format!("--threads {threads} --repetitions {repetitions}{keeps}");
         match self.work(is_direct) {
             Work::Metadata(plan) => {
                 let shared = if plan.is_shared { " --shared" } else { "" };
@@ -282,7 +283,7 @@ pub(crate) mod tests {
         for part in Part::ALL {
             let point = point(part, 4);
             plan(vec![point]).check().unwrap();
-            let command = point.command(true, 3);
+            let command = point.command(&plan(Vec::new()));
             let kind = command.split_whitespace().nth(2).unwrap();
             assert!(part.name().starts_with(kind), "{command}");
             assert_eq!(command.contains("--shared"), part.is_shared(), "{command}");

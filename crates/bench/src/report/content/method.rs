@@ -44,7 +44,7 @@ pub fn method(report: &Report, out: &mut Document) {
     ]));
     out.push(Block::Table(points(&plan.points, plan.is_direct)));
     out.heading(3, "How the bottleneck is named");
-    out.say("Ten times a second this machine's processors, network interfaces and disks are looked at (/proc/stat, /proc/net/dev, /proc/diskstats). The first rule that holds at the peak names the bottleneck; others that hold are told with it. What servers on other machines do is not seen from here.");
+    out.say("Twenty times a second this machine's processors, network interfaces and disks are looked at (/proc/stat, /proc/net/dev, /proc/diskstats). The first rule that holds at the peak names the bottleneck; others that hold are told with it. What servers on other machines do is not seen from here.");
     out.push(Block::List(vec![
         "Network: an interface moves 85 % of its link or more in one direction.".into(),
         "Devices: 90 % or more of what the devices did alone, or a disk that is busy 90 % of the time or more while more threads do not bring more (a disk that takes many requests at once is busy with a single one).".into(),

@@ -182,7 +182,7 @@ fn commands(report: &Report, part: Part, curves: &[&Curve], out: &mut Document) 
     let plan = &report.plan;
     let mut lines = Vec::new();
     let points = || plan.points.iter().filter(|point| point.part == part);
-    lines.extend(points().map(|point: &Point| point.command(plan.is_direct, plan.repetitions)));
+    lines.extend(points().map(|point: &Point| point.command(plan)));
     for tool in plan.tools.iter().filter(|tool| curves.iter().any(|curve| curve.tool == **tool)) {
         for point in points() {
             let work = point.work(plan.is_direct);
