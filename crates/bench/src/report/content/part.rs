@@ -42,6 +42,8 @@ fn verdict(curve: &Curve) -> String {
             number::rate(against.rate, curve.part.unit()),
             number::unit_name(curve.part.unit())
         ),
+        // Names have none.
+        _ if curve.part.is_metadata() => String::new(),
         _ => " No ceiling of this was measured.".to_owned(),
     };
     format!("Bottleneck of {}: {}.{ceiling}", curve.name(), super::bottleneck(curve))
