@@ -64,10 +64,10 @@ impl Report {
     /// Reads one that was written as JSON.
     ///
     /// # Errors
-    /// What a call answers; [`BenchError::Plan`] if it is none of this format.
+    /// What a call answers; [`BenchError::Unfit`] if it is none of this format.
     pub fn read(path: &Path) -> Result<Report, BenchError> {
         let text = fs::read_to_string(path).map_err(BenchError::io("read", path))?;
-        let fault = |why: String| BenchError::Plan(format!("{}: {why}", path.display()));
+        let fault = |why: String| BenchError::Unfit(format!("{}: {why}", path.display()));
         let told: serde_json::Value = serde_json::from_str(&text)
             .map_err(|error| fault(format!("this is no report in JSON: {error}")))?;
         match told["format"].as_u64() {
@@ -86,7 +86,8 @@ impl Report {
     /// # Errors
     /// What a call answers.
     pub fn write(&self, name: &Path) -> Result<(), BenchError> {
-        let json = serde_json::to_string_pretty(self).map_err(|error| BenchError::Plan(error.to_string()))?;
+        let json =
+            serde_json::to_string_pretty(self).map_err(|error| BenchError::Unfit(error.to_string()))?;
         let document = content::document(self);
         let files =
             [("json", json + "\n"), ("md", markdown::render(&document)), ("html", html::render(&document))];

@@ -72,7 +72,7 @@ pub fn does(tool: Tool, part: Part) -> bool {
 /// Whether `tool` is installed, with what it needs to start.
 ///
 /// # Errors
-/// [`BenchError::Plan`] with what is missing.
+/// [`BenchError::Unfit`] with what is missing.
 pub fn check(tool: Tool) -> Result<(), BenchError> {
     let needed: &[&str] = match tool {
         Tool::Ashlar => &[],
@@ -83,7 +83,7 @@ pub fn check(tool: Tool) -> Result<(), BenchError> {
     };
     match needed.iter().find(|program| !process::is_installed(program)) {
         None => Ok(()),
-        Some(missing) => Err(BenchError::Plan(format!(
+        Some(missing) => Err(BenchError::Unfit(format!(
             "--with {tool}: the program `{missing}` is not installed (not in PATH); install it or leave {tool} out"
         ))),
     }
@@ -105,7 +105,7 @@ pub fn command(tool: Tool, work: &Work, action: Action) -> String {
 /// Has `tool` do `work` in `place` once; `tell` hears of each phase right after its end.
 ///
 /// # Errors
-/// What a call answers; [`BenchError::Plan`] with what the program said when it failed or was not understood; [`BenchError::Stopped`].
+/// What a call answers; [`BenchError::Unfit`] with what the program said when it failed or was not understood; [`BenchError::Stopped`].
 pub fn run(
     tool: Tool,
     work: &Work,
@@ -210,7 +210,7 @@ fn metadata(
 fn not_understood(tool: Tool, said: &str) -> BenchError {
     let last: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    BenchError::Plan(format!(
+    BenchError::Unfit(format!(
         "{tool} printed no figures that are understood here; its last lines: {}",
         last.join(" | ")
     ))

@@ -114,11 +114,11 @@ impl Journal {
     /// Begins one at `path`, where none is.
     ///
     /// # Errors
-    /// [`BenchError::Plan`] if an interrupted run's is there; what a call answers.
+    /// [`BenchError::Unfit`] if an interrupted run's is there; what a call answers.
     pub fn begin(path: &Path, identity: &Identity) -> Result<Journal, BenchError> {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(path).map_err(|source| {
             if source.kind() == std::io::ErrorKind::AlreadyExists {
-                BenchError::Plan(format!(
+                BenchError::Unfit(format!(
                     "{} is there: a run was interrupted. Say --resume to go on with it, or remove the file to begin anew",
                     path.display()
                 ))
@@ -135,9 +135,9 @@ impl Journal {
     /// Goes on with the one at `path`.
     ///
     /// # Errors
-    /// [`BenchError::Plan`] if it is of another place, machine or task, or no journal at all; what a call answers.
+    /// [`BenchError::Unfit`] if it is of another place, machine or task, or no journal at all; what a call answers.
     pub fn resume(path: &Path, identity: &Identity) -> Result<Journal, BenchError> {
-        let fault = |text: String| BenchError::Plan(format!("{}: {text}", path.display()));
+        let fault = |text: String| BenchError::Unfit(format!("{}: {text}", path.display()));
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(|source| {
             if source.kind() == std::io::ErrorKind::NotFound {
                 fault("there is no interrupted run to go on with; leave --resume out".into())
@@ -173,12 +173,12 @@ impl Journal {
 
     fn lock(&self) -> Result<(), BenchError> {
         rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            BenchError::Plan(format!("{}: another run is writing it at this moment", self.path.display()))
+            BenchError::Unfit(format!("{}: another run is writing it at this moment", self.path.display()))
         })
     }
 
     fn append(&mut self, record: Record) -> Result<(), BenchError> {
-        let mut line = serde_json::to_vec(&record).map_err(|error| BenchError::Plan(error.to_string()))?;
+        let mut line = serde_json::to_vec(&record).map_err(|error| BenchError::Unfit(error.to_string()))?;
         line.push(b'\n');
         self.file.write_all(&line).map_err(BenchError::io("write", &self.path))?;
         self.file.sync_data().map_err(BenchError::io("fsync", &self.path))?;

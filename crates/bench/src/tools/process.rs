@@ -30,10 +30,10 @@ fn paper() -> std::io::Result<File> {
 /// Runs it in `folder` and returns what it printed.
 ///
 /// # Errors
-/// [`BenchError::Plan`] with its last lines when it fails; [`BenchError::Stopped`].
+/// [`BenchError::Unfit`] with its last lines when it fails; [`BenchError::Stopped`].
 pub fn run(arguments: &[String], folder: &Path, cancel: &AtomicBool) -> Result<String, BenchError> {
     let [program, rest @ ..] = arguments else {
-        return Err(BenchError::Plan("there is no command for this".into()));
+        return Err(BenchError::Unfit("there is no command for this".into()));
     };
     let name = Path::new(program);
     let (mut printed, mut complained) = paper()
@@ -63,7 +63,7 @@ pub fn run(arguments: &[String], folder: &Path, cancel: &AtomicBool) -> Result<S
     let all = format!("{text}\n{complaint}");
     let last: Vec<&str> = all.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    Err(BenchError::Plan(format!("{program} ended with {status}: {}", last.join(" | "))))
+    Err(BenchError::Unfit(format!("{program} ended with {status}: {}", last.join(" | "))))
 }
 
 fn text_of(file: &mut File) -> std::io::Result<String> {
