@@ -78,8 +78,13 @@ impl Curve {
 
     /// Which part of the ceiling it is.
     pub fn of_ceiling(&self) -> Option<f64> {
+        self.part_of_ceiling(self.peak_rate()?)
+    }
+
+    /// Which part of the ceiling `rate` is; nothing if none is known.
+    pub fn part_of_ceiling(&self, rate: f64) -> Option<f64> {
         let against = self.against.as_ref().filter(|against| against.rate > 0.0)?;
-        Some(self.peak_rate()? / against.rate)
+        Some(rate / against.rate)
     }
 
     /// What it is called beside others of its part.

@@ -111,6 +111,11 @@ fn numbers(caption: &str, curves: &[&Curve]) -> (Table, Vec<String>) {
             if point.summary.repetitions > 1 { format!("{deviation:.1}") } else { "-".into() },
             rate(spread.least),
             rate(spread.greatest),
+            if point.is_spoiled {
+                "-".into()
+            } else {
+                curve.part_of_ceiling(spread.mean).map_or_else(|| "-".into(), percent)
+            },
             number::micros(point.summary.p50_us),
             number::micros(point.summary.p99_us),
             marks.join(" "),
