@@ -375,7 +375,7 @@ fn the_runs_and_comparisons_of_the_guide_work() {
         // As shown, but for how long; a disk that is not ours is not filled.
         let chooses = ["--parts", "--with", "--fill"].iter().any(|option| line.contains(option));
         if chooses {
-            command.args(here.replace("--budget 10m", "--budget 15s").split_whitespace());
+            command.args(here.replace("--budget 10m", "--budget 12s").split_whitespace());
             command.args(["--threads", "1", "--repetitions", "1", "--keep-caches"]);
         } else {
             command.args(here.replace("--budget 10m", "--same-as plan.json").split_whitespace());
