@@ -64,7 +64,7 @@ fn show(found: &Comparison) {
         "workload", "phase", "threads", "before", "after", "unit", "change", "p", "least", "verdict"
     ));
     found.rows.iter().for_each(|row| say(line(row)));
-    found.only_one.iter().for_each(|text| say(text));
+    found.only_one.iter().for_each(say);
     let few = found.rows.iter().filter(|row| row.verdict == Verdict::NotKnown).count();
     say(format!(
         "A change is one when chance alone makes it in less than {:.0} % of cases (Welch's test over the repetitions, taken as normal).",
