@@ -220,7 +220,7 @@ fn what_cannot_be_measured_is_refused_with_the_way_out() {
     desk.run(&["--budget", "10s"]).refused(&["is not empty", "theirs", "--beside-others"]);
     assert!(!desk.path("report.journal").exists());
     fs::remove_file(&theirs).unwrap();
-    let few = ["--parts", "metadata", "--threads", "1..64", "--repetitions", "50"];
+    let few = ["--parts", "metadata", "--threads", "1..64", "--repetitions", "50", "--keep-caches"];
     desk.run(&[&["--budget", "1s"], &few[..]].concat()).refused(&[
         "the budget is 1 s",
         "--budget",
@@ -243,7 +243,7 @@ fn what_cannot_be_measured_is_refused_with_the_way_out() {
     let search = desk.path("empty");
     let missing = finish(desk.command(&["--with", "iozone,mdtest"]).env("PATH", search));
     missing.refused(&["`iozone` is not installed"]);
-    let plan = desk.run(&["--dry-run", "--budget", "1h", "--parts", "random"]).expect(0);
+    let plan = desk.run(&["--dry-run", "--budget", "1h", "--parts", "random", "--keep-caches"]).expect(0);
     assert!(plan.stdout.contains("random-4k, random-4k-deep, random-1k"), "{}", plan.all());
     assert!(desk.is_clean() && !desk.path("report.html").exists());
 }
