@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 pub use bench::{
     Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs,
-    BenchMemoryArgs, BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs,
-    BenchSweepArgs, BenchTeamArgs,
+    BenchMemoryArgs, BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchReportArgs, BenchRunArgs,
+    BenchSequentialArgs, BenchSweepArgs, BenchTeamArgs,
 };
 
 /// A parallel file system in one binary.

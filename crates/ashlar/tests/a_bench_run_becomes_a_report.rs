@@ -355,8 +355,9 @@ fn the_runs_and_comparisons_of_the_guide_work() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
     let text = fs::read_to_string(guide).unwrap();
     let lines = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
-    let lines: Vec<&str> =
-        lines.filter(|line| line.starts_with("run ") || line.starts_with("compare ")).collect();
+    let lines: Vec<&str> = lines
+        .filter(|line| ["run ", "report ", "compare "].iter().any(|start| line.starts_with(start)))
+        .collect();
     assert!(lines.len() >= 5, "{lines:?}");
     let desk = Desk::new();
     for name in ["scratch", "disk1", "disk2"] {
@@ -378,7 +379,11 @@ fn the_runs_and_comparisons_of_the_guide_work() {
             command.args(here.replace("--budget 10m", "--budget 12s").split_whitespace());
             command.args(["--threads", "1", "--repetitions", "1", "--keep-caches"]);
         } else {
-            command.args(here.replace("--budget 10m", "--same-as plan.json").split_whitespace());
+            // Words in quotation marks are one for the shell.
+            let words = here
+                .replace("--budget 10m", "--same-as plan.json")
+                .replace("\"Storage at example.org\"", "Storage");
+            command.args(words.split_whitespace());
         }
         if line.contains("--fill") {
             command.args(["--parts", "metadata-0", "--dry-run"]);

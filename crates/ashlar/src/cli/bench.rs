@@ -7,6 +7,7 @@ mod device;
 mod memory;
 mod metadata;
 mod network;
+mod report;
 mod run;
 mod threads;
 mod workload;
@@ -18,6 +19,7 @@ pub use device::BenchDeviceArgs;
 pub use memory::BenchMemoryArgs;
 pub use metadata::BenchMetadataArgs;
 pub use network::BenchNetworkArgs;
+pub use report::BenchReportArgs;
 pub use run::BenchSweepArgs;
 pub use workload::BenchRunArgs;
 
@@ -36,6 +38,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// All of it on one directory, planned to fit into a time, with a report as HTML, Markdown and JSON.
     Run(BenchSweepArgs),
+    /// The pages of a run written anew from its JSON.
+    Report(BenchReportArgs),
     /// Two reports: what changed, and whether it is more than chance.
     Compare(BenchCompareArgs),
     /// Memory bandwidth of each NUMA node (STREAM), and whether memory modules are placed well.

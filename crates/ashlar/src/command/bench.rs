@@ -7,6 +7,7 @@ mod device;
 mod memory;
 mod metadata;
 mod network;
+mod report;
 mod run;
 mod table;
 mod team;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
         Bench::Run(args) => run::run(args),
+        Bench::Report(args) => report::run(args),
         Bench::Compare(args) => compare::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Device(args) => device::run(args),

@@ -129,3 +129,39 @@ fn bottleneck(curve: &Curve) -> String {
     }
     format!("{}; {}", found.evidence, found.also.join("; "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{measured, report};
+    use super::*;
+    use crate::run::{Measured, Part};
+
+    #[test]
+    fn every_row_of_every_table_has_a_cell_for_each_column() {
+        let mut full = report();
+        for percent in [50, 90] {
+            let of_level = |repetition| Measured {
+                fill_percent: Some(percent),
+                ..measured(Part::Random4k, "random read", 2, repetition, 100.0)
+            };
+            full.measured.extend((1..=3).map(of_level));
+        }
+        let document = document(&full.finish());
+        let tables = document
+            .blocks
+            .iter()
+            .filter_map(|block| if let Block::Table(table) = block { Some(table) } else { None });
+        let mut count = 0;
+        for table in tables {
+            count += 1;
+            assert_eq!(table.head.len(), table.is_number.len(), "{}", table.caption);
+            assert!(
+                table.rows.iter().all(|row| row.len() == table.head.len()),
+                "{}: {:?}",
+                table.caption,
+                table.rows
+            );
+        }
+        assert!(count >= 12, "{count}");
+    }
+}

@@ -9,7 +9,7 @@
 //! | device | a disk has requests under way 90 % of the time or more, and more threads did not bring more |
 //! | processors | all together are busy 90 % of the time or more |
 //! | one processor | one is busy 95 % of the time or more: something that only one thread does |
-//! | waiting for disks | 30 % of processor time or more waits for a disk that is not busy itself: a queue or a disk that this machine does not show |
+//! | waiting for a disk | 30 % of processor time or more waits for a disk: for the busiest if that is busy 40 % of the time, else for one that this machine does not show |
 //! | latency | nothing of it: each request waits for the one before; more of them under way would bring more |
 //!
 //! A disk that takes many requests at the same time (NVMe, a virtual disk) is "busy" with a single one of them, so its being busy counts only
@@ -30,6 +30,8 @@ const PROCESSORS_PART: f64 = 0.9;
 const ONE_PROCESSOR_PART: f64 = 0.95;
 /// Part of processor time that waits.
 const WAITING_PART: f64 = 0.3;
+/// Part of the time that a disk is busy when processors wait for it and not for one that is not seen.
+const WAITED_FOR_PART: f64 = 0.4;
 /// Part of processor time that the host takes before it is told.
 const STEAL_PART: f64 = 0.05;
 
@@ -45,7 +47,7 @@ pub enum Limit {
     Processors,
     /// One processor.
     OneProcessor,
-    /// A disk that this machine does not show.
+    /// A disk that is not busy all the time, or that this machine does not show.
     Waiting,
     /// Nothing but the time of one request after the other.
     Latency,
@@ -112,11 +114,7 @@ impl Bottleneck {
         found.extend(devices(load, case));
         found.extend(processors(load));
         if found.is_empty() && load.iowait >= WAITING_PART {
-            let text = format!(
-                "{} of processor time waits for a disk, and no disk that is seen from here is busy",
-                percent(load.iowait)
-            );
-            found.push((Limit::Waiting, text));
+            found.push((Limit::Waiting, waiting(load)));
         }
         if found.is_empty() {
             let text = format!(
@@ -136,6 +134,20 @@ impl Bottleneck {
             also.push("the rate still grew with the last threads".into());
         }
         Bottleneck { limit, evidence, also }
+    }
+}
+
+/// What waits for what: a disk that takes many requests at once need not be busy all the time to be waited for.
+fn waiting(load: &Load) -> String {
+    let part = percent(load.iowait);
+    let busiest = load.devices.iter().max_by(|one, other| one.busy.total_cmp(&other.busy));
+    match busiest.filter(|one| one.busy >= WAITED_FOR_PART) {
+        Some(one) => {
+            format!("waiting for device {}, {} busy: {part} of processor time", one.name, percent(one.busy))
+        }
+        None => {
+            format!("{part} of processor time waits for a disk, and no disk that is seen from here is busy")
+        }
     }
 }
 
@@ -244,7 +256,13 @@ mod tests {
         let found = judged(&calm(), |_| ());
         let text = "none found: latency bound, p50 81 us with 1 request under way";
         assert_eq!((found.limit, found.evidence.as_str()), (Limit::Latency, text));
-        assert_eq!(judged(&Load { iowait: 0.4, ..calm() }, |_| ()).limit, Limit::Waiting);
+        let unseen = judged(&Load { iowait: 0.4, ..calm() }, |_| ());
+        assert!(
+            unseen.limit == Limit::Waiting && unseen.evidence.contains("no disk that is seen"),
+            "{unseen:?}"
+        );
+        let seen = judged(&Load { iowait: 0.4, devices: disk(0.7), ..calm() }, |_| ());
+        assert_eq!(seen.evidence, "waiting for device nvme0n1, 70 % busy: 40 % of processor time");
         assert_eq!(judged(&calm(), |case| case.load = None).limit, Limit::Unknown);
     }
 }

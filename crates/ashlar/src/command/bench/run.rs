@@ -2,6 +2,7 @@
 
 mod progress;
 
+use super::report::{check_output, check_rows, names};
 use super::workload::cancelled_by_signals;
 use crate::cli::BenchSweepArgs;
 use crate::terminal::{say, shown};
@@ -18,7 +19,7 @@ use ashlar_bench::run::journal::Journal;
 use ashlar_bench::run::{Part, Plan, Point, Tool, probe};
 use ashlar_bench::sample::Sampler;
 use ashlar_bench::workload::Rules;
-use ashlar_bench::{cache, published, tools};
+use ashlar_bench::{cache, tools};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +38,9 @@ const DEVICE_SECONDS_MAX: u64 = 5;
 const MEMORY_TIME: Duration = Duration::from_secs(8);
 
 pub fn run(args: &BenchSweepArgs) -> Result<ExitCode> {
-    check(args)?;
+    // What can be refused before anything is touched.
+    check_output(&args.output, args.replace || args.dry_run)?;
+    check_rows(&args.beside)?;
     let wanted: Vec<Tool> = args.with.iter().map(|tool| Tool::from(*tool)).collect();
     wanted.iter().try_for_each(|tool| tools::check(*tool))?;
     let cancel = cancelled_by_signals()?;
@@ -69,27 +72,6 @@ pub fn run(args: &BenchSweepArgs) -> Result<ExitCode> {
     }
     journal.end()?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What can be refused before anything is touched.
-fn check(args: &BenchSweepArgs) -> Result<()> {
-    let made = ["html", "md", "json"].map(|ending| report::file(&args.output, ending));
-    if let Some(path) = made.iter().find(|path| path.exists()).filter(|_| !args.replace && !args.dry_run) {
-        bail!("{} is there already: name another report with --output, or say --replace", shown(path));
-    }
-    let is_none = args.beside == ["none"];
-    let rows = published::rows();
-    if let Some(row) = args.beside.iter().find(|row| !is_none && !rows.iter().any(|known| known.row == **row))
-    {
-        let mut known: Vec<&str> = rows.iter().map(|row| row.row.as_str()).collect();
-        known.dedup();
-        bail!("there is no published row {row}; there are {}", known.join(", "));
-    }
-    let folder = args.output.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        bail!("--output {}: there is no directory {}", shown(&args.output), shown(folder));
-    }
-    Ok(())
 }
 
 /// Each option that must be the same when a run is gone on with.
@@ -289,8 +271,7 @@ impl Run<'_> {
             beside: (!args.beside.is_empty()).then(|| args.beside.clone()),
         };
         report.finish().write(&args.output)?;
-        let names = ["html", "md", "json"].map(|ending| shown(&report::file(&args.output, ending)));
-        say(format!("Measured for {}. The report: {}", number::time(seconds), names.join(", ")));
+        say(format!("Measured for {}. The report: {}", number::time(seconds), names(&args.output)));
         Ok(())
     }
 }

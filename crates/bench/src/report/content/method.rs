@@ -49,7 +49,7 @@ pub fn method(report: &Report, out: &mut Document) {
         "Network: an interface moves 85 % of its link or more in one direction.".into(),
         "Devices: 90 % or more of what the devices did alone, or a disk that is busy 90 % of the time or more while more threads do not bring more (a disk that takes many requests at once is busy with a single one).".into(),
         "Processors: all together are busy 90 % of the time or more; or one of them 95 %.".into(),
-        "Waiting: 30 % of processor time or more waits for a disk, and no disk seen from here is busy.".into(),
+        "Waiting: 30 % of processor time or more waits for a disk: for the busiest if that is busy 40 % of the time or more, else for one that is not seen from here.".into(),
         "Otherwise latency: each request waits for the one before.".into(),
     ]));
 }
