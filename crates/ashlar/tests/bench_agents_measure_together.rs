@@ -117,7 +117,8 @@ fn the_commands_of_the_guide_for_many_clients_work() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
     let text = std::fs::read_to_string(guide).unwrap();
     let lines = || text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
-    let joins: Vec<&str> = lines().filter(|line| line.starts_with("agent ")).collect();
+    let joins: Vec<&str> =
+        lines().filter(|line| line.starts_with("agent ") && line.contains("/mnt/")).collect();
     let leads: Vec<&str> =
         lines().filter(|line| line.contains("--agents ") && line.contains("/mnt/")).collect();
     assert!(leads.len() >= 2 && !joins.is_empty());
@@ -142,19 +143,19 @@ fn the_commands_of_the_guide_for_many_clients_work() {
         );
         let count: usize =
             line.split("--agents ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        let (coordinator, files): (_, &[&str]) = if line.contains("--secret-to") {
+        let has_file = line.contains("--secret-to");
+        let coordinator = if has_file {
             let words = [&["bench"], &words(&line)[..], &["--listen", LOCAL]].concat();
             let mut process = Process::start(&[], &words, None);
             process.until_said("The secret it asks for is in");
-            assert!(!process.said().lines().any(|line| line.trim().len() == 64), "it is not printed");
             let said = process.said();
+            assert!(!said.lines().any(|line| line.trim().len() == 64), "it is not printed");
             let address = said.split("bench agent ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-            let secret = std::fs::read_to_string(&secret_to).unwrap();
-            (Coordinator { process, secret, address }, &["--secret-file"])
+            Coordinator { process, secret: std::fs::read_to_string(&secret_to).unwrap(), address }
         } else {
-            (Coordinator::start(&[], LOCAL, &words(&line)), &[])
+            Coordinator::start(&[], LOCAL, &words(&line))
         };
-        let join = joins.iter().find(|join| join.contains("--secret-file") == !files.is_empty()).unwrap();
+        let join = joins.iter().find(|join| join.contains("--secret-file") == has_file).unwrap();
         let join: Vec<String> = join
             .split_whitespace()
             .map(|word| match word {
@@ -165,7 +166,7 @@ fn the_commands_of_the_guide_for_many_clients_work() {
             })
             .collect();
         let join: Vec<&str> = ["bench"].into_iter().chain(join.iter().map(String::as_str)).collect();
-        let secret = files.is_empty().then_some(coordinator.secret.as_str());
+        let secret = (!has_file).then_some(coordinator.secret.as_str());
         let agents: Vec<Process> = (0..count).map(|_| Process::start(&[], &join, secret)).collect();
         agents.into_iter().for_each(|agent| drop(agent.end().expect(0)));
         coordinator.process.end().expect(0);
@@ -254,7 +255,7 @@ fn agents_and_coordinators_of_another_version_are_refused_by_both() {
             other.gather(1, Duration::from_secs(3), &GO_ON, &|_| ()).map(|_| ()).unwrap_err().to_string()
         });
         let refused = agent(&[], &address, &secret, &[place.path()]).end();
-        refused.refused(&["this is ashlar", here, "is ashlar 99.0.0", "the same version on every node"]);
+        refused.refused(&["this is ashlar", here, "is ashlar 99.0.0", "the same version on every machine"]);
         assert!(gathering.join().unwrap().contains("0 of 1 agents have joined"));
     });
 }
@@ -269,13 +270,13 @@ fn directories_that_agents_may_not_use_or_do_not_share_are_refused() {
     let coordinator = lead("1");
     let agent = coordinator.agent(&[], &[other.path()]);
     coordinator.process.end().refused(&["agent 1", "may not use", &directory]);
-    agent.end().refused(&["run has ended before its time"]);
+    agent.end().refused(&["the run has failed", "may not use"]);
     // The same path, and something else there.
     let coordinator = lead("2");
     let script = format!("mount --bind {} {directory} && exec \"$@\"", other.path().display());
     let apart = ["unshare", "--mount", "sh", "-ec", &script, "sh"];
     let agents = [coordinator.agent(&[], &[place.path()]), coordinator.agent(&apart, &[place.path()])];
-    coordinator.process.end().refused(&["does not show here", "mounted on every node"]);
+    coordinator.process.end().refused(&["does not show here", "mounted on every machine"]);
     agents.into_iter().for_each(|agent| drop(agent.end().refused(&[])));
     assert_eq!((entries(place.path()).len(), entries(other.path()).len()), (0, 0));
     std::fs::write(place.path().join("theirs"), "x").unwrap();
@@ -294,7 +295,7 @@ fn directories_that_agents_may_not_use_or_do_not_share_are_refused() {
 fn an_agent_that_is_killed_ends_the_run_and_the_others_clean_up() {
     let endless = Endless::start();
     endless.agents[1].signal(libc::SIGKILL);
-    endless.end(&["was lost while", "with 1 threads"]);
+    endless.end(&["was lost while"]);
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub enum BenchError {
     },
     /// Agents look at different directories.
     #[error(
-        "{} does not show here what the first agent made there: name a directory of one file system that is mounted on every node",
+        "{} does not show here what the first agent made there: name a directory of one file system that is mounted on every machine",
         path.display()
     )]
     NotShared {
@@ -93,7 +93,7 @@ pub enum BenchError {
         text: String,
     },
     /// Both have to be the same program.
-    #[error("this is ashlar {here}, and {name} is ashlar {there}: start the same version on every node")]
+    #[error("this is ashlar {here}, and {name} is ashlar {there}: start the same version on every machine")]
     Version {
         /// The version here.
         here: String,

@@ -235,3 +235,132 @@ fn timespec(time: Duration) -> Timespec {
 pub(crate) fn harmless(text: &str, len_max: usize) -> String {
     text.chars().take(len_max).map(|sign| if sign.is_control() { ' ' } else { sign }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::invitation::{Invitation, random};
+    use super::super::tls::{self, Key};
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    /// Two ends of a connection.
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, there)
+    }
+
+    fn coordinator() -> (Arc<rustls::ServerConfig>, Invitation) {
+        let key = Key::from_seed(&random().unwrap()).unwrap();
+        let invitation = Invitation::draw(key.public()).unwrap();
+        (tls::coordinator(&key, &invitation).unwrap(), invitation)
+    }
+
+    type Ends = (Result<Channel, Broken>, Result<Channel, Broken>);
+
+    /// A handshake of a coordinator with whoever `client` is.
+    fn handshake(config: &Arc<rustls::ServerConfig>, client: Connection) -> Ends {
+        let (here, there) = connected();
+        let server = Connection::from(tls::accepted(config).unwrap());
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| Channel::new(here, server));
+            let client = Channel::new(there, client);
+            (accepting.join().unwrap(), client)
+        })
+    }
+
+    fn joined() -> (Channel, Channel) {
+        let (config, invitation) = coordinator();
+        let (server, client) = handshake(&config, tls::agent(&invitation).unwrap().into());
+        (server.unwrap(), client.unwrap())
+    }
+
+    fn receive<M: DeserializeOwned>(channel: &mut Channel) -> Result<M, Broken> {
+        loop {
+            if let Some(message) = channel.take()? {
+                return Ok(message);
+            }
+        }
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_whatever_their_length() {
+        let (mut here, mut there) = joined();
+        let messages: Vec<Vec<u64>> =
+            [0, 1, 100, 20_000].map(|len| (0..len).map(|number| number * 7).collect()).into();
+        let sent = messages.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                sent.iter().for_each(|message| there.send(message).unwrap());
+                there.close();
+            });
+            for message in &messages {
+                assert_eq!(&receive::<Vec<u64>>(&mut here).unwrap(), message);
+            }
+            assert!(matches!(receive::<Vec<u64>>(&mut here), Err(Broken::Closed)));
+        });
+    }
+
+    #[test]
+    fn what_is_no_message_or_too_long_ends_the_connection() {
+        let (mut here, mut there) = joined();
+        there.send_bytes(&[0xff; 20]).unwrap();
+        assert!(matches!(receive::<Option<bool>>(&mut here), Err(Broken::Malformed("unknown"))));
+        there.tls.writer().write_all(&(MESSAGE_BYTES_MAX as u32 + 1).to_le_bytes()).unwrap();
+        there.flush(Instant::now() + PATIENCE).unwrap();
+        assert!(matches!(receive::<bool>(&mut here), Err(Broken::Malformed("too long"))));
+        assert!(there.send_bytes(&vec![0; MESSAGE_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn keys_of_another_invitation_are_believed_by_neither() {
+        let ((config, invitation), (_, other)) = (coordinator(), coordinator());
+        let (server, client) = handshake(&config, tls::agent(&other).unwrap().into());
+        assert!(server.is_err());
+        let told = client.err();
+        assert!(
+            matches!(told, Some(Broken::Tls(rustls::Error::InvalidCertificate(_)))),
+            "the agent looks before it shows anything: {told:?}"
+        );
+        // The coordinator is right, and the secret is another one: half of one invitation with half of the other.
+        let mixed = format!("{}{}", &invitation.text()[..32], &other.text()[32..]);
+        let mixed = Invitation::parse(&mixed).unwrap();
+        let (server, _) = handshake(&config, tls::agent(&mixed).unwrap().into());
+        assert!(matches!(server, Err(Broken::Tls(rustls::Error::InvalidCertificate(_)))));
+    }
+
+    #[test]
+    fn whoever_shows_no_key_or_speaks_no_tls_is_no_agent() {
+        let (config, invitation) = coordinator();
+        let anonymous = tls::anonymous(&invitation);
+        let (server, _) = handshake(&config, anonymous.into());
+        assert!(server.is_err(), "a client without a key");
+        for sent in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff], &[0; 70_000]] {
+            let (here, mut there) = connected();
+            let server = Connection::from(tls::accepted(&config).unwrap());
+            let sending = std::thread::spawn({
+                let sent = sent.to_vec();
+                move || {
+                    // It may be closed before all is sent.
+                    let _ = there.write_all(&sent);
+                }
+            });
+            assert!(Channel::new(here, server).is_err());
+            sending.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn versions_that_differ_are_told_to_both_without_what_controls_a_terminal() {
+        for (other, shown) in [("1.0.0", None), ("2.0\u{1b}[2J", Some("2.0 [2J".to_owned()))] {
+            let (mut here, mut there) = joined();
+            let other_told = std::thread::scope(|scope| {
+                let other_told = scope.spawn(move || there.compare_versions(other).unwrap());
+                assert_eq!(here.compare_versions("1.0.0").unwrap().err(), shown);
+                other_told.join().unwrap()
+            });
+            assert_eq!(other_told.is_ok(), shown.is_none());
+        }
+    }
+}

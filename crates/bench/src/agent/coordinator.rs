@@ -145,7 +145,7 @@ fn introduce(
     let versions = channel.compare_versions(version).map_err(|broken| broken.to_string())?;
     if let Err(there) = versions {
         return Err(format!(
-            "it is ashlar {there}, and this is ashlar {version}: start the same version on every node"
+            "it is ashlar {there}, and this is ashlar {version}: start the same version on every machine"
         ));
     }
     let bytes = channel.receive_bytes().map_err(|broken| broken.to_string())?;

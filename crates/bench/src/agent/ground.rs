@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The file by which agents see that they look at one directory.
 const MARK: &str = "mark";
-/// LIMIT: some network file systems show a name that another node has made after some seconds only.
+/// LIMIT: some network file systems show a name that another machine has made after some seconds only.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 /// LIMIT: others may still be stopping, and make files meanwhile.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);

@@ -192,6 +192,13 @@ impl<'a> Team<'a> {
         Ok(())
     }
 
+    /// Ends it otherwise: all stop and remove what they made, and hear why. Waits for them, 30 seconds at most.
+    pub fn abandon(mut self, why: &str) {
+        let state = self.state.get_mut();
+        state.stop(&format!("the run has failed: {why}"));
+        state.is_over = true;
+    }
+
     pub(crate) fn say_during(&self, during: &str) {
         during.clone_into(&mut self.state.lock().during);
     }
@@ -220,14 +227,16 @@ impl<'a> Team<'a> {
                 return Err(BenchError::Stopped);
             }
             state.tend()?;
+            state.check_presence(who.clone())?;
             if state.members[who.clone()].iter().all(|member| !member.inbox.is_empty()) {
                 return Ok(state.members[who]
                     .iter_mut()
                     .filter_map(|member| member.inbox.pop_front())
                     .collect());
             }
-            let fds: Vec<BorrowedFd<'_>> =
-                state.members.iter().map(|member| member.channel.as_fd()).collect();
+            // Who has gone would always have something to read.
+            let here = state.members.iter().filter(|member| !member.is_gone);
+            let fds: Vec<BorrowedFd<'_>> = here.map(|member| member.channel.as_fd()).collect();
             wait_for_any(&fds, LOOK_EVERY)?;
         }
     }
@@ -287,6 +296,12 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether nobody is waited for who has gone after an earlier word.
+    fn check_presence(&self, who: std::ops::Range<usize>) -> Result<(), BenchError> {
+        let gone = self.members[who].iter().find(|member| member.is_gone && member.inbox.is_empty());
+        gone.map_or(Ok(()), |member| Err(lost(member, &self.during, &Broken::Closed)))
     }
 
     /// Stops all that are there and waits until they are gone.
@@ -367,5 +382,40 @@ impl Machines for Team<'_> {
     fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
         let directory = self.state.lock().directory.clone();
         place::check_room(&directory, bytes, self.free_bytes()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::coordinator::Coordinator;
+    use super::super::tls;
+    use super::*;
+    use std::net::TcpStream;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn an_agent_that_goes_right_after_its_answer_is_not_waited_for() {
+        let coordinator = Coordinator::listen("127.0.0.1:0", "1").unwrap();
+        let address = coordinator.address().unwrap();
+        let invitation = coordinator.invitation().clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let tcp = TcpStream::connect(address).unwrap();
+                let mut channel = Channel::new(tcp, tls::agent(&invitation).unwrap().into()).unwrap();
+                channel.compare_versions("1").unwrap().unwrap();
+                let introduction = Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into() };
+                channel.send(&introduction).unwrap();
+                while channel.take::<Order>().unwrap().is_none() {}
+                channel.send(&Report::Well).unwrap();
+                channel.close();
+            });
+            let team = coordinator.gather(1, Duration::from_secs(60), &GO_ON, &|_| ()).unwrap();
+            let asked = team.free_bytes();
+            assert!(
+                matches!(&asked, Err(BenchError::Lost { name, .. }) if name.contains("agent 1")),
+                "{asked:?}"
+            );
+        });
     }
 }

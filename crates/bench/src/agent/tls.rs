@@ -1,6 +1,6 @@
 //! TLS 1.3 between coordinator and agents, both known by their public keys (RFC 7250) and by nothing else.
 //!
-//! There are no certificates: nothing that a certificate says besides its key would be believed, and none can be too old or too new on a node
+//! There are no certificates: nothing that a certificate says besides its key would be believed, and none can be too old or too new on a machine
 //! whose clock is wrong. Each side proves with its signature over the handshake that it has the private key.
 
 use super::invitation::{Invitation, Seed};
@@ -222,4 +222,19 @@ pub(super) fn agent(invitation: &Invitation) -> Result<ClientConnection, BenchEr
 /// The coordinator's side of a connection.
 pub(super) fn accepted(config: &Arc<ServerConfig>) -> Result<ServerConnection, BenchError> {
     ServerConnection::new(config.clone()).map_err(fault)
+}
+
+/// A client that believes the coordinator of `invitation` and shows no key.
+#[cfg(test)]
+pub(super) fn anonymous(invitation: &Invitation) -> ClientConnection {
+    let provider = Arc::new(provider::default_provider());
+    let verifier = OneKey { expected: Expected::Coordinator(invitation.clone()), provider: provider.clone() };
+    let mut config = ClientConfig::builder_with_details(provider, Arc::new(NoClock))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    ClientConnection::new(Arc::new(config), ServerName::try_from("coordinator").unwrap()).unwrap()
 }

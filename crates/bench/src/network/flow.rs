@@ -171,7 +171,7 @@ fn connect(flow: &Outgoing, stop: &AtomicBool) -> Result<Vec<TcpStream>, BenchEr
     let cannot = |error: std::io::Error| {
         let to = flow.to;
         BenchError::Refused(format!(
-            "cannot connect to the agent at {to}: {error}; is there a firewall between the nodes, or does --address name another network?"
+            "cannot connect to the agent at {to}: {error}; is there a firewall between the machines, or does --address name another network?"
         ))
     };
     let connect = |_| {

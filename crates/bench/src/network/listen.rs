@@ -60,7 +60,7 @@ impl Listening {
                 return Err(BenchError::Stopped);
             }
             if Instant::now() > deadline {
-                let text = "another agent does not connect: is there a firewall between the nodes?";
+                let text = "another agent does not connect: is there a firewall between the machines?";
                 return Err(BenchError::Refused(text.into()));
             }
             while strangers.len() < STRANGERS_MAX

@@ -20,7 +20,7 @@ pub fn run(args: &BenchNetworkArgs) -> Result<ExitCode> {
     let count = match args.team.agents {
         Some(count) if count >= 2 => count,
         _ => bail!(
-            "a network is between two agents at least: --agents 2, and `ashlar bench agent` on each node"
+            "a network is between two agents at least: --agents 2, and `ashlar bench agent` on each machine"
         ),
     };
     let cancel = cancelled_by_signals()?;
@@ -29,8 +29,11 @@ pub fn run(args: &BenchNetworkArgs) -> Result<ExitCode> {
     let agents = team.told();
     let mut figures = NetworkFigures::default();
     let tell = |text: &str| tracing::info!("{text}");
-    let measured = plan.measure(&team, &mut figures, &tell);
-    let measured = measured.and_then(|()| team.finish());
+    let mut measured = plan.measure(&team, &mut figures, &tell);
+    match &measured {
+        Ok(()) => measured = team.finish(),
+        Err(error) => team.abandon(&error.to_string()),
+    }
     if args.json {
         let all = serde_json::json!({
             "agents": agents, "plan": plan, "complete": measured.is_ok(),

@@ -67,7 +67,10 @@ impl<'a> Session<'a> {
                     );
                 }
                 let team = gather(&args.team, count, Some(&args.directory), cancel)?;
-                team.prepare(&args.directory, args.beside_others)?;
+                if let Err(error) = team.prepare(&args.directory, args.beside_others) {
+                    team.abandon(&error.to_string());
+                    return Err(error.into());
+                }
                 let memory = team.memory_bytes();
                 (Who::Team(team), memory)
             }
@@ -124,7 +127,10 @@ impl<'a> Session<'a> {
             Who::Alone(_) => Vec::new(),
             Who::Team(team) => {
                 let told = team.told();
-                outcome = outcome.and_then(|()| team.finish());
+                match &outcome {
+                    Ok(()) => outcome = team.finish(),
+                    Err(error) => team.abandon(&error.to_string()),
+                }
                 told
             }
         };
