@@ -10,8 +10,9 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 pub use bench::{
-    Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchDataArgs, BenchDeviceArgs, BenchMemoryArgs,
-    BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchRunArgs, BenchSequentialArgs, BenchTeamArgs,
+    Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs,
+    BenchMemoryArgs, BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchReportArgs, BenchRunArgs,
+    BenchSequentialArgs, BenchSweepArgs, BenchTeamArgs,
 };
 
 /// A parallel file system in one binary.

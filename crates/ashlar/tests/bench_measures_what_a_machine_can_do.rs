@@ -189,8 +189,13 @@ fn the_workloads_of_the_guide_run() {
     let text = std::fs::read_to_string(guide).unwrap();
     let commands = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
     let mut count = 0;
-    // Those with agents run in bench_agents_measure_together.rs.
-    let alone = |command: &&str| command.contains("/mnt/") && !command.contains("agent");
+    // Runs and their reports, and those with agents, have tests of their own.
+    let others = ["run ", "compare ", "agent "];
+    let alone = |command: &&str| {
+        command.contains("/mnt/")
+            && !command.contains("--agents")
+            && !others.iter().any(|other| command.starts_with(other))
+    };
     for command in commands.filter(alone) {
         count += 1;
         let place = place();

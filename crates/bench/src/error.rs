@@ -108,6 +108,9 @@ pub enum BenchError {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Plan(String),
+    /// A journal, a report or a program is not what is needed: which one, why, and the way out.
+    #[error("{0}")]
+    Unfit(String),
     /// Another thread failed, or somebody asked to stop.
     #[error("stopped")]
     Stopped,

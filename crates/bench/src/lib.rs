@@ -13,24 +13,40 @@
 //! | [`agent`] | workloads on many machines: agents and their coordinator |
 //! | [`crew`] | threads that start together, and what they did |
 //! | [`cache`] | what must not answer instead of the file system |
+//! | [`ceiling`] | what a machine could do, measured |
+//! | [`run`] | all of it: which workloads with how many threads fit into a time, interrupted and gone on with |
+//! | [`sample`] | what processors, networks and disks did meanwhile, and which of them limits |
+//! | [`tools`] | the same by the programs of the papers |
+//! | [`report`] | what a run found, as a page, as Markdown and for programs |
+//! | [`compare`] | two reports: what changed, and whether it is more than chance |
+//! | [`published`] | figures of others to stand beside |
+//! | [`inventory`] | what machine and software it was |
 //! | [`place`] | the directory that is measured in |
 
 pub mod agent;
 mod buffer;
 pub mod cache;
+pub mod ceiling;
+pub mod compare;
 pub mod crew;
 pub mod data;
 pub mod device;
 mod error;
 pub mod figure;
+pub mod inventory;
 pub mod memory;
 pub mod metadata;
 pub mod network;
 pub mod place;
+pub mod published;
+pub mod report;
+pub mod run;
+pub mod sample;
 mod scatter;
 pub mod task;
 #[cfg(test)]
 mod test_disk;
+pub mod tools;
 pub mod workload;
 
 pub use error::BenchError;

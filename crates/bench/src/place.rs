@@ -20,7 +20,7 @@ impl Place {
     /// [`BenchError::NotEmpty`], and what a call answers.
     pub fn make(directory: &Path, beside_others: bool) -> Result<Place, BenchError> {
         Place::check_empty(directory, beside_others)?;
-        let root = directory.join(format!("ashlar-bench.{}", std::process::id()));
+        let root = directory.join(Place::own_name());
         fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
         Ok(Place { root })
     }
@@ -38,6 +38,11 @@ impl Place {
             return Err(BenchError::NotEmpty { path: directory.to_owned(), entry });
         }
         Ok(())
+    }
+
+    /// The name of what this process makes in a directory.
+    pub fn own_name() -> String {
+        format!("ashlar-bench.{}", std::process::id())
     }
 
     /// The directory.

@@ -8,7 +8,7 @@ use crate::metadata::{MetadataPlan, Step};
 use crate::task::{Machines, Task};
 
 /// The part of a file that may be cached without anybody noticing it in a rate.
-const CACHED_PART_MAX: f64 = 0.01;
+pub(crate) const CACHED_PART_MAX: f64 = 0.01;
 /// How much data there must be for each byte of memory of clients and servers.
 const TIMES_MEMORY: u64 = 2;
 

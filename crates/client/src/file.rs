@@ -130,6 +130,8 @@ pub(crate) struct FileState {
     pub handles: u32,
     /// Those of them that can read.
     pub readers: u32,
+    /// Those of them through which a mapping can be stored into: they can read and write.
+    pub storers: u32,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
     /// How durable an acknowledged write is to be.
@@ -232,6 +234,11 @@ impl File {
     /// Notes, before a read, that the kernel will keep what it tells.
     pub fn note_read_for_cache(&self) {
         self.is_read_for_cache.store(true, SeqCst);
+    }
+
+    /// Whether programs may store into the kernel's pages of the file, through mappings.
+    pub fn may_be_stored_into(&self) -> bool {
+        self.state.lock().storers > 0
     }
 
     /// Whether the kernel may keep something that a read has told which began before a write that has ended now.
@@ -365,12 +372,12 @@ impl FileTable {
         self.parts.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The file's entry with one more handle, one that can read if `reads`; and whether there was one that can before. `fresh` makes the state of a file that was not open; for one that was, what
+    /// The file's entry with one more handle, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state of a file that was not open; for one that was, what
     /// it knows under its own leases is at least as new, so only gains are taken over by `update`.
     pub(crate) fn open(
         &self,
         inode: InodeId,
-        reads: bool,
+        flags: OpenFlags,
         fresh: impl FnOnce() -> FileState,
         update: impl FnOnce(&mut FileState),
     ) -> (Arc<File>, bool) {
@@ -390,18 +397,20 @@ impl FileTable {
         }
         let has_readers = state.readers > 0;
         state.handles += 1;
-        state.readers += u32::from(reads);
+        state.readers += u32::from(flags.read);
+        state.storers += u32::from(flags.read && flags.write);
         drop(state);
         (file.clone(), has_readers)
     }
 
-    /// One handle less, one that can read if `reads`; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
+    /// One handle less, opened as `flags` say; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
     /// meanwhile, and a recall, meet what has not been reported yet.
-    pub(crate) fn begin_close(&self, file: &File, reads: bool) -> bool {
+    pub(crate) fn begin_close(&self, file: &File, flags: OpenFlags) -> bool {
         let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();
         state.handles -= 1;
-        state.readers -= u32::from(reads);
+        state.readers -= u32::from(flags.read);
+        state.storers -= u32::from(flags.read && flags.write);
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;

@@ -11,4 +11,4 @@ mod write;
 
 pub use allocate::AllocateMode;
 pub use seek::Seek;
-pub use write::WriteFlags;
+pub use write::{Taken, WriteFlags};

@@ -26,6 +26,6 @@ pub use client::{Client, ClientConfig};
 pub use directory::Listing;
 pub use events::KernelCache;
 pub use file::{Handle, OpenFlags};
-pub use io::{AllocateMode, Seek, WriteFlags};
+pub use io::{AllocateMode, Seek, Taken, WriteFlags};
 pub use layout_text::LAYOUT_ATTRIBUTE;
 pub use names::{Found, Opened};

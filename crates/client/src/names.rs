@@ -243,6 +243,7 @@ impl Client {
             is_acquiring: false,
             handles: 0,
             readers: 0,
+            storers: 0,
             closing: 0,
             durability,
             lock_owners: Default::default(),
@@ -264,7 +265,7 @@ impl Client {
             state.leases = state.leases.with(granted);
             state.times = times;
         };
-        let (file, has_readers) = self.files.open(attr.inode, flags.read, fresh, update);
+        let (file, has_readers) = self.files.open(attr.inode, flags, fresh, update);
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
         if self.is_overtaken(recall_mark) {
             let mut state = file.state.lock();
@@ -293,7 +294,7 @@ impl Client {
     /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
-        if self.files.begin_close(&handle.file, handle.flags.read) {
+        if self.files.begin_close(&handle.file, handle.flags) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
             if let Err(errno) = self.report_and_give_back(&handle.file) {

@@ -164,9 +164,9 @@ impl Replier {
         self.send(result.map(|()| LateReply::Locked));
     }
 
-    /// Replies to a write that took `bytes`; as [`Self::reply`].
-    pub fn reply_written(mut self, bytes: u32) {
-        self.send(Ok(LateReply::Written(bytes)));
+    /// Replies to a write that took so many bytes; as [`Self::reply`].
+    pub fn reply_written(mut self, bytes: Result<u32, Errno>) {
+        self.send(bytes.map(LateReply::Written));
     }
 
     fn send(&mut self, result: Result<LateReply, Errno>) {

@@ -29,16 +29,17 @@ pub const COLLISION_BITS: u32 = 7;
 pub const COLLISIONS_MAX: u8 = (1 << COLLISION_BITS) - 1;
 
 fn start(shard: ShardId, table: u8) -> Key {
-    let mut key = Key::new();
-    key.extend_from_slice(&shard.0.to_be_bytes());
-    key.push(table);
-    key
+    let [high, low] = shard.0.to_be_bytes();
+    Key::from_slice(&[high, low, table])
 }
 
 fn of_inode(table: u8, inode: InodeId) -> Key {
-    let mut key = start(inode.home(), table);
-    key.extend_from_slice(&inode.0.to_be_bytes());
-    key
+    // In one piece: every call makes several.
+    let mut key = [0; 11];
+    key[..2].copy_from_slice(&inode.home().0.to_be_bytes());
+    key[2] = table;
+    key[3..].copy_from_slice(&inode.0.to_be_bytes());
+    Key::from_slice(&key)
 }
 
 /// Key of an inode record.
@@ -138,12 +139,14 @@ pub fn starts() -> Key {
 
 /// Key of an accounting counter. `month` is the month of mtime ([`crate::record::month`]).
 pub fn account(shard: ShardId, fileset: FilesetId, uid: u32, gid: u32, month: u16) -> Key {
-    let mut key = start(shard, b'A');
-    key.extend_from_slice(&fileset.0.to_be_bytes());
-    key.extend_from_slice(&uid.to_be_bytes());
-    key.extend_from_slice(&gid.to_be_bytes());
-    key.extend_from_slice(&month.to_be_bytes());
-    key
+    let mut key = [0; 17];
+    key[..2].copy_from_slice(&shard.0.to_be_bytes());
+    key[2] = b'A';
+    key[3..7].copy_from_slice(&fileset.0.to_be_bytes());
+    key[7..11].copy_from_slice(&uid.to_be_bytes());
+    key[11..15].copy_from_slice(&gid.to_be_bytes());
+    key[15..].copy_from_slice(&month.to_be_bytes());
+    Key::from_slice(&key)
 }
 
 /// The range of all keys of `table` in `shard`.

@@ -12,8 +12,10 @@ use ashlar_types::{Errno, InodeId, Name, ShardId, codec};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+
+/// Changes that most transactions have room for at once: that of a create has five.
+const WRITES_EXPECTED: usize = 8;
 
 /// What a finished transaction changes and touches.
 #[derive(Debug, Default)]
@@ -57,16 +59,38 @@ impl Slot {
         }
     }
 
+    /// What the inode as it was is charged to which account.
+    fn account_before(&self) -> Option<AccountLine> {
+        self.original.as_ref().map(|inode| account_line(self.id, inode))
+    }
+
+    /// What the inode as it is now is charged to which account.
+    fn account_after(&self) -> Option<AccountLine> {
+        self.current.as_ref().map(|inode| account_line(self.id, inode))
+    }
+
     fn differs_in_blocks_only(&self) -> bool {
         let (Some(original), Some(current)) = (&self.original, &self.current) else { return false };
         Inode { blocks: current.blocks, ..original.clone() } == *current
     }
 }
 
+/// An account's key, and what one inode adds to it.
+type AccountLine = (Key, Account);
+
+fn account_line(id: InodeId, inode: &Inode) -> AccountLine {
+    let account_key =
+        key::account(id.home(), inode.fileset, inode.uid, inode.gid, record::month(inode.mtime));
+    let bytes = if inode.is_directory() { 0 } else { inode.size };
+    (account_key, Account { inodes: 1, bytes, blocks: inode.blocks })
+}
+
 /// See the module.
 pub struct Txn<'a> {
     base: &'a dyn Snapshot,
-    writes: BTreeMap<Key, Option<Bytes>>,
+    /// By ascending key. Few, so that a list is cheaper than a tree; and as a whole it is what is committed when all are of one shard.
+    // LIMIT: a verb that writes one record per record it finds bounds how many it looks at.
+    writes: Vec<(Key, Option<Bytes>)>,
     inodes: SmallVec<[Slot; 4]>,
     outcome: TxnOutcome,
 }
@@ -74,7 +98,7 @@ pub struct Txn<'a> {
 impl<'a> Txn<'a> {
     /// A transaction that reads from `base`.
     pub fn new(base: &'a dyn Snapshot) -> Txn<'a> {
-        Txn { base, writes: BTreeMap::new(), inodes: SmallVec::new(), outcome: TxnOutcome::default() }
+        Txn { base, writes: Vec::new(), inodes: SmallVec::new(), outcome: TxnOutcome::default() }
     }
 
     /// The value of `key`, this transaction's own changes included. Not for inode records.
@@ -82,9 +106,26 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, NsError> {
-        match self.writes.get(key) {
-            Some(value) => Ok(value.clone()),
-            None => Ok(self.base.get(key)?),
+        match self.place_of(key) {
+            Ok(at) => Ok(self.writes[at].1.clone()),
+            Err(_) => Ok(self.base.get(key)?),
+        }
+    }
+
+    /// Where `key` is among the changes, or would be.
+    fn place_of(&self, key: &[u8]) -> Result<usize, usize> {
+        self.writes.binary_search_by(|(written, _)| written.as_slice().cmp(key))
+    }
+
+    fn write(&mut self, key: Key, value: Option<Bytes>) {
+        match self.place_of(&key) {
+            Ok(at) => self.writes[at].1 = value,
+            Err(at) => {
+                if self.writes.is_empty() {
+                    self.writes.reserve(WRITES_EXPECTED);
+                }
+                self.writes.insert(at, (key, value));
+            }
         }
     }
 
@@ -105,17 +146,17 @@ impl<'a> Txn<'a> {
 
     /// Sets `key`.
     pub fn put(&mut self, key: Key, value: Bytes) {
-        self.writes.insert(key, Some(value));
+        self.write(key, Some(value));
     }
 
     /// Sets `key` to the encoding of `record`.
     pub fn put_record<T: serde::Serialize>(&mut self, key: Key, record: &T) {
-        self.put(key, codec::encode(record).into());
+        self.put(key, codec::encode_exact(record));
     }
 
     /// Removes `key`.
     pub fn delete(&mut self, key: Key) {
-        self.writes.insert(key, None);
+        self.write(key, None);
     }
 
     /// Visits the pairs in `[from, to)` in order, this transaction's own changes included, until `visit` breaks.
@@ -128,8 +169,8 @@ impl<'a> Txn<'a> {
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), NsError> {
-        let mut own =
-            self.writes.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)));
+        let place = |key| self.place_of(key).unwrap_or_else(|at| at);
+        let mut own = self.writes.get(place(from)..place(to)).unwrap_or_default().iter();
         let mut next_own = own.next();
         let mut is_over = false;
         self.base.scan(from, to, &mut |key, value| {
@@ -309,42 +350,31 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn finish(mut self) -> Result<TxnOutcome, NsError> {
-        let slots = std::mem::take(&mut self.inodes);
-        for slot in &slots {
+        // By number: the slots are long, and most transactions change none of them.
+        for at in 0..self.inodes.len() {
+            let slot = &self.inodes[at];
             if !slot.is_dirty || slot.original == slot.current {
                 continue;
             }
-            if self.outcome.recounted.contains(&slot.id) {
-                assert!(slot.differs_in_blocks_only(), "{:?} was only to be recounted", slot.id);
+            let id = slot.id;
+            let (before, after) = (slot.account_before(), slot.account_after());
+            let is_sync = wants_sync(slot);
+            let value = slot.current.as_ref().map(codec::encode_exact);
+            if self.outcome.recounted.contains(&id) {
+                assert!(slot.differs_in_blocks_only(), "{id:?} was only to be recounted");
             } else {
-                self.touch(slot.id);
+                self.touch(id);
             }
-            self.outcome.is_sync |= wants_sync(slot);
-            self.account(slot)?;
-            let value = slot.current.as_ref().map(|inode| Bytes::from(codec::encode(inode)));
-            self.writes.insert(key::inode(slot.id), value);
+            self.outcome.is_sync |= is_sync;
+            self.account(before, after)?;
+            self.write(key::inode(id), value);
         }
         let mut outcome = self.outcome;
-        for (key, value) in self.writes {
-            let shard = ShardId(u16::from_be_bytes([key[0], key[1]]));
-            match outcome.writes.last_mut() {
-                Some((last, set)) if *last == shard => set.0.push((key, value)),
-                _ => outcome.writes.push((shard, WriteSet(vec![(key, value)]))),
-            }
-        }
+        outcome.writes = by_shard(self.writes);
         Ok(outcome)
     }
 
-    fn account(&mut self, slot: &Slot) -> Result<(), NsError> {
-        let shard = slot.id.home();
-        let line = |inode: &Inode| {
-            let account_key =
-                key::account(shard, inode.fileset, inode.uid, inode.gid, record::month(inode.mtime));
-            let bytes = if inode.is_directory() { 0 } else { inode.size };
-            (account_key, Account { inodes: 1, bytes, blocks: inode.blocks })
-        };
-        let before = slot.original.as_ref().map(line);
-        let after = slot.current.as_ref().map(line);
+    fn account(&mut self, before: Option<AccountLine>, after: Option<AccountLine>) -> Result<(), NsError> {
         if before == after {
             return Ok(());
         }
@@ -372,6 +402,38 @@ impl<'a> Txn<'a> {
     }
 }
 
+/// Changes by ascending key, per shard.
+fn by_shard(mut writes: Vec<(Key, Option<Bytes>)>) -> Vec<(ShardId, WriteSet)> {
+    let shard_of = |(key, _): &(Key, Option<Bytes>)| ShardId(u16::from_be_bytes([key[0], key[1]]));
+    let mut sets = Vec::new();
+    // From the last shard on, so that the first, nearly always the only one, keeps the list.
+    while let Some(shard) = writes.last().map(shard_of) {
+        let begin = writes.partition_point(|write| shard_of(write) < shard);
+        let set = if begin == 0 { std::mem::take(&mut writes) } else { writes.split_off(begin) };
+        sets.push((shard, WriteSet(set)));
+    }
+    sets.reverse();
+    sets
+}
+
 fn wants_sync(slot: &Slot) -> bool {
     slot.current.as_ref().is_some_and(|inode| inode.kind.is_sync())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_several_shards_are_sorted_by_shard_and_key() {
+        let write = |shard: u16, last: u8| {
+            let [high, low] = shard.to_be_bytes();
+            (Key::from_slice(&[high, low, b'I', last]), None)
+        };
+        let sorted = vec![write(0, 3), write(1, 1), write(1, 2), write(256, 0)];
+        let set = |shard, from: usize, to: usize| (ShardId(shard), WriteSet(sorted[from..to].to_vec()));
+        assert_eq!(by_shard(sorted.clone()), vec![set(0, 0, 1), set(1, 1, 3), set(256, 3, 4)]);
+        assert_eq!(by_shard(sorted[1..3].to_vec()), vec![set(1, 1, 3)]);
+        assert!(by_shard(Vec::new()).is_empty());
+    }
 }

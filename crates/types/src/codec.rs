@@ -3,7 +3,11 @@
 //! A frame around an encoded value carries version and checksum; this module only turns values into bytes and back.
 //! Lengths are checked against the bytes that are there before anything is allocated.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+/// Longest value that [`encode_exact`] encodes only once, bytes.
+const EXACT_ROOM: usize = 256;
 
 /// Why bytes did not decode, or a value did not encode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +45,16 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     out
 }
 
+/// The encoding of `value` in memory of exactly its length, for what is kept: most records are a few dozen bytes.
+pub fn encode_exact<T: Serialize>(value: &T) -> Bytes {
+    let mut room = [0; EXACT_ROOM];
+    match postcard::to_slice(value, &mut room) {
+        Ok(encoded) => Bytes::copy_from_slice(encoded),
+        // It is longer: nothing else can fail.
+        Err(_) => encode(value).into(),
+    }
+}
+
 /// Decodes a whole value; every byte must be used.
 ///
 /// # Errors
@@ -56,4 +70,17 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Re
 /// CRC-32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exact_encoding_has_the_bytes_of_any_other_whatever_its_length() {
+        for len in [0, 1, 127, 128, EXACT_ROOM - 3, EXACT_ROOM - 2, EXACT_ROOM - 1, EXACT_ROOM, 5000] {
+            let value = (7u32, "x".repeat(len));
+            assert_eq!(encode_exact(&value), encode(&value), "{len}");
+        }
+    }
 }

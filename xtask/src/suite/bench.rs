@@ -8,6 +8,7 @@
 mod data;
 mod directory;
 mod figures;
+mod fio_agreement;
 mod memory_group;
 mod metadata;
 mod place;
@@ -51,7 +52,9 @@ enum Part {
     Scale(scale::Arguments),
     /// Unpacking sources and building a C project, beside the local file system.
     Work(work::Arguments),
-    /// All parts one after the other, with their defaults; takes more than an hour.
+    /// Our load generator beside fio, in pairs.
+    FioAgreement(fio_agreement::Arguments),
+    /// All parts but the last one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
 
@@ -120,6 +123,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::Directory(part) => &part.shared,
         Part::Scale(part) => &part.shared,
         Part::Work(part) => &part.shared,
+        Part::FioAgreement(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -158,6 +162,9 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         Part::Scale(part) => vec![("scale", Box::new(|_, bench, report| part.run(bench, report)))],
         Part::Work(part) => {
             vec![("work", Box::new(|repository, bench, report| part.run(repository, bench, report)))]
+        }
+        Part::FioAgreement(part) => {
+            vec![("fio-agreement", Box::new(|_, bench, report| part.run(bench, report)))]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

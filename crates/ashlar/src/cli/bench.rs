@@ -1,20 +1,26 @@
 //! `ashlar bench`: the options of its parts, one file each.
 
 mod agent;
+mod compare;
 mod data;
 mod device;
 mod memory;
 mod metadata;
 mod network;
+mod report;
+mod run;
 mod threads;
 mod workload;
 
 pub use agent::{BenchAgentArgs, BenchTeamArgs};
+pub use compare::BenchCompareArgs;
 pub use data::{BenchAction, BenchDataArgs, BenchRandomArgs, BenchSequentialArgs};
 pub use device::BenchDeviceArgs;
 pub use memory::BenchMemoryArgs;
 pub use metadata::BenchMetadataArgs;
 pub use network::BenchNetworkArgs;
+pub use report::BenchReportArgs;
+pub use run::BenchSweepArgs;
 pub use workload::BenchRunArgs;
 
 use clap::{Args, Subcommand};
@@ -30,6 +36,12 @@ pub struct BenchArgs {
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
+    /// All of it on one directory, planned to fit into a time, with a report as HTML, Markdown and JSON.
+    Run(BenchSweepArgs),
+    /// The pages of a run written anew from its JSON.
+    Report(BenchReportArgs),
+    /// Two reports: what changed, and whether it is more than chance.
+    Compare(BenchCompareArgs),
     /// Memory bandwidth of each NUMA node (STREAM), and whether memory modules are placed well.
     Memory(BenchMemoryArgs),
     /// What the devices below a file system do without it: streams and random requests, each alone and all together.

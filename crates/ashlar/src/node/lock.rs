@@ -17,7 +17,7 @@ const ENDING: &str = ", which is ending";
 /// returned; whoever types `mount` or `fsck` next must not be told that the file system is in use.
 const ENDING_MAX: Duration = Duration::from_secs(120);
 /// LIMIT: the same for one that does not say so yet: it notices the end of its mounts a moment later.
-const NOTICE_MAX: Duration = Duration::from_secs(1);
+const NOTICE_MAX: Duration = Duration::from_secs(3);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 

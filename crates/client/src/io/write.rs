@@ -19,6 +19,15 @@ pub struct WriteFlags {
     pub is_sync: bool,
 }
 
+/// What a write has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Where its first byte is.
+    pub offset: u64,
+    /// How many bytes were taken.
+    pub bytes: usize,
+}
+
 /// Largest file size, bytes (`s_maxbytes` of 64-bit file systems).
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
@@ -34,10 +43,11 @@ impl Client {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        self.write_as(&Who::system(), handle, offset, data, flags)
+        Ok(self.write_as(&Who::system(), handle, offset, data, flags)?.bytes)
     }
 
-    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits. The right to write came with `handle`.
+    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits, and tells where the bytes are. The right to write
+    /// came with `handle`.
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -48,21 +58,20 @@ impl Client {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<usize, Errno> {
+    ) -> Result<Taken, Errno> {
         let file = &handle.file;
         let append = flags.append.unwrap_or(handle.flags.append) && !flags.is_writeback;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
         if data.is_empty() {
-            return Ok(0);
+            return Ok(Taken { offset, bytes: 0 });
         }
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
             let taken = if is_inline {
-                let is_done = self.write_inline(who, file, offset, data, (append, flags))?;
-                is_done.then_some(data.len())
+                self.write_inline(who, file, offset, data, (append, flags))?
             } else {
                 if flags.kill_set_id {
                     let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
@@ -74,10 +83,11 @@ impl Client {
                 if handle.flags.sync || flags.is_sync || file.state.lock().durability == Durability::Sync {
                     self.fsync(handle)?;
                 }
-                if taken < data.len() && flags.is_writeback {
+                if taken.bytes < data.len() && flags.is_writeback {
                     // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
-                    let rest = self.write_as(who, handle, offset + taken as u64, &data[taken..], flags)?;
-                    return Ok(taken + rest);
+                    let rest = offset + taken.bytes as u64;
+                    let rest = self.write_as(who, handle, rest, &data[taken.bytes..], flags)?;
+                    return Ok(Taken { offset, bytes: taken.bytes + rest.bytes });
                 }
                 return Ok(taken);
             }
@@ -100,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Writes with the inode; false when the file has (or must get) chunks.
+    /// Writes with the inode; nothing when the file has (or must get) chunks.
     fn write_inline(
         &self,
         who: &Who,
@@ -108,7 +118,7 @@ impl Client {
         offset: u64,
         data: &[u8],
         (append, flags): (bool, WriteFlags),
-    ) -> Result<bool, Errno> {
+    ) -> Result<Option<Taken>, Errno> {
         let WriteFlags { kill_set_id, is_writeback, .. } = flags;
         let (writing, lease_epoch) = file.begin_inline()?;
         let inode = file.inode;
@@ -118,7 +128,7 @@ impl Client {
         } else {
             self.call(&Who::system(), request)?
         };
-        let is_written = match reply {
+        let taken = match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
                 state.inline_written = state.inline_written.max(Some(attr.size));
@@ -130,13 +140,15 @@ impl Client {
                     state.size = state.size.max(attr.size);
                     state.times.1 = attr.mtime.max(attr.ctime);
                 }
-                true
+                // What was appended ends where the file ended then.
+                let offset = if append { attr.size.saturating_sub(data.len() as u64) } else { offset };
+                Some(Taken { offset, bytes: data.len() })
             }
-            MetaReply::NeedsChunks => false,
+            MetaReply::NeedsChunks => None,
             other => return Err(unexpected(&other)),
         };
         drop(writing);
-        Ok(is_written)
+        Ok(taken)
     }
 
     /// Writes to chunks under WRITE; tells how many bytes are there, or nothing when the file turns out to be with its inode.
@@ -149,7 +161,7 @@ impl Client {
         offset: u64,
         data: &[u8],
         (append, is_writeback): (bool, bool),
-    ) -> Result<Option<usize>, Errno> {
+    ) -> Result<Option<Taken>, Errno> {
         let (in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, is_writeback)?;
         let Data::Chunks(layout) = &state.data else { return Ok(None) };
         let layout = layout.clone();
@@ -180,7 +192,7 @@ impl Client {
         drop(in_flight);
         match written.outcome {
             Err(errno) if written.bytes == 0 => Err(errno),
-            _ => Ok(Some(written.bytes)),
+            _ => Ok(Some(Taken { offset: at, bytes: written.bytes })),
         }
     }
 }

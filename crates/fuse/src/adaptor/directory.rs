@@ -1,6 +1,5 @@
 //! Requests on open directories.
 
-use super::handles::OpenFile;
 use super::{Adaptor, convert, file, identity};
 use crate::errno::Errno;
 use crate::id::FileHandle;
@@ -24,7 +23,7 @@ impl Adaptor {
             }
             other => other?,
         };
-        let fh: FileHandle = self.handles.insert(OpenFile { handle: opened.handle, is_direct: false });
+        let fh: FileHandle = self.handles.insert(opened.handle);
         Ok(Opened { fh, flags: OpenReplyFlags::EMPTY, backing: None })
     }
 

@@ -1,7 +1,6 @@
 //! Requests on open files.
 
-use super::handles::OpenFile;
-use super::overwritten::Overwritten;
+use super::overwritten::{Again, Overwritten};
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -41,19 +40,17 @@ impl Adaptor {
     /// clears by itself. So does one opened with `O_DIRECT`, where that does not forbid to map it: then writes that do not extend the file
     /// go on beside each other, and the chunk store keeps overlapping ones apart block by block.
     ///
-    /// A file that is open here for reading, too, is written through the page cache: it may be mapped, and a store to a page and a write past that page
-    /// would each write the other's bytes as they were before. What the kernel reads into its cache beside a write past it, it drops: see
-    /// [`super::overwritten`].
+    /// A file that is open here for reading, too, is written through the page cache: its pages are used, and what the kernel reads into its
+    /// cache beside a write past it costs more than a write through it (see [`super::overwritten`]).
     fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
         let flags = &opened.handle.flags;
         let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
         let is_direct =
             opened.handle.is_shared || wants_direct || (flags.write && !flags.read && !opened.has_readers);
-        let file = OpenFile { handle: opened.handle.clone(), is_direct };
         let flags = OpenReplyFlags::PARALLEL_DIRECT_WRITES
             | OpenReplyFlags::when(OpenReplyFlags::DIRECT_IO, is_direct)
             | OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache && !opened.handle.is_shared);
-        Opened { fh: self.handles.insert(file), flags, backing: None }
+        Opened { fh: self.handles.insert(opened.handle.clone()), flags, backing: None }
     }
 
     pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
@@ -102,7 +99,7 @@ impl Adaptor {
         args: &Write<'_>,
         deferral: &Deferral<'_>,
     ) -> Result<Written, Errno> {
-        let OpenFile { handle, is_direct } = self.handles.find_open(args.fh)?;
+        let handle = self.handles.find(args.fh)?;
         // What holds for this write comes with it: O_APPEND may have changed since the open, and RWF_DSYNC is of one write.
         let asked = open_flags(args.flags);
         let flags = WriteFlags {
@@ -111,23 +108,32 @@ impl Adaptor {
             append: Some(asked.append),
             is_sync: asked.sync,
         };
-        // The kernel bounds a write by max_write, far below 4 GiB.
         let who = identity::who(request);
-        let bytes = self.client.write_as(&who, &handle, args.offset, args.data, flags)? as u32;
-        let is_past_cache = is_direct && !args.from_cache;
-        if !is_past_cache || !handle.file.is_read_for_cache() {
+        if args.from_cache {
+            let data = self.overwritten.over(handle.file.inode, args.offset, args.data);
+            let taken = self.client.write_as(&who, &handle, args.offset, &data, flags)?;
+            return Ok(Written::Bytes(taken.bytes as u32));
+        }
+        let taken = self.client.write_as(&who, &handle, args.offset, args.data, flags)?;
+        // The kernel bounds a write by max_write, far below 4 GiB.
+        let bytes = taken.bytes as u32;
+        // A write past the cache comes with the owner of its locks. One through the cache does not, and may have the page locked that would be
+        // dropped.
+        let is_past_cache = args.lock_owner.is_some();
+        if !is_past_cache || !handle.file.is_read_for_cache() || bytes == 0 {
             return Ok(Written::Bytes(bytes));
         }
-        // An append goes behind what the kernel takes for the end if others append, too; before it if another mount has cut the file.
-        let (offset, len) = match flags.append {
-            Some(true) if handle.is_shared => (0, 0),
-            Some(true) => (args.offset, 0),
-            _ => (args.offset, u64::from(bytes)),
-        };
+        let inode = handle.file.inode;
+        let again = handle.file.may_be_stored_into().then(|| {
+            let (client, handle) = (self.client.clone(), handle.clone());
+            let flags = WriteFlags { append: Some(false), is_sync: asked.sync, ..WriteFlags::default() };
+            let write = move |offset: u64, data: &[u8]| Ok(client.write(&handle, offset, data, flags)?);
+            Again { data: args.data.to_vec(), write: Box::new(write) }
+        });
         // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
         let replier = deferral.defer_write();
         let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes) };
-        self.overwritten.drop_pages(Overwritten { inode: handle.file.inode, offset, len, bytes, replier });
+        self.overwritten.drop_pages(Overwritten { inode, offset: taken.offset, bytes, again, replier });
         Ok(answer)
     }
 

@@ -11,51 +11,37 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PARTS: usize = 16;
 
-/// An open file as the kernel uses it.
-#[derive(Clone, Debug)]
-pub(super) struct OpenFile {
-    pub(super) handle: Arc<Handle>,
-    /// The kernel reads and writes past its page cache (`FOPEN_DIRECT_IO`).
-    pub(super) is_direct: bool,
-}
-
 /// See the module; in parts, so that threads seldom meet.
 #[derive(Debug, Default)]
 pub(super) struct HandleTable {
     // LIMIT: one per open file description; the kernel bounds those.
-    parts: [RwLock<FxHashMap<u64, OpenFile>>; PARTS],
+    parts: [RwLock<FxHashMap<u64, Arc<Handle>>>; PARTS],
     last: AtomicU64,
 }
 
 impl HandleTable {
-    fn part(&self, number: u64) -> &RwLock<FxHashMap<u64, OpenFile>> {
+    fn part(&self, number: u64) -> &RwLock<FxHashMap<u64, Arc<Handle>>> {
         &self.parts[number as usize % PARTS]
     }
 
-    /// A number for `file`; never 0.
-    pub(super) fn insert(&self, file: OpenFile) -> FileHandle {
+    /// A number for `handle`; never 0.
+    pub(super) fn insert(&self, handle: Arc<Handle>) -> FileHandle {
         let number = self.last.fetch_add(1, Relaxed) + 1;
-        self.part(number).write().insert(number, file);
+        self.part(number).write().insert(number, handle);
         FileHandle(number)
     }
 
     pub(super) fn find(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
-        Ok(self.find_open(fh)?.handle)
-    }
-
-    pub(super) fn find_open(&self, fh: FileHandle) -> Result<OpenFile, Errno> {
         self.part(fh.0).read().get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// One of the open files of `inode` that are open for writing. Looks at all, so it is for rare questions.
     pub(super) fn writer_of(&self, inode: InodeId) -> Option<Arc<Handle>> {
         let is_writer = |handle: &&Arc<Handle>| handle.file.inode == inode && handle.flags.write;
-        self.parts
-            .iter()
-            .find_map(|part| part.read().values().map(|open| &open.handle).find(is_writer).cloned())
+        self.parts.iter().find_map(|part| part.read().values().find(is_writer).cloned())
     }
 
     pub(super) fn remove(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
-        self.part(fh.0).write().remove(&fh.0).map(|open| open.handle).ok_or(Errno::EBADF)
+        self.part(fh.0).write().remove(&fh.0).ok_or(Errno::EBADF)
     }
 }

@@ -17,7 +17,8 @@ pub struct Connection(pub u32);
 /// out of the tree and lives on because it is in use.
 ///
 /// # Errors
-/// `NotFound` when there is no such connection, and where there is no way to end one: as an ordinary user without /sys/fs/fuse/connections.
+/// `NotFound` when there is no such connection; `PermissionDenied` where there is no way to end one: as an ordinary user without
+/// /sys/fs/fuse/connections.
 pub fn abort_connection(connection: Connection) -> io::Result<()> {
     let is_mounted = read_dir(CONTROL).is_ok_and(|mut entries| entries.next().is_some());
     if is_mounted {

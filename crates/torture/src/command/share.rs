@@ -112,9 +112,9 @@ fn compare(roots: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     let (first, others) = roots.split_first().context("no mount")?;
     for entry in fs::read_dir(first)? {
         let name = entry?.file_name();
-        let bytes = fs::read(&first.join(&name));
+        let bytes = fs::read(first.join(&name));
         for other in others {
-            let seen = fs::read(&other.join(&name));
+            let seen = fs::read(other.join(&name));
             report.check(matches!((&bytes, &seen), (Ok(bytes), Ok(seen)) if bytes == seen), || {
                 let told = |read: &std::io::Result<Vec<u8>>| match read {
                     Ok(bytes) => format!("{} bytes", bytes.len()),

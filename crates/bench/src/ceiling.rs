@@ -1,0 +1,250 @@
+//! What a machine could do at best: a figure means little without it (`peak in per cent of theory`, as the papers tell it).
+
+use crate::BenchError;
+use crate::device::{DeviceFigure, DevicePlan};
+use crate::figure::Spread;
+use crate::memory::{Kernel, NumaError, StreamError, StreamPlan, nodes, stream};
+use crate::place::Place;
+use crate::run::{Part, Unit};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::AtomicBool;
+
+/// What memory moves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryCeiling {
+    /// STREAM's copy, best of the repetitions, all NUMA nodes together: bytes per second, read and written each counted.
+    pub copy: f64,
+    /// STREAM's triad, the same way.
+    pub triad: f64,
+    /// Whether the arrays were four times the caches, as STREAM asks for.
+    pub is_beyond_caches: bool,
+}
+
+/// What the devices did together in one phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceCeiling {
+    /// `stream write`, `stream read`, `random write`, `random read`.
+    pub what: String,
+    /// Bytes per second over the repetitions.
+    pub bytes: Spread,
+    /// Operations per second.
+    pub operations: Spread,
+}
+
+/// What a network did between the machines of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NetworkCeiling {
+    /// Which links, as a person calls them.
+    pub name: String,
+    /// Bytes per second towards the servers.
+    pub write: f64,
+    /// Bytes per second from them.
+    pub read: f64,
+}
+
+/// All that were measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// Of memory; nothing if it could not be measured.
+    pub memory: Option<MemoryCeiling>,
+    /// Why not, or what must be said with it.
+    pub memory_note: Option<String>,
+    /// How many devices were named.
+    pub devices: usize,
+    /// Of all devices together; empty if none was named.
+    pub device: Vec<DeviceCeiling>,
+    /// Of the network; nothing until it is measured between machines.
+    #[serde(default)]
+    pub network: Option<NetworkCeiling>,
+}
+
+/// The ceiling that a rate is told as a part of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// Its name.
+    pub name: String,
+    /// Its rate, in the unit of the part.
+    pub rate: f64,
+}
+
+/// LIMIT: bytes of an array where time is too short for STREAM's rule.
+const SHORT_ARRAY_BYTES: u64 = 16 << 20;
+
+impl Ceilings {
+    /// Measures memory on every NUMA node, one after the other; in a hurry with arrays that are too small, which is noted.
+    pub fn measure_memory(&mut self, is_in_a_hurry: bool) {
+        match memory(is_in_a_hurry) {
+            Ok(found) => {
+                let note =
+                    "the arrays are smaller than four times the caches, so this is partly the caches' speed";
+                self.memory_note = (!found.is_beyond_caches).then(|| note.to_owned());
+                self.memory = Some(found);
+            }
+            Err(why) => self.memory_note = Some(format!("not measured: {why}")),
+        }
+    }
+
+    /// Measures devices, of which each of `places` is one.
+    ///
+    /// # Errors
+    /// As [`DevicePlan::measure`].
+    pub fn measure_devices(
+        &mut self,
+        plan: &DevicePlan,
+        places: &[Place],
+        cancel: &AtomicBool,
+    ) -> Result<(), BenchError> {
+        let figures = plan.measure(places, cancel, &|_| ())?;
+        self.devices = places.len();
+        self.device = together(&figures, places.len());
+        Ok(())
+    }
+
+    /// The ceiling of `what` of a part: the network's if it was measured, else the devices', else memory for content. Nothing for names, and for
+    /// small records without devices: no ceiling of those is known.
+    pub fn of(&self, part: Part, what: &str) -> Option<Against> {
+        if part.is_metadata() {
+            return None;
+        }
+        let is_write = what.ends_with("write");
+        if let (Some(network), Unit::Bytes) = (&self.network, part.unit()) {
+            let rate = if is_write { network.write } else { network.read };
+            return Some(Against { name: format!("network {}", network.name), rate });
+        }
+        let action = if is_write { "write" } else { "read" };
+        let kind = if part.is_random() { "random" } else { "stream" };
+        let device = self.device.iter().find(|one| one.what == format!("{kind} {action}"));
+        match (device, part.unit()) {
+            (Some(device), Unit::Bytes) => {
+                Some(Against { name: self.device_name(), rate: device.bytes.mean })
+            }
+            (Some(device), Unit::Operations) if part != Part::Random1k => Some(Against {
+                name: format!("{}, 4 KiB at random", self.device_name()),
+                rate: device.operations.mean,
+            }),
+            (None, Unit::Bytes) => {
+                // A copy reads and writes each byte; content passes through memory once at least.
+                self.memory.map(|memory| Against {
+                    name: "memory (half of STREAM copy)".into(),
+                    rate: memory.copy / 2.0,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a ceiling of [`Ceilings::of`] is one of devices.
+    pub fn is_of_devices(&self) -> bool {
+        self.network.is_none() && !self.device.is_empty()
+    }
+
+    fn device_name(&self) -> String {
+        if self.devices == 1 { "device alone".into() } else { format!("{} devices together", self.devices) }
+    }
+}
+
+/// Why memory was not measured.
+#[derive(Debug, thiserror::Error)]
+enum NoMemory {
+    #[error(transparent)]
+    Nodes(#[from] NumaError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
+    let mut all = MemoryCeiling { copy: 0.0, triad: 0.0, is_beyond_caches: !is_in_a_hurry };
+    for node in nodes()? {
+        let plan = if is_in_a_hurry {
+            StreamPlan { threads: node.processors.len(), array_bytes: SHORT_ARRAY_BYTES, repetitions: 3 }
+        } else {
+            StreamPlan::for_node(&node)?
+        };
+        let rates = stream(&node, &plan)?;
+        let best = |kernel: Kernel| {
+            rates.iter().find(|rates| rates.kernel == kernel).map_or(0.0, |rates| rates.best)
+        };
+        all.copy += best(Kernel::Copy);
+        all.triad += best(Kernel::Triad);
+    }
+    Ok(all)
+}
+
+/// The rates of all devices at the same time, or of the only one.
+fn together(figures: &[DeviceFigure], devices: usize) -> Vec<DeviceCeiling> {
+    let target = (devices == 1).then_some(0);
+    let mut all: Vec<DeviceCeiling> = Vec::new();
+    let same = |what: &str| {
+        figures.iter().filter(|one| one.target == target && one.figure.what == what).collect::<Vec<_>>()
+    };
+    for figure in figures.iter().filter(|one| one.target == target) {
+        let what = &figure.figure.what;
+        if all.iter().any(|one| one.what == *what) {
+            continue;
+        }
+        let same = same(what);
+        let spread = |of: &dyn Fn(&DeviceFigure) -> f64| {
+            Spread::of(&same.iter().map(|one| of(one)).collect::<Vec<_>>())
+        };
+        all.push(DeviceCeiling {
+            what: what.clone(),
+            bytes: spread(&|one| one.figure.bytes_per_second()),
+            operations: spread(&|one| one.figure.operations_per_second()),
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn device(what: &str, bytes: f64, operations: f64) -> DeviceCeiling {
+        DeviceCeiling {
+            what: what.into(),
+            bytes: Spread::of(&[bytes]),
+            operations: Spread::of(&[operations]),
+        }
+    }
+
+    pub fn ceilings() -> Ceilings {
+        Ceilings {
+            memory: Some(MemoryCeiling { copy: 2e10, triad: 1.5e10, is_beyond_caches: true }),
+            memory_note: None,
+            devices: 1,
+            device: vec![device("stream write", 2e9, 2e3), device("random read", 4e8, 1e5)],
+            network: None,
+        }
+    }
+
+    #[test]
+    fn each_part_has_the_nearest_ceiling_that_was_measured() {
+        let all = ceilings();
+        let of = |ceilings: &Ceilings, part, what: &str| {
+            ceilings.of(part, what).map(|against| (against.name, against.rate))
+        };
+        let device = |name: &str, rate| Some((name.to_owned(), rate));
+        assert_eq!(of(&all, Part::SequentialNN, "sequential write"), device("device alone", 2e9));
+        assert_eq!(of(&all, Part::Random4k, "random read"), device("device alone, 4 KiB at random", 1e5));
+        assert_eq!(of(&all, Part::Random1k, "random read"), None);
+        assert_eq!(of(&all, Part::Metadata0, "create"), None);
+        let memory = Ceilings { device: Vec::new(), ..ceilings() };
+        assert_eq!(
+            of(&memory, Part::SequentialN1, "sequential read"),
+            device("memory (half of STREAM copy)", 1e10)
+        );
+        assert_eq!(of(&memory, Part::Random4k, "random read"), None);
+        let network = NetworkCeiling { name: "eth0".into(), write: 1e9, read: 1.2e9 };
+        let network = Ceilings { network: Some(network), ..ceilings() };
+        assert_eq!(of(&network, Part::SequentialN1, "sequential read"), device("network eth0", 1.2e9));
+    }
+
+    #[test]
+    fn memory_is_measured_and_a_hurry_is_noted() {
+        let mut all = Ceilings::default();
+        all.measure_memory(true);
+        let memory = all.memory.unwrap();
+        assert!(memory.copy > 0.0 && memory.triad > 0.0 && !memory.is_beyond_caches);
+        assert!(all.memory_note.unwrap().contains("partly the caches"));
+    }
+}

@@ -1,0 +1,255 @@
+//! What a run found, for people and for programs: one page that holds everything, the same as Markdown, and JSON.
+//!
+//! Figures become curves ([`curve`]), curves become a document of plain blocks ([`document`]), and that is written out as HTML or
+//! Markdown. Whatever comes from outside (names of disks, options of mounts, titles) is text there and is escaped in one place for each.
+
+mod content;
+pub mod curve;
+mod date;
+pub mod document;
+mod html;
+mod markdown;
+pub mod number;
+pub mod plot;
+
+use crate::ceiling::Ceilings;
+use crate::inventory::Inventory;
+use crate::run::{Measured, Plan};
+use crate::{BenchError, published};
+use curve::Curve;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// The number in a report's JSON; a reader refuses others.
+pub const FORMAT: u32 = 1;
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What stands at the top.
+    pub title: String,
+    /// What was measured, as a person calls it.
+    pub place_name: String,
+    /// When it was written: seconds since 1970.
+    pub made_unix_seconds: u64,
+    /// The command that made it, with `DIR` for the directory.
+    pub command: String,
+    /// The machine.
+    pub inventory: Inventory,
+    /// What was done.
+    pub plan: Plan,
+    /// What could have been done at best.
+    pub ceilings: Ceilings,
+    /// Every figure of every repetition.
+    pub measured: Vec<Measured>,
+    /// The same by part, program, phase and threads, with what follows from it.
+    #[serde(skip_deserializing)]
+    pub curves: Vec<Curve>,
+    /// What it took, seconds.
+    pub seconds: f64,
+    /// Rows of the published tables that stand beside it; nothing for all that fit.
+    pub beside: Option<Vec<String>>,
+}
+
+impl Report {
+    /// Works out the curves.
+    pub fn finish(mut self) -> Report {
+        self.curves = curve::curves(&self.measured, &self.ceilings);
+        self
+    }
+
+    /// Reads one that was written as JSON.
+    ///
+    /// # Errors
+    /// What a call answers; [`BenchError::Unfit`] if it is none of this format.
+    pub fn read(path: &Path) -> Result<Report, BenchError> {
+        let text = fs::read_to_string(path).map_err(BenchError::io("read", path))?;
+        let fault = |why: String| BenchError::Unfit(format!("{}: {why}", path.display()));
+        let told: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| fault(format!("this is no report in JSON: {error}")))?;
+        match told["format"].as_u64() {
+            Some(format) if format == u64::from(FORMAT) => {}
+            Some(format) => {
+                return Err(fault(format!("it is of format {format}, and this release reads {FORMAT}")));
+            }
+            None => return Err(fault("this is no report of `ashlar bench run`".into())),
+        }
+        let report: Report = serde_json::from_value(told).map_err(|error| fault(error.to_string()))?;
+        Ok(report.finish())
+    }
+
+    /// Writes `name.html`, `name.md` and `name.json`.
+    ///
+    /// # Errors
+    /// What a call answers.
+    pub fn write(&self, name: &Path) -> Result<(), BenchError> {
+        let json =
+            serde_json::to_string_pretty(self).map_err(|error| BenchError::Unfit(error.to_string()))?;
+        let document = content::document(self);
+        let files =
+            [("json", json + "\n"), ("md", markdown::render(&document)), ("html", html::render(&document))];
+        for (ending, text) in files {
+            let path = file(name, ending);
+            // Beside it first: a report is there whole or not at all.
+            let draft = file(name, &format!("{ending}.draft"));
+            fs::write(&draft, text).map_err(BenchError::io("write", &draft))?;
+            fs::rename(&draft, &path).map_err(BenchError::io("rename", &draft))?;
+        }
+        Ok(())
+    }
+
+    /// Rows of the published tables that have the same workload, or those that were asked for.
+    fn published(&self) -> Vec<published::Row> {
+        match &self.beside {
+            Some(wanted) => published::rows().into_iter().filter(|row| wanted.contains(&row.row)).collect(),
+            None => published::rows(),
+        }
+    }
+}
+
+/// `name` with an ending, whatever points are in it already.
+pub fn file(name: &Path, ending: &str) -> std::path::PathBuf {
+    let mut whole = name.as_os_str().to_owned();
+    whole.push(".");
+    whole.push(ending);
+    whole.into()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::ceiling::tests::ceilings;
+    use crate::figure::{Caution, Figure};
+    use crate::run::{Amount, Part, Point, Tool};
+    use crate::sample::Load;
+
+    /// A figure of `rate` MiB/s or operations per second.
+    pub fn measured(part: Part, what: &str, threads: usize, repetition: u32, rate: f64) -> Measured {
+        let bytes = if part.is_metadata() { 0 } else { (rate * 2.0) as u64 * (1 << 20) };
+        let figure = Figure {
+            what: what.into(),
+            threads,
+            repetition,
+            operations: (rate * 2.0) as u64,
+            bytes,
+            seconds: 2.0,
+            p50_us: 100.0,
+            p99_us: 200.0,
+            max_us: 300.0,
+            cautions: vec![Caution::FewBytes],
+        };
+        let load = Load { seconds: 2.0, processors: 2, busy: 0.97, busiest: 1.0, ..Load::default() };
+        Measured { part, tool: Tool::Ashlar, fill_percent: None, figure, load: Some(load) }
+    }
+
+    /// Two parts, two numbers of threads, three repetitions.
+    pub fn report() -> Report {
+        let mut all = Vec::new();
+        for repetition in 1..=3 {
+            let drift = f64::from(repetition);
+            for (threads, rate) in [(1, 500.0), (2, 900.0), (4, 800.0)] {
+                all.push(measured(Part::SequentialNN, "sequential write", threads, repetition, rate + drift));
+                all.push(measured(
+                    Part::SequentialNN,
+                    "sequential read",
+                    threads,
+                    repetition,
+                    2.0 * rate + drift,
+                ));
+                all.push(measured(Part::Metadata0, "create", threads, repetition, 30.0 * rate + drift));
+                all.push(measured(Part::Metadata0, "stat", threads, repetition, 3000.0 * rate + drift));
+            }
+        }
+        let amount = Amount { bytes: 1 << 30, files: 100, seconds: 2.0 };
+        let points = [Part::SequentialNN, Part::Metadata0].iter().flat_map(|&part| {
+            [1, 2, 4].map(|threads| Point { part, threads, amount, expected_seconds: 4.0 })
+        });
+        let mut inventory = Inventory::collect(Path::new("/"), &[]);
+        inventory.place.options = "rw,<script>alert(1)</script>|`x`".into();
+        Report {
+            format: FORMAT,
+            title: "A & B <storage>".into(),
+            place_name: "scratch".into(),
+            made_unix_seconds: 1_795_339_490,
+            command: "ashlar bench run DIR --budget 60s".into(),
+            inventory,
+            plan: Plan {
+                points: points.collect(),
+                repetitions: 3,
+                is_direct: true,
+                drops_caches: false,
+                memory_bytes: 1 << 34,
+                fill_percents: Vec::new(),
+                fill_points: Vec::new(),
+                tools: Vec::new(),
+                budget_seconds: 60.0,
+                shortened: vec!["phases to 2 s".into()],
+                left_out: vec!["random-1k: no time".into()],
+            },
+            ceilings: ceilings(),
+            measured: all,
+            curves: Vec::new(),
+            seconds: 59.0,
+            beside: None,
+        }
+        .finish()
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("release-1.2");
+        let made = report();
+        made.write(&name).unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["release-1.2.html", "release-1.2.json", "release-1.2.md"]);
+        let read = Report::read(&file(&name, "json")).unwrap();
+        assert_eq!(read, made);
+        for (text, why) in
+            [("{}", "no report of"), ("<html>", "no report in JSON"), ("{\"format\": 99}", "format 99")]
+        {
+            fs::write(folder.path().join("x"), text).unwrap();
+            let refused = Report::read(&folder.path().join("x")).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_page_stands_alone_and_nothing_from_outside_is_markup() {
+        let folder = tempfile::tempdir().unwrap();
+        report().write(&folder.path().join("r")).unwrap();
+        let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+        for outside in ["<script", "src=", "http-equiv", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside} is in the page");
+        }
+        assert!(page.contains("A &amp; B &lt;storage&gt;") && page.contains("&lt;script&gt;alert(1)"));
+        for needed in [
+            "<svg",
+            "<title",
+            "<desc",
+            "prefers-color-scheme: dark",
+            "@media print",
+            "<caption>",
+            "scope=\"col\"",
+            "lang=\"en\"",
+        ] {
+            assert!(page.contains(needed), "{needed} is missing");
+        }
+        let text = fs::read_to_string(folder.path().join("r.md")).unwrap();
+        assert!(text.contains("\\<script\\>") && text.contains("\\|"), "{text}");
+        for part in [
+            "Sequential, a file per thread",
+            "Peak and sustained",
+            "Bottleneck",
+            "random-1k: no time",
+            "ashlar bench sequential DIR",
+        ] {
+            assert!(page.contains(part) && text.contains(part), "{part} is missing");
+        }
+    }
+}

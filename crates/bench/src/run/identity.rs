@@ -1,0 +1,110 @@
+//! What a run that goes on must have in common with the one that was interrupted.
+
+use crate::BenchError;
+use crate::inventory::Inventory;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where, on which machine, and what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The directory, all links followed.
+    pub directory: String,
+    /// Type and size of the file system there.
+    pub file_system: String,
+    /// A number of the machine that tells nothing else about it.
+    pub machine: u64,
+    /// Kernel release and processors.
+    pub system: String,
+    /// Each option with its value.
+    pub asked: BTreeMap<String, String>,
+}
+
+/// FNV-1a: the same number for the same text in every release.
+fn number_of(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl Identity {
+    /// Of `directory` on this machine.
+    ///
+    /// # Errors
+    /// When the directory cannot be found.
+    pub fn of(
+        directory: &Path,
+        inventory: &Inventory,
+        asked: BTreeMap<String, String>,
+    ) -> Result<Identity, BenchError> {
+        let real = fs::canonicalize(directory).map_err(BenchError::io("find", directory))?;
+        let ids = ["/etc/machine-id", "/proc/sys/kernel/hostname"]
+            .map(|path| fs::read_to_string(path).unwrap_or_default());
+        Ok(Identity {
+            directory: real.display().to_string(),
+            file_system: format!("{}, {} bytes", inventory.place.file_system, inventory.place.total_bytes),
+            machine: number_of(&ids.concat()),
+            system: format!("{}, {} processors", inventory.software.kernel, inventory.hardware.processors),
+            asked,
+        })
+    }
+
+    /// What differs from `other`, as sentences; empty if nothing does.
+    pub fn differences(&self, other: &Identity) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut compare = |what: &str, before: &str, now: &str| {
+            if before != now {
+                all.push(format!("{what} was {before} and is {now}"));
+            }
+        };
+        compare("the directory", &self.directory, &other.directory);
+        compare("the file system", &self.file_system, &other.file_system);
+        compare("the system", &self.system, &other.system);
+        if self.machine != other.machine {
+            all.push("it is another machine".into());
+        }
+        let names =
+            self.asked.keys().chain(other.asked.keys().filter(|name| !self.asked.contains_key(*name)));
+        for name in names {
+            let value =
+                |identity: &Identity| identity.asked.get(name).cloned().unwrap_or_else(|| "not given".into());
+            if value(self) != value(other) {
+                all.push(format!("--{name} was {} and is {}", value(self), value(other)));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub fn identity() -> Identity {
+        Identity {
+            directory: "/mnt/scratch".into(),
+            file_system: "ext4, 100 bytes".into(),
+            machine: 7,
+            system: "6.1, 2 processors".into(),
+            asked: BTreeMap::from([("budget".into(), "60 s".into())]),
+        }
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let before = identity();
+        assert!(before.differences(&before).is_empty());
+        let mut now = Identity { directory: "/mnt/other".into(), machine: 8, ..identity() };
+        now.asked.insert("threads".into(), "1,2".into());
+        let told = before.differences(&now);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("/mnt/other") && told[2].contains("--threads was not given and is 1,2"));
+    }
+
+    #[test]
+    fn a_machine_has_one_number() {
+        assert_eq!(number_of(""), 0xcbf2_9ce4_8422_2325);
+        assert_ne!(number_of("a"), number_of("b"));
+    }
+}
