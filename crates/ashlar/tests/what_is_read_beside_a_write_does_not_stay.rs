@@ -10,7 +10,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 use support::{Site, can_mount};
 
 /// Enough for hundreds of stale reads where pages stay.
@@ -70,7 +69,7 @@ fn a_write_is_seen_in_a_mapping_though_others_look_there_beside_it() {
     let server = site.up("up @mnt --data @d1");
     for place in [0, 1 << 20] {
         let unseen = unseen_writes(&site.mnt().join(format!("mapped{place}")), place, |file| {
-            let page = mapped(&file, place, false);
+            let page = mapped(&file, place);
             // SAFETY: eight aligned bytes of the mapping; any value is one.
             move || unsafe { (page as *const u64).read_volatile() }
         });
@@ -79,60 +78,15 @@ fn a_write_is_seen_in_a_mapping_though_others_look_there_beside_it() {
     server.stop();
 }
 
-/// A shared mapping of the page of `file` at `place`, to look at or to store into. It stays until the process ends.
-fn mapped(file: &File, place: u64, is_stored_into: bool) -> usize {
-    let access = if is_stored_into { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+/// A shared mapping of the page of `file` at `place`, to look at. It stays until the process ends.
+fn mapped(file: &File, place: u64) -> usize {
     // SAFETY: a new mapping of one page of a file that is never cut.
     let page = unsafe {
         let (fd, offset) = (file.as_raw_fd(), place as libc::off_t);
-        libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, fd, offset)
+        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, offset)
     };
     assert_ne!(page, libc::MAP_FAILED);
     page as usize
-}
-
-#[test]
-fn a_write_is_not_undone_by_a_store_to_another_part_of_its_page() {
-    if !can_mount("stores beside a write") {
-        return;
-    }
-    let site = Site::new();
-    let server = site.up("up @mnt --data @d1");
-    for place in [0, 1 << 20] {
-        let path = site.mnt().join(format!("stored{place}"));
-        let writer = File::create(&path).unwrap();
-        writer.write_all_at(&[0; 4096], place).unwrap();
-        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let page = mapped(&file, place, true);
-        let stop = AtomicBool::new(false);
-        let (undone, unstored) = std::thread::scope(|threads| {
-            let storing = threads.spawn(|| {
-                let (mut stored, mut unstored) = (0u64, 0u64);
-                while !stop.load(Relaxed) {
-                    // SAFETY: eight aligned bytes in the middle of the mapping, which nobody else changes.
-                    unsafe {
-                        let part = (page as *mut u64).add(100);
-                        unstored += u64::from(part.read_volatile() != stored);
-                        stored += 1;
-                        part.write_volatile(stored);
-                    }
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-                unstored
-            });
-            let mut undone = 0;
-            for count in 1..=WRITES {
-                writer.write_all_at(&count.to_ne_bytes(), place).unwrap();
-                let mut seen = [0; 8];
-                file.read_exact_at(&mut seen, place).unwrap();
-                undone += u64::from(seen != count.to_ne_bytes());
-            }
-            stop.store(true, Relaxed);
-            (undone, storing.join().unwrap())
-        });
-        assert_eq!((undone, unstored), (0, 0), "writes and stores undone at {place}, of {WRITES} writes");
-    }
-    server.stop();
 }
 
 /// A queue of io_submit(2), as databases use it.
@@ -176,7 +130,7 @@ fn a_queued_write_past_the_cache_is_seen_though_others_read_beside_it() {
     let path = site.mnt().join("queued");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
     file.write_all_at(&[0; 8192], 0).unwrap();
-    let page = mapped(&file, 0, false);
+    let page = mapped(&file, 0);
     // SAFETY: fcntl takes no memory here.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) }, 0);
     let queue = Queue::new();

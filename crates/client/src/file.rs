@@ -130,8 +130,6 @@ pub(crate) struct FileState {
     pub handles: u32,
     /// Those of them that can read.
     pub readers: u32,
-    /// Those of them through which a mapping can be stored into: they can read and write.
-    pub storers: u32,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
     /// How durable an acknowledged write is to be.
@@ -234,11 +232,6 @@ impl File {
     /// Notes, before a read, that the kernel will keep what it tells.
     pub fn note_read_for_cache(&self) {
         self.is_read_for_cache.store(true, SeqCst);
-    }
-
-    /// Whether programs may store into the kernel's pages of the file, through mappings.
-    pub fn may_be_stored_into(&self) -> bool {
-        self.state.lock().storers > 0
     }
 
     /// Whether the kernel may keep something that a read has told which began before a write that has ended now.
@@ -398,7 +391,6 @@ impl FileTable {
         let has_readers = state.readers > 0;
         state.handles += 1;
         state.readers += u32::from(flags.read);
-        state.storers += u32::from(flags.read && flags.write);
         drop(state);
         (file.clone(), has_readers)
     }
@@ -410,7 +402,6 @@ impl FileTable {
         let mut state = file.state.lock();
         state.handles -= 1;
         state.readers -= u32::from(flags.read);
-        state.storers -= u32::from(flags.read && flags.write);
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;

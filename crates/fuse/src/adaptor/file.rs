@@ -1,6 +1,6 @@
 //! Requests on open files.
 
-use super::overwritten::{Again, Overwritten};
+use super::overwritten::Overwritten;
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -109,31 +109,20 @@ impl Adaptor {
             is_sync: asked.sync,
         };
         let who = identity::who(request);
-        if args.from_cache {
-            let data = self.overwritten.over(handle.file.inode, args.offset, args.data);
-            let taken = self.client.write_as(&who, &handle, args.offset, &data, flags)?;
-            return Ok(Written::Bytes(taken.bytes as u32));
-        }
         let taken = self.client.write_as(&who, &handle, args.offset, args.data, flags)?;
         // The kernel bounds a write by max_write, far below 4 GiB.
         let bytes = taken.bytes as u32;
         // A write past the cache comes with the owner of its locks. One through the cache does not, and may have the page locked that would be
         // dropped.
-        let is_past_cache = args.lock_owner.is_some();
+        let is_past_cache = args.lock_owner.is_some() && !args.from_cache;
         if !is_past_cache || !handle.file.is_read_for_cache() || bytes == 0 {
             return Ok(Written::Bytes(bytes));
         }
-        let inode = handle.file.inode;
-        let again = handle.file.may_be_stored_into().then(|| {
-            let (client, handle) = (self.client.clone(), handle.clone());
-            let flags = WriteFlags { append: Some(false), is_sync: asked.sync, ..WriteFlags::default() };
-            let write = move |offset: u64, data: &[u8]| Ok(client.write(&handle, offset, data, flags)?);
-            Again { data: args.data.to_vec(), write: Box::new(write) }
-        });
         // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
         let replier = deferral.defer_write();
         let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes) };
-        self.overwritten.drop_pages(Overwritten { inode, offset: taken.offset, bytes, again, replier });
+        let inode = handle.file.inode;
+        self.overwritten.drop_pages(Overwritten { inode, offset: taken.offset, bytes, replier });
         Ok(answer)
     }
 

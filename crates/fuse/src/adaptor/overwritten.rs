@@ -4,32 +4,21 @@
 //! them again (`fuse_direct_io`). What is read into the cache meanwhile, by a read(2) through another descriptor or by a mapping, is from before the
 //! write and would stay. So it is dropped once the write is done, and only then is the write answered: whoever starts after it sees it.
 //!
-//! Where programs may store into such pages (the file is open for reading and writing), dropping them is not enough: one that is written back
-//! after the write, with what was stored and all else from before, would undo it. So then:
-//!
-//! | step | what holds after it |
-//! |---|---|
-//! | 1. the write counts as under way ([`UnderWay`]) | what the kernel sends back from now on has the write's bytes |
-//! | 2. its bytes are put into the pages there are, and these are dropped | what was on its way back before has arrived |
-//! | 3. it is written once more | the bytes are there, whatever arrived |
-//! | 4. as 2 | no page is from before |
+//! Known gap: where such a page is also stored into, through a mapping, at that moment, it is written back with what was stored and all else from before
+//! the write, and so undoes the write. Nothing that is done after the write can tell the two apart: its bytes may be newer by then.
 //!
 //! Dropping a page waits for whoever has it locked, a read perhaps that no worker has taken up yet. So it is nothing for a worker to do: a few
 //! threads do it, and the reply is theirs. What they wait for never waits for the write, whose own part is over.
 
-mod under_way;
-
 use crate::deferral::Replier;
 use crate::errno::Errno;
 use crate::id::NodeId;
-use crate::notify::{Delivery, Notifier, NotifyError};
+use crate::notify::{Notifier, NotifyError};
 use ashlar_types::InodeId;
 use parking_lot::{Condvar, Mutex};
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use under_way::{Bytes, UnderWay};
 
 /// Threads per mount: one that waits for a page must not hold up the writers of all other files.
 const THREADS: usize = 4;
@@ -41,33 +30,15 @@ pub(super) struct Overwritten {
     pub(super) offset: u64,
     /// Bytes the write took.
     pub(super) bytes: u32,
-    /// What it wrote, where it has to be written again.
-    pub(super) again: Option<Again>,
     /// Who waits for the answer.
     pub(super) replier: Option<Replier>,
 }
 
-/// A write that may have been undone.
-pub(super) struct Again {
-    pub(super) data: Vec<u8>,
-    /// Writes this at an offset; tells how many bytes were taken.
-    pub(super) write: Write,
-}
-
-/// See [`Again`].
-pub(super) type Write = Box<dyn Fn(u64, &[u8]) -> Result<usize, Errno> + Send>;
-
 /// Drops the pages of writes that are done, then answers them.
 #[derive(Default)]
 pub(super) struct Dropper {
-    mount: OnceLock<Arc<MountedPages>>,
+    notifier: OnceLock<Notifier>,
     queue: Arc<Queue>,
-}
-
-/// What the threads work with.
-struct MountedPages {
-    notifier: Notifier,
-    under_way: UnderWay,
 }
 
 #[derive(Default)]
@@ -89,20 +60,15 @@ struct State {
 impl Dropper {
     pub(super) fn attach(&self, notifier: Notifier) {
         // Called once per mount.
-        let _ = self.mount.set(Arc::new(MountedPages { notifier, under_way: UnderWay::default() }));
-    }
-
-    /// What is to be written at `offset` of `inode` when the kernel writes `data` back there.
-    pub(super) fn over<'a>(&self, inode: InodeId, offset: u64, data: &'a [u8]) -> Cow<'a, [u8]> {
-        self.mount.get().map_or(Cow::Borrowed(data), |mount| mount.under_way.over(inode, offset, data))
+        let _ = self.notifier.set(notifier);
     }
 
     /// Drops the pages of `done` and answers it, from another thread.
     pub(super) fn drop_pages(&self, done: Overwritten) {
-        let Some(mount) = self.mount.get() else { return };
+        let Some(notifier) = self.notifier.get() else { return };
         let mut state = self.queue.state.lock();
         if state.idle <= state.waiting.len() && state.threads < THREADS {
-            match self.start_thread(mount.clone()) {
+            match self.start_thread(notifier.clone()) {
                 Ok(()) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     drop(state);
@@ -117,12 +83,12 @@ impl Dropper {
         self.queue.ready.notify_one();
     }
 
-    fn start_thread(&self, mount: Arc<MountedPages>) -> io::Result<()> {
+    fn start_thread(&self, notifier: Notifier) -> io::Result<()> {
         let queue = self.queue.clone();
         let run = move || {
             while let Some(done) = queue.next() {
-                let is_whole = mount.settle(&done);
-                done.answer(is_whole);
+                done.drop_pages(&notifier);
+                done.answer(Ok(()));
             }
         };
         // Not joined: it ends when the mount's adaptor goes, or with the page it waits for.
@@ -155,47 +121,21 @@ impl Queue {
 }
 
 impl Overwritten {
-    fn answer(self, is_whole: Result<(), Errno>) {
-        if let Some(replier) = self.replier {
-            replier.reply_written(is_whole.map(|()| self.bytes));
-        }
-    }
-}
-
-impl MountedPages {
-    /// Does what the module says.
-    fn settle(&self, done: &Overwritten) -> Result<(), Errno> {
-        let Some(again) = &done.again else {
-            self.drop_pages(done);
-            return Ok(());
-        };
-        let data = again.data.get(..done.bytes as usize).unwrap_or(&again.data);
-        let _under_way = self.under_way.begin(done.inode, Bytes { offset: done.offset, data: data.into() });
-        self.put_into_pages(done, data);
-        self.drop_pages(done);
-        if (again.write)(done.offset, data)? < data.len() {
-            return Err(Errno::EIO);
-        }
-        self.put_into_pages(done, data);
-        self.drop_pages(done);
-        Ok(())
-    }
-
-    fn put_into_pages(&self, done: &Overwritten, data: &[u8]) {
-        told(self.notifier.store(NodeId(done.inode.0), done.offset, data), done.inode);
-    }
-
-    fn drop_pages(&self, done: &Overwritten) {
+    fn drop_pages(&self, notifier: &Notifier) {
         // Files end below 2^63 (`s_maxbytes`), so the offset fits.
-        let (offset, len) = (done.offset as i64, i64::from(done.bytes));
-        told(self.notifier.inval_inode(NodeId(done.inode.0), offset, len), done.inode);
+        let (offset, len) = (self.offset as i64, i64::from(self.bytes));
+        match notifier.inval_inode(NodeId(self.inode.0), offset, len) {
+            Ok(_) | Err(NotifyError::Disconnected) => {}
+            Err(error) => {
+                tracing::warn!(%error, inode = %self.inode, "the kernel may keep pages from before a write");
+            }
+        }
     }
-}
 
-fn told(delivery: Result<Delivery, NotifyError>, inode: InodeId) {
-    match delivery {
-        Ok(_) | Err(NotifyError::Disconnected) => {}
-        Err(error) => tracing::warn!(%error, %inode, "the kernel may keep pages from before a write"),
+    fn answer(self, outcome: Result<(), Errno>) {
+        if let Some(replier) = self.replier {
+            replier.reply_written(outcome.map(|()| self.bytes));
+        }
     }
 }
 
@@ -261,13 +201,6 @@ mod tests {
             assert_eq!((dropped.ino, dropped.off, dropped.len), (7, offset as i64, len));
         }
 
-        fn expect_store(&mut self, offset: u64, data: &[u8; 4]) {
-            assert_eq!(self.next::<wire::OutHeader>().unique, 0);
-            let stored: wire::NotifyStoreOut = self.next();
-            assert_eq!((stored.nodeid, stored.offset, stored.size), (7, offset, 4));
-            assert_eq!(self.next::<[u8; 4]>(), *data);
-        }
-
         fn expect_reply(&mut self, unique: u64, size: u32) {
             let head: wire::OutHeader = self.next();
             assert_eq!((head.unique, head.error), (unique, 0));
@@ -283,40 +216,10 @@ mod tests {
         for unique in 1..100 {
             let offset = unique * 4096;
             let replier = Some(kernel.replier(unique));
-            dropper.drop_pages(Overwritten { inode: InodeId(7), offset, bytes: 512, again: None, replier });
+            dropper.drop_pages(Overwritten { inode: InodeId(7), offset, bytes: 512, replier });
             kernel.expect_drop(offset, 512);
             kernel.expect_reply(unique, 512);
         }
         assert!(dropper.queue.state.lock().threads <= THREADS);
-    }
-
-    #[test]
-    fn a_write_that_a_page_could_undo_is_put_into_the_pages_and_written_once_more() {
-        let mut kernel = Kernel::new();
-        let dropper = Arc::new(Dropper::default());
-        dropper.attach(kernel.notifier());
-        let (device, beside) = (kernel.device.clone(), dropper.clone());
-        // What it finds is told on the way to the kernel, between the notifications.
-        let write = move |offset: u64, data: &[u8]| {
-            assert_eq!(
-                *beside.over(InodeId(7), 4094, b"......"),
-                *b"..same",
-                "what is written back meanwhile"
-            );
-            device.write(format!("{offset} {}", String::from_utf8_lossy(data)).as_bytes()).unwrap();
-            Ok(data.len())
-        };
-        let again = Some(Again { data: b"same old".to_vec(), write: Box::new(write) });
-        let replier = Some(kernel.replier(3));
-        dropper.drop_pages(Overwritten { inode: InodeId(7), offset: 4096, bytes: 4, again, replier });
-        for is_last in [false, true] {
-            kernel.expect_store(4096, b"same");
-            kernel.expect_drop(4096, 4);
-            if !is_last {
-                assert_eq!(kernel.next::<[u8; 9]>(), *b"4096 same");
-            }
-        }
-        kernel.expect_reply(3, 4);
-        assert_eq!(*dropper.over(InodeId(7), 4094, b"......"), *b"......");
     }
 }
