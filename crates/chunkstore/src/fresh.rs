@@ -68,7 +68,9 @@ impl FreshSlots {
     /// Adds a slot whose record has been committed. `open_end` is as in [`FreshSlots::leave`].
     pub(crate) fn insert(&self, generation: u64, slot: Slot, is_stale: bool, open_end: Option<u32>) {
         let record = Record { slot, is_stale, is_leaving: false, changes_running: 0, open_end };
-        if self.shard(generation).lock().insert(generation, record).is_none() {
+        // ORDER: counted under the lock. A sync that takes the slot out at once would count it down first, below nothing.
+        let mut shard = self.shard(generation).lock();
+        if shard.insert(generation, record).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -99,7 +101,8 @@ impl FreshSlots {
 
     /// Forgets a slot whose chunk was deleted.
     pub(crate) fn remove(&self, generation: u64) {
-        if self.shard(generation).lock().remove(&generation).is_some() {
+        let mut shard = self.shard(generation).lock();
+        if shard.remove(&generation).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -117,5 +120,35 @@ impl FreshSlots {
         }
         out.sort_unstable_by_key(|leaving| leaving.generation);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::{Class, SlabId};
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn slots_that_a_sync_takes_out_as_they_come_in_are_not_counted_below_nothing() {
+        const SLOTS: u64 = 100_000;
+        let (fresh, is_over) = (FreshSlots::new(), AtomicBool::new(false));
+        let slot = Slot { slab: SlabId { class: Class::all().next().unwrap(), number: 0 }, number: 0 };
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        // It makes room for as many as are counted.
+                        for leaving in fresh.start_leaving() {
+                            fresh.remove(leaving.generation);
+                        }
+                    }
+                });
+            }
+            (0..SLOTS).for_each(|generation| fresh.insert(generation, slot, false, None));
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let left = fresh.start_leaving().len();
+        assert_eq!(fresh.count(), left);
     }
 }
