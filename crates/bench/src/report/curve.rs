@@ -9,7 +9,7 @@
 
 use crate::ceiling::{Against, Ceilings};
 use crate::figure::{Spread, Summary, summarize};
-use crate::run::{Measured, Part, Tool, Unit};
+use crate::run::{Measured, Part, Tool};
 use crate::sample::Load;
 use crate::sample::bottleneck::{Bottleneck, Case, Growth};
 use serde::Serialize;
@@ -58,10 +58,7 @@ pub struct Curve {
 impl CurvePoint {
     /// Mean, deviation, least and greatest, in the unit of `part`.
     pub fn spread(&self, part: Part) -> Spread {
-        match part.unit() {
-            Unit::Bytes => self.summary.bytes_per_second,
-            Unit::Operations => self.summary.operations_per_second,
-        }
+        part.unit().spread(&self.summary)
     }
 }
 
@@ -167,11 +164,7 @@ fn curve(
 
 fn point(part: Part, summary: Summary, same: &[&Measured]) -> CurvePoint {
     let own = || same.iter().filter(|one| one.figure.threads == summary.threads);
-    let rate = |one: &&&Measured| match part.unit() {
-        Unit::Bytes => one.figure.bytes_per_second(),
-        Unit::Operations => one.figure.operations_per_second(),
-    };
-    let rates = own().map(|one| rate(&one)).collect();
+    let rates = own().map(|one| part.unit().rate(&one.figure)).collect();
     let loads: Vec<&Load> = own().filter_map(|one| one.load.as_ref()).collect();
     let is_spoiled = summary.cautions.iter().any(|caution| caution.is_spoiled());
     CurvePoint { rates, is_spoiled, load: Load::mean(&loads), summary }

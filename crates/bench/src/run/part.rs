@@ -1,5 +1,6 @@
 //! What a sweep is made of: each part is one plot of a report.
 
+use crate::figure::{Figure, Spread, Summary};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +13,24 @@ pub enum Unit {
     Bytes,
     /// Operations per second.
     Operations,
+}
+
+impl Unit {
+    /// The rate of `figure` that this counts, per second.
+    pub fn rate(self, figure: &Figure) -> f64 {
+        match self {
+            Unit::Bytes => figure.bytes_per_second(),
+            Unit::Operations => figure.operations_per_second(),
+        }
+    }
+
+    /// The same of `summary`: mean, deviation, least and greatest.
+    pub fn spread(self, summary: &Summary) -> Spread {
+        match self {
+            Unit::Bytes => summary.bytes_per_second,
+            Unit::Operations => summary.operations_per_second,
+        }
+    }
 }
 
 /// A workload over all numbers of threads.

@@ -1,10 +1,10 @@
 //! `ashlar bench sequential` and `ashlar bench random`.
 
-use super::table::Unit;
 use super::workload::{Session, cancelled_by_signals};
 use crate::cli::{BenchAction, BenchDataArgs, BenchRandomArgs, BenchSequentialArgs};
 use anyhow::{Result, bail};
 use ashlar_bench::data::{Action, DataPlan, Files, Order};
+use ashlar_bench::run::Unit;
 use std::process::ExitCode;
 use std::time::Duration;
 

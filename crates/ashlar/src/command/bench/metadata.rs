@@ -1,10 +1,10 @@
 //! `ashlar bench metadata`.
 
-use super::table::Unit;
 use super::workload::{Session, cancelled_by_signals};
 use crate::cli::BenchMetadataArgs;
 use anyhow::Result;
 use ashlar_bench::metadata::{MetadataPlan, Step};
+use ashlar_bench::run::Unit;
 use std::process::ExitCode;
 
 pub fn run(args: &BenchMetadataArgs) -> Result<ExitCode> {

@@ -2,15 +2,8 @@
 
 use crate::terminal::say;
 use ashlar_bench::figure::{Caution, Figure, Summary, summarize};
-
-/// What a rate counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Operations.
-    Operations,
-    /// Bytes.
-    Bytes,
-}
+use ashlar_bench::report::number::{in_unit, unit_name};
+use ashlar_bench::run::Unit;
 
 /// Rows as they come, and at the end what must be said with them.
 pub struct Table {
@@ -32,7 +25,7 @@ impl Table {
             return;
         }
         if !std::mem::replace(&mut self.has_head, true) {
-            let rate = if self.unit == Unit::Bytes { "MiB/s" } else { "ops/s" };
+            let rate = unit_name(self.unit);
             say(format!(
                 "{:>7}  {:<16} {rate:>12} {:>7} {:>12} {:>10} {:>10}",
                 "threads", "phase", "+- %", "least", "p50 us", "p99 us"
@@ -50,12 +43,9 @@ impl Table {
             self.hidden += 1;
             return format!("{head} {:>12} {:>7} {:>12} {:>10} {:>10}", "-", "-", "-", "-", "-");
         }
-        let (spread, divisor) = match self.unit {
-            Unit::Operations => (summary.operations_per_second, 1.0),
-            Unit::Bytes => (summary.bytes_per_second, f64::from(1 << 20)),
-        };
+        let spread = self.unit.spread(summary);
         let percent = if spread.mean > 0.0 { spread.deviation / spread.mean * 100.0 } else { 0.0 };
-        let (mean, least) = (spread.mean / divisor, spread.least / divisor);
+        let (mean, least) = (in_unit(spread.mean, self.unit), in_unit(spread.least, self.unit));
         let (p50, p99) = (summary.p50_us, summary.p99_us);
         format!("{head} {mean:>12.0} {percent:>7.1} {least:>12.0} {p50:>10.1} {p99:>10.1}")
     }

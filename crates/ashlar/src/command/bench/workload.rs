@@ -1,6 +1,6 @@
 //! What all workloads have in common: the place, the signals that end them in good order, and what is printed.
 
-use super::table::{Table, Unit};
+use super::table::Table;
 use super::team::gather;
 use crate::cli::BenchRunArgs;
 use crate::terminal::{say, shown};
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use ashlar_bench::agent::{AgentTold, Team};
 use ashlar_bench::figure::Figure;
 use ashlar_bench::place::Place;
+use ashlar_bench::run::Unit;
 use ashlar_bench::task::Alone;
 use ashlar_bench::workload::{Rules, Workload};
 use ashlar_bench::{BenchError, cache};
