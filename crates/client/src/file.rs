@@ -231,7 +231,10 @@ impl File {
 
     /// Notes, before a read, that the kernel will keep what it tells.
     pub fn note_read_for_cache(&self) {
-        self.is_read_for_cache.store(true, SeqCst);
+        // Looked at first: every read of a file comes by, and readers must not take the line from each other.
+        if !self.is_read_for_cache() {
+            self.is_read_for_cache.store(true, SeqCst);
+        }
     }
 
     /// Whether the kernel may keep something that a read has told which began before a write that has ended now.
@@ -365,8 +368,9 @@ impl FileTable {
         self.parts.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The file's entry with one more handle, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state of a file that was not open; for one that was, what
-    /// it knows under its own leases is at least as new, so only gains are taken over by `update`.
+    /// The file's entry with one more handle, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state
+    /// of a file that was not open; for one that was, what it knows under its own leases is at least as new, so only gains are taken over
+    /// by `update`.
     pub(crate) fn open(
         &self,
         inode: InodeId,
@@ -395,8 +399,8 @@ impl FileTable {
         (file.clone(), has_readers)
     }
 
-    /// One handle less, opened as `flags` say; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so that whoever opens it
-    /// meanwhile, and a recall, meet what has not been reported yet.
+    /// One handle less, opened as `flags` say; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so
+    /// that whoever opens it meanwhile, and a recall, meet what has not been reported yet.
     pub(crate) fn begin_close(&self, file: &File, flags: OpenFlags) -> bool {
         let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();

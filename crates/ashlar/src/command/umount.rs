@@ -21,15 +21,13 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode> {
         // A server that was killed while a thread of it waited for a page of the kernel does not end before the page is free, and whoever
         // has the page waits for the server: with a lazy unmount alone both would be there until the machine is started anew, and the
         // server's locks with them.
-        let given_up = ashlar_fuse::give_up(&path);
-        if given_up.is_ok() {
-            eprintln!("ashlar: whoever waited for it was told so");
-        }
-        match given_up {
-            Ok(()) if ashlar_fuse::file_system_type_at(&path).is_ok_and(|there| there.is_none()) => {
-                return Ok(ExitCode::SUCCESS);
+        match ashlar_fuse::give_up(&path) {
+            Ok(()) => {
+                eprintln!("ashlar: whoever waited for it was told so");
+                if ashlar_fuse::file_system_type_at(&path).is_ok_and(|there| there.is_none()) {
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
-            Ok(()) => {}
             Err(error) => tracing::warn!(%error, "the kernel was not told to give the mount up"),
         }
     }

@@ -199,9 +199,7 @@ impl<F: Filesystem> RingWorker<F> {
                 Err(malformed) => refuse(&header, malformed, opcode.is_some_and(Opcode::is_one_way)),
             };
             let body = if outcome == Outcome::Reply(Ok(())) { self.fixed.body() } else { &[] };
-            let len = body.len().min(payload.len());
-            payload[..len].copy_from_slice(&body[..len]);
-            (outcome, len)
+            (outcome, put_body(body, payload))
         };
         (entry.unique, entry.commit_id) = (header.unique, arrived.commit_id);
         match outcome {
@@ -272,10 +270,7 @@ impl<F: Filesystem> RingWorker<F> {
                 queue.parked -= 1;
             }
             let result = LateReply::put(parcel.result, &mut self.fixed);
-            let (_, payload) = entry.areas();
-            let body = self.fixed.body();
-            let len = body.len().min(payload.len());
-            payload[..len].copy_from_slice(&body[..len]);
+            let len = put_body(self.fixed.body(), entry.areas().1);
             self.commit(index, result, len)?;
         }
         self.parcels = parcels;
@@ -308,6 +303,13 @@ impl<F: Filesystem> RingWorker<F> {
         // SAFETY: as above.
         unsafe { self.ring.submission().push(sqe) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
+}
+
+/// Puts a reply's body where the kernel looks for it; tells its length.
+fn put_body(body: &[u8], payload: &mut [u8]) -> usize {
+    let len = body.len().min(payload.len());
+    payload[..len].copy_from_slice(&body[..len]);
+    len
 }
 
 fn is_disconnect(result: i32) -> bool {
