@@ -1,15 +1,16 @@
 //! Goal: what a write past the page cache has changed is seen by every read of the same mount that begins after it, also when another program reads the
 //! place all the time, through read(2) or through a mapping. Kernels before 2026 drop the pages of such a write before it only, and what was
-//! read beside it stayed.
+//! read beside it stayed. And what is stored beside it, into another part of a page, takes nothing of it back.
 #![allow(clippy::unwrap_used)] // a test panics where it fails
 
 mod support;
 
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use support::{Site, can_mount};
 
 /// Enough for hundreds of stale reads where pages stay.
@@ -80,10 +81,15 @@ fn a_write_is_seen_in_a_mapping_though_others_look_there_beside_it() {
 
 /// A shared mapping of the page of `file` at `place`, to look at. It stays until the process ends.
 fn mapped(file: &File, place: u64) -> usize {
-    // SAFETY: a new mapping of one page of a file that is never cut.
+    mapped_with(file, (place, 4096), libc::PROT_READ)
+}
+
+/// As [`mapped`], of so many bytes at a place, for what `protection` allows.
+fn mapped_with(file: &File, (place, bytes): (u64, u64), protection: i32) -> usize {
+    // SAFETY: a new mapping of a file that is never cut.
     let page = unsafe {
         let (fd, offset) = (file.as_raw_fd(), place as libc::off_t);
-        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, offset)
+        libc::mmap(std::ptr::null_mut(), bytes as usize, protection, libc::MAP_SHARED, fd, offset)
     };
     assert_ne!(page, libc::MAP_FAILED);
     page as usize
@@ -155,5 +161,101 @@ fn a_queued_write_past_the_cache_is_seen_though_others_read_beside_it() {
         unseen
     });
     assert_eq!(unseen, 0, "of {WRITES} writes");
+    server.stop();
+}
+
+/// Where the program that stores has its number, within the page.
+const STORED_AT: usize = 64;
+
+/// Writes eight bytes at `place` through `writer` again and again while another thread stores into another part of the same page through a mapping
+/// of `mapper`. Tells how many writes and how many stores were undone.
+fn undone(writer: &File, mapper: &File, place: u64, write: impl Fn(&File, u64)) -> (u64, u64) {
+    let page = mapped_with(mapper, (place, 4096), libc::PROT_READ | libc::PROT_WRITE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let storer = threads.spawn(|| {
+            let stored = (page + STORED_AT) as *mut u64;
+            let (mut count, mut undone) = (0u64, 0);
+            while !stop.load(Relaxed) {
+                // SAFETY: eight aligned bytes of the mapping, which nobody else stores into.
+                unsafe {
+                    undone += u64::from(stored.read_volatile() != count);
+                    count += 1;
+                    stored.write_volatile(count);
+                }
+                std::thread::sleep(std::time::Duration::from_micros(count % 3 * 20));
+            }
+            undone
+        });
+        let mut undone = 0;
+        for count in 1..=WRITES {
+            write(writer, count);
+            let mut seen = [0; 8];
+            mapper.read_exact_at(&mut seen, place).unwrap();
+            undone += u64::from(u64::from_ne_bytes(seen) != count);
+        }
+        stop.store(true, Relaxed);
+        (undone, storer.join().unwrap())
+    })
+}
+
+#[test]
+fn a_write_is_not_undone_by_stores_into_another_part_of_its_page() {
+    if !can_mount("stores beside a write") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    for place in [0, 1 << 20] {
+        let path = site.mnt().join(format!("stored{place}"));
+        // Opened before anybody can read, or it would be written through the cache.
+        let writer = File::create(&path).unwrap();
+        writer.write_all_at(&[0; 4096], place).unwrap();
+        let mapper = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let lost = undone(&writer, &mapper, place, |file, count| {
+            file.write_all_at(&count.to_ne_bytes(), place).unwrap();
+        });
+        assert_eq!(lost, (0, 0), "of {WRITES} writes at {place}");
+    }
+    server.stop();
+}
+
+#[test]
+fn appends_past_the_cache_beside_stores_into_the_last_page_are_all_there() {
+    if !can_mount("stores beside appends") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("log");
+    let writer = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    (&writer).write_all(&[0; 4096]).unwrap();
+    let mapper = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let records = 4 * WRITES;
+    let pages = mapped_with(&mapper, (0, 4096 + 8 * records), libc::PROT_READ | libc::PROT_WRITE);
+    let (stop, end) = (AtomicBool::new(false), AtomicU64::new(4096));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !stop.load(Relaxed) {
+                // Over the first record of the page that the file ends in, as far as appends have returned.
+                let store = pages + (end.load(SeqCst) as usize - 1) / 4096 * 4096;
+                // The kernel learns of an append under way.
+                assert!(std::fs::metadata(&path).is_ok());
+                // SAFETY: eight aligned bytes of the mapping, in a file that is never cut.
+                unsafe { (store as *mut u64).write_volatile(u64::MAX) };
+            }
+        });
+        for count in 1..=records {
+            (&writer).write_all(&count.to_ne_bytes()).unwrap();
+            end.fetch_add(8, SeqCst);
+        }
+        stop.store(true, Relaxed);
+    });
+    let content = std::fs::read(&path).unwrap();
+    assert_eq!(content.len() as u64, 4096 + 8 * records);
+    for (count, record) in (1u64..).zip(content[4096..].chunks_exact(8)) {
+        // 512 records fill a page, and the first of each may be stored over.
+        assert!(record == count.to_ne_bytes() || count % 512 == 1, "record {count} is {record:?}");
+    }
     server.stop();
 }

@@ -55,6 +55,8 @@ pub struct Client {
     pub(crate) answering: Answering,
     /// Reports of size and times that have ended.
     pub(crate) reports: AtomicU64,
+    /// Whether a write over pages of the kernel has made a file longer, ever.
+    pub(crate) has_grown: AtomicBool,
     /// Whether the session ends: nothing more is read or written under a lease.
     pub(crate) is_ending: AtomicBool,
     queue: Arc<EventQueue>,
@@ -86,6 +88,7 @@ impl Client {
             recall_floor: AtomicU64::new(0),
             answering: Answering::new(tasks.signal()),
             reports: AtomicU64::new(0),
+            has_grown: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),

@@ -33,6 +33,8 @@ pub trait KernelCache: Send + Sync {
     fn drop_attributes(&self, inode: InodeId);
     /// Writes back and drops the pages of a file, and its attributes.
     fn drop_content(&self, inode: InodeId);
+    /// Writes back and drops the pages of `bytes` bytes of a file at `offset`; `bytes` is not 0.
+    fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64);
     /// Drops the entries of a directory, those that a lookup under way is about to put in included.
     fn drop_entries(&self, directory: InodeId);
 }
@@ -254,7 +256,10 @@ impl Client {
         let give_up = self.env.clock.monotonic().saturating_add(UNDER_WAY_MAX);
         // Each turn drops what was read during the one before, so turns get shorter. LIMIT: past its bound the service evicts the session.
         loop {
-            let begun = file.state.lock().begun;
+            let (begun, pages_begun) = {
+                let state = file.state.lock();
+                (state.begun, state.pages.begun)
+            };
             if let Some(kernel) = self.kernel.get() {
                 kernel.drop_content(file.inode);
             }
@@ -272,6 +277,9 @@ impl Client {
                 self.recall_floor.fetch_max(recall.id, SeqCst);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
+                // A request for pages may have been let in and not begun to read yet.
+                state.pages.may_exist &= state.pages.begun != pages_begun;
+                state.pages.grown = None;
                 // From now on somebody else may write the file, and have that made durable.
                 state.is_unpromised = false;
                 if leases.has(LeaseSet::WRITE) {

@@ -10,6 +10,7 @@
 //! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
+use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
 use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
@@ -17,7 +18,6 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// How a file was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +122,8 @@ pub(crate) struct FileState {
     pub lease_epoch: u64,
     /// Reads and writes begun ever.
     pub begun: u64,
+    /// What the kernel may have in its page cache.
+    pub pages: Pages,
     /// Whether somebody needs the file for itself; new reads and writes wait.
     pub is_draining: bool,
     /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.
@@ -172,8 +174,6 @@ impl Appends {
 pub struct File {
     /// Which.
     pub inode: InodeId,
-    /// Whether the kernel has read it for its own cache since it was opened here.
-    is_read_for_cache: AtomicBool,
     pub(crate) state: Mutex<FileState>,
     pub(crate) changed: Signal,
 }
@@ -229,19 +229,6 @@ impl File {
         self.state.lock().lock_owners.len()
     }
 
-    /// Notes, before a read, that the kernel will keep what it tells.
-    pub fn note_read_for_cache(&self) {
-        // Looked at first: every read of a file comes by, and readers must not take the line from each other.
-        if !self.is_read_for_cache() {
-            self.is_read_for_cache.store(true, SeqCst);
-        }
-    }
-
-    /// Whether the kernel may keep something that a read has told which began before a write that has ended now.
-    pub fn is_read_for_cache(&self) -> bool {
-        self.is_read_for_cache.load(SeqCst)
-    }
-
     /// Counts one read or write as begun; the caller has checked the lease under the same lock.
     pub(crate) fn begin<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> InFlight<'a> {
         state.in_flight += 1;
@@ -259,17 +246,17 @@ impl File {
         Reporting(self)
     }
 
-    /// Counts one inline write as begun, once nobody needs the file for itself; tells the lease epoch it began in.
+    /// Counts one inline write as begun, once nobody needs the file for itself.
     ///
     /// # Errors
     /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
-    pub(crate) fn begin_inline(&self) -> Result<(InlineWrite<'_>, u64), Errno> {
+    pub(crate) fn begin_inline(&self) -> Result<InlineWrite<'_>, Errno> {
         let mut state = self.state.lock();
         while state.is_draining {
             self.wait(&mut state)?;
         }
         state.inline_writes += 1;
-        Ok((InlineWrite(self), state.lease_epoch))
+        Ok(InlineWrite(self))
     }
 
     /// Keeps new reads and writes out; the caller has seen, under the same lock, that nobody else does.
@@ -380,12 +367,7 @@ impl FileTable {
     ) -> (Arc<File>, bool) {
         let mut part = self.part(inode).lock();
         let file = part.entry(inode).or_insert_with(|| {
-            Arc::new(File {
-                inode,
-                is_read_for_cache: AtomicBool::new(false),
-                state: Mutex::new(fresh()),
-                changed: self.changed.another(),
-            })
+            Arc::new(File { inode, state: Mutex::new(fresh()), changed: self.changed.another() })
         });
         let mut state = file.state.lock();
         // A file that is just being closed for the last time is known as well.

@@ -4,6 +4,7 @@ mod allocate;
 mod chunk;
 mod copy;
 mod fsync;
+mod overwrite;
 mod read;
 mod seek;
 mod spill;
@@ -11,4 +12,4 @@ mod write;
 
 pub use allocate::AllocateMode;
 pub use seek::Seek;
-pub use write::{Taken, WriteFlags};
+pub use write::{Taken, WriteFlags, Written};

@@ -19,6 +19,7 @@ mod io;
 mod layout_text;
 mod locks;
 mod names;
+mod pages;
 mod xattr;
 
 pub use call::{ResolveCredentials, Who};
@@ -26,6 +27,6 @@ pub use client::{Client, ClientConfig};
 pub use directory::Listing;
 pub use events::KernelCache;
 pub use file::{Handle, OpenFlags};
-pub use io::{AllocateMode, Seek, Taken, WriteFlags};
+pub use io::{AllocateMode, Seek, Taken, WriteFlags, Written};
 pub use layout_text::LAYOUT_ATTRIBUTE;
 pub use names::{Found, Opened};

@@ -3,6 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
+use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
 use std::sync::Arc;
@@ -239,6 +240,7 @@ impl Client {
             inline_written: None,
             lease_epoch: 0,
             begun: 0,
+            pages: Pages::default(),
             is_draining: false,
             is_acquiring: false,
             handles: 0,

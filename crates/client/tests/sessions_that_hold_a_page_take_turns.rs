@@ -25,6 +25,9 @@ impl KernelCache for Pages {
     fn drop_content(&self, _: InodeId) {
         drop(self.0.lock());
     }
+    fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
+        self.drop_content(inode);
+    }
     fn drop_entries(&self, _: InodeId) {}
 }
 

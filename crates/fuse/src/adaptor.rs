@@ -9,10 +9,10 @@ mod directory;
 mod file;
 mod handles;
 mod identity;
+mod late_write;
 mod lock;
 mod name;
 mod node;
-mod overwritten;
 mod removed;
 mod xattr;
 
@@ -50,7 +50,7 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     removed: removed::RemovedInodes,
-    overwritten: overwritten::Dropper,
+    late_writes: late_write::LateWrites,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
     maps_direct: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Adaptor {
             handles: Default::default(),
             cache: Arc::new(NotifierCache::default()),
             removed: Default::default(),
-            overwritten: Default::default(),
+            late_writes: Default::default(),
             maps_direct: AtomicBool::new(false),
         }
     }
@@ -74,7 +74,6 @@ impl Filesystem for Adaptor {
     fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
         self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
         self.cache.attach(notifier.clone());
-        self.overwritten.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
         Ok(())
     }

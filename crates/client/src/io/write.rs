@@ -2,9 +2,10 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use crate::file::{Data, File, Handle};
+use crate::file::{Data, File, FileState, Handle};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
 use ashlar_types::{Credentials, Durability, Errno};
+use parking_lot::MutexGuard;
 
 /// How a write came about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct WriteFlags {
     pub append: Option<bool>,
     /// Durable before it is answered, however the file was opened (`RWF_DSYNC`).
     pub is_sync: bool,
+    /// A call of a program that goes past the kernel's page cache, which may have pages of the file all the same.
+    pub is_past_cache: bool,
 }
 
 /// What a write has done.
@@ -26,6 +29,25 @@ pub struct Taken {
     pub offset: u64,
     /// How many bytes were taken.
     pub bytes: usize,
+}
+
+/// How a write went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is done.
+    Done(Taken),
+    /// It is done, but beside a request for pages that may be from before it: they are to be dropped ([`crate::KernelCache::drop_range`])
+    /// before it is answered. Only of writes past the page cache.
+    BesidePages(Taken),
+    /// Nothing is done, because the kernel may have pages: [`Client::write_over_pages`] does it. Only of writes past the page cache.
+    MeetsPages,
+}
+
+/// How one try went.
+pub(super) enum Tried {
+    Written(Written),
+    /// The content is not where it was: with the inode, or in chunks.
+    IsElsewhere,
 }
 
 /// Largest file size, bytes (`s_maxbytes` of 64-bit file systems).
@@ -43,11 +65,19 @@ impl Client {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        Ok(self.write_as(&Who::system(), handle, offset, data, flags)?.bytes)
+        let who = Who::system();
+        Ok(match self.write_as(&who, handle, offset, data, flags)? {
+            Written::Done(taken) | Written::BesidePages(taken) => taken.bytes,
+            Written::MeetsPages => {
+                let mut taken = Err(Errno::EIO);
+                self.write_over_pages(&who, handle, offset, data, flags, |answer| taken = answer);
+                taken?.bytes
+            }
+        })
     }
 
-    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits, and tells where the bytes are. The right to write
-    /// came with `handle`.
+    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits, and tells where the bytes are, and what a write past
+    /// the page cache met. The right to write came with `handle`.
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -58,44 +88,56 @@ impl Client {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<Taken, Errno> {
+    ) -> Result<Written, Errno> {
         let file = &handle.file;
         let append = flags.append.unwrap_or(handle.flags.append) && !flags.is_writeback;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG);
         }
         if data.is_empty() {
-            return Ok(Taken { offset, bytes: 0 });
+            return Ok(Written::Done(Taken { offset, bytes: 0 }));
         }
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
-            let taken = if is_inline {
+            let tried = if is_inline {
                 self.write_inline(who, file, offset, data, (append, flags))?
             } else {
-                if flags.kill_set_id {
-                    let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
-                    self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })?;
-                }
-                self.write_to_chunks(file, offset, data, (append, flags.is_writeback))?
+                self.clear_set_id(who, file, flags)?;
+                self.write_to_chunks(file, offset, data, (append, flags))?
             };
-            if let Some(taken) = taken {
-                if handle.flags.sync || flags.is_sync || file.state.lock().durability == Durability::Sync {
-                    self.fsync(handle)?;
+            match tried {
+                Tried::Written(Written::MeetsPages) => return Ok(Written::MeetsPages),
+                Tried::Written(written @ (Written::Done(taken) | Written::BesidePages(taken))) => {
+                    self.sync_if_asked(handle, flags)?;
+                    if taken.bytes < data.len() && flags.is_writeback {
+                        // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
+                        self.write(handle, offset + taken.bytes as u64, &data[taken.bytes..], flags)?;
+                        return Ok(Written::Done(Taken { offset, bytes: data.len() }));
+                    }
+                    return Ok(written);
                 }
-                if taken.bytes < data.len() && flags.is_writeback {
-                    // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
-                    let rest = offset + taken.bytes as u64;
-                    let rest = self.write_as(who, handle, rest, &data[taken.bytes..], flags)?;
-                    return Ok(Taken { offset, bytes: taken.bytes + rest.bytes });
-                }
-                return Ok(taken);
-            }
-            if is_inline {
-                self.spill(file)?;
+                Tried::IsElsewhere if is_inline => self.spill(file)?,
+                Tried::IsElsewhere => {}
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Makes a write durable where that was asked for.
+    pub(super) fn sync_if_asked(&self, handle: &Handle, flags: WriteFlags) -> Result<(), Errno> {
+        let is_asked =
+            handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync;
+        if is_asked { self.fsync(handle) } else { Ok(()) }
+    }
+
+    /// Clears the set-id bits of a file with chunks ahead of a write, as [`WriteFlags::kill_set_id`] says.
+    pub(super) fn clear_set_id(&self, who: &Who, file: &File, flags: WriteFlags) -> Result<(), Errno> {
+        if flags.kill_set_id {
+            let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
+            self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })?;
+        }
+        Ok(())
     }
 
     /// A call that clears set-id bits for a write of `who`. A write does not fail for groups that cannot be found out (`EPERM`): who is not
@@ -110,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Writes with the inode; nothing when the file has (or must get) chunks.
+    /// Writes with the inode, beside other such writes.
     fn write_inline(
         &self,
         who: &Who,
@@ -118,9 +160,42 @@ impl Client {
         offset: u64,
         data: &[u8],
         (append, flags): (bool, WriteFlags),
-    ) -> Result<Option<Taken>, Errno> {
+    ) -> Result<Tried, Errno> {
+        let writing = file.begin_inline()?;
+        let beside = if flags.is_past_cache {
+            let beside = file.state.lock().pages.begin_beside(file, true);
+            let Some(beside) = beside else { return Ok(Tried::Written(Written::MeetsPages)) };
+            Some(beside)
+        } else {
+            None
+        };
+        let tried = self.send_inline(who, file, offset, data, (append, flags))?;
+        drop(writing);
+        // A request for pages that came meanwhile does not wait for long.
+        let meets_pages = beside.is_some() && file.state.lock().pages.may_exist;
+        Ok(match tried {
+            Tried::Written(Written::Done(taken)) if meets_pages => {
+                Tried::Written(Written::BesidePages(taken))
+            }
+            tried => tried,
+        })
+    }
+
+    /// Writes with the inode; the caller is counted as doing so, or has the file for itself.
+    pub(super) fn send_inline(
+        &self,
+        who: &Who,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        (append, flags): (bool, WriteFlags),
+    ) -> Result<Tried, Errno> {
         let WriteFlags { kill_set_id, is_writeback, .. } = flags;
-        let (writing, lease_epoch) = file.begin_inline()?;
+        let lease_epoch = {
+            let mut state = file.state.lock();
+            self.note_paged_write(&mut state, is_writeback, offset + data.len() as u64);
+            state.lease_epoch
+        };
         let inode = file.inode;
         let request = MetaRequest::WriteInline { inode, offset, data, append, kill_set_id, is_writeback };
         let reply = if kill_set_id {
@@ -128,7 +203,7 @@ impl Client {
         } else {
             self.call(&Who::system(), request)?
         };
-        let taken = match reply {
+        match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
                 state.inline_written = state.inline_written.max(Some(attr.size));
@@ -142,16 +217,14 @@ impl Client {
                 }
                 // What was appended ends where the file ended then.
                 let offset = if append { attr.size.saturating_sub(data.len() as u64) } else { offset };
-                Some(Taken { offset, bytes: data.len() })
+                Ok(Tried::Written(Written::Done(Taken { offset, bytes: data.len() })))
             }
-            MetaReply::NeedsChunks => None,
-            other => return Err(unexpected(&other)),
-        };
-        drop(writing);
-        Ok(taken)
+            MetaReply::NeedsChunks => Ok(Tried::IsElsewhere),
+            other => Err(unexpected(&other)),
+        }
     }
 
-    /// Writes to chunks under WRITE; tells how many bytes are there, or nothing when the file turns out to be with its inode.
+    /// Writes to chunks under WRITE.
     ///
     /// # Errors
     /// What storage answers, when not even the first bytes could be written.
@@ -160,14 +233,40 @@ impl Client {
         file: &File,
         offset: u64,
         data: &[u8],
+        (append, flags): (bool, WriteFlags),
+    ) -> Result<Tried, Errno> {
+        let (_in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, flags.is_writeback)?;
+        let _beside = if flags.is_past_cache {
+            let Some(beside) = state.pages.begin_beside(file, false) else {
+                return Ok(Tried::Written(Written::MeetsPages));
+            };
+            Some(beside)
+        } else {
+            None
+        };
+        self.send_to_chunks(file, state, offset, data, (append, flags.is_writeback))
+    }
+
+    /// Writes to chunks; the caller is counted as doing so.
+    ///
+    /// # Errors
+    /// As [`Client::write_to_chunks`].
+    pub(super) fn send_to_chunks(
+        &self,
+        file: &File,
+        mut state: MutexGuard<'_, FileState>,
+        offset: u64,
+        data: &[u8],
         (append, is_writeback): (bool, bool),
-    ) -> Result<Option<Taken>, Errno> {
-        let (in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, is_writeback)?;
-        let Data::Chunks(layout) = &state.data else { return Ok(None) };
+    ) -> Result<Tried, Errno> {
+        let Data::Chunks(layout) = &state.data else { return Ok(Tried::IsElsewhere) };
         let layout = layout.clone();
         let at = if append { state.size.max(state.appends.end) } else { offset };
         let end =
             at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        if at == offset {
+            self.note_paged_write(&mut state, is_writeback, end);
+        }
         if append {
             // The place is taken before the bytes are there, so that appends of other threads go behind it.
             state.appends.begin(end);
@@ -189,10 +288,9 @@ impl Client {
             state.unreported.blocks_delta += written.blocks_delta;
         }
         drop(state);
-        drop(in_flight);
         match written.outcome {
             Err(errno) if written.bytes == 0 => Err(errno),
-            _ => Ok(Some(Taken { offset: at, bytes: written.bytes })),
+            _ => Ok(Tried::Written(Written::Done(Taken { offset: at, bytes: written.bytes }))),
         }
     }
 }

@@ -27,9 +27,10 @@ impl NotifierCache {
         !self.lacks_epoch.load(Relaxed)
     }
 
-    fn inval(&self, inode: InodeId, offset: i64) {
+    /// `bytes` of 0 are all up to the end.
+    fn inval(&self, inode: InodeId, offset: i64, bytes: i64) {
         if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_inode(NodeId(inode.0), offset, 0)
+            && let Err(error) = notifier.inval_inode(NodeId(inode.0), offset, bytes)
         {
             tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
         }
@@ -39,11 +40,16 @@ impl NotifierCache {
 impl KernelCache for NotifierCache {
     fn drop_attributes(&self, inode: InodeId) {
         // A negative offset means: attributes only.
-        self.inval(inode, -1);
+        self.inval(inode, -1, 0);
     }
 
     fn drop_content(&self, inode: InodeId) {
-        self.inval(inode, 0);
+        self.inval(inode, 0, 0);
+    }
+
+    fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64) {
+        // Files end below 2^63 (`s_maxbytes`), so both fit.
+        self.inval(inode, offset as i64, bytes as i64);
     }
 
     fn drop_entries(&self, directory: InodeId) {
@@ -54,6 +60,6 @@ impl KernelCache for NotifierCache {
             tracing::warn!(%error, %directory, "the kernel did not raise its epoch");
         }
         // Cached names of a listing are attributes of the directory, too.
-        self.inval(directory, -1);
+        self.inval(directory, -1, 0);
     }
 }

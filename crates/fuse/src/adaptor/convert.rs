@@ -5,7 +5,7 @@ use crate::errno::Errno;
 use crate::id::NodeId;
 use crate::protocol::SetTime;
 use crate::reply::{Attr, AttrReply, Entry, FileKind, Timestamp};
-use ashlar_client::Found;
+use ashlar_client::{Found, KernelCache};
 use ashlar_types::message::TimeSet;
 use ashlar_types::{FileType, InodeId, Timespec};
 use std::time::Duration;
@@ -83,7 +83,16 @@ pub(super) fn attr_reply(found: &Found) -> AttrReply {
 }
 
 impl Adaptor {
+    /// To be called when attributes are about to go to the kernel: it tells them to whoever asked, but takes none up itself, see [`Client::is_growing`].
+    pub(super) fn keep_length(&self, attr: &ashlar_types::Attr) {
+        if self.client.is_growing(attr.inode, attr.size) {
+            // What it asked for before this it does not take up any more (`fuse_change_attributes`, `attr_version`).
+            self.cache.drop_attributes(attr.inode);
+        }
+    }
+
     pub(super) fn entry(&self, found: &Found) -> Entry {
+        self.keep_length(&found.attr);
         Entry {
             node: NodeId(found.attr.inode.0),
             generation: 0,

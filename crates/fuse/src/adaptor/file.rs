@@ -1,6 +1,6 @@
 //! Requests on open files.
 
-use super::overwritten::Overwritten;
+use super::late_write::Rest;
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -10,8 +10,9 @@ use crate::protocol::{
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use crate::{Deferral, Written};
-use ashlar_client::{AllocateMode, OpenFlags, Seek, WriteFlags};
+use ashlar_client::{AllocateMode, Handle, KernelCache, OpenFlags, Seek, Taken, Who, WriteFlags};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// `__FMODE_EXEC`, which the kernel passes in the flags of an open for execution.
@@ -32,6 +33,11 @@ pub(super) fn open_flags(flags: u32) -> OpenFlags {
     }
 }
 
+/// The kernel bounds a write by max_write, far below 4 GiB.
+fn bytes(taken: Taken) -> u32 {
+    taken.bytes as u32
+}
+
 impl Adaptor {
     /// How the kernel is to use an open file.
     ///
@@ -40,8 +46,8 @@ impl Adaptor {
     /// clears by itself. So does one opened with `O_DIRECT`, where that does not forbid to map it: then writes that do not extend the file
     /// go on beside each other, and the chunk store keeps overlapping ones apart block by block.
     ///
-    /// A file that is open here for reading, too, is written through the page cache: its pages are used, and what the kernel reads into its
-    /// cache beside a write past it costs more than a write through it (see [`super::overwritten`]).
+    /// A file that is open here for reading, too, is written through the page cache: its pages are used, and a write past them costs more (see
+    /// [`super::late_write`]).
     fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
         let flags = &opened.handle.flags;
         let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
@@ -84,7 +90,7 @@ impl Adaptor {
         let handle = self.handles.find(args.fh)?;
         // A read(2) past the cache comes with the owner of its locks; what fills pages does not.
         if args.lock_owner.is_none() {
-            handle.file.note_read_for_cache();
+            self.client.begin_pages(&handle.file)?;
         }
         let spare = reply.spare();
         let want = spare.len().min(args.size as usize);
@@ -102,28 +108,63 @@ impl Adaptor {
         let handle = self.handles.find(args.fh)?;
         // What holds for this write comes with it: O_APPEND may have changed since the open, and RWF_DSYNC is of one write.
         let asked = open_flags(args.flags);
+        // A write past the cache comes with the owner of its locks. One through the cache does not, and has pages locked meanwhile.
+        let is_past_cache = args.lock_owner.is_some() && !args.from_cache;
         let flags = WriteFlags {
             kill_set_id: args.kill_suid_gid,
             is_writeback: args.from_cache,
             append: Some(asked.append),
             is_sync: asked.sync,
+            is_past_cache,
         };
-        let who = identity::who(request);
-        let taken = self.client.write_as(&who, &handle, args.offset, args.data, flags)?;
-        // The kernel bounds a write by max_write, far below 4 GiB.
-        let bytes = taken.bytes as u32;
-        // A write past the cache comes with the owner of its locks. One through the cache does not, and may have the page locked that would be
-        // dropped.
-        let is_past_cache = args.lock_owner.is_some() && !args.from_cache;
-        if !is_past_cache || !handle.file.is_read_for_cache() || bytes == 0 {
-            return Ok(Written::Bytes(bytes));
+        if !is_past_cache && !args.from_cache {
+            self.client.begin_pages(&handle.file)?;
         }
+        let who = identity::who(request);
+        match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {
+            ashlar_client::Written::Done(taken) => Ok(Written::Bytes(bytes(taken))),
+            ashlar_client::Written::BesidePages(taken) => Ok(self.drop_pages(&handle, taken, deferral)),
+            ashlar_client::Written::MeetsPages => self.write_over_pages(who, &handle, args, flags, deferral),
+        }
+    }
+
+    /// Answers a write that is done once the pages are dropped that were read beside it.
+    fn drop_pages(&self, handle: &Arc<Handle>, taken: Taken, deferral: &Deferral<'_>) -> Written {
         // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
         let replier = deferral.defer_write();
-        let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes) };
-        let inode = handle.file.inode;
-        self.overwritten.drop_pages(Overwritten { inode, offset: taken.offset, bytes, replier });
-        Ok(answer)
+        let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes(taken)) };
+        self.add_late_write(Rest::DropPages { handle: handle.clone(), taken, replier });
+        answer
+    }
+
+    /// Has a write done by a thread that may wait for the kernel's pages.
+    fn write_over_pages(
+        &self,
+        who: Who,
+        handle: &Arc<Handle>,
+        args: &Write<'_>,
+        flags: WriteFlags,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
+        let Some(replier) = deferral.defer_write() else {
+            // LIMIT: as above; such a write can be undone by a store into one of its pages.
+            let flags = WriteFlags { is_past_cache: false, ..flags };
+            let ashlar_client::Written::Done(taken) =
+                self.client.write_as(&who, handle, args.offset, args.data, flags)?
+            else {
+                return Err(Errno::EIO);
+            };
+            self.add_late_write(Rest::DropPages { handle: handle.clone(), taken, replier: None });
+            return Ok(Written::Bytes(bytes(taken)));
+        };
+        let (handle, data) = (handle.clone(), args.data.into());
+        self.add_late_write(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
+        Ok(Written::Deferred)
+    }
+
+    fn add_late_write(&self, rest: Rest) {
+        let kernel: Arc<dyn KernelCache> = self.cache.clone();
+        self.late_writes.add(&self.client, &kernel, rest);
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {

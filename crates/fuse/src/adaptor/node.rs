@@ -24,7 +24,11 @@ impl Adaptor {
             Err(ashlar_types::Errno::ESTALE) => {
                 Ok(of_removed(self.removed.find(inode).ok_or(Errno::ESTALE)?))
             }
-            other => Ok(other?),
+            other => {
+                let found = other?;
+                self.keep_length(&found.attr);
+                Ok(found)
+            }
         }
     }
 

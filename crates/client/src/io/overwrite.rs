@@ -1,0 +1,132 @@
+//! `write` past the kernel's page cache where the kernel may have pages: see [`crate::pages`].
+
+use super::write::{Taken, Tried, WriteFlags, Written};
+use crate::call::Who;
+use crate::client::Client;
+use crate::data::Exclusive;
+use crate::file::{Data, File, Handle};
+use crate::pages::Held;
+use ashlar_types::Errno;
+use ashlar_types::message::LeaseSet;
+use std::time::Duration;
+
+/// LIMIT: tries to find the kernel without pages of the range. Each fails only if a request for pages was held back as long as it may be.
+const TRIES_MAX: u32 = 50;
+
+/// Between two tries: those that were held back come through.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// A file that this client has for itself, while requests for its pages are held back.
+type Alone<'a> = (Exclusive<'a>, Held<'a>);
+
+impl Client {
+    /// Does what [`Written::MeetsPages`] left undone, as [`Client::write_as`] would have, and has `answer` tell the kernel what came of it, once. Waits for the kernel to
+    /// drop pages, which may wait for reads and writes of pages that come to this client: so not to be called by a thread that these need.
+    ///
+    /// Where programs ask for pages of the range so fast that it is never without, they are dropped after the write instead: then a store into such a page
+    /// can undo it.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; they go to `answer`.
+    pub fn write_over_pages(
+        &self,
+        who: &Who,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        answer: impl FnOnce(Result<Taken, Errno>),
+    ) {
+        let append = flags.append.unwrap_or(handle.flags.append);
+        let file = &*handle.file;
+        let put = (offset, data, append);
+        for count in 1..=TRIES_MAX {
+            let is_last = count == TRIES_MAX;
+            match self.overwrite(who, file, put, flags, is_last) {
+                Ok(Some((Tried::Written(Written::Done(taken)), alone))) => {
+                    let alone = if is_last {
+                        drop(alone);
+                        self.drop_pages_late(file, taken);
+                        None
+                    } else {
+                        Some(alone)
+                    };
+                    let synced = self.sync_if_asked(handle, flags);
+                    // ORDER: pages are asked for again once the kernel has been told, see `Client::is_growing`.
+                    answer(synced.map(|()| taken));
+                    drop(alone);
+                    return;
+                }
+                Ok(Some((_, alone))) => {
+                    drop(alone);
+                    if let Err(errno) = self.spill(file) {
+                        return answer(Err(errno));
+                    }
+                }
+                Ok(None) => {
+                    file.changed.wait_for(&mut file.state.lock(), PAUSE);
+                }
+                Err(errno) => return answer(Err(errno)),
+            }
+        }
+        answer(Err(Errno::EIO));
+    }
+
+    fn drop_pages_late(&self, file: &File, taken: Taken) {
+        tracing::debug!(inode = %file.inode, "pages were asked for all the time beside a write past them");
+        if let Some(kernel) = self.kernel.get() {
+            kernel.drop_range(file.inode, taken.offset, taken.bytes as u64);
+        }
+    }
+
+    /// One try; nothing if the kernel may have pages.
+    fn overwrite<'a>(
+        &self,
+        who: &Who,
+        file: &'a File,
+        (offset, data, append): (u64, &[u8], bool),
+        flags: WriteFlags,
+        is_last: bool,
+    ) -> Result<Option<(Tried, Alone<'a>)>, Errno> {
+        if matches!(file.state.lock().data, Data::Chunks(_)) {
+            self.clear_set_id(who, file, flags)?;
+        }
+        // The lease first: asking for it may take long, and the end of the file is known with it.
+        let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
+        let at = if append { state.size.max(state.appends.end) } else { offset };
+        // Without readers no pages are asked for and none can be stored into: when all are dropped there are none.
+        let drops_all = state.readers == 0;
+        drop(state);
+        // ORDER: the kernel may wait for a request that waits for nothing being in flight.
+        drop(in_flight);
+        let held = file.hold_pages();
+        if let Some(kernel) = self.kernel.get() {
+            if drops_all {
+                kernel.drop_content(file.inode);
+            } else {
+                kernel.drop_range(file.inode, at, data.len() as u64);
+            }
+        }
+        let exclusive = self.exclusive(file)?;
+        let mut state = file.state.lock();
+        let is_at_end = !append || at == state.size;
+        if !(is_last || held.is_tight(&state.pages) && is_at_end) {
+            return Ok(None);
+        }
+        if drops_all && held.is_tight(&state.pages) && state.readers == 0 {
+            state.pages.may_exist = false;
+        }
+        let end = at.saturating_add(data.len() as u64);
+        // Of an append that the kernel takes for one to another place it does not know the end.
+        if end > state.size && at == offset {
+            self.note_growth(&mut state.pages, end);
+        }
+        let tried = if matches!(state.data, Data::Inline(_)) {
+            drop(state);
+            self.send_inline(who, file, offset, data, (append, flags))?
+        } else {
+            self.send_to_chunks(file, state, offset, data, (append, false))?
+        };
+        Ok(Some((tried, (exclusive, held))))
+    }
+}
