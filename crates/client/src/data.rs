@@ -2,7 +2,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::{Client, WAIT_MAX};
-use crate::file::{Data, File, FileState, InFlight, Unreported};
+use crate::file::{Data, File, FileState, InFlight};
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Attr, Errno};
@@ -17,7 +17,10 @@ pub(crate) struct Exclusive<'a> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.file.state.lock().is_draining = false;
+        let mut state = self.file.state.lock();
+        state.is_draining = false;
+        state.doubt_if_panicking();
+        drop(state);
         self.file.changed.notify_all();
     }
 }
@@ -80,7 +83,7 @@ impl Client {
         mut state: MutexGuard<'a, FileState>,
         (write, is_writeback): (bool, bool),
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
-        state.is_acquiring = true;
+        let acquiring = file.begin_acquiring(&mut state);
         state.inline_written = None;
         let epoch = state.lease_epoch;
         drop(state);
@@ -89,8 +92,7 @@ impl Client {
         let request = MetaRequest::AcquireData { inode: file.inode, write, is_writeback };
         let reply = asked.and_then(|()| self.call(&Who::system(), request));
         let mut state = file.state.lock();
-        state.is_acquiring = false;
-        file.changed.notify_all();
+        acquiring.end(&mut state);
         let reply = reply?;
         let MetaReply::Granted { attr, data, leases, recall_mark } = reply else {
             return Err(unexpected(&reply));
@@ -230,7 +232,7 @@ impl Client {
                     // The file was emptied meanwhile; there is nothing left to report.
                     return Err(errno);
                 }
-                state.unreported = merge(taken, state.unreported);
+                state.unreported = taken.merged(state.unreported);
                 state.is_dirty |= size > 0;
                 Err(errno)
             }
@@ -291,14 +293,5 @@ impl Client {
             }
         }
         attr
-    }
-}
-
-fn merge(older: Unreported, newer: Unreported) -> Unreported {
-    Unreported {
-        blocks_delta: older.blocks_delta.saturating_add(newer.blocks_delta),
-        mtime: newer.mtime.or(older.mtime),
-        atime: newer.atime.or(older.atime),
-        is_of_a_call: older.is_of_a_call || newer.is_of_a_call,
     }
 }

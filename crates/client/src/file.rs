@@ -88,6 +88,18 @@ pub(crate) struct Unreported {
     pub is_of_a_call: bool,
 }
 
+impl Unreported {
+    /// What is to be reported when `newer` has come before this was.
+    pub(crate) fn merged(self, newer: Unreported) -> Unreported {
+        Unreported {
+            blocks_delta: self.blocks_delta.saturating_add(newer.blocks_delta),
+            mtime: newer.mtime.or(self.mtime),
+            atime: newer.atime.or(self.atime),
+            is_of_a_call: self.is_of_a_call || newer.is_of_a_call,
+        }
+    }
+}
+
 /// State behind a file's lock.
 #[derive(Debug)]
 pub(crate) struct FileState {
@@ -139,6 +151,15 @@ pub(crate) struct FileState {
     /// Owners of fcntl locks taken through any handle of the file.
     // LIMIT: an owner goes with its first close of the file, which drops its locks; the kernel bounds processes that have it open.
     pub lock_owners: FxHashSet<LockOwner>,
+}
+
+impl FileState {
+    /// By a panic of a call that changes the content nobody knows whether it did: what is known here is void, and asked for anew.
+    pub(crate) fn doubt_if_panicking(&mut self) {
+        if std::thread::panicking() {
+            self.leases = LeaseSet::NONE;
+        }
+    }
 }
 
 /// Where the next append goes while others are under way. The length grows only with bytes that are there: an append that fails must not
@@ -198,7 +219,13 @@ pub(crate) struct Reporting<'a>(&'a File);
 
 impl Drop for Reporting<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().reporting = None;
+        let mut state = self.0.state.lock();
+        if let Some((size, taken)) = state.reporting.take().filter(|_| std::thread::panicking()) {
+            // Whether metadata has it nobody knows; a length and times can be told twice.
+            state.unreported = taken.merged(state.unreported);
+            state.is_dirty |= size > 0;
+        }
+        drop(state);
         self.0.changed.notify_all();
     }
 }
@@ -208,8 +235,70 @@ pub(crate) struct InlineWrite<'a>(&'a File);
 
 impl Drop for InlineWrite<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().inline_writes -= 1;
+        let mut state = self.0.state.lock();
+        state.inline_writes -= 1;
+        state.doubt_if_panicking();
+        drop(state);
         self.0.changed.notify_all();
+    }
+}
+
+/// A lease is being asked for until [`Acquiring::end`], or until the call for it has come to nothing.
+pub(crate) struct Acquiring<'a> {
+    file: &'a File,
+    is_over: bool,
+}
+
+impl Acquiring<'_> {
+    /// Ends it under the lock under which its outcome is noted.
+    pub(crate) fn end(mut self, state: &mut FileState) {
+        state.is_acquiring = false;
+        self.is_over = true;
+        self.file.changed.notify_all();
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        // By a panic only: nobody may wait for ever for a call that has ended.
+        if !self.is_over {
+            self.file.state.lock().is_acquiring = false;
+            self.file.changed.notify_all();
+        }
+    }
+}
+
+/// Bytes on their way to chunks, until [`Writing::end`].
+pub(crate) struct Writing<'a> {
+    file: &'a File,
+    /// Behind the last of them.
+    end: u64,
+    is_append: bool,
+    is_over: bool,
+}
+
+impl Writing<'_> {
+    /// Ends it, with what is written up to `written_end`, under the lock under which the new length is noted.
+    pub(crate) fn end(mut self, state: &mut FileState, written_end: u64) {
+        if self.is_append {
+            state.appends.finish(self.end, written_end);
+        }
+        self.is_over = true;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // By a panic only. The bytes may be there, and must not come up when the file gets longer some day: so it is as long as that now.
+        let mut state = self.file.state.lock();
+        if self.is_append {
+            state.appends.finish(self.end, self.end);
+        }
+        state.size = state.size.max(self.end);
+        state.is_dirty = true;
     }
 }
 
@@ -234,6 +323,20 @@ impl File {
         state.in_flight += 1;
         state.begun += 1;
         InFlight(self)
+    }
+
+    /// Notes that a lease is being asked for; the caller has seen under the same lock that none is.
+    pub(crate) fn begin_acquiring<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> Acquiring<'a> {
+        state.is_acquiring = true;
+        Acquiring { file: self, is_over: false }
+    }
+
+    /// Notes that bytes up to `end` are on their way; an append takes that place.
+    pub(crate) fn begin_write<'a>(&'a self, state: &mut FileState, end: u64, is_append: bool) -> Writing<'a> {
+        if is_append {
+            state.appends.begin(end);
+        }
+        Writing { file: self, end, is_append, is_over: false }
     }
 
     /// Notes that a report is under way; the caller has seen under the same lock that none is.

@@ -267,18 +267,14 @@ impl Client {
         if at == offset {
             self.note_paged_write(&mut state, is_writeback, end);
         }
-        if append {
-            // The place is taken before the bytes are there, so that appends of other threads go behind it.
-            state.appends.begin(end);
-        }
+        // The place is taken before the bytes are there, so that appends of other threads go behind it.
+        let writing = file.begin_write(&mut state, end, append);
         drop(state);
         let written = self.write_chunks(file.inode, &layout, at, data);
         let now = self.env.clock.now();
         let mut state = file.state.lock();
         let written_end = at + written.bytes as u64;
-        if append {
-            state.appends.finish(end, written_end);
-        }
+        writing.end(&mut state, written_end);
         if written.bytes > 0 {
             state.is_dirty = true;
             state.unreported.mtime = Some(now);
