@@ -14,9 +14,9 @@ const ENTRIES_DEFAULT: u64 = 1_000_000;
 const FEW_ENTRIES: u64 = 1_000;
 const THREADS: u64 = 2;
 /// Files that each thread adds and takes away again per turn.
-const ADDED: &str = "1000";
-/// Turns per round: one is a fraction of a second.
-const TURNS: usize = 5;
+const ADDED: &str = "5000";
+/// Turns per round: one is a second or less.
+const TURNS: usize = 7;
 const PHASES: &[&str] = &["create", "stat", "read", "list", "remove"];
 
 /// Options of `bench directory`.
