@@ -150,6 +150,38 @@ fn a_run_can_be_the_same_as_an_earlier_one_with_the_devices_below_as_ceiling() {
 }
 
 #[test]
+fn a_network_that_was_measured_is_the_ceiling_where_it_is_lower() {
+    let desk = Desk::new();
+    desk.plan(|plan| {
+        plan["points"] = json!([point("sequential-n-n", 1, 0.3), point("metadata-0", 1, 0.3)]);
+        plan["repetitions"] = json!(1);
+    });
+    // A link of 1 kbit/s one way and 2 the other: below whatever a disk does.
+    let flow = |from: u32, bytes: u64| json!({ "pattern": "one-pair", "from": from, "to": 3 - from, "streams": 1, "repetition": 1, "bytes": bytes, "seconds": 1.0 });
+    let told =
+        json!({ "agents": [], "complete": true, "flows": [flow(1, 125), flow(2, 250)], "latencies": [] });
+    fs::write(desk.path("network.json"), told.to_string()).unwrap();
+    let network = ["--same-as", "plan.json", "--network", "network.json"];
+    desk.run(&[&network[..], &["--network-agent", "3"]].concat())
+        .refused(&["network.json tells of no agent 3", "--network-agent"]);
+    fs::write(desk.path("early.json"), json!({ "complete": false }).to_string()).unwrap();
+    desk.run(&["--network", "early.json"]).refused(&["early.json", "ended early", "again"]);
+    desk.run(&["--network", "plan.json"]).refused(&["plan.json", "bench network --json"]);
+    desk.run(&[&network[..], &["--network-agent", "2"]].concat()).expect(0);
+    let report = desk.report();
+    for curve in report["curves"].as_array().unwrap() {
+        let rate = match curve["what"].as_str().unwrap() {
+            "sequential write" => Some(250.0),
+            "sequential read" => Some(125.0),
+            _ => None,
+        };
+        assert_eq!(curve["against"]["rate"].as_f64(), rate, "{curve}");
+    }
+    let text = fs::read_to_string(desk.path("report.md")).unwrap();
+    assert!(text.contains("network of machine 2") && text.contains("to the servers"), "{text}");
+}
+
+#[test]
 fn a_run_that_was_killed_is_gone_on_with_and_what_it_left_goes() {
     let desk = Desk::new();
     desk.plan(|plan| {

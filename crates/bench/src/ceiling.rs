@@ -4,6 +4,7 @@ use crate::BenchError;
 use crate::device::{DeviceFigure, DevicePlan};
 use crate::figure::Spread;
 use crate::memory::{Kernel, NumaError, StreamError, StreamPlan, nodes, stream};
+use crate::network::{NetworkFigures, Pattern};
 use crate::place::Place;
 use crate::run::{Part, Unit};
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,22 @@ pub struct NetworkCeiling {
     pub read: f64,
 }
 
+impl NetworkCeiling {
+    /// What the links of machine `agent` of `ashlar bench network` carried at best, alone with one other machine; nothing if it was not measured in both
+    /// directions.
+    pub fn of_machine(figures: &NetworkFigures, agent: usize) -> Option<NetworkCeiling> {
+        let best = |is_one: &dyn Fn(usize, usize) -> bool| {
+            let flows = figures.summarize().into_iter();
+            let rates = flows
+                .filter(|(pattern, from, to, ..)| *pattern == Pattern::OnePair && is_one(*from, *to))
+                .map(|(.., rate)| rate.mean / 8.0);
+            rates.reduce(f64::max)
+        };
+        let (write, read) = (best(&|from, _| from == agent)?, best(&|_, to| to == agent)?);
+        Some(NetworkCeiling { name: format!("of machine {agent}"), write, read })
+    }
+}
+
 /// All that were measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
@@ -65,6 +82,9 @@ pub struct Against {
     pub name: String,
     /// Its rate, in the unit of the part.
     pub rate: f64,
+    /// Whether it is one of devices.
+    #[serde(default)]
+    pub is_of_devices: bool,
 }
 
 /// LIMIT: bytes of an array where time is too short for STREAM's rule.
@@ -100,42 +120,45 @@ impl Ceilings {
         Ok(())
     }
 
-    /// The ceiling of `what` of a part: the network's if it was measured, else the devices', else memory for content. Nothing for names, and for
-    /// small records without devices: no ceiling of those is known.
+    /// The ceiling of `what` of a part: of content the network's or the devices', whichever is lower, as it passes through both; memory if neither
+    /// was measured. Nothing for names, and for small records without devices: no ceiling of those is known.
     pub fn of(&self, part: Part, what: &str) -> Option<Against> {
         if part.is_metadata() {
             return None;
         }
         let is_write = what.ends_with("write");
-        if let (Some(network), Unit::Bytes) = (&self.network, part.unit()) {
-            let rate = if is_write { network.write } else { network.read };
-            return Some(Against { name: format!("network {}", network.name), rate });
+        let device = self.of_devices(part, is_write);
+        if part.unit() != Unit::Bytes {
+            return device;
         }
-        let action = if is_write { "write" } else { "read" };
-        let kind = if part.is_random() { "random" } else { "stream" };
-        let device = self.device.iter().find(|one| one.what == format!("{kind} {action}"));
-        match (device, part.unit()) {
-            (Some(device), Unit::Bytes) => {
-                Some(Against { name: self.device_name(), rate: device.bytes.mean })
-            }
-            (Some(device), Unit::Operations) if part != Part::Random1k => Some(Against {
-                name: format!("{}, 4 KiB at random", self.device_name()),
-                rate: device.operations.mean,
-            }),
-            (None, Unit::Bytes) => {
-                // A copy reads and writes each byte; content passes through memory once at least.
-                self.memory.map(|memory| Against {
-                    name: "memory (half of STREAM copy)".into(),
-                    rate: memory.copy / 2.0,
-                })
-            }
-            _ => None,
-        }
+        let network = self.network.as_ref().map(|network| Against {
+            name: format!("network {}", network.name),
+            rate: if is_write { network.write } else { network.read },
+            is_of_devices: false,
+        });
+        let lower = |one: Against, other: Against| if other.rate < one.rate { other } else { one };
+        network.into_iter().chain(device).reduce(lower).or_else(|| {
+            // A copy reads and writes each byte; content passes through memory once at least.
+            self.memory.map(|memory| Against {
+                name: "memory (half of STREAM copy)".into(),
+                rate: memory.copy / 2.0,
+                is_of_devices: false,
+            })
+        })
     }
 
-    /// Whether a ceiling of [`Ceilings::of`] is one of devices.
-    pub fn is_of_devices(&self) -> bool {
-        self.network.is_none() && !self.device.is_empty()
+    fn of_devices(&self, part: Part, is_write: bool) -> Option<Against> {
+        let action = if is_write { "write" } else { "read" };
+        let kind = if part.is_random() { "random" } else { "stream" };
+        let device = self.device.iter().find(|one| one.what == format!("{kind} {action}"))?;
+        let (name, rate) = match part.unit() {
+            Unit::Bytes => (self.device_name(), device.bytes.mean),
+            Unit::Operations if part != Part::Random1k => {
+                (format!("{}, 4 KiB at random", self.device_name()), device.operations.mean)
+            }
+            Unit::Operations => return None,
+        };
+        Some(Against { name, rate, is_of_devices: true })
     }
 
     fn device_name(&self) -> String {
@@ -237,6 +260,27 @@ pub(crate) mod tests {
         let network = NetworkCeiling { name: "eth0".into(), write: 1e9, read: 1.2e9 };
         let network = Ceilings { network: Some(network), ..ceilings() };
         assert_eq!(of(&network, Part::SequentialN1, "sequential read"), device("network eth0", 1.2e9));
+        let network = NetworkCeiling { name: "eth0".into(), write: 3e9, read: 3e9 };
+        let network = Ceilings { network: Some(network), ..ceilings() };
+        assert_eq!(of(&network, Part::SequentialN1, "sequential write"), device("device alone", 2e9));
+    }
+
+    #[test]
+    fn the_network_s_ceiling_is_the_best_link_of_the_machine() {
+        let flow = |from, to, streams, bytes| crate::network::FlowFigure {
+            pattern: crate::network::Pattern::OnePair,
+            from,
+            to,
+            streams,
+            repetition: 1,
+            bytes,
+            seconds: 2.0,
+        };
+        let flows = vec![flow(1, 2, 1, 200), flow(1, 3, 4, 600), flow(2, 1, 1, 400), flow(2, 3, 1, 9000)];
+        let figures = NetworkFigures { flows, latencies: Vec::new() };
+        let ceiling = NetworkCeiling::of_machine(&figures, 1).unwrap();
+        assert_eq!((ceiling.write, ceiling.read), (300.0, 200.0));
+        assert_eq!(NetworkCeiling::of_machine(&figures, 4), None);
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn curve(
         _ => Growth::Growing,
     };
     let under_way = |threads: usize| threads as u64 * u64::from(part.depth());
-    let of_devices = against.as_ref().filter(|against| ceilings.is_of_devices() && against.rate > 0.0);
+    let of_devices = against.as_ref().filter(|against| against.is_of_devices && against.rate > 0.0);
     let of_devices = of_devices.zip(peak).map(|(against, peak)| mean(peak) / against.rate);
     let at_peak = peak.map(|peak| &points[peak]);
     let case = Case {

@@ -54,6 +54,14 @@ pub struct BenchSweepArgs {
     #[arg(long = "device", value_name = "DIR")]
     pub devices: Vec<PathBuf>,
 
+    /// What `ashlar bench network --json` told, so that the network becomes a ceiling: content of this machine to and from the servers passes through it.
+    #[arg(long, value_name = "FILE.json")]
+    pub network: Option<PathBuf>,
+
+    /// Which of the agents of --network this machine was.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "network", value_parser = clap::value_parser!(u32).range(1..))]
+    pub network_agent: u32,
+
     /// Programs that do the same in turns with our own workloads, where they are installed.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub with: Vec<BenchTool>,

@@ -7,9 +7,10 @@ use super::workload::cancelled_by_signals;
 use crate::cli::BenchSweepArgs;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
-use ashlar_bench::ceiling::Ceilings;
+use ashlar_bench::ceiling::{Ceilings, NetworkCeiling};
 use ashlar_bench::device::DevicePlan;
 use ashlar_bench::inventory::Inventory;
+use ashlar_bench::network::NetworkFigures;
 use ashlar_bench::place::Place;
 use ashlar_bench::report::{self, Report, number};
 use ashlar_bench::run::budget::Wish;
@@ -21,6 +22,7 @@ use ashlar_bench::sample::Sampler;
 use ashlar_bench::workload::Rules;
 use ashlar_bench::{cache, tools};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,9 +45,10 @@ pub fn run(args: &BenchSweepArgs) -> Result<ExitCode> {
     check_rows(&args.beside)?;
     let wanted: Vec<Tool> = args.with.iter().map(|tool| Tool::from(*tool)).collect();
     wanted.iter().try_for_each(|tool| tools::check(*tool))?;
+    let network = args.network.as_deref().map(|file| network(file, args.network_agent)).transpose()?;
     let cancel = cancelled_by_signals()?;
     let inventory = Inventory::collect(&args.directory, &wanted);
-    let mut run = Run { args, cancel: &cancel, inventory };
+    let mut run = Run { args, cancel: &cancel, inventory, network };
     if args.dry_run {
         let place = Place::make(&args.directory, args.beside_others)?;
         let plan = run.planned(&place, wanted)?;
@@ -87,6 +90,8 @@ fn asked(args: &BenchSweepArgs) -> BTreeMap<String, String> {
         ("repetitions", args.repetitions.to_string()),
         ("same-as", paths(args.same_as.as_slice())),
         ("device", paths(&args.devices)),
+        ("network", paths(args.network.as_slice())),
+        ("network-agent", args.network_agent.to_string()),
         ("with", list(args.with.iter().map(|tool| Tool::from(*tool).to_string()).collect())),
         ("fill", list(args.fill.iter().map(u8::to_string).collect())),
         ("server-memory", args.server_memory.to_string()),
@@ -95,11 +100,28 @@ fn asked(args: &BenchSweepArgs) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
+/// The ceiling that a file of `ashlar bench network --json` tells for one of its agents.
+fn network(file: &Path, agent: u32) -> Result<NetworkCeiling> {
+    let name = shown(file);
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    let told: serde_json::Value = serde_json::from_str(&text)
+        .with_context(|| format!("{name} is not what `ashlar bench network --json` prints"))?;
+    if told["complete"] == false {
+        bail!("{name} is of a measurement that ended early; measure the network again");
+    }
+    let figures: NetworkFigures = serde_json::from_value(told)
+        .with_context(|| format!("{name} is not what `ashlar bench network --json` prints"))?;
+    NetworkCeiling::of_machine(&figures, agent as usize).with_context(|| {
+        format!("{name} tells of no agent {agent}: --network-agent is the number of this machine in it")
+    })
+}
+
 /// A run from its plan to its report.
 struct Run<'a> {
     args: &'a BenchSweepArgs,
     cancel: &'a AtomicBool,
     inventory: Inventory,
+    network: Option<NetworkCeiling>,
 }
 
 impl Run<'_> {
@@ -219,7 +241,7 @@ impl Run<'_> {
     }
 
     fn ceilings(&self, plan: &Plan) -> Result<Ceilings> {
-        let mut ceilings = Ceilings::default();
+        let mut ceilings = Ceilings { network: self.network.clone(), ..Ceilings::default() };
         let is_in_a_hurry = plan.expected_seconds() < HURRY.as_secs_f64();
         say("Ceilings: memory");
         ceilings.measure_memory(is_in_a_hurry);
@@ -303,6 +325,9 @@ fn command(args: &BenchSweepArgs) -> String {
         line += &format!(" --{name} {}", list.join(","));
     }
     args.devices.iter().for_each(|_| line += " --device DEVICE-DIR");
+    if args.network.is_some() {
+        line += &format!(" --network NETWORK.json --network-agent {}", args.network_agent);
+    }
     for (name, is_given) in [("consent-to-fill", args.consent_to_fill), ("keep-caches", args.keep_caches)] {
         if is_given {
             line += &format!(" --{name}");
