@@ -8,7 +8,7 @@ mod support;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use support::{Site, can_mount};
@@ -99,31 +99,82 @@ fn mapped_with(file: &File, (place, bytes): (u64, u64), protection: i32) -> usiz
 struct Queue(libc::c_ulong);
 
 impl Queue {
-    fn new() -> Queue {
+    fn new(depth: usize) -> Queue {
         let mut queue: libc::c_ulong = 0;
         // SAFETY: the kernel writes one word there.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut queue) }, 0);
+        assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut queue) }, 0);
         Queue(queue)
     }
 
-    /// Writes `block` to the start of `file`, and tells what came of it.
-    fn write(&self, file: &File, block: &[u8]) -> i64 {
+    /// Writes `block` to all of `places` of `file` at once, and waits until all of it is written.
+    fn write(&self, file: &File, block: &[u8], places: impl Iterator<Item = u64>) {
         const IOCB_CMD_PWRITE: u16 = 1;
-        // SAFETY: a structure of numbers.
-        let mut request: libc::iocb = unsafe { std::mem::zeroed() };
-        request.aio_lio_opcode = IOCB_CMD_PWRITE;
-        request.aio_fildes = file.as_raw_fd() as u32;
-        (request.aio_buf, request.aio_nbytes) = (block.as_ptr() as u64, block.len() as u64);
-        let requests = [&raw mut request];
-        let mut event = [0u64; 4];
-        // SAFETY: request, block and event live until the write has ended, which the second call waits for.
+        let request = |place: u64| {
+            // SAFETY: a structure of numbers.
+            let mut request: libc::iocb = unsafe { std::mem::zeroed() };
+            request.aio_lio_opcode = IOCB_CMD_PWRITE;
+            request.aio_fildes = file.as_raw_fd() as u32;
+            (request.aio_buf, request.aio_nbytes) = (block.as_ptr() as u64, block.len() as u64);
+            request.aio_offset = place as i64;
+            request
+        };
+        let mut requests: Vec<libc::iocb> = places.map(request).collect();
+        let mut events = vec![[0u64; 4]; requests.len()];
+        let limit = libc::timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
+        let submitted: Vec<*mut libc::iocb> = requests.iter_mut().map(|one| &raw mut *one).collect();
+        let count = submitted.len() as i64;
+        // SAFETY: requests, block and events live until all writes have ended, which the second call waits for; if it does not, the test ends.
         unsafe {
-            assert_eq!(libc::syscall(libc::SYS_io_submit, self.0, 1, requests.as_ptr()), 1);
-            let no_end = std::ptr::null::<libc::timespec>();
-            assert_eq!(libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, event.as_mut_ptr(), no_end), 1);
+            assert_eq!(libc::syscall(libc::SYS_io_submit, self.0, count, submitted.as_ptr()), count);
+            let got = libc::syscall(
+                libc::SYS_io_getevents,
+                self.0,
+                count,
+                count,
+                events.as_mut_ptr(),
+                &raw const limit,
+            );
+            assert_eq!(got, count, "writes that ended in {PATIENCE_SECONDS} s");
         }
-        event[2] as i64
+        assert!(events.iter().all(|event| event[2] == block.len() as u64), "{events:?}");
     }
+}
+
+/// Far more than a second's worth of writes take, also on a machine that has much else to do.
+const PATIENCE_SECONDS: i64 = 60;
+
+#[test]
+fn more_queued_writes_than_the_kernel_lets_be_under_way_do_not_keep_a_reader_from_its_pages() {
+    /// More than `max_background`.
+    const DEPTH: usize = 400;
+    if !can_mount("many queued writes") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("window");
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let queue = Queue::new(DEPTH);
+    let block = vec![0u8; 8192];
+    let block = &block[block.as_ptr().align_offset(4096)..][..4096];
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let file = File::open(&path).unwrap();
+            let mut bytes = vec![0; 1 << 20];
+            while !stop.load(Relaxed) {
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                reads.fetch_add(1, SeqCst);
+            }
+        });
+        let begun = std::time::Instant::now();
+        while begun.elapsed().as_secs() < 4 || reads.load(SeqCst) < 10 {
+            queue.write(&file, block, (0..DEPTH as u64).map(|at| at * 37 % 256 * 4096));
+        }
+        stop.store(true, Relaxed);
+    });
+    server.stop();
 }
 
 #[test]
@@ -139,7 +190,7 @@ fn a_queued_write_past_the_cache_is_seen_though_others_read_beside_it() {
     let page = mapped(&file, 0);
     // SAFETY: fcntl takes no memory here.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) }, 0);
-    let queue = Queue::new();
+    let queue = Queue::new(1);
     let mut block = vec![0u8; 8192];
     let start = block.as_ptr().align_offset(4096);
     let stop = AtomicBool::new(false);
@@ -154,7 +205,7 @@ fn a_queued_write_past_the_cache_is_seen_though_others_read_beside_it() {
         let mut unseen = 0;
         for count in 1..=WRITES {
             block[start..start + 8].copy_from_slice(&count.to_ne_bytes());
-            assert_eq!(queue.write(&file, &block[start..start + 4096]), 4096);
+            queue.write(&file, &block[start..start + 4096], std::iter::once(0));
             unseen += u64::from(look() != count);
         }
         stop.store(true, Relaxed);

@@ -8,6 +8,7 @@
 use crate::call::Who;
 use crate::client::{Client, WAIT_MAX};
 use crate::file::{Drained, File};
+use crate::pages::Stretch;
 use ashlar_env::Signal;
 use ashlar_rpc::SessionEvents;
 use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
@@ -278,7 +279,9 @@ impl Client {
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
                 // A request for pages may have been let in and not begun to read yet.
-                state.pages.may_exist &= state.pages.begun != pages_begun;
+                if state.pages.begun == pages_begun {
+                    state.pages.note_dropped(Stretch::ALL);
+                }
                 state.pages.grown = None;
                 // From now on somebody else may write the file, and have that made durable.
                 state.is_unpromised = false;

@@ -3,10 +3,12 @@
 //! A page is filled and, once a program has stored into it through a mapping, written back whole. Where a write past the cache comes between the two, it
 //! is undone by the write-back; where nobody stores, what it wrote is not seen. So the kernel may have no page of what such a write changes:
 //!
-//! | the kernel | a write past the cache |
+//! | in the range of the write the kernel | a write past the cache |
 //! |---|---|
-//! | has not asked for pages since the file was opened here, or has given all back since | goes on beside everything; the first request for pages waits for those under way |
-//! | may have pages | [`Client::write_over_pages`]: pages are dropped while requests for new ones are held back, then it has the file for itself |
+//! | has not asked for pages since the file was opened here, or since they were dropped | goes on beside everything; a request for pages of the range waits for it |
+//! | may have pages | [`Client::write_over_pages`]: they are dropped while requests for pages are held back, then it has the file for itself |
+//!
+//! Where it may have pages is known as one stretch, from the first to the last: for a log that is read while it is written that is exact.
 //!
 //! Requests for pages come with a page locked in the kernel, for which a recall may be waiting. So they never wait long for anything that may itself wait for a
 //! lease: not for being held back, nor for an inline write.
@@ -23,34 +25,90 @@ const HOLD_MAX: Duration = Duration::from_millis(2);
 /// For how long a program that has been answered may take to get a processor, at most.
 const UPTAKE_MAX: Duration = Duration::from_secs(1);
 
+/// Bytes from the first on, up to the second; none if that is not more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stretch(u64, u64);
+
+/// Bytes of a page; the kernel's are never smaller.
+const PAGE_BYTES: u64 = 4096;
+
+impl Stretch {
+    pub(crate) const ALL: Stretch = Stretch(0, u64::MAX);
+
+    /// The pages of `bytes` bytes at `offset`.
+    pub(crate) fn of_pages(offset: u64, bytes: u64) -> Stretch {
+        let end = offset.saturating_add(bytes);
+        Stretch(
+            offset / PAGE_BYTES * PAGE_BYTES,
+            end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX),
+        )
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 >= self.1
+    }
+
+    fn meets(self, other: Stretch) -> bool {
+        self.0.max(other.0) < self.1.min(other.1)
+    }
+
+    /// The shortest with both.
+    fn with(self, other: Stretch) -> Stretch {
+        if self.is_empty() { other } else { Stretch(self.0.min(other.0), self.1.max(other.1)) }
+    }
+
+    /// What is left without `other`; all, if that is in the middle.
+    fn without(self, other: Stretch) -> Stretch {
+        match (other.0 <= self.0, other.1 >= self.1) {
+            (true, true) => Stretch::default(),
+            (true, false) => Stretch(self.0.max(other.1), self.1),
+            (false, true) => Stretch(self.0, self.1.min(other.0)),
+            (false, false) => self,
+        }
+    }
+}
+
 /// Requests for pages of one file, and writes that must not meet them; part of its state.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
-    /// Whether the kernel may have any.
-    pub may_exist: bool,
+    /// Where the kernel may have any.
+    cached: Stretch,
     /// Requests for pages that were let in, ever.
     pub begun: u64,
-    /// How many hold requests for pages back.
-    holders: u32,
-    /// Writes past the cache under way beside everything, to chunks and with the inode.
-    beside: [u32; 2],
+    /// Who holds requests for pages back: for which, and whether one got through since.
+    // LIMIT: the threads that carry out such writes.
+    holders: Vec<Holder>,
+    /// Writes past the cache under way beside everything, and whether they are with the inode.
+    // LIMIT: the writes that programs have under way.
+    beside: Vec<(Stretch, bool)>,
     /// Whether pages have been written back since the file was opened here: programs store into mappings.
     has_stores: bool,
     /// When a write made the file longer the last time since the kernel had no pages, and to how many bytes.
     pub grown: Option<(Duration, u64)>,
 }
 
-/// A write past the cache that goes on beside everything, for as long as it lives.
+/// Who holds requests for pages of a stretch back.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    number: u64,
+    range: Stretch,
+    has_gap: bool,
+}
+
+/// A write past the cache that goes on beside everything but requests for its pages, for as long as it lives.
 pub(crate) struct Beside<'a> {
     file: &'a File,
-    is_inline: bool,
+    entry: (Stretch, bool),
 }
 
 impl Drop for Beside<'_> {
     fn drop(&mut self) {
         let mut state = self.file.state.lock();
-        state.pages.beside[usize::from(self.is_inline)] -= 1;
-        let has_waiters = state.pages.may_exist;
+        let own = state.pages.beside.iter().position(|entry| *entry == self.entry);
+        if let Some(own) = own {
+            state.pages.beside.swap_remove(own);
+        }
+        let has_waiters = state.pages.may_exist();
         drop(state);
         if has_waiters {
             self.file.changed.notify_all();
@@ -58,60 +116,92 @@ impl Drop for Beside<'_> {
     }
 }
 
-/// Holds requests for pages back for as long as it lives; each only for [`HOLD_MAX`].
+/// Holds requests for pages of a stretch back for as long as it lives; each only for [`HOLD_MAX`].
 pub(crate) struct Held<'a> {
     file: &'a File,
-    begun: u64,
+    number: u64,
+    range: Stretch,
 }
 
-impl Held<'_> {
-    /// Whether none got through since; then no page has come into the cache since. The state of the file must be locked by the caller.
+impl<'a> Held<'a> {
+    /// Whether no request got through since; then no page of the stretch has come into the cache since. `pages` are of the same file, which is
+    /// locked.
     pub(crate) fn is_tight(&self, pages: &Pages) -> bool {
-        pages.begun == self.begun
+        pages.holders.iter().any(|holder| holder.number == self.number && !holder.has_gap)
+    }
+
+    /// Counts the write that this was for as begun; requests for its pages wait for its end from now on, however long it takes.
+    pub(crate) fn begin_write(&self, pages: &mut Pages) -> Beside<'a> {
+        let entry = (self.range, false);
+        pages.beside.push(entry);
+        Beside { file: self.file, entry }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.file.state.lock().pages.holders -= 1;
+        self.file.state.lock().pages.holders.retain(|holder| holder.number != self.number);
         self.file.changed.notify_all();
     }
 }
 
 impl Pages {
-    /// Counts a write past the cache as begun beside everything; nothing if the kernel may have pages. Called under the lock of `file`, whose state this is of.
-    pub(crate) fn begin_beside<'a>(&mut self, file: &'a File, is_inline: bool) -> Option<Beside<'a>> {
-        if self.may_exist {
+    /// Whether the kernel may have any page.
+    pub(crate) fn may_exist(&self) -> bool {
+        !self.cached.is_empty()
+    }
+
+    /// Notes that the kernel has dropped the pages of `dropped`, while no request for pages was let in.
+    pub(crate) fn note_dropped(&mut self, dropped: Stretch) {
+        self.cached = self.cached.without(dropped);
+    }
+
+    /// Counts a write of `range` past the cache as begun beside everything; nothing if the kernel may have pages of it. Called under the lock of
+    /// `file`, whose state this is of.
+    pub(crate) fn begin_beside<'a>(
+        &mut self,
+        file: &'a File,
+        range: Stretch,
+        is_inline: bool,
+    ) -> Option<Beside<'a>> {
+        if self.cached.meets(range) {
             return None;
         }
-        self.beside[usize::from(is_inline)] += 1;
-        Some(Beside { file, is_inline })
+        let entry = (range, is_inline);
+        self.beside.push(entry);
+        Some(Beside { file, entry })
+    }
+
+    /// For how long a request for `range` must wait; nothing if it need not.
+    fn must_wait(&self, range: Stretch) -> Option<Duration> {
+        let met = self.beside.iter().filter(|(written, _)| written.meets(range));
+        // Those to chunks wait for storage alone, and what they are about to change must not be read before.
+        let bound = |is_inline: bool| if is_inline { HOLD_MAX } else { WAIT_MAX };
+        let held = self.holders.iter().any(|holder| holder.range.meets(range)).then_some(HOLD_MAX);
+        met.map(|(_, is_inline)| bound(*is_inline)).chain(held).max()
     }
 }
 
 impl File {
-    /// Holds back requests for pages from now on.
-    pub(crate) fn hold_pages(&self) -> Held<'_> {
-        let mut state = self.state.lock();
-        state.pages.holders += 1;
-        Held { file: self, begun: state.pages.begun }
+    /// Holds back requests for pages of `range` from now on.
+    pub(crate) fn hold_pages(&self, range: Stretch) -> Held<'_> {
+        let pages = &mut self.state.lock().pages;
+        let number = pages.holders.iter().map(|holder| holder.number + 1).max().unwrap_or(0);
+        pages.holders.push(Holder { number, range, has_gap: false });
+        Held { file: self, number, range }
     }
 }
 
 impl Client {
-    /// Notes, ahead of a write beside pages of the kernel, which is `is_writeback` of one, that the file of so many bytes will perhaps grow to `length`.
-    pub(crate) fn note_paged_write(&self, state: &mut FileState, is_writeback: bool, length: u64) {
+    /// Notes, ahead of a write, which is `is_writeback` of a page, that the file will perhaps grow to `length` bytes while programs store into its pages:
+    /// the last one may be asked for before the kernel has been told.
+    pub(crate) fn note_length(&self, state: &mut FileState, is_writeback: bool, length: u64) {
         if is_writeback {
             state.pages.has_stores = true;
-        } else if state.pages.has_stores && state.pages.may_exist && length > state.size {
-            self.note_growth(&mut state.pages, length);
+        } else if state.pages.has_stores && length > state.size {
+            state.pages.grown = Some((self.env.clock.monotonic(), length));
+            self.has_grown.store(true, SeqCst);
         }
-    }
-
-    /// Notes that the file is about to grow to `length` bytes by a write that the kernel's pages know nothing of yet.
-    pub(crate) fn note_growth(&self, pages: &mut Pages, length: u64) {
-        pages.grown = Some((self.env.clock.monotonic(), length));
-        self.has_grown.store(true, SeqCst);
     }
 
     /// Whether the kernel may not have taken up yet that a write of its own has made the file `length` bytes long. Then it must not learn the length any other way: of
@@ -129,22 +219,18 @@ impl Client {
         })
     }
 
-    /// To be called ahead of a read that fills pages of the kernel, and of a write(2) that goes through them.
+    /// To be called ahead of a read that fills pages of the kernel, and of a write(2) that goes through them, of `bytes` bytes at `offset`.
     ///
     /// # Errors
     /// `ETIMEDOUT` when writes past the cache to chunks do not end.
-    pub fn begin_pages(&self, file: &File) -> Result<(), Errno> {
+    pub fn begin_pages(&self, file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
+        let range = Stretch::of_pages(offset, bytes);
         let mut state = file.state.lock();
         let mut begun = None;
         loop {
-            // From now on no write past the cache begins beside this. Each turn anew: pages may all have been given back meanwhile.
-            state.pages.may_exist = true;
-            let bound = match (state.pages.beside, state.pages.holders) {
-                ([0, 0], 0) => break,
-                ([0, _], _) => HOLD_MAX,
-                // They wait for storage alone, and what they are about to change must not be read before.
-                _ => WAIT_MAX,
-            };
+            // From now on no write past the cache begins here beside this. Each turn anew: the pages may have been dropped meanwhile.
+            state.pages.cached = state.pages.cached.with(range);
+            let Some(bound) = state.pages.must_wait(range) else { break };
             let now = self.env.clock.monotonic();
             let left = bound.saturating_sub(now.saturating_sub(*begun.get_or_insert(now)));
             if left.is_zero() && bound == WAIT_MAX {
@@ -156,6 +242,35 @@ impl Client {
             file.changed.wait_for(&mut state, left);
         }
         state.pages.begun += 1;
+        let holders = state.pages.holders.iter_mut();
+        holders.filter(|holder| holder.range.meets(range)).for_each(|holder| holder.has_gap = true);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stretch_of_pages_grows_and_shrinks_at_its_ends() {
+        let page = |first: u64, behind: u64| Stretch(first * PAGE_BYTES, behind * PAGE_BYTES);
+        assert_eq!(Stretch::of_pages(4095, 2), page(0, 2));
+        assert_eq!(Stretch::of_pages(u64::MAX - 1, 1).1, u64::MAX);
+        let empty = Stretch::default();
+        assert!(empty.is_empty() && !empty.meets(Stretch::ALL) && empty.with(page(3, 4)) == page(3, 4));
+        let five = page(3, 4).with(page(7, 8));
+        assert!(
+            five == page(3, 8)
+                && five.meets(page(5, 6))
+                && !five.meets(page(8, 9))
+                && !five.meets(page(0, 3))
+        );
+        assert_eq!(five.without(page(7, 20)), page(3, 7));
+        assert_eq!(five.without(page(0, 4)), page(4, 8));
+        assert_eq!(five.without(page(4, 5)), five, "the middle stays in");
+        assert_eq!(five.without(page(9, 20)), five);
+        assert_eq!(five.without(page(0, 2)), five);
+        assert!(five.without(Stretch::ALL).is_empty());
     }
 }

@@ -37,7 +37,7 @@ impl Kernel {
         let mut page = self.page.lock();
         if page.is_none() {
             let (client, handle) = self.mount.get().unwrap();
-            client.begin_pages(&handle.file).unwrap();
+            client.begin_pages(&handle.file, self.place, PAGE_BYTES as u64).unwrap();
             let mut bytes = vec![0; PAGE_BYTES];
             client.read(handle, self.place, &mut bytes).unwrap();
             *page = Some(Page { bytes, is_dirty: false });

@@ -50,27 +50,34 @@ enum Phase {
 #[derive(Default)]
 struct State {
     phases: HashMap<Unique, Phase>,
+    /// Of those, how many are writes.
+    writes: usize,
     early: VecDeque<Unique>,
 }
 
 /// Every deferred request of a session.
 pub(crate) struct Deferred {
     state: Mutex<State>,
-    count_max: usize,
+    locks_max: usize,
+    writes_max: usize,
 }
 
 impl Deferred {
-    /// LIMIT: at most `count_max` requests wait at a time; a further one that waits for a lock gets ENOLCK.
-    pub(crate) fn new(count_max: usize) -> Self {
-        Self { state: Mutex::new(State::default()), count_max }
+    /// LIMIT: at most `locks_max` requests wait for a lock at a time; a further one gets ENOLCK. At most `writes_max` writes, a further one is not kept: the
+    /// asynchronous ones among them are background requests, and if they were all that the kernel lets be under way, a read that has pages locked for
+    /// which such a write waits would never come.
+    pub(crate) fn new(locks_max: usize, writes_max: usize) -> Self {
+        Self { state: Mutex::new(State::default()), locks_max, writes_max }
     }
 
-    /// One more, unless there are `count_max`.
-    fn enter(&self, unique: Unique, count_max: usize) -> Result<(), Errno> {
+    /// One more, unless there are too many of its kind.
+    fn enter(&self, unique: Unique, is_write: bool) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        if state.phases.len() >= count_max {
+        let locks = state.phases.len() - state.writes;
+        if if is_write { state.writes >= self.writes_max } else { locks >= self.locks_max } {
             return Err(Errno::ENOLCK);
         }
+        state.writes += usize::from(is_write);
         let early = state.early.iter().position(|&other| other == unique);
         if let Some(index) = early {
             state.early.remove(index);
@@ -105,8 +112,10 @@ impl Deferred {
         }
     }
 
-    fn leave(&self, unique: Unique) {
-        self.state.lock().phases.remove(&unique);
+    fn leave(&self, unique: Unique, is_write: bool) {
+        let mut state = self.state.lock();
+        state.phases.remove(&unique);
+        state.writes -= usize::from(is_write);
     }
 }
 
@@ -125,30 +134,31 @@ impl Deferral<'_> {
     /// # Errors
     /// ENOLCK if too many requests of the mount wait already (`MountOptions::deferred_max`) or it was taken before.
     pub fn defer(&self) -> Result<Replier, Errno> {
-        self.take(self.deferred.count_max).ok_or(Errno::ENOLCK)
+        self.take(false).ok_or(Errno::ENOLCK)
     }
 
-    /// As [`Self::defer`], for a write that has been done; nothing if the transport has no room to keep it.
-    ///
-    /// LIMIT: the writes that programs have under way; they need not be counted, as each is answered without waiting for another program.
+    /// As [`Self::defer`], for a write; nothing if half of the background requests that the kernel lets be under way (`MountOptions::max_background`) are kept
+    /// already, or the transport has no room to keep it.
     pub fn defer_write(&self) -> Option<Replier> {
-        self.take(usize::MAX)
+        self.take(true)
     }
 
-    fn take(&self, count_max: usize) -> Option<Replier> {
+    fn take(&self, is_write: bool) -> Option<Replier> {
         if self.is_taken.get() {
             return None;
         }
         let route = (self.route)()?;
-        self.deferred.enter(self.unique, count_max).ok()?;
+        self.deferred.enter(self.unique, is_write).ok()?;
         self.is_taken.set(true);
-        Some(Replier { unique: self.unique, route: Some(route), deferred: Arc::clone(self.deferred) })
+        let deferred = Arc::clone(self.deferred);
+        Some(Replier { unique: self.unique, is_write, route: Some(route), deferred })
     }
 }
 
 /// Replies to one deferred request, once, from any thread. Dropping it replies EIO, so that no caller waits for ever.
 pub struct Replier {
     unique: Unique,
+    is_write: bool,
     route: Option<Route>,
     deferred: Arc<Deferred>,
 }
@@ -172,7 +182,7 @@ impl Replier {
     fn send(&mut self, result: Result<LateReply, Errno>) {
         if let Some(route) = self.route.take() {
             // ORDER: forget the request first; its id may be reused for nothing, but the limit must not lag behind.
-            self.deferred.leave(self.unique);
+            self.deferred.leave(self.unique, self.is_write);
             route.send(self.unique, result);
         }
     }
@@ -201,33 +211,38 @@ mod tests {
 
     #[test]
     fn an_interrupt_is_never_lost_whenever_it_comes() {
-        let deferred = Deferred::new(4);
+        let deferred = Deferred::new(4, 4);
         // Before the request arrived.
         assert!(deferred.interrupt(ONE));
-        deferred.enter(ONE, 4).unwrap();
+        deferred.enter(ONE, false).unwrap();
         assert!(deferred.settle(ONE), "the early interrupt comes back");
-        deferred.leave(ONE);
+        deferred.leave(ONE, false);
         // While the handler runs.
-        deferred.enter(ONE, 4).unwrap();
+        deferred.enter(ONE, false).unwrap();
         assert!(!deferred.interrupt(ONE));
         assert!(deferred.settle(ONE));
         // When it is parked.
         assert!(deferred.interrupt(ONE));
-        deferred.leave(ONE);
+        deferred.leave(ONE, false);
         // A reply that was faster than the handler's return.
-        deferred.enter(ONE, 4).unwrap();
-        deferred.leave(ONE);
+        deferred.enter(ONE, false).unwrap();
+        deferred.leave(ONE, false);
         assert!(!deferred.settle(ONE));
     }
 
     #[test]
     fn waiting_requests_and_early_interrupts_are_bounded() {
-        let deferred = Deferred::new(2);
-        deferred.enter(Unique(2), 2).unwrap();
-        deferred.enter(Unique(4), 2).unwrap();
-        assert_eq!(deferred.enter(Unique(6), 2), Err(Errno::ENOLCK));
-        deferred.leave(Unique(2));
-        deferred.enter(Unique(6), 2).unwrap();
+        let deferred = Deferred::new(2, 1);
+        deferred.enter(Unique(2), false).unwrap();
+        deferred.enter(Unique(4), false).unwrap();
+        assert_eq!(deferred.enter(Unique(6), false), Err(Errno::ENOLCK));
+        deferred.leave(Unique(2), false);
+        deferred.enter(Unique(6), false).unwrap();
+        // Writes and locks do not take each other's room.
+        deferred.enter(Unique(8), true).unwrap();
+        assert_eq!(deferred.enter(Unique(10), true), Err(Errno::ENOLCK));
+        deferred.leave(Unique(8), true);
+        deferred.enter(Unique(10), true).unwrap();
         for unique in 0..10_000 {
             deferred.interrupt(Unique(1000 + unique));
         }

@@ -4,8 +4,8 @@ use super::write::{Taken, Tried, WriteFlags, Written};
 use crate::call::Who;
 use crate::client::Client;
 use crate::data::Exclusive;
-use crate::file::{Data, File, Handle};
-use crate::pages::Held;
+use crate::file::{Data, File, FileState, Handle, InFlight};
+use crate::pages::{Beside, Held, Stretch};
 use ashlar_types::Errno;
 use ashlar_types::message::LeaseSet;
 use std::time::Duration;
@@ -16,8 +16,15 @@ const TRIES_MAX: u32 = 50;
 /// Between two tries: those that were held back come through.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A file that this client has for itself, while requests for its pages are held back.
-type Alone<'a> = (Exclusive<'a>, Held<'a>);
+/// What keeps pages of the range away from the kernel while it lives: the write counts as under way, or the file is this call's own.
+struct Kept<'a> {
+    _writing: Option<(Beside<'a>, InFlight<'a>)>,
+    _exclusive: Option<Exclusive<'a>>,
+    _held: Held<'a>,
+}
+
+/// One try; what it keeps only if it was the write.
+type Tries<'a> = Option<(Tried, Kept<'a>)>;
 
 impl Client {
     /// Does what [`Written::MeetsPages`] left undone, as [`Client::write_as`] would have, and has `answer` tell the kernel what came of it, once. Waits for the kernel to
@@ -43,22 +50,21 @@ impl Client {
         for count in 1..=TRIES_MAX {
             let is_last = count == TRIES_MAX;
             match self.overwrite(who, file, put, flags, is_last) {
-                Ok(Some((Tried::Written(Written::Done(taken)), alone))) => {
-                    let alone = if is_last {
-                        drop(alone);
+                Ok(Some((Tried::Written(Written::Done(taken)), kept))) => {
+                    // A write that is to be durable lets others go on before it waits for a disk.
+                    let is_to_sync = self.must_sync(handle, flags);
+                    let kept = (!is_last && !is_to_sync).then_some(kept);
+                    if is_last {
                         self.drop_pages_late(file, taken);
-                        None
-                    } else {
-                        Some(alone)
-                    };
-                    let synced = self.sync_if_asked(handle, flags);
+                    }
+                    let synced = if is_to_sync { self.fsync(handle) } else { Ok(()) };
                     // ORDER: pages are asked for again once the kernel has been told, see `Client::is_growing`.
                     answer(synced.map(|()| taken));
-                    drop(alone);
+                    drop(kept);
                     return;
                 }
-                Ok(Some((_, alone))) => {
-                    drop(alone);
+                Ok(Some((_, kept))) => {
+                    drop(kept);
                     if let Err(errno) = self.spill(file) {
                         return answer(Err(errno));
                     }
@@ -87,19 +93,22 @@ impl Client {
         (offset, data, append): (u64, &[u8], bool),
         flags: WriteFlags,
         is_last: bool,
-    ) -> Result<Option<(Tried, Alone<'a>)>, Errno> {
+    ) -> Result<Tries<'a>, Errno> {
         if matches!(file.state.lock().data, Data::Chunks(_)) {
             self.clear_set_id(who, file, flags)?;
         }
         // The lease first: asking for it may take long, and the end of the file is known with it.
         let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
-        let at = if append { state.size.max(state.appends.end) } else { offset };
+        let place = |state: &FileState| if append { state.size.max(state.appends.end) } else { offset };
+        let at = place(&state);
+        let is_inline = matches!(state.data, Data::Inline(_));
         // Without readers no pages are asked for and none can be stored into: when all are dropped there are none.
-        let drops_all = state.readers == 0;
+        let drops_all = is_inline || state.readers == 0;
         drop(state);
         // ORDER: the kernel may wait for a request that waits for nothing being in flight.
         drop(in_flight);
-        let held = file.hold_pages();
+        let range = if drops_all { Stretch::ALL } else { Stretch::of_pages(at, data.len() as u64) };
+        let held = file.hold_pages(range);
         if let Some(kernel) = self.kernel.get() {
             if drops_all {
                 kernel.drop_content(file.inode);
@@ -107,26 +116,29 @@ impl Client {
                 kernel.drop_range(file.inode, at, data.len() as u64);
             }
         }
-        let exclusive = self.exclusive(file)?;
-        let mut state = file.state.lock();
-        let is_at_end = !append || at == state.size;
-        if !(is_last || held.is_tight(&state.pages) && is_at_end) {
+        let exclusive = is_inline.then(|| self.exclusive(file)).transpose()?;
+        let (in_flight, mut state) = match &exclusive {
+            Some(_) => (None, file.state.lock()),
+            None => {
+                let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
+                (Some(in_flight), state)
+            }
+        };
+        let is_tight = held.is_tight(&state.pages);
+        if is_tight {
+            state.pages.note_dropped(range);
+        }
+        let has_moved = matches!(state.data, Data::Inline(_)) != is_inline;
+        if has_moved || !(is_last || is_tight && place(&state) == at) {
             return Ok(None);
         }
-        if drops_all && held.is_tight(&state.pages) && state.readers == 0 {
-            state.pages.may_exist = false;
-        }
-        let end = at.saturating_add(data.len() as u64);
-        // Of an append that the kernel takes for one to another place it does not know the end.
-        if end > state.size && at == offset {
-            self.note_growth(&mut state.pages, end);
-        }
-        let tried = if matches!(state.data, Data::Inline(_)) {
+        let writing = in_flight.map(|in_flight| (held.begin_write(&mut state.pages), in_flight));
+        let tried = if is_inline {
             drop(state);
             self.send_inline(who, file, offset, data, (append, flags))?
         } else {
             self.send_to_chunks(file, state, offset, data, (append, false))?
         };
-        Ok(Some((tried, (exclusive, held))))
+        Ok(Some((tried, Kept { _writing: writing, _exclusive: exclusive, _held: held })))
     }
 }

@@ -3,6 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File, FileState, Handle};
+use crate::pages::Stretch;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
 use ashlar_types::{Credentials, Durability, Errno};
 use parking_lot::MutexGuard;
@@ -109,7 +110,9 @@ impl Client {
             match tried {
                 Tried::Written(Written::MeetsPages) => return Ok(Written::MeetsPages),
                 Tried::Written(written @ (Written::Done(taken) | Written::BesidePages(taken))) => {
-                    self.sync_if_asked(handle, flags)?;
+                    if self.must_sync(handle, flags) {
+                        self.fsync(handle)?;
+                    }
                     if taken.bytes < data.len() && flags.is_writeback {
                         // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
                         self.write(handle, offset + taken.bytes as u64, &data[taken.bytes..], flags)?;
@@ -124,11 +127,9 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// Makes a write durable where that was asked for.
-    pub(super) fn sync_if_asked(&self, handle: &Handle, flags: WriteFlags) -> Result<(), Errno> {
-        let is_asked =
-            handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync;
-        if is_asked { self.fsync(handle) } else { Ok(()) }
+    /// Whether a write is to be durable before it is answered.
+    pub(super) fn must_sync(&self, handle: &Handle, flags: WriteFlags) -> bool {
+        handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync
     }
 
     /// Clears the set-id bits of a file with chunks ahead of a write, as [`WriteFlags::kill_set_id`] says.
@@ -163,7 +164,7 @@ impl Client {
     ) -> Result<Tried, Errno> {
         let writing = file.begin_inline()?;
         let beside = if flags.is_past_cache {
-            let beside = file.state.lock().pages.begin_beside(file, true);
+            let beside = file.state.lock().pages.begin_beside(file, Stretch::ALL, true);
             let Some(beside) = beside else { return Ok(Tried::Written(Written::MeetsPages)) };
             Some(beside)
         } else {
@@ -172,7 +173,7 @@ impl Client {
         let tried = self.send_inline(who, file, offset, data, (append, flags))?;
         drop(writing);
         // A request for pages that came meanwhile does not wait for long.
-        let meets_pages = beside.is_some() && file.state.lock().pages.may_exist;
+        let meets_pages = beside.is_some() && file.state.lock().pages.may_exist();
         Ok(match tried {
             Tried::Written(Written::Done(taken)) if meets_pages => {
                 Tried::Written(Written::BesidePages(taken))
@@ -193,7 +194,7 @@ impl Client {
         let WriteFlags { kill_set_id, is_writeback, .. } = flags;
         let lease_epoch = {
             let mut state = file.state.lock();
-            self.note_paged_write(&mut state, is_writeback, offset + data.len() as u64);
+            self.note_length(&mut state, is_writeback, offset + data.len() as u64);
             state.lease_epoch
         };
         let inode = file.inode;
@@ -237,7 +238,9 @@ impl Client {
     ) -> Result<Tried, Errno> {
         let (_in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, flags.is_writeback)?;
         let _beside = if flags.is_past_cache {
-            let Some(beside) = state.pages.begin_beside(file, false) else {
+            let at = if append { state.size.max(state.appends.end) } else { offset };
+            let range = Stretch::of_pages(at, data.len() as u64);
+            let Some(beside) = state.pages.begin_beside(file, range, false) else {
                 return Ok(Tried::Written(Written::MeetsPages));
             };
             Some(beside)
@@ -265,7 +268,7 @@ impl Client {
         let end =
             at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if at == offset {
-            self.note_paged_write(&mut state, is_writeback, end);
+            self.note_length(&mut state, is_writeback, end);
         }
         // The place is taken before the bytes are there, so that appends of other threads go behind it.
         let writing = file.begin_write(&mut state, end, append);

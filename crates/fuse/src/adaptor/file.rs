@@ -90,7 +90,7 @@ impl Adaptor {
         let handle = self.handles.find(args.fh)?;
         // A read(2) past the cache comes with the owner of its locks; what fills pages does not.
         if args.lock_owner.is_none() {
-            self.client.begin_pages(&handle.file)?;
+            self.client.begin_pages(&handle.file, args.offset, args.size.into())?;
         }
         let spare = reply.spare();
         let want = spare.len().min(args.size as usize);
@@ -118,7 +118,7 @@ impl Adaptor {
             is_past_cache,
         };
         if !is_past_cache && !args.from_cache {
-            self.client.begin_pages(&handle.file)?;
+            self.client.begin_pages(&handle.file, args.offset, args.data.len() as u64)?;
         }
         let who = identity::who(request);
         match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {

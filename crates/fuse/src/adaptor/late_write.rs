@@ -53,7 +53,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    // LIMIT: the writes that programs have under way.
+    // LIMIT: the writes that are kept (`Deferral::defer_write`), and one job more per file.
     waiting: VecDeque<Rest>,
     /// Threads there are; they are started when the first write needs one.
     threads: usize,
@@ -76,7 +76,9 @@ impl LateWrites {
                 Err(error) => tracing::warn!(%error, "fewer threads for writes over pages than wanted"),
             }
         }
-        state.waiting.push_back(rest);
+        if !state.waiting.iter_mut().any(|waiting| waiting.takes_in(&rest)) {
+            state.waiting.push_back(rest);
+        }
         drop(state);
         self.queue.ready.notify_one();
     }
@@ -118,6 +120,21 @@ impl Queue {
 }
 
 impl Rest {
+    /// Where nobody waits for either, pages of one file are dropped in one go: true if this does what `other` would.
+    fn takes_in(&mut self, other: &Rest) -> bool {
+        let Rest::DropPages { handle, taken, replier: None } = self else { return false };
+        let Rest::DropPages { handle: other_handle, taken: other, replier: None } = other else {
+            return false;
+        };
+        if handle.file.inode != other_handle.file.inode {
+            return false;
+        }
+        let end = |taken: &Taken| taken.offset.saturating_add(taken.bytes as u64);
+        let (offset, end) = (taken.offset.min(other.offset), end(taken).max(end(other)));
+        *taken = Taken { offset, bytes: usize::try_from(end - offset).unwrap_or(usize::MAX) };
+        true
+    }
+
     fn end(self, client: &Client, kernel: &dyn KernelCache) {
         match self {
             Rest::Write { who, handle, offset, data, flags, replier } => {

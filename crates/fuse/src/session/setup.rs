@@ -113,7 +113,7 @@ fn establish<F: Filesystem>(
             minor: terms.kernel_minor,
             setxattr_ext: terms.features.contains(Features::SETXATTR_EXT),
         },
-        deferred: Arc::new(Deferred::new(options.deferred_max)),
+        deferred: Arc::new(Deferred::new(options.deferred_max, usize::from(options.max_background / 2))),
     });
     let workers = Arc::new(OnceLock::new());
     let on_end = on_end(fs, &workers, mount);
