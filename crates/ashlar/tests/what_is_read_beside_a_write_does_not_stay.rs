@@ -310,3 +310,43 @@ fn appends_past_the_cache_beside_stores_into_the_last_page_are_all_there() {
     }
     server.stop();
 }
+
+#[test]
+fn cached_writes_of_two_programs_into_one_page_stay_though_a_third_stores_into_it() {
+    if !can_mount("cached writes into one page") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("page");
+    std::fs::write(&path, vec![0; 64 << 10]).unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let page = mapped_with(&open(), (0, 4096), libc::PROT_READ | libc::PROT_WRITE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let store = (page + 4000) as *mut u64;
+            while !stop.load(Relaxed) {
+                // SAFETY: eight aligned bytes of the mapping, which nobody else stores into.
+                unsafe { store.write_volatile(store.read_volatile() + 1) };
+            }
+        });
+        let writers = [0u64, 8].map(|place| {
+            let (writer, reader) = (open(), File::open(&path).unwrap());
+            threads.spawn(move || {
+                (1..=4 * WRITES)
+                    .filter(|count| {
+                        writer.write_all_at(&count.to_ne_bytes(), place).unwrap();
+                        let mut seen = [0; 8];
+                        reader.read_exact_at(&mut seen, place).unwrap();
+                        u64::from_ne_bytes(seen) != *count
+                    })
+                    .count()
+            })
+        });
+        let lost = writers.map(|writer| writer.join().unwrap());
+        stop.store(true, Relaxed);
+        assert_eq!(lost, [0, 0], "of {} writes each", 4 * WRITES);
+    });
+    server.stop();
+}

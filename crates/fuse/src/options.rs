@@ -92,7 +92,9 @@ pub struct MountOptions {
 impl MountOptions {
     /// The features Ashlar asks for by default. Not in it, because they change semantics or cost: `POSIX_ACL` (switches
     /// `default_permissions` on), `PASSTHROUGH`, `WRITEBACK_CACHE`, `NO_OPEN_SUPPORT`, `ALLOW_IDMAP`, `SECURITY_CTX`,
-    /// `EXPLICIT_INVAL_DATA` (excludes `AUTO_INVAL_DATA`), `ATOMIC_O_TRUNC` (saves a request, but the kernel looks
+    /// `AUTO_INVAL_DATA` (whoever asks for attributes drops the pages of a file that is written, also one whose write is on its way: it is filled
+    /// with what was there before, and a store brings that back; recalls say when content has changed), `EXPLICIT_INVAL_DATA` (keeps pages
+    /// when the length changes), `ATOMIC_O_TRUNC` (saves a request, but the kernel looks
     /// only after it whether the file is being executed or a security module forbids to empty it: a refused open has emptied it).
     pub const FEATURES_DEFAULT: Features = Features::ASYNC_READ
         .union(Features::POSIX_LOCKS)
@@ -101,7 +103,6 @@ impl MountOptions {
         .union(Features::BIG_WRITES)
         .union(Features::DONT_MASK)
         .union(Features::HAS_IOCTL_DIR)
-        .union(Features::AUTO_INVAL_DATA)
         .union(Features::DO_READDIRPLUS)
         .union(Features::READDIRPLUS_AUTO)
         .union(Features::ASYNC_DIO)

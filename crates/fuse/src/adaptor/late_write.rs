@@ -77,7 +77,12 @@ impl LateWrites {
             }
         }
         if !state.waiting.iter_mut().any(|waiting| waiting.takes_in(&rest)) {
-            state.waiting.push_back(rest);
+            // What is answered already comes first: until its pages are dropped, reads see what was there before.
+            if matches!(rest, Rest::DropPages { replier: None, .. }) {
+                state.waiting.push_front(rest);
+            } else {
+                state.waiting.push_back(rest);
+            }
         }
         drop(state);
         self.queue.ready.notify_one();
