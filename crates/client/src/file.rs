@@ -154,6 +154,11 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
+    /// Where the next write goes: to `offset`, or behind all appends.
+    pub(crate) fn place(&self, append: bool, offset: u64) -> u64 {
+        if append { self.size.max(self.appends.end) } else { offset }
+    }
+
     /// By a panic of a call that changes the content nobody knows whether it did: what is known here is void, and asked for anew.
     pub(crate) fn doubt_if_panicking(&mut self) {
         if std::thread::panicking() {

@@ -6,7 +6,7 @@
 //! | in the range of the write the kernel | a write past the cache |
 //! |---|---|
 //! | has not asked for pages since the file was opened here, or since they were dropped | goes on beside everything; a request for pages of the range waits for it |
-//! | may have pages | [`Client::write_over_pages`]: they are dropped while requests for pages are held back, then it has the file for itself |
+//! | may have pages | [`Client::write_over_pages`]: they are dropped while requests for them are held back; then these wait for it, too. With the inode it has the file for itself |
 //!
 //! Where it may have pages is known as one stretch, from the first to the last: for a log that is read while it is written that is exact.
 //!
@@ -78,7 +78,7 @@ pub(crate) struct Pages {
     /// Who holds requests for pages back: for which, and whether one got through since.
     // LIMIT: the threads that carry out such writes.
     holders: Vec<Holder>,
-    /// Writes past the cache under way beside everything, and whether they are with the inode.
+    /// Writes past the cache under way beside everything but requests for their pages, and whether they are with the inode.
     // LIMIT: the writes that programs have under way.
     beside: Vec<(Stretch, bool)>,
     /// Whether pages have been written back since the file was opened here: programs store into mappings.
@@ -104,8 +104,8 @@ pub(crate) struct Beside<'a> {
 impl Drop for Beside<'_> {
     fn drop(&mut self) {
         let mut state = self.file.state.lock();
-        let own = state.pages.beside.iter().position(|entry| *entry == self.entry);
-        if let Some(own) = own {
+        // One like another will do.
+        if let Some(own) = state.pages.beside.iter().position(|entry| *entry == self.entry) {
             state.pages.beside.swap_remove(own);
         }
         let has_waiters = state.pages.may_exist();
@@ -132,9 +132,7 @@ impl<'a> Held<'a> {
 
     /// Counts the write that this was for as begun; requests for its pages wait for its end from now on, however long it takes.
     pub(crate) fn begin_write(&self, pages: &mut Pages) -> Beside<'a> {
-        let entry = (self.range, false);
-        pages.beside.push(entry);
-        Beside { file: self.file, entry }
+        pages.begin_write(self.file, self.range, false)
     }
 }
 
@@ -167,9 +165,13 @@ impl Pages {
         if self.cached.meets(range) {
             return None;
         }
+        Some(self.begin_write(file, range, is_inline))
+    }
+
+    fn begin_write<'a>(&mut self, file: &'a File, range: Stretch, is_inline: bool) -> Beside<'a> {
         let entry = (range, is_inline);
         self.beside.push(entry);
-        Some(Beside { file, entry })
+        Beside { file, entry }
     }
 
     /// For how long a request for `range` must wait; nothing if it need not.

@@ -58,13 +58,14 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor for `client`, to be mounted once.
     pub fn new(client: Arc<Client>, options: AdaptorOptions) -> Adaptor {
+        let cache = Arc::new(NotifierCache::default());
         Adaptor {
+            late_writes: late_write::LateWrites::new(client.clone(), cache.clone()),
             client,
             options,
             handles: Default::default(),
-            cache: Arc::new(NotifierCache::default()),
+            cache,
             removed: Default::default(),
-            late_writes: Default::default(),
             maps_direct: AtomicBool::new(false),
         }
     }

@@ -4,7 +4,7 @@ use super::write::{Taken, Tried, WriteFlags, Written};
 use crate::call::Who;
 use crate::client::Client;
 use crate::data::Exclusive;
-use crate::file::{Data, File, FileState, Handle, InFlight};
+use crate::file::{Data, File, Handle, InFlight};
 use crate::pages::{Beside, Held, Stretch};
 use ashlar_types::Errno;
 use ashlar_types::message::LeaseSet;
@@ -99,8 +99,7 @@ impl Client {
         }
         // The lease first: asking for it may take long, and the end of the file is known with it.
         let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
-        let place = |state: &FileState| if append { state.size.max(state.appends.end) } else { offset };
-        let at = place(&state);
+        let at = state.place(append, offset);
         let is_inline = matches!(state.data, Data::Inline(_));
         // Without readers no pages are asked for and none can be stored into: when all are dropped there are none.
         let drops_all = is_inline || state.readers == 0;
@@ -129,7 +128,7 @@ impl Client {
             state.pages.note_dropped(range);
         }
         let has_moved = matches!(state.data, Data::Inline(_)) != is_inline;
-        if has_moved || !(is_last || is_tight && place(&state) == at) {
+        if has_moved || !(is_last || is_tight && state.place(append, offset) == at) {
             return Ok(None);
         }
         let writing = in_flight.map(|in_flight| (held.begin_write(&mut state.pages), in_flight));

@@ -238,8 +238,7 @@ impl Client {
     ) -> Result<Tried, Errno> {
         let (_in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, flags.is_writeback)?;
         let _beside = if flags.is_past_cache {
-            let at = if append { state.size.max(state.appends.end) } else { offset };
-            let range = Stretch::of_pages(at, data.len() as u64);
+            let range = Stretch::of_pages(state.place(append, offset), data.len() as u64);
             let Some(beside) = state.pages.begin_beside(file, range, false) else {
                 return Ok(Tried::Written(Written::MeetsPages));
             };
@@ -264,7 +263,7 @@ impl Client {
     ) -> Result<Tried, Errno> {
         let Data::Chunks(layout) = &state.data else { return Ok(Tried::IsElsewhere) };
         let layout = layout.clone();
-        let at = if append { state.size.max(state.appends.end) } else { offset };
+        let at = state.place(append, offset);
         let end =
             at.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if at == offset {

@@ -10,7 +10,7 @@ use crate::protocol::{
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use crate::{Deferral, Written};
-use ashlar_client::{AllocateMode, Handle, KernelCache, OpenFlags, Seek, Taken, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Handle, OpenFlags, Seek, Taken, Who, WriteFlags};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -133,7 +133,7 @@ impl Adaptor {
         // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
         let replier = deferral.defer_write();
         let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes(taken)) };
-        self.add_late_write(Rest::DropPages { handle: handle.clone(), taken, replier });
+        self.late_writes.add(Rest::DropPages { handle: handle.clone(), taken, replier });
         answer
     }
 
@@ -154,17 +154,12 @@ impl Adaptor {
             else {
                 return Err(Errno::EIO);
             };
-            self.add_late_write(Rest::DropPages { handle: handle.clone(), taken, replier: None });
+            self.late_writes.add(Rest::DropPages { handle: handle.clone(), taken, replier: None });
             return Ok(Written::Bytes(bytes(taken)));
         };
         let (handle, data) = (handle.clone(), args.data.into());
-        self.add_late_write(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
+        self.late_writes.add(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
         Ok(Written::Deferred)
-    }
-
-    fn add_late_write(&self, rest: Rest) {
-        let kernel: Arc<dyn KernelCache> = self.cache.clone();
-        self.late_writes.add(&self.client, &kernel, rest);
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {

@@ -5,7 +5,8 @@
 //! and a store into such a page would bring it back. So the client has them dropped before it writes (`Client::write_over_pages`).
 //!
 //! Dropping a page waits for whoever has it locked, a read perhaps that no worker has taken up yet. So it is nothing for a worker to do: a few
-//! threads do it, and the reply is theirs. What they wait for never waits for the write.
+//! threads do it, and the reply is theirs. What they wait for never waits for the write, nor for room among the kernel's background requests: see
+//! [`crate::Deferral::defer_write`].
 
 use crate::deferral::Replier;
 use crate::errno::Errno;
@@ -40,8 +41,9 @@ pub(super) enum Rest {
 }
 
 /// Ends writes that workers have begun.
-#[derive(Default)]
 pub(super) struct LateWrites {
+    client: Arc<Client>,
+    kernel: Arc<dyn KernelCache>,
     queue: Arc<Queue>,
 }
 
@@ -62,11 +64,16 @@ struct State {
 }
 
 impl LateWrites {
-    /// Has `rest` done by another thread, through `client` and over its `kernel`'s cache.
-    pub(super) fn add(&self, client: &Arc<Client>, kernel: &Arc<dyn KernelCache>, rest: Rest) {
+    /// Those of `client`, over the cache of its `kernel`.
+    pub(super) fn new(client: Arc<Client>, kernel: Arc<dyn KernelCache>) -> LateWrites {
+        LateWrites { client, kernel, queue: Arc::default() }
+    }
+
+    /// Has `rest` done by another thread.
+    pub(super) fn add(&self, rest: Rest) {
         let mut state = self.queue.state.lock();
         if state.idle <= state.waiting.len() && state.threads < THREADS {
-            match self.start_thread(client.clone(), kernel.clone()) {
+            match self.start_thread() {
                 Ok(()) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     drop(state);
@@ -88,8 +95,8 @@ impl LateWrites {
         self.queue.ready.notify_one();
     }
 
-    fn start_thread(&self, client: Arc<Client>, kernel: Arc<dyn KernelCache>) -> io::Result<()> {
-        let queue = self.queue.clone();
+    fn start_thread(&self) -> io::Result<()> {
+        let (client, kernel, queue) = (self.client.clone(), self.kernel.clone(), self.queue.clone());
         let run = move || {
             while let Some(rest) = queue.next() {
                 rest.end(&client, &*kernel);
