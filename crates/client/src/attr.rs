@@ -31,14 +31,16 @@ impl Client {
     ) -> Result<Found, Errno> {
         changes.has_handle = handle.is_some_and(|handle| handle.flags.write);
         let Some(file) = self.open_file(inode) else {
-            let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
-            return self.found(reply);
+            let reply = self.call(who, MetaRequest::Setattr { inode, changes });
+            self.note_mode_set(inode, changes.mode);
+            return self.found(reply?);
         };
         if changes.size.is_none() {
             // What this client knows of times is older than what is being set.
             self.report(&file, false)?;
-            let reply = self.call(who, MetaRequest::Setattr { inode, changes })?;
-            let found = self.found(reply)?;
+            let reply = self.call(who, MetaRequest::Setattr { inode, changes });
+            self.note_mode_set(inode, changes.mode);
+            let found = self.found(reply?)?;
             file.state.lock().times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
             return Ok(found);
         }
@@ -49,6 +51,7 @@ impl Client {
         };
         self.report(&file, false)?;
         let reply = self.call(who, MetaRequest::Setattr { inode, changes });
+        self.note_mode_set(inode, changes.mode);
         if reply.is_err() {
             // A cut may have been noted and not be carried out. ORDER: it comes before anything is written, or it would take that with it: who
             // asks for the lease again waits for it. Given back in good order: a writer that just ends would leave the size to be asked of

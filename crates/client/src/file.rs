@@ -10,6 +10,7 @@
 //! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
+use crate::io::SetId;
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
@@ -134,6 +135,8 @@ pub(crate) struct FileState {
     pub lease_epoch: u64,
     /// Reads and writes begun ever.
     pub begun: u64,
+    /// What is known of its set-id bits.
+    pub set_id: SetId,
     /// What the kernel may have in its page cache.
     pub pages: Pages,
     /// Whether somebody needs the file for itself; new reads and writes wait.

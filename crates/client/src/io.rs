@@ -7,9 +7,11 @@ mod fsync;
 mod overwrite;
 mod read;
 mod seek;
+mod set_id;
 mod spill;
 mod write;
 
 pub use allocate::AllocateMode;
 pub use seek::Seek;
+pub(crate) use set_id::SetId;
 pub use write::{Taken, WriteFlags, Written};

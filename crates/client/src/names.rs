@@ -3,6 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
+use crate::io::SetId;
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
@@ -240,6 +241,7 @@ impl Client {
             inline_written: None,
             lease_epoch: 0,
             begun: 0,
+            set_id: SetId::default(),
             pages: Pages::default(),
             is_draining: false,
             is_acquiring: false,

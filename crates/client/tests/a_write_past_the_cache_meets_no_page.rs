@@ -9,6 +9,7 @@ use ashlar_types::InodeId;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use support::{KIB64, World, content, make, write};
 
 const PAGE_BYTES: usize = 4096;
@@ -128,4 +129,62 @@ fn in_a_file_that_lives_with_its_inode() {
 #[test]
 fn in_a_file_with_chunks() {
     assert_eq!(lost(3 * KIB64, KIB64 as u64), (0, 0));
+}
+
+/// A kernel that wants pages of the file again whenever it has dropped some.
+#[derive(Default)]
+struct Greedy {
+    mount: OnceLock<(Arc<Client>, Arc<Handle>)>,
+    drops: AtomicU64,
+}
+
+impl KernelCache for Greedy {
+    fn drop_attributes(&self, _: InodeId) {}
+    fn drop_content(&self, inode: InodeId) {
+        self.drop_range(inode, 0, u64::MAX);
+    }
+    fn drop_range(&self, _: InodeId, _: u64, _: u64) {
+        self.drops.fetch_add(1, SeqCst);
+        let (client, handle) = self.mount.get().unwrap();
+        client.begin_pages(&handle.file, 0, PAGE_BYTES as u64).unwrap();
+    }
+    fn drop_entries(&self, _: InodeId) {}
+}
+
+#[test]
+fn where_pages_are_wanted_all_the_time_the_write_is_done_all_the_same_also_if_the_file_outgrows_its_inode_then()
+ {
+    let world = World::new(64 << 20);
+    let client = world.client();
+    let file = make(&client, "f").unwrap();
+    write(&client, &file, 0, b"small").unwrap();
+    let kernel = Arc::new(Greedy::default());
+    assert!(kernel.mount.set((client.clone(), file.clone())).is_ok());
+    client.set_kernel_cache(kernel.clone());
+    client.begin_pages(&file.file, 0, PAGE_BYTES as u64).unwrap();
+    let (at, data) = (3 * KIB64 as u64, content(7, 100));
+    let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
+    let who = Who::system();
+    let mut taken = Some(client.write_as(&who, &file, at, &data, flags).map(|written| match written {
+        Written::Done(taken) | Written::BesidePages(taken) => Some(taken),
+        Written::MeetsPages => None,
+    }));
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !is_done.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+                world.clock.advance(Duration::from_millis(1));
+            }
+        });
+        if taken == Some(Ok(None)) {
+            client.write_over_pages(&who, &file, at, &data, flags, |answer| taken = Some(answer.map(Some)));
+        }
+        is_done.store(true, SeqCst);
+    });
+    assert_eq!(taken.unwrap().unwrap().unwrap().bytes, data.len());
+    assert!(kernel.drops.load(SeqCst) > 40, "it was not the last try: {:?}", kernel.drops);
+    let mut back = vec![0; data.len()];
+    assert_eq!(client.read(&file, at, &mut back).unwrap(), data.len());
+    assert_eq!(back, data);
 }

@@ -13,6 +13,10 @@ use std::time::Duration;
 /// LIMIT: tries to find the kernel without pages of the range. Each fails only if a request for pages was held back as long as it may be.
 const TRIES_MAX: u32 = 50;
 
+/// LIMIT: more of them where it no longer matters, while the content is on its way from the inode to chunks: it goes once, and comes back only by a
+/// truncation.
+const MOVES_MAX: u32 = 8;
+
 /// Between two tries: those that were held back come through.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -47,8 +51,8 @@ impl Client {
         let append = flags.append.unwrap_or(handle.flags.append);
         let file = &*handle.file;
         let put = (offset, data, append);
-        for count in 1..=TRIES_MAX {
-            let is_last = count == TRIES_MAX;
+        for count in 1..=TRIES_MAX + MOVES_MAX {
+            let is_last = count >= TRIES_MAX;
             match self.overwrite(who, file, put, flags, is_last) {
                 Ok(Some((Tried::Written(Written::Done(taken)), kept))) => {
                     // A write that is to be durable lets others go on before it waits for a disk.

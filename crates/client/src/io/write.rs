@@ -4,8 +4,8 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File, FileState, Handle};
 use crate::pages::Stretch;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SetAttr};
-use ashlar_types::{Credentials, Durability, Errno};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::{Durability, Errno};
 use parking_lot::MutexGuard;
 
 /// How a write came about.
@@ -130,27 +130,6 @@ impl Client {
     /// Whether a write is to be durable before it is answered.
     pub(super) fn must_sync(&self, handle: &Handle, flags: WriteFlags) -> bool {
         handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync
-    }
-
-    /// Clears the set-id bits of a file with chunks ahead of a write, as [`WriteFlags::kill_set_id`] says.
-    pub(super) fn clear_set_id(&self, who: &Who, file: &File, flags: WriteFlags) -> Result<(), Errno> {
-        if flags.kill_set_id {
-            let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
-            self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })?;
-        }
-        Ok(())
-    }
-
-    /// A call that clears set-id bits for a write of `who`. A write does not fail for groups that cannot be found out (`EPERM`): who is not
-    /// known to be a member is an outsider.
-    fn call_for_write(&self, who: &Who, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        match self.call(who, request.clone()) {
-            Err(Errno::EPERM) => {
-                let creds = Credentials { complete: true, ..who.creds.clone() };
-                self.call(&Who { creds, pid: 0 }, request)
-            }
-            other => other,
-        }
     }
 
     /// Writes with the inode, beside other such writes.

@@ -4,7 +4,7 @@
 
 use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
 use ashlar_client::{Client, ClientConfig, Handle, OpenFlags, ResolveCredentials, Who, WriteFlags};
-use ashlar_env::sim::SimDisk;
+use ashlar_env::sim::{SimClock, SimDisk};
 use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
@@ -37,6 +37,8 @@ pub struct World {
     pub disk: SimDisk,
     pub meta: Arc<MetaService>,
     pub storage: Arc<StorageService>,
+    /// Stands still unless a test moves it.
+    pub clock: Arc<SimClock>,
     env: Env,
     map: Arc<RwLock<Arc<ClusterMap>>>,
 }
@@ -63,7 +65,7 @@ fn map() -> ClusterMap {
 impl World {
     /// A new file system on a disk of `capacity` bytes that metadata and target share. Nobody collects garbage by itself.
     pub fn new(capacity: u64) -> World {
-        let (env, _clock) = Env::simulated(1, Timespec::new(1_700_000_000, 0));
+        let (env, clock) = Env::simulated(1, Timespec::new(1_700_000_000, 0));
         let disk = SimDisk::new();
         disk.set_capacity(capacity);
         let identity =
@@ -93,7 +95,7 @@ impl World {
         };
         let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
         let (meta, _) = MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap();
-        World { disk, meta, storage, env, map }
+        World { disk, meta, storage, clock, env, map }
     }
 
     pub fn client(&self) -> Arc<Client> {

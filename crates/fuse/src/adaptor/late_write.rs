@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Threads per mount: one that waits for a page, or for a lease, must not hold up the writers of all other files.
-const THREADS: usize = 8;
+/// Threads per mount, started as needed: one that waits for a page, or for a lease, must not hold up the writers of all other files.
+const THREADS: usize = 32;
 
 /// What is left of a write when its worker goes on with other requests.
 pub(super) enum Rest {
