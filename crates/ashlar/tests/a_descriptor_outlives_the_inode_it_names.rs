@@ -11,7 +11,9 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use support::{Site, can_mount};
 
@@ -45,6 +47,26 @@ fn mode_owner_and_times_of_a_removed_pipe_can_be_changed() {
         assert_eq!((found.uid(), found.gid(), found.nlink()), (7, 8, 0));
         assert_eq!(found.mode() & 0o7777, 0o711, "a change of owner takes set-id bits away");
         assert_eq!((found.atime(), found.mtime_nsec()), (1_000_000, 5));
+    }
+    server.stop();
+}
+
+#[test]
+fn whether_another_user_may_touch_a_removed_pipe_is_decided_by_its_mode() {
+    if !can_mount("permissions of a removed pipe") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let path = site.mnt().join("pipe");
+    for (mode, expected) in [(0o666, ""), (0o664, "Permission denied")] {
+        let pipe = fifo(&path);
+        pipe.set_permissions(Permissions::from_mode(mode)).unwrap();
+        fs::remove_file(&path).unwrap();
+        let mut touch = Command::new("touch");
+        let touched = touch.arg("-").stdout(pipe).env("LC_ALL", "C").uid(1002).gid(1002).output().unwrap();
+        let told = String::from_utf8_lossy(&touched.stderr);
+        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "mode {mode:o}: {told}");
     }
     server.stop();
 }
