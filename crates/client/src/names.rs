@@ -225,6 +225,7 @@ impl Client {
         let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
         let update_data = fresh_data.clone();
+        let pages = Pages::of(&attr);
         let fresh = || FileState {
             leases: granted,
             data: fresh_data,
@@ -242,7 +243,7 @@ impl Client {
             lease_epoch: 0,
             begun: 0,
             set_id: SetId::default(),
-            pages: Pages::default(),
+            pages,
             is_draining: false,
             is_acquiring: false,
             handles: 0,

@@ -15,7 +15,7 @@
 
 use crate::client::{Client, WAIT_MAX};
 use crate::file::{File, FileState};
-use ashlar_types::{Errno, InodeId};
+use ashlar_types::{Attr, Errno};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -85,6 +85,22 @@ pub(crate) struct Pages {
     has_stores: bool,
     /// When a write made the file longer the last time since the kernel had no pages, and to how many bytes.
     pub grown: Option<(Duration, u64)>,
+    /// Who may do what to the file, as it was when the file was opened here.
+    permissions: Permissions,
+}
+
+/// Mode, owner and group; nothing once they have changed.
+type Permissions = Option<(u32, u32, u32)>;
+
+impl Pages {
+    /// Of a file that is opened with these attributes.
+    pub(crate) fn of(attr: &Attr) -> Pages {
+        Pages { permissions: permissions(attr), ..Pages::default() }
+    }
+}
+
+fn permissions(attr: &Attr) -> Permissions {
+    Some((attr.mode, attr.uid, attr.gid))
 }
 
 /// Who holds requests for pages of a stretch back.
@@ -206,19 +222,27 @@ impl Client {
         }
     }
 
-    /// Whether the kernel may not have taken up yet that a write of its own has made the file `length` bytes long. Then it must not learn the length any other way: of
-    /// its last page it clears what is behind the length it knows before it writes the page back, and if it learns the length at that moment, what it
-    /// cleared goes with the rest (Linux 6.18, `iomap_writeback_handle_eof` and `fuse_send_writepage`).
-    pub fn is_growing(&self, inode: InodeId, length: u64) -> bool {
+    /// Whether the kernel must not take these attributes up, because it may not have taken up yet that a write of its own has made the file as long as they
+    /// say. It must not learn the length any other way: of its last page it clears what is behind the length it knows before it writes the page
+    /// back, and if it learns the length at that moment, what it cleared goes with the rest (Linux 6.18, `iomap_writeback_handle_eof` and
+    /// `fuse_send_writepage`).
+    ///
+    /// What has changed about who may do what it must take up, or it would let in who was shut out: such a file is no longer held back.
+    pub fn is_growing(&self, attr: &Attr) -> bool {
         // Looked at first: attributes are asked for all the time, and few files are written like this.
         if !self.has_grown.load(SeqCst) {
             return false;
         }
-        let Some(file) = self.open_file(inode) else { return false };
-        let grown = file.state.lock().pages.grown;
-        grown.is_some_and(|(at, to)| {
-            to == length && self.env.clock.monotonic().saturating_sub(at) < UPTAKE_MAX
-        })
+        let Some(file) = self.open_file(attr.inode) else { return false };
+        let pages = &mut file.state.lock().pages;
+        let is_growing = pages.grown.is_some_and(|(at, to)| {
+            to == attr.size && self.env.clock.monotonic().saturating_sub(at) < UPTAKE_MAX
+        });
+        if is_growing && pages.permissions != permissions(attr) {
+            pages.permissions = None;
+            return false;
+        }
+        is_growing
     }
 
     /// To be called ahead of a read that fills pages of the kernel, and of a write(2) that goes through them, of `bytes` bytes at `offset`.

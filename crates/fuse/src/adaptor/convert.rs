@@ -85,7 +85,7 @@ pub(super) fn attr_reply(found: &Found) -> AttrReply {
 impl Adaptor {
     /// To be called when attributes are about to go to the kernel: it tells them to whoever asked, but takes none up itself, see [`Client::is_growing`].
     pub(super) fn keep_length(&self, attr: &ashlar_types::Attr) {
-        if self.client.is_growing(attr.inode, attr.size) {
+        if self.client.is_growing(attr) {
             // What it asked for before this it does not take up any more (`fuse_change_attributes`, `attr_version`).
             self.cache.drop_attributes(attr.inode);
         }
