@@ -58,6 +58,15 @@ impl Workers {
         Self { running: Mutex::new(count), ended: Condvar::new() }
     }
 
+    /// A further worker; false if all have ended, and it must not begin.
+    fn join(&self) -> bool {
+        let mut running = self.running.lock();
+        if *running > 0 {
+            *running += 1;
+        }
+        *running > 0
+    }
+
     /// One worker has ended; `destroy` runs if it was the last, before anyone waiting learns of it.
     fn leave(&self, destroy: impl FnOnce()) {
         let mut running = self.running.lock();

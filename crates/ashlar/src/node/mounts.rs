@@ -24,7 +24,7 @@ const WRITE_BACK_MAX: Duration = Duration::from_secs(20);
 // LIMIT: so many requests of one mount may wait for leases of other sessions at once.
 const SHARED_THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 /// The same per io_uring queue (one queue per processor).
-const SHARED_RING_THREADS: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
+const SHARED_RING_THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -92,6 +92,7 @@ pub fn mount(
         // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
         // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
         threads: (!config.is_sole_session).then_some(SHARED_THREADS),
+        ring_depth: if config.is_sole_session { 8 } else { SHARED_RING_THREADS.get() as u16 },
         threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
         ..MountOptions::default()
     };

@@ -13,7 +13,7 @@ use crate::reply::fixed;
 use crate::service::Service;
 use crate::transport::device::{Device, DeviceWorker};
 use crate::transport::region::page_size;
-use crate::transport::ring::{Crew, CrewPlan};
+use crate::transport::ring::{Crew, CrewPlan, Rollcall};
 use crate::transport::{Transport, cpu};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,7 +119,10 @@ fn establish<F: Filesystem>(
     let on_end = on_end(fs, &workers, mount);
     let mut crew = None;
     if terms.features.contains(Features::OVER_IO_URING) {
-        match assemble_crew(&service, &device, options, payload_len, &on_end) {
+        let slot = Arc::clone(&workers);
+        let join = Arc::new(move || slot.get().is_some_and(|workers| workers.join()));
+        let rollcall = Rollcall { join, leave: Arc::clone(&on_end) };
+        match assemble_crew(&service, &device, options, payload_len, &rollcall) {
             Ok(assembled) => crew = Some(assembled),
             Err(error) => {
                 tracing::warn!(%error, "FUSE over io_uring cannot be used here; using /dev/fuse");
@@ -169,11 +172,11 @@ fn assemble_crew<F: Filesystem>(
     device: &Arc<Device>,
     options: &MountOptions,
     payload_len: usize,
-    on_end: &OnEnd,
+    rollcall: &Rollcall,
 ) -> io::Result<(Crew, Transport)> {
     let depth = (usize::from(options.ring_depth), options.threads_per_ring.get());
     let plan = CrewPlan::new(cpu::possible_count()?, &cpu::online()?, &cpu::allowed(), depth, payload_len);
-    let crew = Crew::assemble(&plan, service, device, on_end)?;
+    let crew = Crew::assemble(&plan, service, device, rollcall)?;
     Ok((crew, Transport::Ring { queues: plan.queues, depth: plan.depth }))
 }
 

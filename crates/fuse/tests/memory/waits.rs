@@ -53,7 +53,7 @@ pub fn many(mounted: &Mounted, count: usize) {
                 let (directory, progress) =
                     (mounted.join(&format!("other-{round}-{index}")), progress.clone());
                 thread::spawn(move || {
-                    fs::create_dir(&directory).unwrap();
+                    fs::create_dir_all(&directory).unwrap();
                     for file in 0..50 {
                         fs::write(directory.join(file.to_string()), vec![1; 10_000]).unwrap();
                         progress.fetch_add(1, SeqCst);

@@ -9,12 +9,15 @@
 //!
 //! Dropping a crew ends its threads in every state before `serve`; later they end with the mount.
 
-use super::PAYLOAD_BYTES_MAX;
+use super::reserve::{Reserve, Rollcall};
+use super::slots::{Relief, Slots};
 use super::worker::{Queue, RingWorker};
+use super::{PAYLOAD_BYTES_MAX, SHARED_THREADS_MAX};
 use crate::filesystem::Filesystem;
 use crate::service::Service;
 use crate::transport::cpu;
 use crate::transport::device::Device;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,16 +33,19 @@ pub(crate) struct CrewPlan {
     pub(crate) queues: usize,
     pub(crate) depth: usize,
     payload_len: usize,
+    is_shared: bool,
 }
 
 struct ThreadPlan {
     cpu: usize,
+    /// Their numbers, and how many entries this thread has of each.
     queues: Vec<(u16, usize)>,
 }
 
 impl CrewPlan {
-    /// `sharing` threads for each of `cpus`, which this process may use, and a queue for each of `possible` processors;
-    /// those not `online` get one entry, seldom used but required.
+    /// Threads on `cpus`, which this process may use, and a queue for each of `possible` processors, with `depth` entries; those not `online` get one
+    /// entry, seldom used but required. With `sharing` 1 each processor has one thread, which never waits long. With more a queue has so many threads,
+    /// as far as [`SHARED_THREADS_MAX`] allows, each with one entry and no other queue: what waits for a handler is in that handler's hands.
     pub(crate) fn new(
         possible: usize,
         online: &[usize],
@@ -49,23 +55,36 @@ impl CrewPlan {
     ) -> Self {
         let depth_fitting = PAYLOAD_BYTES_MAX / (payload_len.max(1) * online.len().max(1));
         let depth = depth.max(1).min(depth_fitting.max(2));
-        let sharing = sharing.clamp(1, depth);
-        let mut threads: Vec<ThreadPlan> = Vec::with_capacity(cpus.len() * sharing);
-        for &cpu in cpus {
-            threads.extend((0..sharing).map(|_| ThreadPlan { cpu, queues: Vec::new() }));
-        }
+        let is_shared = sharing > 1;
+        let threads_fitting = (SHARED_THREADS_MAX / online.len().max(1)).max(2);
+        let depth = if is_shared { depth.min(sharing).min(threads_fitting) } else { depth };
+        let mut threads: Vec<ThreadPlan> = if is_shared {
+            Vec::new()
+        } else {
+            cpus.iter().map(|&cpu| ThreadPlan { cpu, queues: Vec::new() }).collect()
+        };
         for qid in 0..possible.min(usize::from(u16::MAX)) {
             // A processor that is not ours (outside our cpuset, or offline) is served from one that is.
             let owner = cpus.iter().position(|&cpu| cpu == qid).unwrap_or(qid % cpus.len().max(1));
-            let (depth, sharing_now) = if online.contains(&qid) { (depth, sharing) } else { (1, 1) };
-            for (index, thread) in threads.iter_mut().skip(owner * sharing).take(sharing_now).enumerate() {
-                // The depth is spread over the threads, the first ones getting what is left over.
-                let share = depth / sharing_now + usize::from(index < depth % sharing_now);
-                thread.queues.push((qid as u16, share));
+            let depth = if online.contains(&qid) { depth } else { 1 };
+            if is_shared {
+                let cpu = cpus.get(owner).copied().unwrap_or_default();
+                threads.extend((0..depth).map(|_| ThreadPlan { cpu, queues: vec![(qid as u16, 1)] }));
+            } else if let Some(thread) = threads.get_mut(owner) {
+                thread.queues.push((qid as u16, depth));
             }
         }
         threads.retain(|thread| !thread.queues.is_empty());
-        Self { threads, queues: possible, depth, payload_len }
+        Self { threads, queues: possible, depth, payload_len, is_shared }
+    }
+
+    /// The queues' entries, all threads together.
+    fn slots(&self) -> BTreeMap<u16, Arc<Slots>> {
+        let mut depths = BTreeMap::new();
+        for (qid, share) in self.threads.iter().flat_map(|thread| &thread.queues) {
+            *depths.entry(*qid).or_insert(0) += share;
+        }
+        depths.into_iter().map(|(qid, depth)| (qid, Arc::new(Slots::new(depth)))).collect()
     }
 }
 
@@ -82,7 +101,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts the threads and waits until each has its ring. `on_end` runs as each ends after having served.
+    /// Starts the threads and waits until each has its ring. `rollcall` hears of each that ends after having served.
     ///
     /// # Errors
     /// The first thread's failure; all are gone then.
@@ -90,22 +109,35 @@ impl Crew {
         plan: &CrewPlan,
         service: &Arc<Service<F>>,
         device: &Arc<Device>,
-        on_end: &Arc<dyn Fn(io::Result<()>) + Send + Sync>,
+        rollcall: &Rollcall,
     ) -> io::Result<Self> {
+        let slots = plan.slots();
+        let relief: Option<Arc<dyn Relief>> = plan.is_shared.then(|| {
+            let reserve = Reserve {
+                service: Arc::clone(service),
+                device: Arc::downgrade(device),
+                payload_len: plan.payload_len,
+                rollcall: rollcall.clone(),
+            };
+            reserve.enlist()
+        });
         let (report, reports) = channel();
         let mut crew = Self { steps: Vec::new(), reports, threads: Vec::new() };
         for thread in &plan.threads {
             let (step, steps) = channel();
-            let queues = thread.queues.clone();
+            let queues = thread
+                .queues
+                .iter()
+                .filter_map(|&(qid, share)| Some(Queue { qid, share, slots: Arc::clone(slots.get(&qid)?) }));
+            let (queues, relief): (Vec<Queue>, _) = (queues.collect(), relief.clone());
             let (cpu, payload_len) = (thread.cpu, plan.payload_len);
             let (service, device) = (Arc::clone(service), Arc::clone(device));
-            let (report, on_end) = (report.clone(), Arc::clone(on_end));
+            let (report, on_end) = (report.clone(), Arc::clone(&rollcall.leave));
             let body = move || {
                 if let Err(error) = cpu::pin(cpu) {
                     tracing::debug!(cpu, %error, "ring thread runs unpinned");
                 }
-                let queues = queues.into_iter().map(|(qid, depth)| Queue::new(qid, depth)).collect();
-                let worker = RingWorker::new(service, &device, queues, payload_len);
+                let worker = RingWorker::new(service, &device, queues, payload_len, relief);
                 // The device must not be kept open by a thread that waits for it to close.
                 drop(device);
                 if let Some(worker) = advance(worker, &steps, &report) {
@@ -209,9 +241,11 @@ mod tests {
         // Five possible, four online, two of them ours: the others' queues are spread.
         let plan = CrewPlan::new(5, &[0, 1, 2, 3], &[1, 3], (8, 1), 1 << 20);
         assert_eq!(queues(&plan), [vec![(0, 8), (1, 8), (2, 8), (4, 1)], vec![(3, 8)]]);
-        // Three threads share the depth of each queue; an offline processor needs only one of them.
+        assert!(!plan.is_shared);
+        // Three threads have one entry of the queue each; one of them more serves that of a processor that is offline.
         let plan = CrewPlan::new(2, &[0], &[0], (8, 3), 1 << 20);
-        assert_eq!(queues(&plan), [vec![(0, 3), (1, 1)], vec![(0, 3)], vec![(0, 2)]]);
+        assert_eq!(queues(&plan), [vec![(0, 1)], vec![(0, 1)], vec![(0, 1)], vec![(1, 1)]]);
+        assert!(plan.is_shared && plan.depth == 3 && plan.threads.iter().all(|thread| thread.cpu == 0));
     }
 
     #[test]
@@ -219,5 +253,7 @@ mod tests {
         let cpus: Vec<usize> = (0..512).collect();
         assert_eq!(CrewPlan::new(512, &cpus, &cpus, (8, 1), 1 << 20).depth, 4);
         assert_eq!(CrewPlan::new(512, &cpus, &cpus, (8, 1), 8 << 20).depth, 2);
+        let shared = CrewPlan::new(64, &cpus[..64], &cpus[..2], (32, 32), 1 << 20);
+        assert_eq!((shared.depth, shared.threads.len()), (8, SHARED_THREADS_MAX));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::PARKED_PER_QUEUE_MAX;
 use super::entry::{Arrived, Entry, argument};
+use super::slots::{Relief, Slots};
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::id::NodeId;
@@ -26,15 +27,10 @@ const REPLY_DELAY_MAX: Duration = Duration::from_micros(50);
 /// A queue this worker serves.
 pub(super) struct Queue {
     pub(super) qid: u16,
-    pub(super) depth: usize,
-    entries: usize,
-    parked: usize,
-}
-
-impl Queue {
-    pub(super) fn new(qid: u16, depth: usize) -> Self {
-        Self { qid, depth, entries: 0, parked: 0 }
-    }
+    /// Entries that this worker begins with.
+    pub(super) share: usize,
+    /// Of all workers that serve it.
+    pub(super) slots: Arc<Slots>,
 }
 
 pub(super) struct RingWorker<F> {
@@ -47,6 +43,8 @@ pub(super) struct RingWorker<F> {
     queues: Vec<Queue>,
     entries: Vec<Entry>,
     payload_len: usize,
+    /// Who takes the place of a request that waits, where others share the queues.
+    relief: Option<Arc<dyn Relief>>,
     fixed: FixedReply,
     /// Request data of operations that reply into the same buffer.
     scratch: Vec<u8>,
@@ -64,8 +62,9 @@ impl<F: Filesystem> RingWorker<F> {
         device: &Arc<Device>,
         queues: Vec<Queue>,
         payload_len: usize,
+        relief: Option<Arc<dyn Relief>>,
     ) -> io::Result<Self> {
-        let slots: usize = queues.iter().map(|queue| queue.depth).sum();
+        let slots: usize = queues.iter().map(|queue| queue.share).sum();
         let submissions = (slots + 1).next_power_of_two().max(8) as u32;
         // Every entry has at most one completion outstanding; spare entries and the bell come on top.
         let completions = (slots + 1 + queues.len() * PARKED_PER_QUEUE_MAX).next_power_of_two() as u32;
@@ -83,13 +82,14 @@ impl<F: Filesystem> RingWorker<F> {
             queues,
             entries: Vec::new(),
             payload_len,
+            relief,
             fixed: FixedReply::new(),
             scratch: Vec::new(),
             completed: Vec::new(),
             parcels: Vec::new(),
         };
         for queue in 0..worker.queues.len() {
-            for _ in 0..worker.queues[queue].depth {
+            for _ in 0..worker.queues[queue].share {
                 worker.add_entry(queue)?;
             }
         }
@@ -169,7 +169,7 @@ impl<F: Filesystem> RingWorker<F> {
             return Ok(());
         };
         let queue_index = entry.queue;
-        let may_park = self.queues.get(queue_index).is_some_and(|queue| queue.parked < PARKED_PER_QUEUE_MAX);
+        let may_park = self.queues.get(queue_index).is_some_and(|queue| queue.slots.may_park());
         let (header_area, payload) = entry.areas();
         let Some(arrived) = Arrived::read(header_area) else { return Ok(()) };
         let header = arrived.header;
@@ -218,23 +218,37 @@ impl<F: Filesystem> RingWorker<F> {
         self.push(&sqe)
     }
 
-    /// The request in `index` stays until its replier speaks; a spare entry takes the place if there is none left over.
+    /// The request in `index` stays until its replier speaks; unless enough are left, a further entry takes its place.
     fn park(&mut self, index: usize, queue_index: usize, node: NodeId) -> io::Result<()> {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.is_parked = true;
         }
-        let Some(queue) = self.queues.get_mut(queue_index) else { return Ok(()) };
-        queue.parked += 1;
-        let (depth, may_be_stuck) = (queue.depth, queue.parked >= queue.depth);
-        if queue.entries - queue.parked < depth {
-            match self.add_entry(queue_index) {
-                Ok(spare) => self.push_register(spare)?,
-                Err(error) => {
-                    tracing::error!(%error, "no memory for a spare ring entry; the queue is one entry short");
+        let Some(queue) = self.queues.get(queue_index) else { return Ok(()) };
+        let parked = queue.slots.park();
+        match &self.relief {
+            Some(relief) if parked.is_short => {
+                relief.call(queue.qid, &queue.slots, node);
+                Ok(())
+            }
+            // Others have entries of the queue that are not parked.
+            Some(_) => Ok(()),
+            None => {
+                if parked.is_short {
+                    self.add_spare(queue_index)?;
                 }
+                if parked.may_be_stuck { self.nudge(node) } else { Ok(()) }
             }
         }
-        if may_be_stuck { self.nudge(node) } else { Ok(()) }
+    }
+
+    fn add_spare(&mut self, queue_index: usize) -> io::Result<()> {
+        match self.add_entry(queue_index) {
+            Ok(spare) => self.push_register(spare),
+            Err(error) => {
+                tracing::error!(%error, "no memory for a spare ring entry; the queue is one entry short");
+                Ok(())
+            }
+        }
     }
 
     /// Makes the kernel look at the requests it holds back for this processor's queue.
@@ -244,7 +258,7 @@ impl<F: Filesystem> RingWorker<F> {
     /// A retrieve notification of nothing makes the kernel send a request here, and that will be committed. It must name a
     /// regular file: `node` is the one whose lock is waited for. (For a lock on a directory there is none, and held-back
     /// requests wait for the next one that this processor's callers make.)
-    fn nudge(&mut self, node: NodeId) -> io::Result<()> {
+    pub(super) fn nudge(&mut self, node: NodeId) -> io::Result<()> {
         // ORDER: the spare entry first; without a free one the nudge would be held back too.
         self.ring.submit()?;
         let Some(device) = self.device.upgrade() else { return Ok(()) };
@@ -266,8 +280,8 @@ impl<F: Filesystem> RingWorker<F> {
                 continue;
             }
             entry.is_parked = false;
-            if let Some(queue) = self.queues.get_mut(entry.queue) {
-                queue.parked -= 1;
+            if let Some(queue) = self.queues.get(entry.queue) {
+                queue.slots.unpark();
             }
             let result = LateReply::put(parcel.result, &mut self.fixed);
             let len = put_body(self.fixed.body(), entry.areas().1);
@@ -279,7 +293,6 @@ impl<F: Filesystem> RingWorker<F> {
 
     fn add_entry(&mut self, queue: usize) -> io::Result<usize> {
         self.entries.push(Entry::new(queue, self.payload_len)?);
-        self.queues[queue].entries += 1;
         Ok(self.entries.len() - 1)
     }
 
