@@ -57,6 +57,8 @@ pub struct Client {
     pub(crate) reports: AtomicU64,
     /// Whether a write over pages of the kernel has made a file longer, ever.
     pub(crate) has_grown: AtomicBool,
+    /// Handles made ever.
+    pub(crate) handles_made: AtomicU64,
     /// Whether the session ends: nothing more is read or written under a lease.
     pub(crate) is_ending: AtomicBool,
     queue: Arc<EventQueue>,
@@ -89,6 +91,7 @@ impl Client {
             answering: Answering::new(tasks.signal()),
             reports: AtomicU64::new(0),
             has_grown: AtomicBool::new(false),
+            handles_made: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),

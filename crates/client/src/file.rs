@@ -17,7 +17,7 @@ use ashlar_types::message::{DataGrant, LeaseSet};
 use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// How a file was opened.
@@ -42,6 +42,8 @@ pub struct OpenFlags {
 /// An open file description.
 #[derive(Debug)]
 pub struct Handle {
+    /// Which one it is; no other of this client ever has the same.
+    pub(crate) number: u64,
     /// The file.
     pub file: Arc<File>,
     /// How it was opened.
@@ -53,8 +55,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
-        Handle { file, flags, is_shared, lock_owners: Mutex::default() }
+    pub(crate) fn new(number: u64, file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
+        Handle { number, file, flags, is_shared, lock_owners: Mutex::default() }
     }
 }
 
@@ -151,9 +153,12 @@ pub(crate) struct FileState {
     pub closing: u32,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
-    /// Owners of fcntl locks taken through any handle of the file.
+    /// Owners of fcntl locks taken through any handle of the file, and through how many.
     // LIMIT: an owner goes with its first close of the file, which drops its locks; the kernel bounds processes that have it open.
-    pub lock_owners: FxHashSet<LockOwner>,
+    pub lock_owners: FxHashMap<LockOwner, u32>,
+    /// Handles that may have a `flock`, by the address at which the kernel has their descriptions.
+    // LIMIT: one for each handle.
+    pub flocks: FxHashMap<LockOwner, u64>,
 }
 
 impl FileState {
@@ -502,7 +507,7 @@ impl FileTable {
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;
-            state.lock_owners = FxHashSet::default();
+            state.lock_owners = FxHashMap::default();
         }
         is_last
     }

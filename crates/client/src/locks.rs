@@ -1,4 +1,9 @@
 //! Cluster-wide `fcntl(2)` and `flock(2)` locks.
+//!
+//! The kernel names the owner of a lock by an address of its own: that of a process's table of descriptors (`fcntl`), or of an open file description (`flock`,
+//! `F_OFD_SETLK`). It tells of the end of a description some time after `close(2)`, when another may be at that address and have taken a lock. So a
+//! `flock` belongs to the handle here, whatever the kernel calls its owner, and one at the same address shows that the first is gone; and what a description has locked by `F_OFD_SETLK`, which does not look different from
+//! a process's lock, stays if another handle has locked under the same name.
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
@@ -37,6 +42,7 @@ impl Client {
     /// # Errors
     /// `EAGAIN` when another holds a conflicting lock, `ENOLCK` when there are too many.
     pub fn lock(&self, handle: &Handle, request: LockRequest) -> Result<(), Errno> {
+        let request = self.owned(handle, request);
         self.note_lock(handle, &request);
         self.call_done(&Who::system(), MetaRequest::Lock(request))
     }
@@ -49,6 +55,7 @@ impl Client {
         ticket: u64,
         answer: Box<dyn FnOnce(Result<(), Errno>) + Send>,
     ) {
+        let request = self.owned(handle, request);
         self.note_lock(handle, &request);
         // ORDER: the waiter is known before the service can announce the lock.
         self.lock_waits.waiting.lock().insert(ticket, answer);
@@ -83,11 +90,12 @@ impl Client {
         }
     }
 
-    /// Drops the locks of `owner` taken through `handle`, as closing a descriptor does. Costs nothing if it took none.
+    /// Drops the locks of `told` taken through `handle`, as closing a descriptor does. Costs nothing if it took none.
     ///
     /// # Errors
     /// `ENOTCONN` when the session is gone (and the locks with it).
-    pub fn lock_release(&self, handle: &Handle, owner: LockOwner, is_flock: bool) -> Result<(), Errno> {
+    pub fn lock_release(&self, handle: &Handle, told: LockOwner, is_flock: bool) -> Result<(), Errno> {
+        let owner = owner(handle, told, is_flock);
         let had_any = {
             let mut owners = handle.lock_owners.lock();
             let before = owners.len();
@@ -106,13 +114,17 @@ impl Client {
     ///
     /// ORDER: before the locks are dropped. A lock that the owner takes meanwhile may fall with them, and then its owner is known in vain.
     fn forget_owner(&self, handle: &Handle, owner: LockOwner) -> bool {
-        handle.file.state.lock().lock_owners.remove(&owner)
+        handle.file.state.lock().lock_owners.remove(&owner).is_some()
     }
 
     /// Locks owned by the open file description itself (`F_OFD_SETLK`) end with it; the kernel leaves that to the file system.
     pub(crate) fn drop_description_locks(&self, handle: &Handle) {
+        handle.file.state.lock().flocks.retain(|_, number| *number != handle.number);
         let owners = std::mem::take(&mut *handle.lock_owners.lock());
         for (owner, is_flock) in owners {
+            if !is_flock && has_others(handle, owner) {
+                continue;
+            }
             let request = MetaRequest::LockRelease { inode: handle.file.inode, owner, is_flock };
             if let Err(errno) = self.call_done(&Who::system(), request) {
                 tracing::warn!(%errno, inode = %handle.file.inode, "could not drop the locks of a closed file");
@@ -120,18 +132,58 @@ impl Client {
         }
     }
 
+    /// The request with its owner; what a description at the same address had locked before is dropped.
+    fn owned(&self, handle: &Handle, request: LockRequest) -> LockRequest {
+        let told = request.owner;
+        let request = LockRequest { owner: owner(handle, told, request.is_flock), ..request };
+        if !request.is_flock || request.kind == LockKind::Unlock {
+            return request;
+        }
+        let before = handle.file.state.lock().flocks.insert(told, handle.number);
+        if let Some(gone) = before.filter(|number| *number != handle.number) {
+            let (inode, owner) = (handle.file.inode, LockOwner(gone));
+            // If it fails the session is gone, and the locks with it.
+            let _ = self.call_done(&Who::system(), MetaRequest::LockRelease { inode, owner, is_flock: true });
+        }
+        request
+    }
+
     fn note_lock(&self, handle: &Handle, request: &LockRequest) {
         if request.kind == LockKind::Unlock {
             return;
         }
         let mut owners = handle.lock_owners.lock();
-        if !owners.contains(&(request.owner, request.is_flock)) {
+        let is_new = !owners.contains(&(request.owner, request.is_flock));
+        if is_new {
             owners.push((request.owner, request.is_flock));
         }
         drop(owners);
-        let mut state = handle.file.state.lock();
         if !request.is_flock {
-            state.lock_owners.insert(request.owner);
+            let mut state = handle.file.state.lock();
+            let handles = state.lock_owners.entry(request.owner).or_insert(0);
+            *handles = if is_new { *handles + 1 } else { 1.max(*handles) };
+        }
+    }
+}
+
+/// The owner of a lock, which the kernel calls `told`.
+fn owner(handle: &Handle, told: LockOwner, is_flock: bool) -> LockOwner {
+    if is_flock { LockOwner(handle.number) } else { told }
+}
+
+/// Takes `handle` off those through which `owner` has locked; whether there are others.
+fn has_others(handle: &Handle, owner: LockOwner) -> bool {
+    let owners = &mut handle.file.state.lock().lock_owners;
+    match owners.get_mut(&owner) {
+        Some(handles) if *handles > 1 => {
+            *handles -= 1;
+            true
+        }
+        known => {
+            if known.is_some() {
+                owners.remove(&owner);
+            }
+            false
         }
     }
 }

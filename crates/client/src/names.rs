@@ -251,6 +251,7 @@ impl Client {
             closing: 0,
             durability,
             lock_owners: Default::default(),
+            flocks: Default::default(),
         };
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
@@ -277,7 +278,7 @@ impl Client {
             state.lease_epoch += 1;
             state.is_unpromised = false;
         }
-        let handle = Arc::new(Handle::new(file, flags, is_shared));
+        let handle = Arc::new(Handle::new(self.handles_made.fetch_add(1, SeqCst), file, flags, is_shared));
         Ok(Opened {
             found: self.found_attr(attr, leases),
             handle,

@@ -35,7 +35,9 @@ fn waiter(path: &Path) -> JoinHandle<Result<(), i32>> {
 }
 
 fn held(mounted: &Mounted) -> (std::path::PathBuf, File) {
-    let path = mounted.join("lock");
+    // The end of a description is told late, and by an address where another may be by then: a lock must not have a name that had one before.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let path = mounted.join(&format!("lock-{}", COUNT.fetch_add(1, SeqCst)));
     let holder = File::create(&path).unwrap();
     flock(&holder, libc::LOCK_EX).unwrap();
     (path, holder)
