@@ -107,6 +107,7 @@ impl Coordinator {
         }
         drop(self.listener);
         turn_away(arrivals);
+        team.number();
         team.welcome()?;
         Ok(team)
     }
@@ -163,7 +164,7 @@ fn seat(team: &mut Team<'_>, arrivals: &Receiver<Arrival>, count: usize, tell: &
     {
         match met {
             Ok((channel, introduction)) => {
-                let member = Member::new(team.len() + 1, introduction, from, channel);
+                let member = Member::new(introduction, from, channel);
                 tell(&format!("{} has joined, {} of {count}", member.name(), team.len() + 1));
                 team.add(member);
             }

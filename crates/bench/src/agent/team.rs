@@ -1,10 +1,14 @@
 //! The agents of a run, as the coordinator leads them.
 
+use super::believe;
 use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::ground::own_name;
 use super::invitation::random;
-use super::message::{Introduction, Order, Prepare, Report};
+use super::message::{Clean, Introduction, Order, Prepare, Report};
 use super::phase_time::phase_time;
+use crate::chore::{Answer, Chore};
 use crate::crew::{Outcome, Share};
+use crate::inventory::{AgentMachine, Inventory};
 use crate::task::{Done, Machines, Task};
 use crate::{BenchError, place};
 use parking_lot::Mutex;
@@ -36,8 +40,9 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(number: usize, introduction: Introduction, from: SocketAddr, channel: Channel) -> Member {
-        let name = format!("agent {number} ({}, {})", introduction.name, from.ip());
+    /// Somebody who has no number yet.
+    pub fn new(introduction: Introduction, from: SocketAddr, channel: Channel) -> Member {
+        let name = format!("an agent ({}, {})", introduction.name, from.ip());
         Member { name, from, introduction, channel, inbox: VecDeque::new(), is_gone: false }
     }
 
@@ -84,13 +89,24 @@ struct State {
     /// What the agents are doing, for messages.
     during: String,
     directory: PathBuf,
+    /// Whether agents look at what their machines do while they measure.
+    is_watched: bool,
     is_over: bool,
+}
+
+/// Draws what the directory of a run is called: 16 hexadecimal digits behind `ashlar-bench.`, of which nobody else has the same.
+///
+/// # Errors
+/// [`BenchError::Refused`] when the system has no random numbers.
+pub fn draw_run() -> Result<String, BenchError> {
+    Ok(random::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl<'a> Team<'a> {
     pub(super) fn new(cancel: &'a AtomicBool) -> Team<'a> {
         let during = "waiting for the other agents".to_owned();
-        let state = State { members: Vec::new(), during, directory: PathBuf::new(), is_over: false };
+        let (members, directory) = (Vec::new(), PathBuf::new());
+        let state = State { members, during, directory, is_watched: false, is_over: false };
         Team { state: Mutex::new(state), cancel }
     }
 
@@ -108,6 +124,15 @@ impl<'a> Team<'a> {
 
     pub(super) fn tend(&mut self) -> Result<(), BenchError> {
         self.state.get_mut().tend()
+    }
+
+    /// Gives each a number, by the names of their machines: the same machines have the same numbers in every run, in whatever order they came.
+    pub(super) fn number(&mut self) {
+        let members = &mut self.state.get_mut().members;
+        members.sort_by_key(|member| (member.introduction.name.clone(), member.introduction.machine));
+        for (at, member) in members.iter_mut().enumerate() {
+            member.name = format!("agent {} ({}, {})", at + 1, member.introduction.name, member.from.ip());
+        }
     }
 
     /// Tells each its number.
@@ -141,38 +166,100 @@ impl<'a> Team<'a> {
         machines.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
     }
 
+    /// For each agent a number of its machine that is the same in every run and tells nothing else about it.
+    pub fn machine_numbers(&self) -> Vec<u64> {
+        self.state.lock().members.iter().map(|member| member.introduction.machine).collect()
+    }
+
+    /// For each agent the computer that it is on, from 1: agents of one computer have the same.
+    pub fn computers(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let mut known: Vec<&str> = Vec::new();
+        let number = |member| {
+            let Member { introduction, .. }: &Member = member;
+            known.iter().position(|id| *id == introduction.boot_id).unwrap_or_else(|| {
+                known.push(&introduction.boot_id);
+                known.len() - 1
+            }) + 1
+        };
+        state.members.iter().map(number).collect()
+    }
+
+    /// What their machines are, and what the first of them sees at `directory`.
+    ///
+    /// # Errors
+    /// [`BenchError::Elsewhere`] with what an agent says: it was not started for the directory.
+    pub fn describe(&self, directory: &Path) -> Result<(Inventory, Vec<AgentMachine>), BenchError> {
+        let answers = self.do_chore(&Chore::Describe(directory.to_owned()))?;
+        let mut machines = Vec::new();
+        let mut first = None;
+        for (at, (answer, computer)) in answers.into_iter().zip(self.computers()).enumerate() {
+            let Answer::Machine(told) = answer else { return Err(self.nonsense(at)) };
+            machines.push(AgentMachine::of(computer, &told));
+            first.get_or_insert(*told);
+        }
+        first.map(|first| (first, machines)).ok_or_else(|| BenchError::Plan("there are no agents".into()))
+    }
+
+    /// Has the first of them remove what earlier parts of an interrupted run have left below `directory`: names as [`Team::prepare_as`] makes
+    /// them, and whether each was made. Other names are passed over.
+    ///
+    /// # Errors
+    /// [`BenchError::Elsewhere`] with what the agent says.
+    pub fn clean(&self, directory: &Path, left: &[(String, bool)]) -> Result<(), BenchError> {
+        let prefix = own_name("");
+        let runs = left
+            .iter()
+            .filter_map(|(name, is_made)| Some((name.strip_prefix(&prefix)?.to_owned(), *is_made)));
+        let runs: Vec<(String, bool)> = runs.collect();
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.say_during("removing what an interrupted run has left");
+        let order = |_| Order::Clean(Clean { directory: directory.to_owned(), runs: runs.clone() });
+        match self.ask(0..1, order)?.first() {
+            Some(Report::Well) => Ok(()),
+            Some(other) => Err(self.unexpected(0, other)),
+            None => Err(BenchError::Plan("there are no agents".into())),
+        }
+    }
+
+    /// From now on agents look at what their machines do while they measure.
+    pub fn watch(&self) {
+        self.state.lock().is_watched = true;
+    }
+
+    /// What the directory of `run` is called.
+    pub fn own_name(run: &str) -> String {
+        own_name(run)
+    }
+
     /// Has the first of them make a directory below `directory`, and all of them find it.
     ///
     /// # Errors
     /// [`BenchError::Elsewhere`] with what an agent says: it was not started for the directory, or does not see the same one.
     pub fn prepare(&self, directory: &Path, beside_others: bool) -> Result<(), BenchError> {
+        self.prepare_as(&draw_run()?, directory, beside_others)
+    }
+
+    /// The same with a name that [`draw_run`] has drawn.
+    ///
+    /// # Errors
+    /// As [`Team::prepare`].
+    pub fn prepare_as(&self, run: &str, directory: &Path, beside_others: bool) -> Result<(), BenchError> {
         {
             let mut state = self.state.lock();
             state.directory = directory.to_owned();
             state.during = "making the directory".into();
         }
-        let run: String = random::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let token = random()?;
         let order = |makes: bool| {
-            let (directory, run) = (directory.to_owned(), run.clone());
+            let (directory, run) = (directory.to_owned(), run.to_owned());
             Order::Prepare(Prepare { directory, run, token, makes, beside_others })
         };
         self.ask(0..1, |_| order(true))?;
         self.ask(1..self.len(), |_| order(false))?;
         Ok(())
-    }
-
-    /// Bytes that are free where they measure.
-    ///
-    /// # Errors
-    /// What the first of them answers.
-    pub fn free_bytes(&self) -> Result<u64, BenchError> {
-        let reports = self.ask(0..1, |_| Order::TellRoom)?;
-        match reports.first() {
-            Some(Report::Room(bytes)) => Ok(*bytes),
-            Some(other) => Err(self.unexpected(0, other)),
-            None => Err(BenchError::Plan("there are no agents".into())),
-        }
     }
 
     /// Ends it in good order.
@@ -257,12 +344,20 @@ impl<'a> Team<'a> {
     }
 
     pub(crate) fn unexpected(&self, at: usize, report: &Report) -> BenchError {
-        let state = self.state.lock();
-        let name = state.members.get(at).map_or_else(String::new, |member| member.name.clone());
         match report {
-            Report::Failed(text) => BenchError::Elsewhere { name, text: harmless(text, TEXT_MAX) },
-            _ => BenchError::Elsewhere { name, text: "it answered what makes no sense".into() },
+            Report::Failed(text) => {
+                BenchError::Elsewhere { name: self.name(at), text: harmless(text, TEXT_MAX) }
+            }
+            _ => self.nonsense(at),
         }
+    }
+
+    fn nonsense(&self, at: usize) -> BenchError {
+        BenchError::Elsewhere { name: self.name(at), text: "it answered what makes no sense".into() }
+    }
+
+    fn name(&self, at: usize) -> String {
+        self.state.lock().members.get(at).map_or_else(String::new, |member| member.name.clone())
     }
 }
 
@@ -361,7 +456,8 @@ impl Machines for Team<'_> {
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
         let threads = task.threads();
         self.say_during(&format!("{} with {threads} threads", task.name()));
-        let mut reports = self.ask_all(|_| Order::Begin(task.clone()))?;
+        let is_watched = self.state.lock().is_watched;
+        let mut reports = self.ask_all(|_| Order::Begin { task: task.clone(), is_watched })?;
         let mut told = vec![Duration::ZERO; reports.len()];
         if task.is_measured() {
             (reports, told) = self.let_go(&reports)?;
@@ -374,9 +470,32 @@ impl Machines for Team<'_> {
             all.outcome = Outcome::together(&[all.outcome, done.outcome]);
             all.cached_part = all.cached_part.max(done.cached_part);
             all.has_dropped &= done.has_dropped;
+            let load = done.loads.into_iter().next().flatten();
+            let believed = load.map(|load| believe::load(load).ok_or_else(|| self.nonsense(at)));
+            all.loads.push(believed.transpose()?);
         }
         all.outcome.time = phase_time(&times);
         Ok(all)
+    }
+
+    fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError> {
+        self.say_during(chore.name());
+        let reports = self.ask_all(|_| Order::Do(chore.clone()))?;
+        let believed = reports.into_iter().enumerate().map(|(at, report)| match report {
+            Report::Answer(told) => believe::answer(told).ok_or_else(|| self.nonsense(at)),
+            other => Err(self.unexpected(at, &other)),
+        });
+        believed.collect()
+    }
+
+    /// What the first of them sees.
+    fn free_bytes(&self) -> Result<u64, BenchError> {
+        let reports = self.ask(0..1, |_| Order::TellRoom)?;
+        match reports.first() {
+            Some(Report::Room(bytes)) => Ok(*bytes),
+            Some(other) => Err(self.unexpected(0, other)),
+            None => Err(BenchError::Plan("there are no agents".into())),
+        }
     }
 
     fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
@@ -404,7 +523,8 @@ mod tests {
                 let tcp = TcpStream::connect(address).unwrap();
                 let mut channel = Channel::new(tcp, tls::agent(&invitation).unwrap().into()).unwrap();
                 channel.compare_versions("1").unwrap().unwrap();
-                let introduction = Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into() };
+                let introduction =
+                    Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into(), machine: 1 };
                 channel.send(&introduction).unwrap();
                 while channel.take::<Order>().unwrap().is_none() {}
                 channel.send(&Report::Well).unwrap();

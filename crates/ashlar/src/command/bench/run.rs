@@ -19,6 +19,7 @@ use ashlar_bench::run::identity::Identity;
 use ashlar_bench::run::journal::Journal;
 use ashlar_bench::run::{Part, Plan, Point, Tool, probe};
 use ashlar_bench::sample::Sampler;
+use ashlar_bench::task::{Alone, Machines};
 use ashlar_bench::workload::Rules;
 use ashlar_bench::{cache, tools};
 use std::collections::BTreeMap;
@@ -140,17 +141,18 @@ impl Run<'_> {
         };
         self.announce(&plan);
         if journal.progress.ceilings.is_none() {
-            let ceilings = self.ceilings(&plan)?;
+            let ceilings = self.ceilings(&place, &plan)?;
             journal.ceilings(&ceilings)?;
         }
         let sampler = Sampler::start().context("cannot watch the machine")?;
         let shown = progress::Shown::new();
         let tell = |told: &_| shown.tell(told);
+        let alone = Alone { place: &place, cancel: self.cancel, sampler: Some(&sampler) };
         let outcome = Sweep {
             plan: &plan,
-            place: &place,
+            machines: &alone,
+            alone: Some(&alone),
             journal,
-            sampler: &sampler,
             cancel: self.cancel,
             tell: &tell,
         }
@@ -172,11 +174,12 @@ impl Run<'_> {
 
     fn planned(&self, place: &Place, tools: Vec<Tool>) -> Result<Plan> {
         let args = self.args;
+        let machines = Alone { place, cancel: self.cancel, sampler: None };
         if let Some(path) = &args.same_as {
             let plan = Plan { budget_seconds: 0.0, ..Report::read(path)?.plan };
             plan.tools.iter().try_for_each(|tool| tools::check(*tool))?;
             place.check_room(plan.bytes_max())?;
-            if plan.is_direct && !probe::has_direct(place)? {
+            if plan.is_direct && !machines.have_direct()? {
                 bail!(
                     "{} was measured past the page cache, and this file system does not do that (O_DIRECT)",
                     shown(path)
@@ -201,6 +204,7 @@ impl Run<'_> {
             parts: (!parts.is_empty()).then_some(parts),
             threads: args.threads.clone().map(|list| list.0),
             processors: self.inventory.hardware.processors,
+            agents: 0,
             rules: self.rules()?,
             fill_percents,
             tools,
@@ -210,8 +214,7 @@ impl Run<'_> {
             shown(&args.directory),
             number::time(trial.as_secs_f64())
         ));
-        let probe =
-            probe::probe(place, &wish.trial_threads(), wish.trials(), wish.rules, trial, self.cancel)?;
+        let probe = probe::probe(&machines, &wish.trial_threads(), wish.trials(), wish.rules, trial)?;
         wish.aside = memory + devices + Duration::from_secs_f64(probe.seconds);
         Ok(wish.plan(&probe)?)
     }
@@ -240,11 +243,12 @@ impl Run<'_> {
         plan.left_out.iter().for_each(|text| say(format!("Left out: {text}")));
     }
 
-    fn ceilings(&self, plan: &Plan) -> Result<Ceilings> {
+    fn ceilings(&self, place: &Place, plan: &Plan) -> Result<Ceilings> {
         let mut ceilings = Ceilings { network: self.network.clone(), ..Ceilings::default() };
         let is_in_a_hurry = plan.expected_seconds() < HURRY.as_secs_f64();
         say("Ceilings: memory");
-        ceilings.measure_memory(is_in_a_hurry);
+        let machines = Alone { place, cancel: self.cancel, sampler: None };
+        ceilings.measure_memory(&machines, is_in_a_hurry)?;
         if self.args.devices.is_empty() {
             return Ok(ceilings);
         }
@@ -285,6 +289,7 @@ impl Run<'_> {
             made_unix_seconds: now.as_secs(),
             command: command(args),
             inventory: self.inventory.clone(),
+            agents: Vec::new(),
             plan,
             ceilings: journal.progress.ceilings.clone().unwrap_or_default(),
             measured: journal.progress.measured(),
