@@ -80,9 +80,9 @@ impl NetworkCeiling {
 /// All that were measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// Of memory; nothing if it could not be measured. Of several agents, which measured it at the same time, their sum.
+    /// Of memory; nothing if it could not be measured. Of several computers, which measured it at the same time, their sum.
     pub memory: Option<MemoryCeiling>,
-    /// Of memory of each agent, in their order; empty for one machine.
+    /// Of memory of each of them, in the order of their agents; empty for one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_each: Vec<MemoryCeiling>,
     /// Why not, or what must be said with it.
@@ -133,7 +133,7 @@ impl Ceilings {
             match told {
                 Ok(found) => each.push(found),
                 Err(why) => {
-                    let whose = if is_one { String::new() } else { format!(" on agent {}", at + 1) };
+                    let whose = if is_one { String::new() } else { format!(" on machine {}", at + 1) };
                     self.memory_note = Some(format!("not measured{whose}: {why}"));
                     return;
                 }
@@ -188,7 +188,7 @@ impl Ceilings {
                 name: if self.memory_each.is_empty() {
                     "memory (half of STREAM copy)".into()
                 } else {
-                    format!("memory of {} agents (half of STREAM copy)", self.memory_each.len())
+                    format!("memory of {} machines (half of STREAM copy)", self.memory_each.len())
                 },
                 rate: memory.copy / 2.0,
                 is_of_devices: false,
@@ -354,7 +354,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_of_agents_is_added_up_and_is_not_known_if_that_of_one_is_not() {
+    fn memory_of_machines_is_added_up_and_is_not_known_if_that_of_one_is_not() {
         let one = MemoryCeiling { copy: 2e10, triad: 1e10, is_beyond_caches: true };
         let mut all = Ceilings::default();
         all.take_memory([Ok(one), Ok(MemoryCeiling { copy: 1e10, ..one })].into_iter());
@@ -363,13 +363,13 @@ pub(crate) mod tests {
         let against = all.of(Part::SequentialNN, "sequential read").unwrap();
         assert_eq!(
             (against.name.as_str(), against.rate),
-            ("memory of 2 agents (half of STREAM copy)", 1.5e10)
+            ("memory of 2 machines (half of STREAM copy)", 1.5e10)
         );
         let mut all = Ceilings::default();
         all.take_memory([Ok(one), Err("no nodes".into())].into_iter());
         assert_eq!(
             (all.memory, all.memory_note.as_deref()),
-            (None, Some("not measured on agent 2: no nodes"))
+            (None, Some("not measured on machine 2: no nodes"))
         );
     }
 }

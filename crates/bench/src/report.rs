@@ -242,7 +242,7 @@ pub(crate) mod tests {
             let calm = load.map(|load| Load { busy: 0.2, busiest: 0.3, ..load });
             one.loads = vec![calm, most, None];
         }
-        report.ceilings.memory_each = report.ceilings.memory.into_iter().cycle().take(3).collect();
+        report.ceilings.memory_each = report.ceilings.memory.into_iter().cycle().take(2).collect();
         report.finish()
     }
 
@@ -259,6 +259,7 @@ pub(crate) mod tests {
             "agents 1-2",
             "agent 3",
             "processors of agent 2: all 2 at 99",
+            "of it the machine of agent 3",
             "--agents 3 ",
         ] {
             assert!(page.contains(part) && text.contains(part), "{part} is missing in {text}");

@@ -111,7 +111,8 @@ pub trait Machines {
     /// The first of theirs.
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError>;
 
-    /// Each of them does `chore`, all at the same time; the answers in their order.
+    /// Each of them does `chore`, all at the same time; the answers in their order. What is measured of a computer is so once, by the first that is
+    /// on it.
     ///
     /// # Errors
     /// The first of theirs.

@@ -217,7 +217,7 @@ impl<'a> Team<'a> {
         }
         self.say_during("removing what an interrupted run has left");
         let order = |_| Order::Clean(Clean { directory: directory.to_owned(), runs: runs.clone() });
-        match self.ask(0..1, order)?.first() {
+        match self.ask(&[0], order)?.first() {
             Some(Report::Well) => Ok(()),
             Some(other) => Err(self.unexpected(0, other)),
             None => Err(BenchError::Plan("there are no agents".into())),
@@ -257,8 +257,9 @@ impl<'a> Team<'a> {
             let (directory, run) = (directory.to_owned(), run.to_owned());
             Order::Prepare(Prepare { directory, run, token, makes, beside_others })
         };
-        self.ask(0..1, |_| order(true))?;
-        self.ask(1..self.len(), |_| order(false))?;
+        self.ask(&[0], |_| order(true))?;
+        let others: Vec<usize> = (1..self.len()).collect();
+        self.ask(&others, |_| order(false))?;
         Ok(())
     }
 
@@ -270,10 +271,10 @@ impl<'a> Team<'a> {
         self.state.lock().during = "removing what was made".into();
         let count = self.len();
         // ORDER: the first removes the directory when the others do nothing in it any more.
-        for who in [1..count, 0..1] {
-            self.ask(who.clone(), |_| Order::End)?;
+        for who in [(1..count).collect(), vec![0]] {
+            self.ask(&who, |_| Order::End)?;
             let mut state = self.state.lock();
-            state.members[who].iter_mut().for_each(|member| member.is_gone = true);
+            who.iter().for_each(|at| state.members[*at].is_gone = true);
         }
         self.state.lock().is_over = true;
         Ok(())
@@ -292,34 +293,28 @@ impl<'a> Team<'a> {
 
     /// Gives each its order, and takes one report of each.
     pub(crate) fn ask_all(&self, order: impl Fn(usize) -> Order) -> Result<Vec<Report>, BenchError> {
-        self.ask(0..self.len(), order)
+        let all: Vec<usize> = (0..self.len()).collect();
+        self.ask(&all, order)
     }
 
-    fn ask(
-        &self,
-        who: std::ops::Range<usize>,
-        order: impl Fn(usize) -> Order,
-    ) -> Result<Vec<Report>, BenchError> {
-        for at in who.clone() {
+    fn ask(&self, who: &[usize], order: impl Fn(usize) -> Order) -> Result<Vec<Report>, BenchError> {
+        for &at in who {
             self.state.lock().send(at, &order(at))?;
         }
         self.answers(who)
     }
 
     /// Takes one report of each.
-    fn answers(&self, who: std::ops::Range<usize>) -> Result<Vec<Report>, BenchError> {
+    fn answers(&self, who: &[usize]) -> Result<Vec<Report>, BenchError> {
         let mut state = self.state.lock();
         loop {
             if self.cancel.load(Relaxed) {
                 return Err(BenchError::Stopped);
             }
             state.tend()?;
-            state.check_presence(who.clone())?;
-            if state.members[who.clone()].iter().all(|member| !member.inbox.is_empty()) {
-                return Ok(state.members[who]
-                    .iter_mut()
-                    .filter_map(|member| member.inbox.pop_front())
-                    .collect());
+            state.check_presence(who)?;
+            if who.iter().all(|at| !state.members[*at].inbox.is_empty()) {
+                return Ok(who.iter().filter_map(|at| state.members[*at].inbox.pop_front()).collect());
             }
             // Who has gone would always have something to read.
             let here = state.members.iter().filter(|member| !member.is_gone);
@@ -340,7 +335,8 @@ impl<'a> Team<'a> {
             told.push(begin.elapsed());
             self.state.lock().send(at, &Order::Go)?;
         }
-        Ok((self.answers(0..ready.len())?, told))
+        let all: Vec<usize> = (0..ready.len()).collect();
+        Ok((self.answers(&all)?, told))
     }
 
     pub(crate) fn unexpected(&self, at: usize, report: &Report) -> BenchError {
@@ -394,8 +390,9 @@ impl State {
     }
 
     /// Whether nobody is waited for who has gone after an earlier word.
-    fn check_presence(&self, who: std::ops::Range<usize>) -> Result<(), BenchError> {
-        let gone = self.members[who].iter().find(|member| member.is_gone && member.inbox.is_empty());
+    fn check_presence(&self, who: &[usize]) -> Result<(), BenchError> {
+        let mut asked = who.iter().map(|at| &self.members[*at]);
+        let gone = asked.find(|member| member.is_gone && member.inbox.is_empty());
         gone.map_or(Ok(()), |member| Err(lost(member, &self.during, &Broken::Closed)))
     }
 
@@ -480,8 +477,14 @@ impl Machines for Team<'_> {
 
     fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError> {
         self.say_during(chore.name());
-        let reports = self.ask_all(|_| Order::Do(chore.clone()))?;
-        let believed = reports.into_iter().enumerate().map(|(at, report)| match report {
+        let mut who: Vec<usize> = (0..self.len()).collect();
+        if matches!(chore, Chore::MeasureMemory { .. }) {
+            // Agents of one computer would measure the same memory and disturb each other.
+            let computers = self.computers();
+            who.retain(|at| !computers[..*at].contains(&computers[*at]));
+        }
+        let reports = self.ask(&who, |_| Order::Do(chore.clone()))?;
+        let believed = who.into_iter().zip(reports).map(|(at, report)| match report {
             Report::Answer(told) => believe::answer(told).ok_or_else(|| self.nonsense(at)),
             other => Err(self.unexpected(at, &other)),
         });
@@ -490,7 +493,7 @@ impl Machines for Team<'_> {
 
     /// What the first of them sees.
     fn free_bytes(&self) -> Result<u64, BenchError> {
-        let reports = self.ask(0..1, |_| Order::TellRoom)?;
+        let reports = self.ask(&[0], |_| Order::TellRoom)?;
         match reports.first() {
             Some(Report::Room(bytes)) => Ok(*bytes),
             Some(other) => Err(self.unexpected(0, other)),

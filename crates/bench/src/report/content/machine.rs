@@ -24,7 +24,7 @@ pub fn ceilings(report: &Report, out: &mut Document) {
     if let Some(memory) = &ceilings.memory {
         let whose = match ceilings.memory_each.len() {
             0 => String::new(),
-            agents => format!(" of {agents} agents at the same time"),
+            machines => format!(" of {machines} machines at the same time"),
         };
         row(
             format!("Memory{whose}, STREAM copy, all NUMA nodes (read and written each counted)"),
@@ -35,7 +35,8 @@ pub fn ceilings(report: &Report, out: &mut Document) {
         row(format!("Memory{whose}, STREAM triad, all NUMA nodes"), memory.triad, Unit::Bytes, None);
     }
     for (at, memory) in ceilings.memory_each.iter().enumerate() {
-        row(format!("of it agent {}, STREAM copy", at + 1), memory.copy, Unit::Bytes, None);
+        let agent = report.agents.iter().position(|agent| agent.computer == at + 1).unwrap_or(at) + 1;
+        row(format!("of it the machine of agent {agent}, STREAM copy"), memory.copy, Unit::Bytes, None);
     }
     for device in &ceilings.device {
         let who = if ceilings.devices == 1 {
