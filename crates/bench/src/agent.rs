@@ -29,6 +29,8 @@ mod channel;
 mod coordinator;
 mod ground;
 mod invitation;
+mod machines;
+mod members;
 mod message;
 mod phase_time;
 mod serve;

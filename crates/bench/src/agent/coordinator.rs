@@ -2,8 +2,9 @@
 
 use super::channel::{Broken, Channel, harmless, wait_for_any};
 use super::invitation::{Invitation, random};
+use super::members::Member;
 use super::message::{Introduction, Order, Report};
-use super::team::{Member, Team};
+use super::team::Team;
 use super::tls::{self, Key};
 use crate::BenchError;
 use std::io;

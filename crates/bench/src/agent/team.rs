@@ -1,20 +1,18 @@
 //! The agents of a run, as the coordinator leads them.
 
-use super::believe;
-use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::channel::{harmless, wait_for_any};
 use super::ground::own_name;
 use super::invitation::random;
-use super::message::{Clean, Introduction, Order, Prepare, Report};
-use super::phase_time::phase_time;
+use super::members::{Member, State, TEXT_MAX};
+use super::message::{Clean, Order, Prepare, Report};
+use crate::BenchError;
 use crate::chore::{Answer, Chore};
-use crate::crew::{Outcome, Share};
+use crate::crew::Share;
 use crate::inventory::{AgentMachine, Inventory};
-use crate::task::{Done, Machines, Task};
-use crate::{BenchError, place};
+use crate::task::Machines;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,48 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether somebody wants the run to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// LIMIT: agents stop and remove what they made; who takes longer is left behind.
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// LIMIT: reports of one agent that nobody has taken yet; one order has two at most.
-const INBOX_MAX: usize = 16;
-/// LIMIT: of a reason an agent tells, characters.
-const TEXT_MAX: usize = 4000;
-
-/// One agent.
-pub(super) struct Member {
-    name: String,
-    from: SocketAddr,
-    introduction: Introduction,
-    channel: Channel,
-    inbox: VecDeque<Report>,
-    is_gone: bool,
-}
-
-impl Member {
-    /// Somebody who has no number yet.
-    pub fn new(introduction: Introduction, from: SocketAddr, channel: Channel) -> Member {
-        let name = format!("an agent ({}, {})", introduction.name, from.ip());
-        Member { name, from, introduction, channel, inbox: VecDeque::new(), is_gone: false }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Takes what has come, and says that somebody is here.
-    fn tend(&mut self) -> Result<(), Broken> {
-        while let Some(report) = self.channel.take::<Report>()? {
-            if matches!(report, Report::Alive) {
-                continue;
-            }
-            if self.inbox.len() == INBOX_MAX {
-                return Err(Broken::Malformed("it talks too much"));
-            }
-            self.inbox.push_back(report);
-        }
-        self.channel.keep_alive(&Order::Alive)
-    }
-}
 
 /// What is told of an agent beside its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -80,18 +36,8 @@ pub struct AgentTold {
 
 /// All agents of a run. They are stopped, and remove what they made, when this goes.
 pub struct Team<'a> {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     cancel: &'a AtomicBool,
-}
-
-struct State {
-    members: Vec<Member>,
-    /// What the agents are doing, for messages.
-    during: String,
-    directory: PathBuf,
-    /// Whether agents look at what their machines do while they measure.
-    is_watched: bool,
-    is_over: bool,
 }
 
 /// Draws what the directory of a run is called: 16 hexadecimal digits behind `ashlar-bench.`, of which nobody else has the same.
@@ -297,7 +243,11 @@ impl<'a> Team<'a> {
         self.ask(&all, order)
     }
 
-    fn ask(&self, who: &[usize], order: impl Fn(usize) -> Order) -> Result<Vec<Report>, BenchError> {
+    pub(super) fn ask(
+        &self,
+        who: &[usize],
+        order: impl Fn(usize) -> Order,
+    ) -> Result<Vec<Report>, BenchError> {
         for &at in who {
             self.state.lock().send(at, &order(at))?;
         }
@@ -348,85 +298,13 @@ impl<'a> Team<'a> {
         }
     }
 
-    fn nonsense(&self, at: usize) -> BenchError {
+    pub(super) fn nonsense(&self, at: usize) -> BenchError {
         BenchError::Elsewhere { name: self.name(at), text: "it answered what makes no sense".into() }
     }
 
     fn name(&self, at: usize) -> String {
         self.state.lock().members.get(at).map_or_else(String::new, |member| member.name.clone())
     }
-}
-
-impl State {
-    fn send(&mut self, at: usize, order: &Order) -> Result<(), BenchError> {
-        let during = self.during.clone();
-        let Some(member) = self.members.get_mut(at) else { return Ok(()) };
-        member.channel.send(order).map_err(|broken| lost(member, &during, &broken))
-    }
-
-    fn tend(&mut self) -> Result<(), BenchError> {
-        for member in &mut self.members {
-            if member.is_gone {
-                continue;
-            }
-            let tended = member.tend();
-            let is_last = member.inbox.iter().any(|report| matches!(report, Report::Failed(_)));
-            if let (true, Some(Report::Failed(text))) = (is_last, member.inbox.back()) {
-                // The others are not waited for: they may be waiting for this one.
-                let text = harmless(text, TEXT_MAX);
-                return Err(BenchError::Elsewhere { name: member.name.clone(), text });
-            }
-            match tended {
-                Ok(()) => {}
-                // It has said its last word.
-                Err(Broken::Closed) if !member.inbox.is_empty() => member.is_gone = true,
-                Err(broken) => {
-                    member.is_gone = true;
-                    return Err(lost(member, &self.during, &broken));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether nobody is waited for who has gone after an earlier word.
-    fn check_presence(&self, who: &[usize]) -> Result<(), BenchError> {
-        let mut asked = who.iter().map(|at| &self.members[*at]);
-        let gone = asked.find(|member| member.is_gone && member.inbox.is_empty());
-        gone.map_or(Ok(()), |member| Err(lost(member, &self.during, &Broken::Closed)))
-    }
-
-    /// Stops all that are there and waits until they are gone.
-    fn stop(&mut self, text: &str) {
-        for member in &mut self.members {
-            // Who does not hear it is gone, or will notice that nobody is here.
-            member.is_gone |= member.channel.send(&Order::Stop(text.to_owned())).is_err();
-        }
-        let deadline = Instant::now() + STOP_PATIENCE;
-        while Instant::now() < deadline {
-            for member in &mut self.members {
-                member.inbox.clear();
-                let is_gone = match member.tend() {
-                    Err(Broken::Silent) => false,
-                    tended => tended.is_err(),
-                };
-                member.is_gone |= is_gone;
-            }
-            let fds: Vec<BorrowedFd<'_>> = self
-                .members
-                .iter()
-                .filter(|member| !member.is_gone)
-                .map(|member| member.channel.as_fd())
-                .collect();
-            if fds.is_empty() || wait_for_any(&fds, LOOK_EVERY).is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn lost(member: &Member, during: &str, broken: &Broken) -> BenchError {
-    BenchError::Lost { name: member.name.clone(), during: during.to_owned(), text: broken.to_string() }
 }
 
 impl Drop for Team<'_> {
@@ -438,78 +316,11 @@ impl Drop for Team<'_> {
     }
 }
 
-impl Machines for Team<'_> {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn are_apart(&self) -> bool {
-        let state = self.state.lock();
-        let computers: HashSet<&str> =
-            state.members.iter().map(|member| member.introduction.boot_id.as_str()).collect();
-        computers.len() == state.members.len()
-    }
-
-    fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
-        let threads = task.threads();
-        self.say_during(&format!("{} with {threads} threads", task.name()));
-        let is_watched = self.state.lock().is_watched;
-        let mut reports = self.ask_all(|_| Order::Begin { task: task.clone(), is_watched })?;
-        let mut told = vec![Duration::ZERO; reports.len()];
-        if task.is_measured() {
-            (reports, told) = self.let_go(&reports)?;
-        }
-        let mut all = Done { has_dropped: true, ..Done::default() };
-        let mut times = Vec::new();
-        for (at, report) in reports.into_iter().enumerate() {
-            let Report::Done(done) = report else { return Err(self.unexpected(at, &report)) };
-            times.push((told[at], done.outcome.time));
-            all.outcome = Outcome::together(&[all.outcome, done.outcome]);
-            all.cached_part = all.cached_part.max(done.cached_part);
-            all.has_dropped &= done.has_dropped;
-            let load = done.loads.into_iter().next().flatten();
-            let believed = load.map(|load| believe::load(load).ok_or_else(|| self.nonsense(at)));
-            all.loads.push(believed.transpose()?);
-        }
-        all.outcome.time = phase_time(&times);
-        Ok(all)
-    }
-
-    fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError> {
-        self.say_during(chore.name());
-        let mut who: Vec<usize> = (0..self.len()).collect();
-        if matches!(chore, Chore::MeasureMemory { .. }) {
-            // Agents of one computer would measure the same memory and disturb each other.
-            let computers = self.computers();
-            who.retain(|at| !computers[..*at].contains(&computers[*at]));
-        }
-        let reports = self.ask(&who, |_| Order::Do(chore.clone()))?;
-        let believed = who.into_iter().zip(reports).map(|(at, report)| match report {
-            Report::Answer(told) => believe::answer(told).ok_or_else(|| self.nonsense(at)),
-            other => Err(self.unexpected(at, &other)),
-        });
-        believed.collect()
-    }
-
-    /// What the first of them sees.
-    fn free_bytes(&self) -> Result<u64, BenchError> {
-        let reports = self.ask(&[0], |_| Order::TellRoom)?;
-        match reports.first() {
-            Some(Report::Room(bytes)) => Ok(*bytes),
-            Some(other) => Err(self.unexpected(0, other)),
-            None => Err(BenchError::Plan("there are no agents".into())),
-        }
-    }
-
-    fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
-        let directory = self.state.lock().directory.clone();
-        place::check_room(&directory, bytes, self.free_bytes()?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::channel::Channel;
     use super::super::coordinator::Coordinator;
+    use super::super::message::Introduction;
     use super::super::tls;
     use super::*;
     use std::net::TcpStream;
