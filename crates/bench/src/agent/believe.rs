@@ -3,17 +3,21 @@
 
 use super::channel::harmless;
 use crate::chore::Answer;
-use crate::inventory::{Hardware, Inventory, PlaceFacts, Software};
+use crate::inventory::{Inventory, PlaceFacts, Software};
 use crate::sample::Load;
 
 /// LIMIT: of a name, as of a disk or a setting, characters.
 const NAME_MAX: usize = 100;
 /// LIMIT: of a longer text, as the options of a mount, characters.
 const TEXT_MAX: usize = 2000;
-/// LIMIT: disks, interfaces, NUMA nodes or settings of a machine.
-const LIST_MAX: usize = 1024;
+/// LIMIT: disks, interfaces, NUMA nodes or settings of a machine; those beyond are not kept.
+const LIST_MAX: usize = 512;
+/// LIMIT: disks and interfaces whose load is kept, those that did most. Machines with containers have interfaces by the thousand.
+const LOADS_MAX: usize = 64;
 /// LIMIT: of a rate or a time: what is more is no measurement.
 const NUMBER_MAX: f64 = 1e18;
+/// LIMIT: processors, cores or packages of a machine.
+const PROCESSORS_MAX: usize = 1 << 20;
 
 /// An answer as it can be kept; nothing if it tells what cannot be.
 pub(super) fn answer(told: Answer) -> Option<Answer> {
@@ -30,18 +34,28 @@ pub(super) fn answer(told: Answer) -> Option<Answer> {
 pub(super) fn load(mut told: Load) -> Option<Load> {
     let parts = [told.busy, told.busiest, told.iowait, told.steal];
     let mut amounts = vec![told.seconds];
-    for one in &mut told.interfaces {
-        one.name = harmless(&one.name, NAME_MAX);
-        amounts.extend([one.received, one.sent]);
+    amounts.extend(told.interfaces.iter().flat_map(|one| [one.received, one.sent]));
+    amounts.extend(told.devices.iter().flat_map(|one| [one.busy, one.read, one.written]));
+    let is_part = |part: f64| (0.0..=1.0).contains(&part);
+    if !parts.into_iter().all(is_part)
+        || !amounts.into_iter().all(is_amount)
+        || told.processors > PROCESSORS_MAX
+    {
+        return None;
     }
-    for one in &mut told.devices {
-        one.name = harmless(&one.name, NAME_MAX);
-        amounts.extend([one.busy, one.read, one.written]);
+    // Those that did most are the ones that may limit. The sort is stable: what is kept stays in its order if all of it is.
+    if told.interfaces.len() > LOADS_MAX {
+        told.interfaces
+            .sort_by(|one, other| (other.received + other.sent).total_cmp(&(one.received + one.sent)));
+        told.interfaces.truncate(LOADS_MAX);
     }
-    let is_short = told.interfaces.len().max(told.devices.len()) <= LIST_MAX;
-    let is_right =
-        parts.into_iter().all(|part| (0.0..=1.0).contains(&part)) && amounts.into_iter().all(is_amount);
-    (is_short && is_right).then_some(told)
+    if told.devices.len() > LOADS_MAX {
+        told.devices.sort_by(|one, other| other.busy.total_cmp(&one.busy));
+        told.devices.truncate(LOADS_MAX);
+    }
+    told.interfaces.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
+    told.devices.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
+    Some(told)
 }
 
 fn is_amount(number: f64) -> bool {
@@ -50,11 +64,15 @@ fn is_amount(number: f64) -> bool {
 
 fn inventory(told: Inventory) -> Option<Inventory> {
     let Inventory { mut hardware, mut software, place } = told;
-    let Hardware { nodes, disks, interfaces, .. } = &hardware;
-    let longest = [nodes.len(), disks.len(), interfaces.len(), software.tools.len(), software.settings.len()];
-    if longest.into_iter().any(|len| len > LIST_MAX) {
+    let counts = [hardware.processors, hardware.cores, hardware.sockets];
+    if counts.into_iter().any(|count| count > PROCESSORS_MAX) {
         return None;
     }
+    hardware.nodes.truncate(LIST_MAX);
+    hardware.disks.truncate(LIST_MAX);
+    hardware.interfaces.truncate(LIST_MAX);
+    software.tools.truncate(LIST_MAX);
+    software.settings.truncate(LIST_MAX);
     let name = |text: &mut String| *text = harmless(text, NAME_MAX);
     name(&mut hardware.model);
     for disk in &mut hardware.disks {
@@ -98,6 +116,11 @@ mod tests {
         assert!(kept.hardware.model.starts_with(" [2J") && !kept.place.options.contains('\n'));
         assert_eq!(kept.software.settings, [("z".repeat(NAME_MAX), " ".into())]);
         told.software.settings = vec![Default::default(); LIST_MAX + 1];
+        let Some(Answer::Machine(kept)) = answer(Answer::Machine(Box::new(told.clone()))) else {
+            panic!("no")
+        };
+        assert_eq!(kept.software.settings.len(), LIST_MAX);
+        told.hardware.processors = usize::MAX;
         assert_eq!(answer(Answer::Machine(Box::new(told))), None);
         let why = Answer::Memory(Err("a\rb".into()));
         assert_eq!(answer(why), Some(Answer::Memory(Err("a b".into()))));
@@ -119,6 +142,17 @@ mod tests {
             ..Load::default()
         };
         assert_eq!(load(right.clone()), Some(right.clone()));
+        let mut many = right.clone();
+        many.devices = (0..2000)
+            .map(|at| DeviceLoad {
+                name: at.to_string(),
+                busy: f64::from(at) / 2000.0,
+                read: 0.0,
+                written: 0.0,
+            })
+            .collect();
+        let kept = load(many).map(|load| (load.devices.len(), load.devices[0].name.clone()));
+        assert_eq!(kept, Some((LOADS_MAX, "1999".into())), "those that did most");
         for wrong in [f64::NAN, f64::INFINITY, -1.0, 1e30] {
             assert_eq!(load(Load { busy: wrong, ..right.clone() }), None);
             assert_eq!(load(Load { seconds: wrong, ..right.clone() }), None);

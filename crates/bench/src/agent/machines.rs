@@ -79,3 +79,95 @@ impl Machines for Team<'_> {
         place::check_room(&directory, bytes, self.free_bytes()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::channel::Channel;
+    use super::super::coordinator::Coordinator;
+    use super::super::message::Introduction;
+    use super::super::tls;
+    use super::*;
+    use crate::sample::Load;
+    use std::net::TcpStream;
+    use std::sync::atomic::AtomicBool;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    /// A team of agents with these names and computers, each of which answers whatever it is told with what `answer` says, until the channel ends.
+    fn with_team<T>(
+        agents: &[(&'static str, &'static str)],
+        answer: impl Fn(&str, Order) -> Report + Sync,
+        use_it: impl FnOnce(&Team<'_>) -> T,
+    ) -> T {
+        let coordinator = Coordinator::listen("127.0.0.1:0", "1").unwrap();
+        let address = coordinator.address().unwrap();
+        let invitation = coordinator.invitation().clone();
+        std::thread::scope(|scope| {
+            for (name, boot_id) in agents {
+                let (answer, invitation) = (&answer, &invitation);
+                scope.spawn(move || {
+                    let tcp = TcpStream::connect(address).unwrap();
+                    let mut channel = Channel::new(tcp, tls::agent(invitation).unwrap().into()).unwrap();
+                    channel.compare_versions("1").unwrap().unwrap();
+                    let (name, boot_id) = ((*name).to_owned(), (*boot_id).to_owned());
+                    let told = Introduction { name: name.clone(), memory_bytes: 1, boot_id, machine: 1 };
+                    channel.send(&told).unwrap();
+                    loop {
+                        let report = match channel.take::<Order>() {
+                            Ok(Some(Order::Alive)) => continue,
+                            Ok(Some(Order::Welcome(_))) => Report::Well,
+                            Ok(Some(Order::Stop(_))) | Err(_) => return channel.close(),
+                            Ok(Some(order)) => answer(&name, order),
+                            Ok(None) => {
+                                std::thread::sleep(Duration::from_millis(1));
+                                continue;
+                            }
+                        };
+                        if channel.send(&report).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            let team = coordinator.gather(agents.len(), Duration::from_secs(60), &GO_ON, &|_| ()).unwrap();
+            use_it(&team)
+        })
+    }
+
+    fn done(load: Option<Load>) -> Report {
+        Report::Done(Box::new(Done { has_dropped: true, loads: vec![load], ..Done::default() }))
+    }
+
+    #[test]
+    fn loads_come_in_the_order_of_the_agents_names_and_only_if_they_can_be_believed() {
+        let of = |name: &str| {
+            let seconds = if name == "a" { 1.0 } else { 2.0 };
+            Load { seconds, busy: if name == "c" { f64::NAN } else { 0.5 }, ..Load::default() }
+        };
+        let answer = |name: &str, _| done(Some(of(name)));
+        let seconds = with_team(&[("b", "1"), ("a", "1")], answer, |team| {
+            let told = team.carry_out(&Task::DropCaches).unwrap();
+            told.loads.into_iter().map(|load| load.map(|load| load.seconds)).collect::<Vec<_>>()
+        });
+        assert_eq!(seconds, [Some(1.0), Some(2.0)]);
+        let refused = with_team(&[("c", "1"), ("a", "1")], answer, |team| {
+            team.carry_out(&Task::DropCaches).unwrap_err().to_string()
+        });
+        assert!(refused.contains("agent 2 (c, ") && refused.contains("makes no sense"), "{refused}");
+    }
+
+    #[test]
+    fn the_memory_of_a_computer_is_measured_once_and_everybody_looks_at_the_file_system() {
+        let answer = |name: &str, order| match order {
+            Order::Do(Chore::TryDirect) => Report::Answer(Answer::Direct(name != "c")),
+            _ => Report::Answer(Answer::Memory(Err(name.into()))),
+        };
+        let (numbers, told, direct) = with_team(&[("a", "1"), ("b", "1"), ("c", "2")], answer, |team| {
+            let told = team.do_chore(&Chore::MeasureMemory { is_in_a_hurry: true }).unwrap();
+            (team.computers(), told, team.have_direct().unwrap())
+        });
+        assert_eq!(numbers, [1, 1, 2]);
+        assert_eq!(told, ["a", "c"].map(|name| Answer::Memory(Err(name.into()))));
+        assert!(!direct, "one of them cannot");
+    }
+}

@@ -13,8 +13,12 @@ use crate::run::Unit;
 pub fn ceilings(report: &Report, out: &mut Document) {
     let ceilings = &report.ceilings;
     out.heading(2, "Ceilings");
-    let mut table =
-        Table::new("What was possible without the file system", &["What", "#Rate", "Unit", "#± %"]);
+    let caption = if report.agents.is_empty() {
+        "What the machine did without the file system"
+    } else {
+        "What the machines did without the file system"
+    };
+    let mut table = Table::new(caption, &["What", "#Rate", "Unit", "#± %"]);
     let mut row = |what: String, rate: f64, unit: Unit, spread: Option<Spread>| {
         let deviation = spread.filter(|spread| spread.mean > 0.0);
         let deviation = deviation
