@@ -178,6 +178,51 @@ fn desk_pages(desk: &Desk) {
 }
 
 #[test]
+fn machines_that_are_others_are_told_apart_and_count_for_themselves() {
+    let desk = Desk::new();
+    let options = ["--budget", "12s", "--parts", "sequential-n-n", "--threads", "3", "--repetitions", "1"];
+    let coordinator = desk.lead(3, &[&options[..], &["--keep-caches"]].concat());
+    let mut agents = desk.agents(&coordinator, &HOSTS[..2]);
+    // What looks like another machine, with another system.
+    let folder = desk.path("");
+    fs::write(folder.join("boot"), "00000000-0000-0000-0000-000000000000\n").unwrap();
+    fs::write(folder.join("system"), "PRETTY_NAME=\"Other <i>Linux</i>\"\n").unwrap();
+    let script = format!(
+        "hostname zzz && mount --bind {0}/boot /proc/sys/kernel/random/boot_id && mount --bind {0}/system /etc/os-release && exec \"$@\"",
+        folder.display()
+    );
+    let other = ["unshare", "--uts", "--mount", "sh", "-ec", &script, "sh"];
+    agents.push(coordinator.agent(&other, &[&desk.path("place")]));
+    coordinator.process.end().expect(0);
+    agents.into_iter().for_each(|agent| drop(agent.end().expect(0)));
+    let report = desk.report();
+    let computers: Vec<u64> =
+        list(&report["agents"]).iter().map(|agent| agent["computer"].as_u64().unwrap()).collect();
+    assert_eq!(computers, [1, 1, 2]);
+    let memory = report["agents"][0]["hardware"]["memory_bytes"].as_u64().unwrap();
+    assert_eq!(report["plan"]["memory_bytes"].as_u64(), Some(2 * memory));
+    let each: Vec<f64> = list(&report["ceilings"]["memory_each"])
+        .iter()
+        .map(|memory| memory["copy"].as_f64().unwrap())
+        .collect();
+    let sum = report["ceilings"]["memory"]["copy"].as_f64().unwrap();
+    assert!(each.len() == 2 && (each[0] + each[1] - sum).abs() < 1.0, "{each:?} are {sum}");
+    let text = fs::read_to_string(desk.path("report.md")).unwrap();
+    for part in [
+        "| 1 machine with 2 agents | agents 1-2 |",
+        "| 1 machine | agent 3 |",
+        "What differs between the machines",
+        "| Distribution | agent 3 | Other \\<i\\>Linux\\</i\\> |",
+        "memory of 2 machines",
+        "of it the machine of agent 3",
+    ] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let page = fs::read_to_string(desk.path("report.html")).unwrap();
+    assert!(page.contains("Other &lt;i&gt;Linux") && !page.contains("<i>Linux"));
+}
+
+#[test]
 fn an_agent_that_is_killed_ends_the_run_and_others_go_on_with_it() {
     let desk = Desk::new();
     let plan = desk.plan(json!([point("random-4k", 3, 0.4), point("metadata-0", 3, 0.1)]), 4);

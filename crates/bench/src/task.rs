@@ -41,7 +41,7 @@ pub struct Done {
     pub cached_part: f64,
     /// Whether the caches were dropped, on every machine.
     pub has_dropped: bool,
-    /// What each machine did meanwhile, in their order; nothing for one that nobody watched, or not for long enough.
+    /// What each machine did while its own threads worked, in their order; nothing for one that nobody watched, or not for long enough.
     pub loads: Vec<Option<Load>>,
 }
 

@@ -1,11 +1,11 @@
 //! What a run that goes on must have in common with the one that was interrupted.
 
 use crate::BenchError;
-use crate::inventory::{AgentMachine, Inventory, Kind, PlaceFacts, kinds};
+use crate::inventory::{AgentMachine, Inventory, PlaceFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where, on which machine, and what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,15 +67,21 @@ impl Identity {
         asked: BTreeMap<String, String>,
     ) -> Identity {
         let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-        let system = |kind: &Kind<'_>| {
-            let (hardware, software) = (&kind.machine.hardware, &kind.machine.software);
-            format!("{} of {}, {} processors", kind.name(), software.kernel, hardware.processors)
-        };
+        // No more than of one machine: interfaces, say, come and go.
+        let mut systems: BTreeMap<String, usize> = BTreeMap::new();
+        for AgentMachine { hardware, software, .. } in agents {
+            *systems
+                .entry(format!("{}, {} processors", software.kernel, hardware.processors))
+                .or_default() += 1;
+        }
+        let systems: Vec<String> =
+            systems.iter().map(|(system, count)| format!("{system} ({count} of the agents)")).collect();
         Identity {
-            directory: directory.display().to_string(),
+            // As all of them would write it: this machine may not see it, and cannot follow links.
+            directory: directory.components().collect::<PathBuf>().display().to_string(),
             file_system: format!("{}, {} bytes", place.file_system, place.total_bytes),
             machine: number_of(&numbers.join(" ")),
-            system: kinds(agents).iter().map(system).collect::<Vec<_>>().join("; "),
+            system: systems.join("; "),
             asked,
         }
     }
@@ -140,9 +146,11 @@ pub(crate) mod tests {
         let agents: Vec<AgentMachine> = [1, 2, 2].map(|computer| AgentMachine::of(computer, &found)).into();
         let of = |count: usize, numbers: &[u64]| {
             let asked = BTreeMap::from([("agents".into(), count.to_string())]);
-            Identity::of_agents(Path::new("/x"), &found.place, &agents[..count], numbers, asked)
+            let directory = Path::new(if count == 3 { "/x" } else { "/x/" });
+            Identity::of_agents(directory, &found.place, &agents[..count], numbers, asked)
         };
         let before = of(3, &[7, 8, 8]);
+        assert!(before.system.ends_with("processors (3 of the agents)"), "{}", before.system);
         assert!(before.differences(&of(3, &[7, 8, 8])).is_empty());
         assert_eq!(before.differences(&of(3, &[7, 8, 9])), ["agents are on other machines"]);
         let told = before.differences(&of(2, &[7, 8]));

@@ -51,8 +51,10 @@ pub fn method(report: &Report, out: &mut Document) {
     ];
     if agents > 0 {
         items.push(format!(
-            "{agents} agents measure, and nobody else: threads are given out to them in turn, all are let go at the same time, and the time of a phase ends with the \
-             last thread of all. Latencies of all agents are counted into one distribution. Agents have their numbers by the names of their machines."
+            "{agents} agent{} measure{}, and nobody else: threads are given out to them in turn, all are let go at the same time, and the time of a phase ends with the \
+             last thread of all. Latencies of all agents are counted into one distribution. Agents have their numbers by the names of their machines.",
+            if agents == 1 { "" } else { "s" },
+            if agents == 1 { "s" } else { "" },
         ));
     }
     out.push(Block::List(items));
