@@ -20,7 +20,8 @@
 //!
 //! - Nothing that a stranger sends is looked at but by TLS; who has no proof is turned away. An agent cannot play the coordinator to others.
 //! - Agents have their numbers by the names of their machines, so that the same machines have the same ones in another run.
-//! - An agent does tasks, only in directories it was started for, below one of the run's own; it is told names of nothing else.
+//! - An agent does tasks, only in directories it was started for, below one of the run's own; it is told names of nothing else. It also tells what
+//!   its machine is, and removes what an interrupted run has left there: names with 16 hexadecimal digits that only runs have.
 //! - Both say that they are there every 2 s. Who is silent for 10 s is lost: then all stop, and every agent removes what the run has made.
 //! - No clock is compared with another one.
 

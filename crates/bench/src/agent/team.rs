@@ -75,7 +75,8 @@ impl<'a> Team<'a> {
     /// Gives each a number, by the names of their machines: the same machines have the same numbers in every run, in whatever order they came.
     pub(super) fn number(&mut self) {
         let members = &mut self.state.get_mut().members;
-        members.sort_by_key(|member| (member.introduction.name.clone(), member.introduction.machine));
+        members
+            .sort_by_cached_key(|member| (place_of(&member.introduction.name), member.introduction.machine));
         for (at, member) in members.iter_mut().enumerate() {
             member.name = format!("agent {} ({}, {})", at + 1, member.introduction.name, member.from.ip());
         }
@@ -307,6 +308,14 @@ impl<'a> Team<'a> {
     }
 }
 
+/// Where a host's name stands among others: by the number at the end of its first part, so that node2 comes before node10.
+fn place_of(name: &str) -> (String, u64, String) {
+    let first = name.split('.').next().unwrap_or(name);
+    let stem = first.trim_end_matches(|sign: char| sign.is_ascii_digit());
+    // Without a number, or with one that is too long, by name only.
+    (stem.to_owned(), first[stem.len()..].parse().unwrap_or(0), name.to_owned())
+}
+
 impl Drop for Team<'_> {
     fn drop(&mut self) {
         let state = self.state.get_mut();
@@ -326,6 +335,13 @@ mod tests {
     use std::net::TcpStream;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn hosts_are_in_the_order_in_which_people_count_them() {
+        let mut names = ["node10", "node2.example.org", "disk", "node", "node1", "node2"];
+        names.sort_by_cached_key(|name| place_of(name));
+        assert_eq!(names, ["disk", "node", "node1", "node2", "node2.example.org", "node10"]);
+    }
 
     #[test]
     fn an_agent_that_goes_right_after_its_answer_is_not_waited_for() {
