@@ -92,7 +92,12 @@ pub(super) fn own_name(run: &str) -> String {
 pub(super) fn clean(asked: &Clean, allowed: &[PathBuf]) -> Result<(), BenchError> {
     let directory = allowed_directory(&asked.directory, allowed)?;
     for (run, is_made) in &asked.runs {
-        remove_left(&root_of(&directory, run)?, *is_made)?;
+        let root = root_of(&directory, run)?;
+        if !is_made {
+            // It may have been killed between making the directory and saying so: then nothing but the mark is in it.
+            let _ = fs::remove_file(root.join(MARK));
+        }
+        remove_left(&root, *is_made)?;
     }
     Ok(())
 }
@@ -165,7 +170,11 @@ mod tests {
             fs::write(path.join("file"), "x").unwrap();
         };
         ["0000000000000001", "0000000000000002", "0000000000000003"].iter().for_each(|run| left(run));
-        let runs = vec![("0000000000000001".into(), true), ("0000000000000002".into(), false)];
+        let barely = allowed[0].join("ashlar-bench.0000000000000004");
+        fs::create_dir(&barely).unwrap();
+        fs::write(barely.join(MARK), "x").unwrap();
+        let runs: Vec<(String, bool)> =
+            [(1, true), (2, false), (4, false)].map(|(run, is_made)| (format!("{run:016}"), is_made)).into();
         clean(&Clean { directory: allowed[0].clone(), runs: runs.clone() }, &allowed).unwrap();
         assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 2, "only what it has made goes");
         assert!(clean(&Clean { directory: root.path().to_owned(), runs }, &allowed).is_err());
