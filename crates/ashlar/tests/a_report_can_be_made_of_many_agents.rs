@@ -113,9 +113,9 @@ fn list(value: &Value) -> &Vec<Value> {
 #[test]
 fn three_agents_make_a_report_that_names_no_hosts_and_keeps_all_loads() {
     let desk = Desk::new();
-    let options =
-        ["--budget", "12s", "--parts", "random-4k,metadata-0", "--threads", "1,6", "--repetitions", "2"];
-    let told = desk.run(&HOSTS, &[&options[..], &["--keep-caches"]].concat());
+    let (few, many) = (point("random-4k", 1, 0.4), point("random-4k", 6, 0.4));
+    let plan = desk.plan(json!([few, many, point("metadata-0", 1, 0.1), point("metadata-0", 6, 0.1)]), 2);
+    let told = desk.run(&HOSTS, &["--same-as", &plan, "--keep-caches"]);
     for text in [
         "Threads: 1, 6; each measured 2 times",
         "Ceilings: memory",
@@ -168,7 +168,7 @@ fn desk_pages(desk: &Desk) {
             assert!(!text.contains(private), "{private} is in the {ending}");
         }
         assert!(!is_telling || !text.contains(own.trim()), "the coordinator's host is in the {ending}");
-        assert!(text.contains("ashlar bench run DIR --agents 3 --threads 1,6"), "{ending}");
+        assert!(text.contains("ashlar bench run DIR --agents 3 --same-as REPORT.json"), "{ending}");
     }
     let text = fs::read_to_string(desk.path("report.md")).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| 1 machine with 3 agents | agents 1-3 |"));
@@ -180,7 +180,7 @@ fn desk_pages(desk: &Desk) {
 #[test]
 fn machines_that_are_others_are_told_apart_and_count_for_themselves() {
     let desk = Desk::new();
-    let options = ["--budget", "12s", "--parts", "sequential-n-n", "--threads", "3", "--repetitions", "1"];
+    let options = ["--budget", "20s", "--parts", "sequential-n-n", "--threads", "3", "--repetitions", "1"];
     let coordinator = desk.lead(3, &[&options[..], &["--keep-caches"]].concat());
     let mut agents = desk.agents(&coordinator, &HOSTS[..2]);
     // What looks like another machine, with another system.
@@ -193,7 +193,8 @@ fn machines_that_are_others_are_told_apart_and_count_for_themselves() {
     );
     let other = ["unshare", "--uts", "--mount", "sh", "-ec", &script, "sh"];
     agents.push(coordinator.agent(&other, &[&desk.path("place")]));
-    coordinator.process.end().expect(0);
+    let told = coordinator.process.end().expect(0);
+    assert!(told.stdout.contains("so that a plan can be made"), "{}", told.all());
     agents.into_iter().for_each(|agent| drop(agent.end().expect(0)));
     let report = desk.report();
     let computers: Vec<u64> =
@@ -307,11 +308,12 @@ fn a_run_with_agents_is_planned_only_or_interrupted_in_good_order() {
     let desk = Desk::new();
     let told = desk.run(
         &HOSTS[..2],
-        &["--dry-run", "--budget", "60s", "--parts", "random", "--threads", "2", "--keep-caches"],
+        &["--dry-run", "--budget", "600s", "--parts", "random", "--threads", "2", "--keep-caches"],
     );
     assert!(told.stdout.contains("random-4k, random-4k-deep, random-1k"), "{}", told.all());
     assert!(!desk.path("report.journal").exists() && !desk.path("report.html").exists());
-    let plan = desk.plan(json!([point("random-4k", 2, 0.3)]), 1000);
+    // Not so long that STREAM takes its time before.
+    let plan = desk.plan(json!([point("random-4k", 2, 0.3)]), 300);
     let options = ["--same-as", plan.as_str(), "--keep-caches"];
     let coordinator = desk.lead(2, &options);
     let agents = desk.agents(&coordinator, &HOSTS[..2]);

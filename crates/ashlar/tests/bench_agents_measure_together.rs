@@ -135,7 +135,7 @@ fn the_commands_of_the_guide_for_many_clients_work() {
             ("--total 2t", "--total 8m"),
             ("--files 10000000", "--files 130"),
             ("1..1024", "1..8"),
-            ("--budget 10m", "--budget 12s --parts metadata-0 --threads 1,8"),
+            ("--budget 10m", "--budget 30s --parts metadata-0 --threads 4"),
             ("--output ", &output),
         ]
         .iter()
