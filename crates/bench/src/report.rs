@@ -279,6 +279,18 @@ pub(crate) mod tests {
         assert!(told["ceilings"].get("memory_each").is_none());
         fs::write(&path, told.to_string()).unwrap();
         assert_eq!(Report::read(&path).unwrap(), made);
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reports");
+        for name in ["ext4", "glusterfs", "ashlar-one-machine"] {
+            let read = Report::read(&docs.join(format!("{name}.json"))).unwrap();
+            assert!(read.agents.is_empty() && read.machines() == read.inventory.machine(), "{name}");
+            assert!(read.measured.iter().any(|one| one.load.is_some() && one.loads.is_empty()), "{name}");
+            let evidence: Vec<&str> =
+                read.curves.iter().map(|curve| curve.bottleneck.evidence.as_str()).collect();
+            assert!(
+                !evidence.is_empty() && evidence.iter().all(|text| !text.contains("agent")),
+                "{evidence:?}"
+            );
+        }
     }
 
     #[test]
