@@ -180,7 +180,7 @@ fn desk_pages(desk: &Desk) {
 #[test]
 fn machines_that_are_others_are_told_apart_and_count_for_themselves() {
     let desk = Desk::new();
-    let options = ["--budget", "20s", "--parts", "sequential-n-n", "--threads", "3", "--repetitions", "1"];
+    let options = ["--budget", "14s", "--parts", "sequential-n-n", "--threads", "3", "--repetitions", "1"];
     let coordinator = desk.lead(3, &[&options[..], &["--keep-caches"]].concat());
     let mut agents = desk.agents(&coordinator, &HOSTS[..2]);
     // What looks like another machine, with another system.
