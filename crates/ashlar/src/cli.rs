@@ -58,7 +58,7 @@ pub enum Command {
     /// Make a metadata directory from a backup.
     Restore(RestoreArgs),
     /// Measure what a machine can do.
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
     /// Write the man pages into a directory.

@@ -122,17 +122,21 @@ fn the_commands_of_the_guide_for_many_clients_work() {
     let leads: Vec<&str> =
         lines().filter(|line| line.contains("--agents ") && line.contains("/mnt/")).collect();
     assert!(leads.len() >= 2 && !joins.is_empty());
+    assert!(leads.iter().any(|lead| lead.starts_with("run ")), "a report, too");
     for lead in leads {
         let place = place();
         let scratch = place.path().join("scratch");
         std::fs::create_dir(&scratch).unwrap();
         let here = scratch.display().to_string();
+        let output = format!("--output {}/", place.path().display());
         // As shown, but for how much.
         let line = [
             ("/mnt/scratch", here.as_str()),
             ("--total 2t", "--total 8m"),
             ("--files 10000000", "--files 130"),
             ("1..1024", "1..8"),
+            ("--budget 10m", "--budget 30s --parts metadata-0 --threads 4"),
+            ("--output ", &output),
         ]
         .iter()
         .fold(lead.to_owned(), |line, (shown, instead)| line.replace(shown, instead));

@@ -1,12 +1,14 @@
 //! What a machine could do at best: a figure means little without it (`peak in per cent of theory`, as the papers tell it).
 
 use crate::BenchError;
+use crate::chore::{Answer, Chore};
 use crate::device::{DeviceFigure, DevicePlan};
 use crate::figure::Spread;
 use crate::memory::{Kernel, NumaError, StreamError, StreamPlan, nodes, stream};
 use crate::network::{NetworkFigures, Pattern};
 use crate::place::Place;
 use crate::run::{Part, Unit};
+use crate::task::Machines;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicBool;
 
@@ -47,6 +49,23 @@ impl NetworkCeiling {
     /// What the links of machine `agent` of `ashlar bench network` carried at best, alone with one other machine; nothing if it was not measured in both
     /// directions.
     pub fn of_machine(figures: &NetworkFigures, agent: usize) -> Option<NetworkCeiling> {
+        let (write, read) = NetworkCeiling::best(figures, agent)?;
+        Some(NetworkCeiling { name: format!("of machine {agent}"), write, read })
+    }
+
+    /// What the links of several machines carried at best, each alone with one other machine, added up; nothing if one of them was not measured in both
+    /// directions. What is between the links may carry less.
+    pub fn of_machines(figures: &NetworkFigures, agents: &[usize]) -> Option<NetworkCeiling> {
+        let each: Option<Vec<(f64, f64)>> =
+            agents.iter().map(|agent| NetworkCeiling::best(figures, *agent)).collect();
+        let (write, read) = each?.into_iter().reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1))?;
+        let name =
+            if agents.len() == 1 { "of 1 machine".into() } else { format!("of {} machines", agents.len()) };
+        Some(NetworkCeiling { name, write, read })
+    }
+
+    /// What one machine sent and received at best.
+    fn best(figures: &NetworkFigures, agent: usize) -> Option<(f64, f64)> {
         let best = |is_one: &dyn Fn(usize, usize) -> bool| {
             let flows = figures.summarize().into_iter();
             let rates = flows
@@ -54,16 +73,18 @@ impl NetworkCeiling {
                 .map(|(.., rate)| rate.mean / 8.0);
             rates.reduce(f64::max)
         };
-        let (write, read) = (best(&|from, _| from == agent)?, best(&|_, to| to == agent)?);
-        Some(NetworkCeiling { name: format!("of machine {agent}"), write, read })
+        Some((best(&|from, _| from == agent)?, best(&|_, to| to == agent)?))
     }
 }
 
 /// All that were measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// Of memory; nothing if it could not be measured.
+    /// Of memory; nothing if it could not be measured. Of several computers, which measured it at the same time, their sum.
     pub memory: Option<MemoryCeiling>,
+    /// Of memory of each of them, in the order of their agents; empty for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_each: Vec<MemoryCeiling>,
     /// Why not, or what must be said with it.
     pub memory_note: Option<String>,
     /// How many devices were named.
@@ -91,17 +112,41 @@ pub struct Against {
 const SHORT_ARRAY_BYTES: u64 = 16 << 20;
 
 impl Ceilings {
-    /// Measures memory on every NUMA node, one after the other; in a hurry with arrays that are too small, which is noted.
-    pub fn measure_memory(&mut self, is_in_a_hurry: bool) {
-        match memory(is_in_a_hurry) {
-            Ok(found) => {
-                let note =
-                    "the arrays are smaller than four times the caches, so this is partly the caches' speed";
-                self.memory_note = (!found.is_beyond_caches).then(|| note.to_owned());
-                self.memory = Some(found);
+    /// Measures memory on every NUMA node, one after the other, of all `machines` at the same time; in a hurry with arrays that are too small,
+    /// which is noted.
+    ///
+    /// # Errors
+    /// When an agent is lost. That memory cannot be measured is noted and no error.
+    pub fn measure_memory(&mut self, machines: &dyn Machines, is_in_a_hurry: bool) -> Result<(), BenchError> {
+        let answers = machines.do_chore(&Chore::MeasureMemory { is_in_a_hurry })?;
+        self.take_memory(answers.into_iter().map(|answer| match answer {
+            Answer::Memory(told) => told,
+            _ => Err("it answered what makes no sense".into()),
+        }));
+        Ok(())
+    }
+
+    fn take_memory(&mut self, told: impl ExactSizeIterator<Item = Result<MemoryCeiling, String>>) {
+        let is_one = told.len() == 1;
+        let mut each = Vec::new();
+        for (at, told) in told.enumerate() {
+            match told {
+                Ok(found) => each.push(found),
+                Err(why) => {
+                    let whose = if is_one { String::new() } else { format!(" on machine {}", at + 1) };
+                    self.memory_note = Some(format!("not measured{whose}: {why}"));
+                    return;
+                }
             }
-            Err(why) => self.memory_note = Some(format!("not measured: {why}")),
         }
+        self.memory = each.iter().copied().reduce(|sum, one| MemoryCeiling {
+            copy: sum.copy + one.copy,
+            triad: sum.triad + one.triad,
+            is_beyond_caches: sum.is_beyond_caches && one.is_beyond_caches,
+        });
+        let note = "the arrays are smaller than four times the caches, so this is partly the caches' speed";
+        self.memory_note = self.memory.filter(|memory| !memory.is_beyond_caches).map(|_| note.to_owned());
+        self.memory_each = if is_one { Vec::new() } else { each };
     }
 
     /// Measures devices, of which each of `places` is one.
@@ -140,7 +185,11 @@ impl Ceilings {
         network.into_iter().chain(device).reduce(lower).or_else(|| {
             // A copy reads and writes each byte; content passes through memory once at least.
             self.memory.map(|memory| Against {
-                name: "memory (half of STREAM copy)".into(),
+                name: if self.memory_each.is_empty() {
+                    "memory (half of STREAM copy)".into()
+                } else {
+                    format!("memory of {} machines (half of STREAM copy)", self.memory_each.len())
+                },
                 rate: memory.copy / 2.0,
                 is_of_devices: false,
             })
@@ -168,14 +217,15 @@ impl Ceilings {
 
 /// Why memory was not measured.
 #[derive(Debug, thiserror::Error)]
-enum NoMemory {
+pub(crate) enum NoMemory {
     #[error(transparent)]
     Nodes(#[from] NumaError),
     #[error(transparent)]
     Stream(#[from] StreamError),
 }
 
-fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
+/// Measures memory of this machine, all NUMA nodes one after the other.
+pub(crate) fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
     let mut all = MemoryCeiling { copy: 0.0, triad: 0.0, is_beyond_caches: !is_in_a_hurry };
     for node in nodes()? {
         let plan = if is_in_a_hurry {
@@ -233,6 +283,7 @@ pub(crate) mod tests {
     pub fn ceilings() -> Ceilings {
         Ceilings {
             memory: Some(MemoryCeiling { copy: 2e10, triad: 1.5e10, is_beyond_caches: true }),
+            memory_each: Vec::new(),
             memory_note: None,
             devices: 1,
             device: vec![device("stream write", 2e9, 2e3), device("random read", 4e8, 1e5)],
@@ -281,14 +332,44 @@ pub(crate) mod tests {
         let ceiling = NetworkCeiling::of_machine(&figures, 1).unwrap();
         assert_eq!((ceiling.write, ceiling.read), (300.0, 200.0));
         assert_eq!(NetworkCeiling::of_machine(&figures, 4), None);
+        let (one, both) =
+            (NetworkCeiling::of_machines(&figures, &[1]), NetworkCeiling::of_machines(&figures, &[1, 2]));
+        assert_eq!(one.map(|one| (one.write, one.read)), Some((300.0, 200.0)));
+        assert_eq!(
+            both.map(|both| (both.name, both.write, both.read)),
+            Some(("of 2 machines".into(), 4800.0, 300.0))
+        );
+        assert_eq!(NetworkCeiling::of_machines(&figures, &[1, 4]), None);
+        assert_eq!(NetworkCeiling::of_machines(&figures, &[]), None);
     }
 
     #[test]
     fn memory_is_measured_and_a_hurry_is_noted() {
         let mut all = Ceilings::default();
-        all.measure_memory(true);
+        let measured = memory(true).map_err(|why| why.to_string());
+        all.take_memory([measured].into_iter());
         let memory = all.memory.unwrap();
         assert!(memory.copy > 0.0 && memory.triad > 0.0 && !memory.is_beyond_caches);
-        assert!(all.memory_note.unwrap().contains("partly the caches"));
+        assert!(all.memory_note.unwrap().contains("partly the caches") && all.memory_each.is_empty());
+    }
+
+    #[test]
+    fn memory_of_machines_is_added_up_and_is_not_known_if_that_of_one_is_not() {
+        let one = MemoryCeiling { copy: 2e10, triad: 1e10, is_beyond_caches: true };
+        let mut all = Ceilings::default();
+        all.take_memory([Ok(one), Ok(MemoryCeiling { copy: 1e10, ..one })].into_iter());
+        assert_eq!(all.memory.map(|memory| (memory.copy, memory.triad)), Some((3e10, 2e10)));
+        assert_eq!((all.memory_each.len(), &all.memory_note), (2, &None));
+        let against = all.of(Part::SequentialNN, "sequential read").unwrap();
+        assert_eq!(
+            (against.name.as_str(), against.rate),
+            ("memory of 2 machines (half of STREAM copy)", 1.5e10)
+        );
+        let mut all = Ceilings::default();
+        all.take_memory([Ok(one), Err("no nodes".into())].into_iter());
+        assert_eq!(
+            (all.memory, all.memory_note.as_deref()),
+            (None, Some("not measured on machine 2: no nodes"))
+        );
     }
 }

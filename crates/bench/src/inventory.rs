@@ -1,9 +1,11 @@
 //! The machine and the software that a figure was measured with.
 
+mod agents;
 mod hardware;
 mod place;
 mod software;
 
+pub use agents::{AgentMachine, Kind, kinds, line as machines};
 pub use hardware::{Disk, Hardware, Interface, Node};
 pub use place::PlaceFacts;
 pub use software::{Software, version_of};
@@ -35,9 +37,7 @@ impl Inventory {
 
     /// The machine in one line.
     pub fn machine(&self) -> String {
-        let hardware = &self.hardware;
-        let gibibytes = hardware.memory_bytes as f64 / f64::from(1 << 30);
-        format!("{} processors ({}), {gibibytes:.0} GiB", hardware.processors, hardware.model)
+        self.hardware.line()
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`metadata`] | a workload: create, stat, read, utime and remove of many files |
 //! | [`workload`] | one of them from beginning to end, with repetitions and honest caches |
 //! | [`task`] | what all machines of a workload do at the same time, and who they are |
+//! | [`chore`] | what each machine does for itself: it tells what it is, and measures its memory |
 //! | [`figure`] | what comes out, and what must be said with it |
 //! | [`network`] | a ceiling: what the network between agents carries, and how long a message takes |
 //! | [`agent`] | workloads on many machines: agents and their coordinator |
@@ -27,6 +28,7 @@ pub mod agent;
 mod buffer;
 pub mod cache;
 pub mod ceiling;
+pub mod chore;
 pub mod compare;
 pub mod crew;
 pub mod data;

@@ -82,6 +82,19 @@ pub(crate) fn check_room(directory: &Path, bytes: u64, free_bytes: u64) -> Resul
     Err(BenchError::NoRoom { path: directory.to_owned(), wanted_bytes: bytes, free_bytes })
 }
 
+/// Removes the directory of a run that was interrupted. One that was only about to be made is somebody else's if there is something in it.
+///
+/// # Errors
+/// What a call answers.
+pub(crate) fn remove_left(root: &Path, is_made: bool) -> Result<(), BenchError> {
+    if is_made && root.is_dir() {
+        return fs::remove_dir_all(root).map_err(BenchError::io("remove", root));
+    }
+    // It need not be there, and need not be ours.
+    let _ = fs::remove_dir(root);
+    Ok(())
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         // What went wrong before is what matters; should this fail, the directory's name says whose it is.

@@ -13,7 +13,7 @@ pub mod number;
 pub mod plot;
 
 use crate::ceiling::Ceilings;
-use crate::inventory::Inventory;
+use crate::inventory::{self, AgentMachine, Inventory};
 use crate::run::{Measured, Plan};
 use crate::{BenchError, published};
 use curve::Curve;
@@ -37,8 +37,11 @@ pub struct Report {
     pub made_unix_seconds: u64,
     /// The command that made it, with `DIR` for the directory.
     pub command: String,
-    /// The machine.
+    /// The machine; of a run with agents that of the first.
     pub inventory: Inventory,
+    /// The machines of agents, in their order; empty for a run without them. It came later than format 1 and is not needed to read it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentMachine>,
     /// What was done.
     pub plan: Plan,
     /// What could have been done at best.
@@ -101,6 +104,11 @@ impl Report {
         Ok(())
     }
 
+    /// The machines that measured, in one line.
+    pub fn machines(&self) -> String {
+        if self.agents.is_empty() { self.inventory.machine() } else { inventory::machines(&self.agents) }
+    }
+
     /// Rows of the published tables that have the same workload, or those that were asked for.
     fn published(&self) -> Vec<published::Row> {
         match &self.beside {
@@ -142,7 +150,7 @@ pub(crate) mod tests {
             cautions: vec![Caution::FewBytes],
         };
         let load = Load { seconds: 2.0, processors: 2, busy: 0.97, busiest: 1.0, ..Load::default() };
-        Measured { part, tool: Tool::Ashlar, fill_percent: None, figure, load: Some(load) }
+        Measured { part, tool: Tool::Ashlar, fill_percent: None, figure, load: Some(load), loads: Vec::new() }
     }
 
     /// Two parts, two numbers of threads, three repetitions.
@@ -176,6 +184,7 @@ pub(crate) mod tests {
             made_unix_seconds: 1_795_339_490,
             command: "ashlar bench run DIR --budget 60s".into(),
             inventory,
+            agents: Vec::new(),
             plan: Plan {
                 points: points.collect(),
                 repetitions: 3,
@@ -216,6 +225,71 @@ pub(crate) mod tests {
             fs::write(folder.path().join("x"), text).unwrap();
             let refused = Report::read(&folder.path().join("x")).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    /// The same by three agents on two machines, one of which has more memory and a name that is markup.
+    pub fn report_of_agents() -> Report {
+        let mut report = report();
+        let mut other = report.inventory.clone();
+        other.hardware.memory_bytes *= 2;
+        other.hardware.model = "<b>Other</b>".into();
+        let of = |computer, told: &Inventory| AgentMachine::of(computer, told);
+        report.agents = vec![of(1, &report.inventory), of(1, &report.inventory), of(2, &other)];
+        for one in &mut report.measured {
+            let load = one.load.take();
+            let most = load.clone().map(|load| Load { busy: 0.99, ..load });
+            let calm = load.map(|load| Load { busy: 0.2, busiest: 0.3, ..load });
+            one.loads = vec![calm, most, None];
+        }
+        report.ceilings.memory_each = report.ceilings.memory.into_iter().cycle().take(2).collect();
+        report.finish()
+    }
+
+    #[test]
+    fn a_report_of_agents_tells_of_all_of_their_machines() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = report_of_agents();
+        made.write(&folder.path().join("r")).unwrap();
+        assert_eq!(Report::read(&folder.path().join("r.json")).unwrap(), made);
+        let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+        let text = fs::read_to_string(folder.path().join("r.md")).unwrap();
+        for part in [
+            "1 machine with 2 agents",
+            "agents 1-2",
+            "agent 3",
+            "processors of agent 2: all 2 at 99",
+            "of it the machine of agent 3",
+            "--agents 3 ",
+        ] {
+            assert!(page.contains(part) && text.contains(part), "{part} is missing in {text}");
+        }
+        assert!(page.contains("&lt;b&gt;Other") && !page.contains("<b>"));
+        assert!(page.contains("What differs between the machines"));
+        let alone = content::document(&report());
+        assert!(!format!("{alone:?}").contains("agent "), "one machine has no agents");
+    }
+
+    #[test]
+    fn reports_of_releases_without_agents_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, made) = (folder.path().join("r.json"), report());
+        let told = serde_json::to_value(&made).unwrap();
+        assert!(told.get("agents").is_none() && told["measured"][0].get("loads").is_none());
+        assert!(told["ceilings"].get("memory_each").is_none());
+        fs::write(&path, told.to_string()).unwrap();
+        assert_eq!(Report::read(&path).unwrap(), made);
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reports");
+        for name in ["ext4", "glusterfs", "ashlar-one-machine"] {
+            let read = Report::read(&docs.join(format!("{name}.json"))).unwrap();
+            assert!(read.agents.is_empty() && read.machines() == read.inventory.machine(), "{name}");
+            assert!(read.measured.iter().any(|one| one.load.is_some() && one.loads.is_empty()), "{name}");
+            let evidence: Vec<&str> =
+                read.curves.iter().map(|curve| curve.bottleneck.evidence.as_str()).collect();
+            assert!(
+                !evidence.is_empty() && evidence.iter().all(|text| !text.contains("agent")),
+                "{evidence:?}"
+            );
         }
     }
 

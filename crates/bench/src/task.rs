@@ -1,9 +1,11 @@
 //! What all machines of a workload do at the same time, and who they are: this one, or many.
 
+use crate::chore::{Answer, Chore};
 use crate::crew::{Crew, Outcome};
 use crate::data::{Action, DataFiles, DataPlan};
 use crate::metadata::{MetadataFiles, MetadataPlan, Step};
 use crate::place::Place;
+use crate::sample::{Load, Sampler};
 use crate::{BenchError, cache};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -39,6 +41,8 @@ pub struct Done {
     pub cached_part: f64,
     /// Whether the caches were dropped, on every machine.
     pub has_dropped: bool,
+    /// What each machine did while its own threads worked, in their order; nothing for one that nobody watched, or not for long enough.
+    pub loads: Vec<Option<Load>>,
 }
 
 impl Task {
@@ -107,11 +111,33 @@ pub trait Machines {
     /// The first of theirs.
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError>;
 
+    /// Each of them does `chore`, all at the same time; the answers in their order. What is measured of a computer is so once, by the first that is
+    /// on it.
+    ///
+    /// # Errors
+    /// The first of theirs.
+    fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError>;
+
+    /// Bytes that are free where they work.
+    ///
+    /// # Errors
+    /// What statvfs(3) answers.
+    fn free_bytes(&self) -> Result<u64, BenchError>;
+
     /// Whether `bytes` fit where they work.
     ///
     /// # Errors
     /// [`BenchError::NoRoom`] if not.
     fn check_room(&self, bytes: u64) -> Result<(), BenchError>;
+
+    /// Whether every one of them can open files past the page cache where it works.
+    ///
+    /// # Errors
+    /// What a call answers other than that it does not.
+    fn have_direct(&self) -> Result<bool, BenchError> {
+        let answers = self.do_chore(&Chore::TryDirect)?;
+        Ok(answers.iter().all(|answer| matches!(answer, Answer::Direct(true))))
+    }
 }
 
 /// This machine and no other.
@@ -120,6 +146,8 @@ pub struct Alone<'a> {
     pub place: &'a Place,
     /// Ends it, when somebody sets it.
     pub cancel: &'a AtomicBool,
+    /// Who watches the machine, if somebody does.
+    pub sampler: Option<&'a Sampler>,
 }
 
 impl Machines for Alone<'_> {
@@ -132,7 +160,19 @@ impl Machines for Alone<'_> {
     }
 
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
-        task.carry_out(self.place.path(), Crew::alone(self.cancel))
+        let mut done = task.carry_out(self.place.path(), Crew::alone(self.cancel))?;
+        if task.is_measured() {
+            done.loads = vec![self.sampler.and_then(|sampler| sampler.last(done.outcome.time))];
+        }
+        Ok(done)
+    }
+
+    fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError> {
+        Ok(vec![chore.carry_out(self.place.path(), 0)?])
+    }
+
+    fn free_bytes(&self) -> Result<u64, BenchError> {
+        self.place.free_bytes()
     }
 
     fn check_room(&self, bytes: u64) -> Result<(), BenchError> {

@@ -5,6 +5,7 @@ use crate::crew::Share;
 use crate::data::{Action, DataPlan, Order};
 use crate::figure::{Caution, Figure};
 use crate::metadata::{MetadataPlan, Step};
+use crate::sample::Load;
 use crate::task::{Machines, Task};
 
 /// The part of a file that may be cached without anybody noticing it in a rate.
@@ -36,8 +37,8 @@ pub struct Workload<'a> {
     pub machines: &'a dyn Machines,
     /// How.
     pub rules: Rules,
-    /// Hears of each figure when it is there.
-    pub tell: &'a dyn Fn(&Figure),
+    /// Hears of each figure when it is there, with what each machine did meanwhile.
+    pub tell: &'a dyn Fn(&Figure, &[Option<Load>]),
 }
 
 impl Workload<'_> {
@@ -59,10 +60,11 @@ impl Workload<'_> {
             for action in [Action::Write, Action::Read].into_iter().filter(|action| actions.contains(action))
             {
                 let cached = if action == Action::Read { self.empty_caches(plan)? } else { 0.0 };
-                let outcome = carry_out(Task::Transfer(plan.clone(), action))?.outcome;
-                let cautions = self.cautions(plan, action, cached, outcome.tally.bytes());
-                let figure = Figure::new(plan.name(action), plan.threads, repetition, &outcome, cautions);
-                (self.tell)(&figure);
+                let done = carry_out(Task::Transfer(plan.clone(), action))?;
+                let cautions = self.cautions(plan, action, cached, done.outcome.tally.bytes());
+                let figure =
+                    Figure::new(plan.name(action), plan.threads, repetition, &done.outcome, cautions);
+                (self.tell)(&figure, &done.loads);
                 figures.push(figure);
             }
             carry_out(Task::RemoveData(plan.clone()))?;
@@ -117,14 +119,14 @@ impl Workload<'_> {
                 {
                     names_are_known = false;
                 }
-                let outcome = carry_out(Task::Step(plan.clone(), step))?.outcome;
+                let done = carry_out(Task::Step(plan.clone(), step))?;
                 let looks = matches!(step, Step::Stat | Step::Read);
                 let cautions =
                     if looks && names_are_known { vec![Caution::NamesWereKnown] } else { Vec::new() };
                 names_are_known |= step != Step::Create;
                 if is_told {
-                    let figure = Figure::new(step.name(), plan.threads, repetition, &outcome, cautions);
-                    (self.tell)(&figure);
+                    let figure = Figure::new(step.name(), plan.threads, repetition, &done.outcome, cautions);
+                    (self.tell)(&figure, &done.loads);
                     figures.push(figure);
                 }
             }
@@ -142,6 +144,7 @@ impl Workload<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chore::{Answer, Chore};
     use crate::crew::Outcome;
     use crate::data::Files;
     use crate::place::Place;
@@ -170,9 +173,9 @@ mod tests {
         let root = crate::test_disk::folder();
         let place = Place::make(root.path(), false).unwrap();
         let told = Cell::new(0);
-        let tell = |_: &Figure| told.set(told.get() + 1);
+        let tell = |_: &Figure, _: &[Option<Load>]| told.set(told.get() + 1);
         let rules = Rules { repetitions: 2, drops_caches: false, memory_bytes };
-        let machines = Alone { place: &place, cancel: &GO_ON };
+        let machines = Alone { place: &place, cancel: &GO_ON, sampler: None };
         let done = run(&Workload { machines: &machines, rules, tell: &tell });
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "nothing is left");
         (done, told.get())
@@ -207,8 +210,8 @@ mod tests {
         let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let place = Place::make(root.path(), false).unwrap();
         let rules = Rules { repetitions: 1, drops_caches: false, memory_bytes: 1 };
-        let machines = Alone { place: &place, cancel: &GO_ON };
-        let workload = Workload { machines: &machines, rules, tell: &|_| () };
+        let machines = Alone { place: &place, cancel: &GO_ON, sampler: None };
+        let workload = Workload { machines: &machines, rules, tell: &|_, _| () };
         let figures = workload.data(&plan(), &[Action::Read]).unwrap();
         assert!(figures[0].cautions.iter().any(|caution| caution.is_spoiled()), "{figures:?}");
     }
@@ -249,7 +252,15 @@ mod tests {
 
         fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
             self.tasks.borrow_mut().push(task.name());
-            Ok(Done { outcome: Outcome::default(), cached_part: 0.0, has_dropped: self.may_drop })
+            Ok(Done { outcome: Outcome::default(), has_dropped: self.may_drop, ..Done::default() })
+        }
+
+        fn do_chore(&self, _: &Chore) -> Result<Vec<Answer>, BenchError> {
+            Ok(Vec::new())
+        }
+
+        fn free_bytes(&self) -> Result<u64, BenchError> {
+            Ok(0)
         }
 
         fn check_room(&self, _: u64) -> Result<(), BenchError> {
@@ -277,7 +288,7 @@ mod tests {
             (true, false, true, [false, false]),
         ] {
             let machines = Noting { tasks: RefCell::default(), may_drop, are_apart };
-            let workload = Workload { machines: &machines, rules, tell: &|_| () };
+            let workload = Workload { machines: &machines, rules, tell: &|_, _| () };
             let plan = MetadataPlan { looks_at_neighbour, ..plan.clone() };
             let figures = workload.metadata(&plan, &[Step::Stat, Step::Read]).unwrap();
             let marked: Vec<bool> = figures.iter().map(|figure| !figure.cautions.is_empty()).collect();

@@ -1,6 +1,6 @@
 //! Messages over TLS, with a bound on how long they are and how long anybody waits.
 //!
-//! The first message of both sides is their version, in a form that every version understands. All others are a length (u32, little-endian) and so
+//! The first message of both sides is their version and, on a line below, the number of what they say to each other, in a form that every version understands. All others are a length (u32, little-endian) and so
 //! many bytes of postcard.
 
 use crate::BenchError;
@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(2);
 /// LIMIT: who says nothing for so long is lost.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The number of what is said after that. It goes up with every change of a message, so that two builds of one version that differ in them do not
+/// take each other's words for something else.
+const PROTOCOL: u32 = 2;
 
 /// Why a channel cannot be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -196,9 +200,14 @@ impl Channel {
 
     /// Tells each other's versions, which have to be the same; theirs if not.
     pub fn compare_versions(&mut self, here: &str) -> Result<Result<(), String>, Broken> {
-        self.send_bytes(here.as_bytes())?;
+        let spoken = format!("{here}\n{PROTOCOL}");
+        self.send_bytes(spoken.as_bytes())?;
         let there = String::from_utf8_lossy(&self.receive_bytes()?).into_owned();
-        Ok(if there == here { Ok(()) } else { Err(harmless(&there, 64)) })
+        if there == spoken {
+            return Ok(Ok(()));
+        }
+        let version = harmless(there.lines().next().unwrap_or_default(), 64);
+        Ok(Err(if version == here { format!("{version} of another build") } else { version }))
     }
 
     /// The last one.
@@ -361,6 +370,15 @@ mod tests {
                 other_told.join().unwrap()
             });
             assert_eq!(other_told.is_ok(), shown.is_none());
+        }
+        // Builds before there was a number, and later ones.
+        for other in ["1.0.0", "1.0.0\n3"] {
+            let (mut here, mut there) = joined();
+            there.send_bytes(other.as_bytes()).unwrap();
+            assert_eq!(
+                here.compare_versions("1.0.0").unwrap().err().as_deref(),
+                Some("1.0.0 of another build")
+            );
         }
     }
 }

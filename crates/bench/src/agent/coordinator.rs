@@ -2,8 +2,9 @@
 
 use super::channel::{Broken, Channel, harmless, wait_for_any};
 use super::invitation::{Invitation, random};
+use super::members::Member;
 use super::message::{Introduction, Order, Report};
-use super::team::{Member, Team};
+use super::team::Team;
 use super::tls::{self, Key};
 use crate::BenchError;
 use std::io;
@@ -107,6 +108,7 @@ impl Coordinator {
         }
         drop(self.listener);
         turn_away(arrivals);
+        team.number();
         team.welcome()?;
         Ok(team)
     }
@@ -163,7 +165,7 @@ fn seat(team: &mut Team<'_>, arrivals: &Receiver<Arrival>, count: usize, tell: &
     {
         match met {
             Ok((channel, introduction)) => {
-                let member = Member::new(team.len() + 1, introduction, from, channel);
+                let member = Member::new(introduction, from, channel);
                 tell(&format!("{} has joined, {} of {count}", member.name(), team.len() + 1));
                 team.add(member);
             }

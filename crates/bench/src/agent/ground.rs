@@ -1,8 +1,8 @@
 //! The directory of a run on an agent.
 
-use super::message::Prepare;
+use super::message::{Clean, Prepare};
 use crate::BenchError;
-use crate::place::Place;
+use crate::place::{Place, remove_left};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,11 +28,7 @@ impl Ground {
     /// [`BenchError::Refused`] when it is not, or does not show up; what a call answers.
     pub fn prepare(asked: &Prepare, allowed: &[PathBuf]) -> Result<Ground, BenchError> {
         let directory = allowed_directory(&asked.directory, allowed)?;
-        let is_name = asked.run.len() == 16 && asked.run.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if !is_name {
-            return Err(BenchError::Refused("the coordinator names its run with what is no name".into()));
-        }
-        let root = directory.join(format!("ashlar-bench.{}", asked.run));
+        let root = root_of(&directory, &asked.run)?;
         let mark = root.join(MARK);
         if asked.makes {
             Place::check_empty(&directory, asked.beside_others)?;
@@ -75,8 +71,39 @@ impl Ground {
     }
 }
 
+/// The directory of a run.
+fn root_of(directory: &Path, run: &str) -> Result<PathBuf, BenchError> {
+    let is_name = run.len() == 16 && run.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if is_name {
+        return Ok(directory.join(own_name(run)));
+    }
+    Err(BenchError::Refused("the coordinator names its run with what is no name".into()))
+}
+
+/// What the directory of a run is called.
+pub(super) fn own_name(run: &str) -> String {
+    format!("ashlar-bench.{run}")
+}
+
+/// Removes what earlier parts of a run have left, if its parent is one of `allowed`.
+///
+/// # Errors
+/// [`BenchError::Refused`] when it is not; what a call answers.
+pub(super) fn clean(asked: &Clean, allowed: &[PathBuf]) -> Result<(), BenchError> {
+    let directory = allowed_directory(&asked.directory, allowed)?;
+    for (run, is_made) in &asked.runs {
+        let root = root_of(&directory, run)?;
+        if !is_made {
+            // It may have been killed between making the directory and saying so: then nothing but the mark is in it.
+            let _ = fs::remove_file(root.join(MARK));
+        }
+        remove_left(&root, *is_made)?;
+    }
+    Ok(())
+}
+
 /// The one of `allowed` that is meant by `asked`, which is another way to say it at most.
-fn allowed_directory(asked: &Path, allowed: &[PathBuf]) -> Result<PathBuf, BenchError> {
+pub(super) fn allowed_directory(asked: &Path, allowed: &[PathBuf]) -> Result<PathBuf, BenchError> {
     let real = |path: &Path| fs::canonicalize(path).ok();
     let found =
         allowed.iter().find(|one| *one == asked || real(one).is_some_and(|one| real(asked) == Some(one)));
@@ -137,6 +164,22 @@ mod tests {
             assert!(Ground::prepare(&asked, &allowed).is_err(), "{run}");
         }
         assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 0);
+        let left = |run: &str| {
+            let path = allowed[0].join(format!("ashlar-bench.{run}"));
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), "x").unwrap();
+        };
+        ["0000000000000001", "0000000000000002", "0000000000000003"].iter().for_each(|run| left(run));
+        let barely = allowed[0].join("ashlar-bench.0000000000000004");
+        fs::create_dir(&barely).unwrap();
+        fs::write(barely.join(MARK), "x").unwrap();
+        let runs: Vec<(String, bool)> =
+            [(1, true), (2, false), (4, false)].map(|(run, is_made)| (format!("{run:016}"), is_made)).into();
+        clean(&Clean { directory: allowed[0].clone(), runs: runs.clone() }, &allowed).unwrap();
+        assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 2, "only what it has made goes");
+        assert!(clean(&Clean { directory: root.path().to_owned(), runs }, &allowed).is_err());
+        let runs = vec![("../given".into(), true)];
+        assert!(clean(&Clean { directory: allowed[0].clone(), runs }, &allowed).is_err());
         fs::write(allowed[0].join("theirs"), "x").unwrap();
         let refused = Ground::prepare(&prepare(&allowed[0], true), &allowed).unwrap_err();
         assert!(matches!(refused, BenchError::NotEmpty { .. }), "{refused}");

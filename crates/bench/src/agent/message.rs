@@ -1,5 +1,6 @@
 //! What coordinator and agents say to each other. There is no time of day in it, only durations.
 
+use crate::chore::{Answer, Chore};
 use crate::crew::Share;
 use crate::network::{FlowDone, Transfer};
 use crate::task::{Done, Task};
@@ -19,6 +20,9 @@ pub(crate) struct Introduction {
     pub memory_bytes: u64,
     /// Tells machines apart: agents of one machine have its memory once.
     pub boot_id: String,
+    /// A number that stays the same when the machine starts again and tells nothing else about it: agents have their numbers in this order, so
+    /// that those of a run that is gone on with are the same.
+    pub machine: u64,
 }
 
 /// The directory of a run.
@@ -36,6 +40,15 @@ pub(crate) struct Prepare {
     pub beside_others: bool,
 }
 
+/// What earlier parts of an interrupted run have left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Clean {
+    /// Below which of the agent's directories.
+    pub directory: PathBuf,
+    /// As in [`Prepare`], and whether each was made: what was only about to be made may be somebody else's unless it is empty.
+    pub runs: Vec<(String, bool)>,
+}
+
 /// What the coordinator says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Order {
@@ -48,7 +61,16 @@ pub(crate) enum Order {
     /// How much room is there?
     TellRoom,
     /// Do this.
-    Begin(Task),
+    Begin {
+        /// What.
+        task: Task,
+        /// Whether to look at what the machine does meanwhile.
+        is_watched: bool,
+    },
+    /// Do this, for yourself.
+    Do(Chore),
+    /// Remove what an interrupted run has left.
+    Clean(Clean),
     /// Be ready to be connected to, for flows with these tokens, of so many streams each.
     Listen(Vec<(Token, u32)>),
     /// Send to others, and take what they send.
@@ -74,6 +96,8 @@ pub(crate) enum Report {
     Ready,
     /// What came of a task.
     Done(Box<Done>),
+    /// What came of a chore.
+    Answer(Answer),
     /// Where it can be connected to.
     Listening(SocketAddr),
     /// What came of flows that ended here.

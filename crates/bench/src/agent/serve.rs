@@ -1,18 +1,22 @@
 //! An agent: what it does for the coordinator that it has joined, until one of them goes.
 
 use super::channel::{Broken, Channel, harmless, wait_for_any};
-use super::ground::Ground;
+use super::ground::{self, Ground};
 use super::invitation::Invitation;
-use super::message::{Introduction, Order, Report};
+use super::message::{Clean, Introduction, Order, Report};
 use super::starter::{Reports, Starter};
 use super::tls;
+use crate::chore::Chore;
 use crate::crew::{Crew, Share};
 use crate::network::{Listening, Transfer};
+use crate::run::identity::machine_number;
+use crate::sample::Sampler;
 use crate::task::Task;
 use crate::{BenchError, cache, place};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -73,6 +77,7 @@ impl Agent<'_> {
             ground: None,
             during: "waiting for the other agents".into(),
             listening: None,
+            sampler: None,
         };
         let end = seat.work(&mut channel);
         let name = || format!("the coordinator {}", self.coordinator);
@@ -145,6 +150,7 @@ impl Agent<'_> {
             name: hostname.trim().into(),
             memory_bytes: cache::memory_bytes().unwrap_or(0),
             boot_id: boot_id.trim().into(),
+            machine: machine_number(),
         };
         channel.send(&introduction).map_err(|broken| self.refused(broken))?;
         Ok((channel, local))
@@ -185,12 +191,16 @@ struct Seat<'a> {
     ground: Option<Ground>,
     during: String,
     listening: Option<Listening>,
+    /// Who watches the machine, from the first task on that is to be watched.
+    sampler: Option<Arc<Sampler>>,
 }
 
 /// What a thread of its own does, so that the coordinator is heard meanwhile.
 enum Work {
-    Task(Task, PathBuf),
+    Task(Task, PathBuf, Option<Arc<Sampler>>),
     Transfer(Transfer, Option<Listening>),
+    Chore(Chore, PathBuf),
+    Clean(Clean, Vec<PathBuf>),
 }
 
 impl Seat<'_> {
@@ -221,15 +231,20 @@ impl Seat<'_> {
         (starter, stop): (&'scope Starter, &'scope AtomicBool),
         work: Work,
     ) {
-        let crew = Crew { share: self.share, cancel: stop, barrier: Some(starter) };
+        let (crew, machine) =
+            (Crew { share: self.share, cancel: stop, barrier: Some(starter) }, self.share.machine);
         scope.spawn(move || {
             let report = match work {
-                Work::Task(task, root) => {
-                    task.carry_out(&root, crew).map(|done| Report::Done(Box::new(done)))
-                }
+                Work::Task(task, root, sampler) => task.carry_out(&root, crew).map(|mut done| {
+                    let watched = sampler.filter(|_| task.is_measured());
+                    done.loads = vec![watched.and_then(|sampler| sampler.last(done.outcome.time))];
+                    Report::Done(Box::new(done))
+                }),
                 Work::Transfer(transfer, listening) => {
                     transfer.carry_out(listening, starter, stop).map(Report::Flows)
                 }
+                Work::Chore(chore, root) => chore.carry_out(&root, machine).map(Report::Answer),
+                Work::Clean(asked, allowed) => ground::clean(&asked, &allowed).map(|()| Report::Well),
             };
             match report {
                 Ok(report) => starter.report(report),
@@ -277,17 +292,12 @@ impl Seat<'_> {
                 }
                 Order::Alive => continue,
                 _ if is_busy => Err(BenchError::Refused("it is at work already".into())),
-                Order::Begin(task) => self.task(task).map(|work| {
-                    is_busy = true;
-                    begin(self, work);
-                    None
-                }),
-                Order::Transfer(transfer) => {
-                    is_busy = true;
-                    self.during = "measuring the network".into();
-                    let listening = self.listening.take();
-                    begin(self, Work::Transfer(transfer, listening));
-                    Ok(None)
+                order @ (Order::Begin { .. } | Order::Transfer(_) | Order::Do(_) | Order::Clean(_)) => {
+                    self.work_of(order).map(|work| {
+                        is_busy = true;
+                        begin(self, work);
+                        None
+                    })
                 }
                 other => self.answer(other).map(Some),
             };
@@ -296,6 +306,31 @@ impl Seat<'_> {
             if let Some(Err(broken)) = answer.map(|answer| channel.send(&answer)) {
                 return Ok(End::Lost(broken));
             }
+        }
+    }
+
+    /// Orders that are carried out by a thread of their own, so that somebody listens meanwhile.
+    fn work_of(&mut self, order: Order) -> Result<Work, BenchError> {
+        match order {
+            Order::Begin { task, is_watched } => self.task(task, is_watched),
+            Order::Transfer(transfer) => {
+                self.during = "measuring the network".into();
+                Ok(Work::Transfer(transfer, self.listening.take()))
+            }
+            Order::Do(chore) => {
+                self.during = chore.name().into();
+                // A machine can be looked at before there is a directory of the run, but only from directories that this agent may use.
+                if let Chore::Describe(asked) = &chore {
+                    let directory = ground::allowed_directory(asked, self.agent.directories)?;
+                    return Ok(Work::Chore(Chore::Describe(directory.clone()), directory));
+                }
+                Ok(Work::Chore(chore, self.ground()?.root().to_owned()))
+            }
+            Order::Clean(asked) => {
+                self.during = "removing what an interrupted run has left".into();
+                Ok(Work::Clean(asked, self.agent.directories.to_vec()))
+            }
+            _ => Err(nonsense()),
         }
     }
 
@@ -320,7 +355,7 @@ impl Seat<'_> {
                 self.listening = Some(listening);
                 Ok(Report::Listening(address))
             }
-            _ => Err(BenchError::Refused("it was told what makes no sense now".into())),
+            _ => Err(nonsense()),
         }
     }
 
@@ -328,7 +363,7 @@ impl Seat<'_> {
         self.ground.as_ref().ok_or_else(|| BenchError::Refused("no directory was named yet".into()))
     }
 
-    fn task(&mut self, task: Task) -> Result<Work, BenchError> {
+    fn task(&mut self, task: Task, is_watched: bool) -> Result<Work, BenchError> {
         let threads = task.threads().div_ceil(self.share.machines);
         if threads > THREADS_MAX {
             let text =
@@ -337,6 +372,14 @@ impl Seat<'_> {
         }
         let root = self.ground()?.root().to_owned();
         self.during = task.name();
-        Ok(Work::Task(task, root))
+        if is_watched && self.sampler.is_none() {
+            let cannot = |error| BenchError::Refused(format!("cannot watch the machine: {error}"));
+            self.sampler = Some(Arc::new(Sampler::start().map_err(cannot)?));
+        }
+        Ok(Work::Task(task, root, self.sampler.clone().filter(|_| is_watched)))
     }
+}
+
+fn nonsense() -> BenchError {
+    BenchError::Refused("it was told what makes no sense now".into())
 }

@@ -1,16 +1,18 @@
 //! The agents of a run, as the coordinator leads them.
 
-use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::channel::{harmless, wait_for_any};
+use super::ground::own_name;
 use super::invitation::random;
-use super::message::{Introduction, Order, Prepare, Report};
-use super::phase_time::phase_time;
-use crate::crew::{Outcome, Share};
-use crate::task::{Done, Machines, Task};
-use crate::{BenchError, place};
+use super::members::{Member, State, TEXT_MAX};
+use super::message::{Clean, Order, Prepare, Report};
+use crate::BenchError;
+use crate::chore::{Answer, Chore};
+use crate::crew::Share;
+use crate::inventory::{AgentMachine, Inventory};
+use crate::task::Machines;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,47 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether somebody wants the run to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// LIMIT: agents stop and remove what they made; who takes longer is left behind.
-const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// LIMIT: reports of one agent that nobody has taken yet; one order has two at most.
-const INBOX_MAX: usize = 16;
-/// LIMIT: of a reason an agent tells, characters.
-const TEXT_MAX: usize = 4000;
-
-/// One agent.
-pub(super) struct Member {
-    name: String,
-    from: SocketAddr,
-    introduction: Introduction,
-    channel: Channel,
-    inbox: VecDeque<Report>,
-    is_gone: bool,
-}
-
-impl Member {
-    pub fn new(number: usize, introduction: Introduction, from: SocketAddr, channel: Channel) -> Member {
-        let name = format!("agent {number} ({}, {})", introduction.name, from.ip());
-        Member { name, from, introduction, channel, inbox: VecDeque::new(), is_gone: false }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Takes what has come, and says that somebody is here.
-    fn tend(&mut self) -> Result<(), Broken> {
-        while let Some(report) = self.channel.take::<Report>()? {
-            if matches!(report, Report::Alive) {
-                continue;
-            }
-            if self.inbox.len() == INBOX_MAX {
-                return Err(Broken::Malformed("it talks too much"));
-            }
-            self.inbox.push_back(report);
-        }
-        self.channel.keep_alive(&Order::Alive)
-    }
-}
 
 /// What is told of an agent beside its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -75,22 +36,23 @@ pub struct AgentTold {
 
 /// All agents of a run. They are stopped, and remove what they made, when this goes.
 pub struct Team<'a> {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     cancel: &'a AtomicBool,
 }
 
-struct State {
-    members: Vec<Member>,
-    /// What the agents are doing, for messages.
-    during: String,
-    directory: PathBuf,
-    is_over: bool,
+/// Draws what the directory of a run is called: 16 hexadecimal digits behind `ashlar-bench.`, of which nobody else has the same.
+///
+/// # Errors
+/// [`BenchError::Refused`] when the system has no random numbers.
+pub fn draw_run() -> Result<String, BenchError> {
+    Ok(random::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl<'a> Team<'a> {
     pub(super) fn new(cancel: &'a AtomicBool) -> Team<'a> {
         let during = "waiting for the other agents".to_owned();
-        let state = State { members: Vec::new(), during, directory: PathBuf::new(), is_over: false };
+        let (members, directory) = (Vec::new(), PathBuf::new());
+        let state = State { members, during, directory, is_watched: false, is_over: false };
         Team { state: Mutex::new(state), cancel }
     }
 
@@ -108,6 +70,16 @@ impl<'a> Team<'a> {
 
     pub(super) fn tend(&mut self) -> Result<(), BenchError> {
         self.state.get_mut().tend()
+    }
+
+    /// Gives each a number, by the names of their machines: the same machines have the same numbers in every run, in whatever order they came.
+    pub(super) fn number(&mut self) {
+        let members = &mut self.state.get_mut().members;
+        members
+            .sort_by_cached_key(|member| (place_of(&member.introduction.name), member.introduction.machine));
+        for (at, member) in members.iter_mut().enumerate() {
+            member.name = format!("agent {} ({}, {})", at + 1, member.introduction.name, member.from.ip());
+        }
     }
 
     /// Tells each its number.
@@ -141,38 +113,101 @@ impl<'a> Team<'a> {
         machines.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
     }
 
+    /// For each agent a number of its machine that is the same in every run and tells nothing else about it.
+    pub fn machine_numbers(&self) -> Vec<u64> {
+        self.state.lock().members.iter().map(|member| member.introduction.machine).collect()
+    }
+
+    /// For each agent the computer that it is on, from 1: agents of one computer have the same.
+    pub fn computers(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let mut known: Vec<&str> = Vec::new();
+        let number = |member| {
+            let Member { introduction, .. }: &Member = member;
+            known.iter().position(|id| *id == introduction.boot_id).unwrap_or_else(|| {
+                known.push(&introduction.boot_id);
+                known.len() - 1
+            }) + 1
+        };
+        state.members.iter().map(number).collect()
+    }
+
+    /// What their machines are, and what the first of them sees at `directory`.
+    ///
+    /// # Errors
+    /// [`BenchError::Elsewhere`] with what an agent says: it was not started for the directory.
+    pub fn describe(&self, directory: &Path) -> Result<(Inventory, Vec<AgentMachine>), BenchError> {
+        let answers = self.do_chore(&Chore::Describe(directory.to_owned()))?;
+        let mut machines = Vec::new();
+        let mut first = None;
+        for (at, (answer, computer)) in answers.into_iter().zip(self.computers()).enumerate() {
+            let Answer::Machine(told) = answer else { return Err(self.nonsense(at)) };
+            machines.push(AgentMachine::of(computer, &told));
+            first.get_or_insert(*told);
+        }
+        first.map(|first| (first, machines)).ok_or_else(|| BenchError::Plan("there are no agents".into()))
+    }
+
+    /// Has the first of them remove what earlier parts of an interrupted run have left below `directory`: names as [`Team::prepare_as`] makes
+    /// them, and whether each was made. Other names are passed over.
+    ///
+    /// # Errors
+    /// [`BenchError::Elsewhere`] with what the agent says.
+    pub fn clean(&self, directory: &Path, left: &[(String, bool)]) -> Result<(), BenchError> {
+        let prefix = own_name("");
+        let runs = left
+            .iter()
+            .filter_map(|(name, is_made)| Some((name.strip_prefix(&prefix)?.to_owned(), *is_made)));
+        let runs: Vec<(String, bool)> = runs.collect();
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.say_during("removing what an interrupted run has left");
+        let order = |_| Order::Clean(Clean { directory: directory.to_owned(), runs: runs.clone() });
+        match self.ask(&[0], order)?.first() {
+            Some(Report::Well) => Ok(()),
+            Some(other) => Err(self.unexpected(0, other)),
+            None => Err(BenchError::Plan("there are no agents".into())),
+        }
+    }
+
+    /// From now on agents look at what their machines do while they measure.
+    pub fn watch(&self) {
+        self.state.lock().is_watched = true;
+    }
+
+    /// What the directory of `run` is called.
+    pub fn own_name(run: &str) -> String {
+        own_name(run)
+    }
+
     /// Has the first of them make a directory below `directory`, and all of them find it.
     ///
     /// # Errors
     /// [`BenchError::Elsewhere`] with what an agent says: it was not started for the directory, or does not see the same one.
     pub fn prepare(&self, directory: &Path, beside_others: bool) -> Result<(), BenchError> {
+        self.prepare_as(&draw_run()?, directory, beside_others)
+    }
+
+    /// The same with a name that [`draw_run`] has drawn.
+    ///
+    /// # Errors
+    /// As [`Team::prepare`].
+    pub fn prepare_as(&self, run: &str, directory: &Path, beside_others: bool) -> Result<(), BenchError> {
         {
             let mut state = self.state.lock();
             state.directory = directory.to_owned();
             state.during = "making the directory".into();
         }
-        let run: String = random::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let token = random()?;
         let order = |makes: bool| {
-            let (directory, run) = (directory.to_owned(), run.clone());
+            let (directory, run) = (directory.to_owned(), run.to_owned());
             Order::Prepare(Prepare { directory, run, token, makes, beside_others })
         };
-        self.ask(0..1, |_| order(true))?;
-        self.ask(1..self.len(), |_| order(false))?;
+        self.ask(&[0], |_| order(true))?;
+        let others: Vec<usize> = (1..self.len()).collect();
+        self.ask(&others, |_| order(false))?;
         Ok(())
-    }
-
-    /// Bytes that are free where they measure.
-    ///
-    /// # Errors
-    /// What the first of them answers.
-    pub fn free_bytes(&self) -> Result<u64, BenchError> {
-        let reports = self.ask(0..1, |_| Order::TellRoom)?;
-        match reports.first() {
-            Some(Report::Room(bytes)) => Ok(*bytes),
-            Some(other) => Err(self.unexpected(0, other)),
-            None => Err(BenchError::Plan("there are no agents".into())),
-        }
     }
 
     /// Ends it in good order.
@@ -183,10 +218,10 @@ impl<'a> Team<'a> {
         self.state.lock().during = "removing what was made".into();
         let count = self.len();
         // ORDER: the first removes the directory when the others do nothing in it any more.
-        for who in [1..count, 0..1] {
-            self.ask(who.clone(), |_| Order::End)?;
+        for who in [(1..count).collect(), vec![0]] {
+            self.ask(&who, |_| Order::End)?;
             let mut state = self.state.lock();
-            state.members[who].iter_mut().for_each(|member| member.is_gone = true);
+            who.iter().for_each(|at| state.members[*at].is_gone = true);
         }
         self.state.lock().is_over = true;
         Ok(())
@@ -205,34 +240,32 @@ impl<'a> Team<'a> {
 
     /// Gives each its order, and takes one report of each.
     pub(crate) fn ask_all(&self, order: impl Fn(usize) -> Order) -> Result<Vec<Report>, BenchError> {
-        self.ask(0..self.len(), order)
+        let all: Vec<usize> = (0..self.len()).collect();
+        self.ask(&all, order)
     }
 
-    fn ask(
+    pub(super) fn ask(
         &self,
-        who: std::ops::Range<usize>,
+        who: &[usize],
         order: impl Fn(usize) -> Order,
     ) -> Result<Vec<Report>, BenchError> {
-        for at in who.clone() {
+        for &at in who {
             self.state.lock().send(at, &order(at))?;
         }
         self.answers(who)
     }
 
     /// Takes one report of each.
-    fn answers(&self, who: std::ops::Range<usize>) -> Result<Vec<Report>, BenchError> {
+    fn answers(&self, who: &[usize]) -> Result<Vec<Report>, BenchError> {
         let mut state = self.state.lock();
         loop {
             if self.cancel.load(Relaxed) {
                 return Err(BenchError::Stopped);
             }
             state.tend()?;
-            state.check_presence(who.clone())?;
-            if state.members[who.clone()].iter().all(|member| !member.inbox.is_empty()) {
-                return Ok(state.members[who]
-                    .iter_mut()
-                    .filter_map(|member| member.inbox.pop_front())
-                    .collect());
+            state.check_presence(who)?;
+            if who.iter().all(|at| !state.members[*at].inbox.is_empty()) {
+                return Ok(who.iter().filter_map(|at| state.members[*at].inbox.pop_front()).collect());
             }
             // Who has gone would always have something to read.
             let here = state.members.iter().filter(|member| !member.is_gone);
@@ -253,88 +286,34 @@ impl<'a> Team<'a> {
             told.push(begin.elapsed());
             self.state.lock().send(at, &Order::Go)?;
         }
-        Ok((self.answers(0..ready.len())?, told))
+        let all: Vec<usize> = (0..ready.len()).collect();
+        Ok((self.answers(&all)?, told))
     }
 
     pub(crate) fn unexpected(&self, at: usize, report: &Report) -> BenchError {
-        let state = self.state.lock();
-        let name = state.members.get(at).map_or_else(String::new, |member| member.name.clone());
         match report {
-            Report::Failed(text) => BenchError::Elsewhere { name, text: harmless(text, TEXT_MAX) },
-            _ => BenchError::Elsewhere { name, text: "it answered what makes no sense".into() },
+            Report::Failed(text) => {
+                BenchError::Elsewhere { name: self.name(at), text: harmless(text, TEXT_MAX) }
+            }
+            _ => self.nonsense(at),
         }
+    }
+
+    pub(super) fn nonsense(&self, at: usize) -> BenchError {
+        BenchError::Elsewhere { name: self.name(at), text: "it answered what makes no sense".into() }
+    }
+
+    fn name(&self, at: usize) -> String {
+        self.state.lock().members.get(at).map_or_else(String::new, |member| member.name.clone())
     }
 }
 
-impl State {
-    fn send(&mut self, at: usize, order: &Order) -> Result<(), BenchError> {
-        let during = self.during.clone();
-        let Some(member) = self.members.get_mut(at) else { return Ok(()) };
-        member.channel.send(order).map_err(|broken| lost(member, &during, &broken))
-    }
-
-    fn tend(&mut self) -> Result<(), BenchError> {
-        for member in &mut self.members {
-            if member.is_gone {
-                continue;
-            }
-            let tended = member.tend();
-            let is_last = member.inbox.iter().any(|report| matches!(report, Report::Failed(_)));
-            if let (true, Some(Report::Failed(text))) = (is_last, member.inbox.back()) {
-                // The others are not waited for: they may be waiting for this one.
-                let text = harmless(text, TEXT_MAX);
-                return Err(BenchError::Elsewhere { name: member.name.clone(), text });
-            }
-            match tended {
-                Ok(()) => {}
-                // It has said its last word.
-                Err(Broken::Closed) if !member.inbox.is_empty() => member.is_gone = true,
-                Err(broken) => {
-                    member.is_gone = true;
-                    return Err(lost(member, &self.during, &broken));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether nobody is waited for who has gone after an earlier word.
-    fn check_presence(&self, who: std::ops::Range<usize>) -> Result<(), BenchError> {
-        let gone = self.members[who].iter().find(|member| member.is_gone && member.inbox.is_empty());
-        gone.map_or(Ok(()), |member| Err(lost(member, &self.during, &Broken::Closed)))
-    }
-
-    /// Stops all that are there and waits until they are gone.
-    fn stop(&mut self, text: &str) {
-        for member in &mut self.members {
-            // Who does not hear it is gone, or will notice that nobody is here.
-            member.is_gone |= member.channel.send(&Order::Stop(text.to_owned())).is_err();
-        }
-        let deadline = Instant::now() + STOP_PATIENCE;
-        while Instant::now() < deadline {
-            for member in &mut self.members {
-                member.inbox.clear();
-                let is_gone = match member.tend() {
-                    Err(Broken::Silent) => false,
-                    tended => tended.is_err(),
-                };
-                member.is_gone |= is_gone;
-            }
-            let fds: Vec<BorrowedFd<'_>> = self
-                .members
-                .iter()
-                .filter(|member| !member.is_gone)
-                .map(|member| member.channel.as_fd())
-                .collect();
-            if fds.is_empty() || wait_for_any(&fds, LOOK_EVERY).is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn lost(member: &Member, during: &str, broken: &Broken) -> BenchError {
-    BenchError::Lost { name: member.name.clone(), during: during.to_owned(), text: broken.to_string() }
+/// Where a host's name stands among others: by the number at the end of its first part, so that node2 comes before node10.
+fn place_of(name: &str) -> (String, u64, String) {
+    let first = name.split('.').next().unwrap_or(name);
+    let stem = first.trim_end_matches(|sign: char| sign.is_ascii_digit());
+    // Without a number, or with one that is too long, by name only.
+    (stem.to_owned(), first[stem.len()..].parse().unwrap_or(0), name.to_owned())
 }
 
 impl Drop for Team<'_> {
@@ -346,53 +325,23 @@ impl Drop for Team<'_> {
     }
 }
 
-impl Machines for Team<'_> {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn are_apart(&self) -> bool {
-        let state = self.state.lock();
-        let computers: HashSet<&str> =
-            state.members.iter().map(|member| member.introduction.boot_id.as_str()).collect();
-        computers.len() == state.members.len()
-    }
-
-    fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
-        let threads = task.threads();
-        self.say_during(&format!("{} with {threads} threads", task.name()));
-        let mut reports = self.ask_all(|_| Order::Begin(task.clone()))?;
-        let mut told = vec![Duration::ZERO; reports.len()];
-        if task.is_measured() {
-            (reports, told) = self.let_go(&reports)?;
-        }
-        let mut all = Done { has_dropped: true, ..Done::default() };
-        let mut times = Vec::new();
-        for (at, report) in reports.into_iter().enumerate() {
-            let Report::Done(done) = report else { return Err(self.unexpected(at, &report)) };
-            times.push((told[at], done.outcome.time));
-            all.outcome = Outcome::together(&[all.outcome, done.outcome]);
-            all.cached_part = all.cached_part.max(done.cached_part);
-            all.has_dropped &= done.has_dropped;
-        }
-        all.outcome.time = phase_time(&times);
-        Ok(all)
-    }
-
-    fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
-        let directory = self.state.lock().directory.clone();
-        place::check_room(&directory, bytes, self.free_bytes()?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::channel::Channel;
     use super::super::coordinator::Coordinator;
+    use super::super::message::Introduction;
     use super::super::tls;
     use super::*;
     use std::net::TcpStream;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn hosts_are_in_the_order_in_which_people_count_them() {
+        let mut names = ["node10", "node2.example.org", "disk", "node", "node1", "node2"];
+        names.sort_by_cached_key(|name| place_of(name));
+        assert_eq!(names, ["disk", "node", "node1", "node2", "node2.example.org", "node10"]);
+    }
 
     #[test]
     fn an_agent_that_goes_right_after_its_answer_is_not_waited_for() {
@@ -404,7 +353,8 @@ mod tests {
                 let tcp = TcpStream::connect(address).unwrap();
                 let mut channel = Channel::new(tcp, tls::agent(&invitation).unwrap().into()).unwrap();
                 channel.compare_versions("1").unwrap().unwrap();
-                let introduction = Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into() };
+                let introduction =
+                    Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into(), machine: 1 };
                 channel.send(&introduction).unwrap();
                 while channel.take::<Order>().unwrap().is_none() {}
                 channel.send(&Report::Well).unwrap();

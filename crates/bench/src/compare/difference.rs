@@ -70,6 +70,11 @@ pub fn differences(before: &Report, after: &Report) -> Vec<Difference> {
         disks.collect::<Vec<_>>().join(" ")
     });
     compare(Sort::Machine, "disks", disks, now);
+    let (agents, now) = both(&|report| match report.agents.len() {
+        0 => "none".to_owned(),
+        1.. => format!("{} ({})", report.agents.len(), report.machines()),
+    });
+    compare(Sort::Machine, "agents", agents, now);
     compare(Sort::Software, "kernel", old.software.kernel.clone(), new.software.kernel.clone());
     compare(
         Sort::Software,
@@ -158,6 +163,11 @@ mod tests {
     #[test]
     fn reports_of_one_machine_and_plan_differ_in_nothing() {
         assert_eq!(differences(&report(), &report()), []);
+        let (alone, agents) = (report(), crate::report::tests::report_of_agents());
+        assert_eq!(differences(&agents, &agents), []);
+        let told = differences(&alone, &agents);
+        assert_eq!((told.len(), told[0].sort), (1, Sort::Machine), "{told:?}");
+        assert!(told[0].text.starts_with("agents: none, then 3 (1 machine with 2 agents: "), "{told:?}");
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl Hardware {
         found.interfaces = names("/sys/class/net").iter().filter_map(|name| interface(name)).collect();
         found
     }
+
+    /// The machine in one line.
+    pub fn line(&self) -> String {
+        let gibibytes = self.memory_bytes as f64 / f64::from(1 << 30);
+        format!("{} processors ({}), {gibibytes:.0} GiB", self.processors, self.model)
+    }
 }
 
 fn names(folder: &str) -> Vec<String> {

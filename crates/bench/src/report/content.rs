@@ -22,7 +22,7 @@ pub fn document(report: &Report) -> Document {
     part::filling(report, &mut out);
     machine::ceilings(report, &mut out);
     published::beside(report, &mut out);
-    machine::inventory(&report.inventory, &mut out);
+    machine::inventory(report, &mut out);
     method::method(report, &mut out);
     out
 }
@@ -33,7 +33,7 @@ fn summary(report: &Report, out: &mut Document) {
         "{}: {} on {}. Written {}, after {} of measuring, with {} repetitions.",
         report.place_name,
         inventory.place.file_system,
-        inventory.machine(),
+        report.machines(),
         date::utc(report.made_unix_seconds),
         number::time(report.seconds),
         plan.repetitions
@@ -132,13 +132,17 @@ fn bottleneck(curve: &Curve) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{measured, report};
+    use super::super::tests::{measured, report, report_of_agents};
     use super::*;
     use crate::run::{Measured, Part};
 
     #[test]
     fn every_row_of_every_table_has_a_cell_for_each_column() {
-        let mut full = report();
+        check(report());
+        check(report_of_agents());
+    }
+
+    fn check(mut full: Report) {
         for percent in [50, 90] {
             let of_level = |repetition| Measured {
                 fill_percent: Some(percent),

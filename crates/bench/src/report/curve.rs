@@ -11,7 +11,7 @@ use crate::ceiling::{Against, Ceilings};
 use crate::figure::{Spread, Summary, summarize};
 use crate::run::{Measured, Part, Tool};
 use crate::sample::Load;
-use crate::sample::bottleneck::{Bottleneck, Case, Growth};
+use crate::sample::bottleneck::{Bottleneck, Case, Growth, Watched};
 use serde::Serialize;
 
 /// A point that is so much above the one before still grows.
@@ -26,8 +26,11 @@ pub struct CurvePoint {
     pub rates: Vec<f64>,
     /// Whether the figure is one of a cache: told, but not drawn and never a peak.
     pub is_spoiled: bool,
-    /// What the machine did meanwhile.
+    /// What the machine did meanwhile, if it measured alone.
     pub load: Option<Load>,
+    /// What each agent's machine did, in their order, where there were several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<Option<Load>>,
 }
 
 /// One phase of one part by one program.
@@ -59,6 +62,14 @@ impl CurvePoint {
     /// Mean, deviation, least and greatest, in the unit of `part`.
     pub fn spread(&self, part: Part) -> Spread {
         part.unit().spread(&self.summary)
+    }
+
+    /// What is known of the machines that measured it.
+    pub fn watched(&self) -> Vec<Watched<'_>> {
+        let agents = self.loads.iter().enumerate();
+        let agents =
+            agents.filter_map(|(at, load)| Some(Watched { agent: Some(at + 1), load: load.as_ref()? }));
+        self.load.iter().map(|load| Watched { agent: None, load }).chain(agents).collect()
     }
 }
 
@@ -140,8 +151,9 @@ fn curve(
     let of_devices = against.as_ref().filter(|against| against.is_of_devices && against.rate > 0.0);
     let of_devices = of_devices.zip(peak).map(|(against, peak)| mean(peak) / against.rate);
     let at_peak = peak.map(|peak| &points[peak]);
+    let watched = at_peak.map_or_else(Vec::new, CurvePoint::watched);
     let case = Case {
-        load: at_peak.and_then(|point| point.load.as_ref()),
+        watched: &watched,
         of_devices,
         growth,
         p50_us: at_peak.map_or(0.0, |point| point.summary.p50_us),
@@ -166,8 +178,14 @@ fn point(part: Part, summary: Summary, same: &[&Measured]) -> CurvePoint {
     let own = || same.iter().filter(|one| one.figure.threads == summary.threads);
     let rates = own().map(|one| part.unit().rate(&one.figure)).collect();
     let loads: Vec<&Load> = own().filter_map(|one| one.load.as_ref()).collect();
+    let agents = own().map(|one| one.loads.len()).max().unwrap_or(0);
+    let of_agent = |at: usize| {
+        let loads: Vec<&Load> = own().filter_map(|one| one.loads.get(at)?.as_ref()).collect();
+        Load::mean(&loads)
+    };
     let is_spoiled = summary.cautions.iter().any(|caution| caution.is_spoiled());
-    CurvePoint { rates, is_spoiled, load: Load::mean(&loads), summary }
+    let (load, loads) = (Load::mean(&loads), (0..agents).map(of_agent).collect());
+    CurvePoint { rates, is_spoiled, load, loads, summary }
 }
 
 #[cfg(test)]
@@ -215,6 +233,25 @@ mod tests {
         all.remove(0);
         let curve = curves(&all, &ceilings()).remove(0);
         assert_eq!((curve.peak, curve.peak_rate(), curve.sustained), (None, None, None));
+    }
+
+    #[test]
+    fn the_loads_of_agents_are_kept_apart_and_the_most_loaded_is_named() {
+        let mut all: Vec<Measured> = (1..=2)
+            .map(|repetition| measured(Part::SequentialNN, "sequential write", 4, repetition, 100.0))
+            .collect();
+        for (one, busy) in all.iter_mut().zip([0.95, 0.99]) {
+            let load = one.load.take();
+            let calm = load.clone().map(|load| Load { busy: 0.5, busiest: 0.5, ..load });
+            let most = load.map(|load| Load { busy, busiest: 1.0, ..load });
+            one.loads = vec![calm, None, most];
+        }
+        all[0].loads[0] = None;
+        let curve = curves(&all, &ceilings()).remove(0);
+        let told: Vec<(Option<usize>, f64)> =
+            curve.points[0].watched().iter().map(|one| (one.agent, one.load.busy)).collect();
+        assert_eq!(told, [(Some(1), 0.5), (Some(3), 0.97)]);
+        assert_eq!(curve.bottleneck.evidence, "processors of agent 3: all 2 at 97 %, mean of 2 agents 74 %");
     }
 
     #[test]

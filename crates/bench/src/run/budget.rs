@@ -46,10 +46,12 @@ pub struct Wish {
     pub aside: Duration,
     /// Which parts; nothing for all that fit.
     pub parts: Option<Vec<Part>>,
-    /// Which numbers of threads; nothing for powers of two up to four times the processors.
+    /// Which numbers of threads; nothing for powers of two up to four times the processors, and to where every agent has a thread.
     pub threads: Option<Vec<usize>>,
-    /// Processors of this machine.
+    /// Processors of all machines.
     pub processors: usize,
+    /// Agents that measure; 0 for this machine alone.
+    pub agents: usize,
     /// How it is measured.
     pub rules: Rules,
     /// Levels to fill to, percent.
@@ -58,8 +60,9 @@ pub struct Wish {
     pub tools: Vec<Tool>,
 }
 
-/// LIMIT: numbers of threads that are chosen here, not by a person.
+/// LIMIT: numbers of threads that are chosen here, not by a person: of each machine, and of all together.
 const THREADS_MAX: usize = 64;
+const ALL_THREADS_MAX: usize = 4096;
 
 impl Wish {
     /// The parts that were asked for, or all.
@@ -70,9 +73,10 @@ impl Wish {
         parts
     }
 
-    /// The numbers of threads that were asked for, or powers of two up to four times the processors, ascending.
+    /// The numbers of threads that were asked for, or powers of two up to four times the processors, and to where every agent has one, ascending.
     pub fn all_threads(&self) -> Vec<usize> {
-        let most = (self.processors * 4).clamp(4, THREADS_MAX);
+        let limit = (THREADS_MAX * self.agents.max(1)).min(ALL_THREADS_MAX);
+        let most = (self.processors * 4).clamp(4, limit).max(self.agents.next_power_of_two());
         let powers = (0..usize::BITS).map(|bit| 1 << bit).take_while(|power| *power <= most);
         let mut threads = self.threads.clone().unwrap_or_else(|| powers.collect());
         threads.sort_unstable();
@@ -122,9 +126,9 @@ impl Wish {
             left_out.push("direct I/O: this file system does not do it (O_DIRECT), so content is written with fsync and read after its pages were evicted".into());
         }
         if !probe.can_drop {
-            left_out.push(
-                "dropping the caches of this machine between phases: not permitted or not wanted".into(),
-            );
+            let whose = if self.agents > 0 { "all machines" } else { "this machine" };
+            left_out
+                .push(format!("dropping the caches of {whose} between phases: not permitted or not wanted"));
         }
         let mut plan = draft.plan();
         (plan.shortened, plan.left_out) = (shortened, left_out);
@@ -307,6 +311,7 @@ mod tests {
             parts: None,
             threads: None,
             processors: 8,
+            agents: 0,
             rules: Rules { repetitions: 3, drops_caches: true, memory_bytes: 16 << 30 },
             fill_percents: Vec::new(),
             tools: Vec::new(),
@@ -385,6 +390,17 @@ mod tests {
         assert!(plan.left_out.iter().any(|text| text.contains("O_DIRECT")), "{:?}", plan.left_out);
         let small = wish(1000).plan(&Probe { free_bytes: 1 << 30, ..probe() }).unwrap();
         assert!(small.bytes_max() <= (1 << 30) / 100 * ROOM_PERCENT, "{}", small.bytes_max());
+    }
+
+    #[test]
+    fn many_machines_have_more_threads_and_none_of_them_is_idle_with_the_most() {
+        let most = |processors, agents| {
+            let wish = Wish { processors, agents, ..wish(100) };
+            wish.all_threads().last().copied().unwrap()
+        };
+        assert_eq!((most(8, 0), most(1, 0), most(400, 0)), (32, 4, 64));
+        assert_eq!((most(400, 50), most(100_000, 1024)), (1024, 4096));
+        assert_eq!(most(1, 5), 8, "every agent has one");
     }
 
     #[test]

@@ -7,9 +7,8 @@ use super::progress::Estimate;
 use crate::data::Action;
 use crate::figure::Figure;
 use crate::metadata::Step;
-use crate::place::Place;
-use crate::sample::Sampler;
-use crate::task::Alone;
+use crate::sample::{Load, Sampler};
+use crate::task::{Alone, Machines};
 use crate::workload::{Rules, Workload};
 use crate::{BenchError, tools};
 use std::cell::RefCell;
@@ -33,12 +32,12 @@ pub struct Told {
 pub struct Sweep<'a> {
     /// What to do.
     pub plan: &'a Plan,
-    /// Where.
-    pub place: &'a Place,
+    /// Who measures.
+    pub machines: &'a dyn Machines,
+    /// The same, if this machine measures alone: only then are there other programs, and is a file system filled.
+    pub alone: Option<&'a Alone<'a>>,
     /// What was done, and where the rest is written down.
     pub journal: &'a mut Journal,
-    /// Who watches the machine.
-    pub sampler: &'a Sampler,
     /// Ends it, when somebody sets it.
     pub cancel: &'a AtomicBool,
     /// Hears of each step before it begins.
@@ -52,7 +51,9 @@ impl Sweep<'_> {
     /// What a call answers; [`BenchError::Stopped`]. What was done before is in the journal.
     pub fn run(&mut self) -> Result<(), BenchError> {
         let measured_bytes = self.plan.fill_points.iter().map(Point::bytes).max().unwrap_or(0);
-        Usage::of(self.place)?.check(&self.plan.fill_percents, measured_bytes)?;
+        if !self.plan.fill_percents.is_empty() {
+            Usage::of(self.alone()?.place)?.check(&self.plan.fill_percents, measured_bytes)?;
+        }
         let keys = keys(self.plan);
         let mut estimate = Estimate::default();
         keys.iter().for_each(|key| estimate.add(*key, self.point(*key).expected_seconds));
@@ -69,7 +70,7 @@ impl Sweep<'_> {
             }
             self.told(&estimate, Some(self.title(key)));
             if let Some(percent) = key.fill_percent {
-                filling.fill(self.place, percent, measured_bytes, self.cancel)?;
+                filling.fill(self.alone()?.place, percent, measured_bytes, self.cancel)?;
             }
             let begun = Instant::now();
             let measured = self.step(key)?;
@@ -84,6 +85,13 @@ impl Sweep<'_> {
     fn told(&self, estimate: &Estimate, step: Option<String>) {
         let (done, all) = estimate.count();
         (self.tell)(&Told { step, done, all, seconds_left: estimate.seconds_left() });
+    }
+
+    /// For what only this machine does.
+    fn alone(&self) -> Result<&Alone<'_>, BenchError> {
+        let why =
+            "agents run no other programs and fill no file system: leave --agents out, or --with and --fill";
+        self.alone.ok_or_else(|| BenchError::Plan(why.into()))
     }
 
     fn point(&self, key: Key) -> &Point {
@@ -108,11 +116,14 @@ impl Sweep<'_> {
     fn step(&self, key: Key) -> Result<Vec<Measured>, BenchError> {
         let point = *self.point(key);
         let measured = RefCell::new(Vec::new());
-        let tell = |figure: &Figure| {
-            let load = self.sampler.last(Duration::from_secs_f64(figure.seconds));
+        let tell = |figure: &Figure, loads: &[Option<Load>]| {
+            let (load, loads) = match loads {
+                [one] => (one.clone(), Vec::new()),
+                all => (None, all.to_vec()),
+            };
             let figure = Figure { repetition: key.repetition, ..figure.clone() };
             let (part, tool, fill_percent) = (point.part, key.tool, key.fill_percent);
-            measured.borrow_mut().push(Measured { part, tool, fill_percent, figure, load });
+            measured.borrow_mut().push(Measured { part, tool, fill_percent, figure, load, loads });
         };
         let rules = Rules {
             repetitions: 1,
@@ -120,15 +131,19 @@ impl Sweep<'_> {
             memory_bytes: self.plan.memory_bytes,
         };
         if key.tool == Tool::Ashlar {
-            let machines = Alone { place: self.place, cancel: self.cancel };
-            let workload = Workload { machines: &machines, rules, tell: &tell };
+            let workload = Workload { machines: self.machines, rules, tell: &tell };
             match point.work(self.plan.is_direct) {
                 Work::Data(plan) => workload.data(&plan, &[Action::Write, Action::Read])?,
                 Work::Metadata(plan) => workload.metadata(&plan, &Step::ALL)?,
             };
         } else {
             let work = point.work(self.plan.is_direct);
-            tools::run(key.tool, &work, self.place, rules, self.cancel, &tell)?;
+            let alone = self.alone()?;
+            let tell = |figure: &Figure| {
+                let last = |sampler: &Sampler| sampler.last(Duration::from_secs_f64(figure.seconds));
+                tell(figure, &[alone.sampler.and_then(last)]);
+            };
+            tools::run(key.tool, &work, alone.place, rules, self.cancel, &tell)?;
         }
         Ok(measured.into_inner())
     }
@@ -165,6 +180,7 @@ mod tests {
     use super::super::identity::tests::identity;
     use super::super::plan::tests::{plan, point};
     use super::*;
+    use crate::place::Place;
     use crate::run::Part;
     use std::cell::Cell;
 
@@ -186,11 +202,12 @@ mod tests {
                 cancel.store(now.done >= stop_at, Relaxed);
                 assert_eq!(now.all, 4);
             };
+            let machines = Alone { place: &place, cancel: &cancel, sampler: Some(&sampler) };
             let mut sweep = Sweep {
                 plan: &plan,
-                place: &place,
+                machines: &machines,
+                alone: Some(&machines),
                 journal,
-                sampler: &sampler,
                 cancel: &cancel,
                 tell: &tell,
             };

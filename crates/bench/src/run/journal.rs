@@ -6,6 +6,7 @@ use super::identity::Identity;
 use super::plan::{Measured, Plan, Tool};
 use crate::BenchError;
 use crate::ceiling::Ceilings;
+use crate::place::remove_left;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -90,14 +91,15 @@ impl Progress {
             if !name.starts_with("ashlar-bench.") || name.contains('/') {
                 continue;
             }
-            if *is_made && path.is_dir() {
-                fs::remove_dir_all(&path).map_err(BenchError::io("remove", &path))?;
-            } else {
-                // It was about to be made: if it is there with something in it, it is somebody else's.
-                let _ = fs::remove_dir(&path);
-            }
+            remove_left(&path, *is_made)?;
         }
         Ok(())
+    }
+
+    /// The names of directories that the run has made, or was about to make, and whether they were made: for whoever sees the directory that was
+    /// measured in.
+    pub fn left(&self) -> &[(String, bool)] {
+        &self.places
     }
 }
 
@@ -111,21 +113,31 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// Whether one can be begun at `path`, or gone on with: what can be refused before anything else is done.
+    ///
+    /// # Errors
+    /// As [`Journal::begin`] and [`Journal::resume`].
+    pub fn check(path: &Path, is_gone_on_with: bool) -> Result<(), BenchError> {
+        match (path.exists(), is_gone_on_with) {
+            (true, false) => Err(is_there(path)),
+            (false, true) => Err(is_missing(path)),
+            _ => Ok(()),
+        }
+    }
+
     /// Begins one at `path`, where none is.
     ///
     /// # Errors
     /// [`BenchError::Unfit`] if an interrupted run's is there; what a call answers.
     pub fn begin(path: &Path, identity: &Identity) -> Result<Journal, BenchError> {
-        let file = OpenOptions::new().create_new(true).read(true).write(true).open(path).map_err(|source| {
-            if source.kind() == std::io::ErrorKind::AlreadyExists {
-                BenchError::Unfit(format!(
-                    "{} is there: a run was interrupted. Say --resume to go on with it, or remove the file to begin anew",
-                    path.display()
-                ))
-            } else {
-                BenchError::Io { what: "make", path: path.to_owned(), source }
-            }
-        })?;
+        let file =
+            OpenOptions::new().create_new(true).read(true).write(true).open(path).map_err(|source| {
+                if source.kind() == std::io::ErrorKind::AlreadyExists {
+                    is_there(path)
+                } else {
+                    BenchError::Io { what: "make", path: path.to_owned(), source }
+                }
+            })?;
         let mut journal = Journal { path: path.to_owned(), file, progress: Progress::default() };
         journal.lock()?;
         journal.append(Record::Begun { format: FORMAT, identity: identity.clone() })?;
@@ -140,7 +152,7 @@ impl Journal {
         let fault = |text: String| BenchError::Unfit(format!("{}: {text}", path.display()));
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(|source| {
             if source.kind() == std::io::ErrorKind::NotFound {
-                fault("there is no interrupted run to go on with; leave --resume out".into())
+                is_missing(path)
             } else {
                 BenchError::Io { what: "open", path: path.to_owned(), source }
             }
@@ -227,6 +239,20 @@ impl Journal {
     }
 }
 
+fn is_there(path: &Path) -> BenchError {
+    BenchError::Unfit(format!(
+        "{} is there: a run was interrupted. Say --resume to go on with it, or remove the file to begin anew",
+        path.display()
+    ))
+}
+
+fn is_missing(path: &Path) -> BenchError {
+    BenchError::Unfit(format!(
+        "{}: there is no interrupted run to go on with; leave --resume out",
+        path.display()
+    ))
+}
+
 /// The records of whole lines up to the first that is none, and the bytes that they take.
 fn records(text: &[u8]) -> (Vec<Record>, u64) {
     let (mut records, mut bytes) = (Vec::new(), 0);
@@ -276,6 +302,8 @@ mod tests {
         assert!(Journal::resume(&path, &identity()).unwrap_err().to_string().contains("leave --resume out"));
         let journal = Journal::begin(&path, &identity()).unwrap();
         assert!(Journal::begin(&path, &identity()).unwrap_err().to_string().contains("--resume"));
+        assert!(Journal::check(&path, false).unwrap_err().to_string().contains("--resume"));
+        assert!(Journal::check(&path, true).is_ok());
         assert!(Journal::resume(&path, &identity()).unwrap_err().to_string().contains("another run"));
         drop(journal);
         let other = Identity { directory: "/mnt/other".into(), ..identity() };

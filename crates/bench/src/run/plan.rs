@@ -119,11 +119,12 @@ impl Point {
         }
     }
 
-    /// The command that repeats this point alone, with `DIR` for the directory.
-    pub fn command(&self, plan: &Plan) -> String {
+    /// The command that repeats this point alone with so many agents (0 for this machine), with `DIR` for the directory.
+    pub fn command(&self, plan: &Plan, agents: usize) -> String {
         let (threads, repetitions, is_direct) = (self.threads, plan.repetitions, plan.is_direct);
         let keeps = if plan.drops_caches { "" } else { " --keep-caches" };
-        let tail = format!("--threads {threads} --repetitions {repetitions}{keeps}");
+        let team = if agents == 0 { String::new() } else { format!("--agents {agents} ") };
+        let tail = format!("{team}--threads {threads} --repetitions {repetitions}{keeps}");
         match self.work(is_direct) {
             Work::Metadata(plan) => {
                 let shared = if plan.is_shared { " --shared" } else { "" };
@@ -160,9 +161,9 @@ pub struct Plan {
     pub repetitions: u32,
     /// Whether content goes past the page cache.
     pub is_direct: bool,
-    /// Whether caches of this machine are dropped between phases.
+    /// Whether caches of all measuring machines are dropped between phases.
     pub drops_caches: bool,
-    /// Memory of this machine and of servers that are others, bytes.
+    /// Memory of the measuring machines and of servers that are others, bytes.
     pub memory_bytes: u64,
     /// Levels to which the file system is filled at the end, percent, ascending; empty without consent.
     pub fill_percents: Vec<u8>,
@@ -227,7 +228,7 @@ impl Plan {
     }
 }
 
-/// One phase of one repetition of one point, and what the machine did meanwhile.
+/// One phase of one repetition of one point, and what the machines did meanwhile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Of which part.
@@ -239,8 +240,11 @@ pub struct Measured {
     pub fill_percent: Option<u8>,
     /// What came out.
     pub figure: Figure,
-    /// What processors, networks and disks did; nothing if the phase was too short to tell.
+    /// What processors, networks and disks did; nothing if the phase was too short to tell, or there were several machines.
     pub load: Option<Load>,
+    /// The same of each agent, in their order, where there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<Option<Load>>,
 }
 
 #[cfg(test)]
@@ -283,7 +287,7 @@ pub(crate) mod tests {
         for part in Part::ALL {
             let point = point(part, 4);
             plan(vec![point]).check().unwrap();
-            let command = point.command(&plan(Vec::new()));
+            let command = point.command(&plan(Vec::new()), 0);
             let kind = command.split_whitespace().nth(2).unwrap();
             assert!(part.name().starts_with(kind), "{command}");
             assert_eq!(command.contains("--shared"), part.is_shared(), "{command}");

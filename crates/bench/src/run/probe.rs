@@ -1,14 +1,11 @@
 //! A short trial of a place, so that a plan can be made: what each phase will take, roughly.
 
+use crate::BenchError;
 use crate::data::{Action, DataPlan, Files, Order};
 use crate::figure::Figure;
 use crate::metadata::{MetadataPlan, Step};
-use crate::place::Place;
-use crate::task::Alone;
+use crate::task::{Machines, Task};
 use crate::workload::{Rules, Workload};
-use crate::{BenchError, cache};
-use rustix::fs::{Mode, OFlags};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// A trial is repeated with four times as much until it takes this long, or as long as the trial may take in all.
@@ -42,9 +39,9 @@ pub struct Rates {
 pub struct Probe {
     /// With the fewest and the most threads of the plan, or just one of them.
     pub rates: Vec<Rates>,
-    /// Whether files can be opened past the page cache.
+    /// Whether files can be opened past the page cache, on every machine.
     pub has_direct: bool,
-    /// Whether caches of this machine can be dropped.
+    /// Whether caches of all machines can be dropped.
     pub can_drop: bool,
     /// Free space, bytes.
     pub free_bytes: u64,
@@ -63,56 +60,34 @@ pub struct Wanted {
     pub full_files: bool,
 }
 
-/// Whether the file system at `place` lets a file be opened past the page cache, looked at with a file that goes again.
-///
-/// # Errors
-/// What a call answers other than that it does not.
-pub fn has_direct(place: &Place) -> Result<bool, BenchError> {
-    let path = place.path().join("direct");
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    let answer = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(_) => Ok(true),
-        Err(rustix::io::Errno::INVAL) => Ok(false),
-        Err(error) => return Err(BenchError::errno("open", &path)(error)),
-    };
-    // Some file systems make the file before they refuse the flag.
-    if path.exists() {
-        std::fs::remove_file(&path).map_err(BenchError::io("remove", &path))?;
-    }
-    answer
-}
-
 /// One trial.
 struct Trial<'a> {
-    place: &'a Place,
+    machines: &'a dyn Machines,
     rules: Rules,
     is_direct: bool,
-    cancel: &'a AtomicBool,
     limit: Duration,
     free_bytes: u64,
 }
 
-/// Tries `threads` (fewest and most are enough) in `place`, for `limit` at most or a little more.
+/// Tries `threads` (fewest and most are enough) on `machines`, for `limit` at most or a little more.
 ///
 /// # Errors
 /// What a call answers.
 pub fn probe(
-    place: &Place,
+    machines: &dyn Machines,
     threads: &[usize],
     wanted: Wanted,
     rules: Rules,
     limit: Duration,
-    cancel: &AtomicBool,
 ) -> Result<Probe, BenchError> {
     let begun = Instant::now();
-    let has_direct = has_direct(place)?;
-    let free_bytes = place.free_bytes()?;
-    let can_drop = rules.drops_caches && cache::drop_all();
+    let has_direct = machines.have_direct()?;
+    let free_bytes = machines.free_bytes()?;
+    let can_drop = rules.drops_caches && machines.carry_out(&Task::DropCaches)?.has_dropped;
     let rules = Rules { repetitions: 1, ..rules };
     let trials = threads.len() as u32
         * (u32::from(wanted.data) + u32::from(wanted.empty_files) + u32::from(wanted.full_files));
-    let trial =
-        Trial { place, rules, is_direct: has_direct, cancel, limit: limit / trials.max(1), free_bytes };
+    let trial = Trial { machines, rules, is_direct: has_direct, limit: limit / trials.max(1), free_bytes };
     let rates = threads.iter().map(|threads| trial.rates(*threads, wanted)).collect::<Result<_, _>>()?;
     Ok(Probe { rates, has_direct, can_drop, free_bytes, seconds: begun.elapsed().as_secs_f64() })
 }
@@ -183,8 +158,7 @@ impl Trial<'_> {
             counts_fsync: true,
             time_max: None,
         };
-        let machines = Alone { place: self.place, cancel: self.cancel };
-        Workload { machines: &machines, rules: self.rules, tell: &|_| () }
+        Workload { machines: self.machines, rules: self.rules, tell: &|_, _| () }
             .data(&plan, &[Action::Write, Action::Read])
     }
 
@@ -204,14 +178,16 @@ impl Trial<'_> {
             branches: 1,
             has_fsync: false,
         };
-        let machines = Alone { place: self.place, cancel: self.cancel };
-        Workload { machines: &machines, rules: self.rules, tell: &|_| () }.metadata(&plan, &Step::ALL)
+        Workload { machines: self.machines, rules: self.rules, tell: &|_, _| () }.metadata(&plan, &Step::ALL)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
+    use crate::task::Alone;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn a_trial_tells_rates_and_leaves_nothing() {
@@ -220,7 +196,8 @@ mod tests {
         let rules = Rules { repetitions: 3, drops_caches: false, memory_bytes: 1 };
         let cancel = AtomicBool::new(false);
         let wanted = Wanted { data: true, empty_files: true, full_files: false };
-        let told = probe(&place, &[1, 2], wanted, rules, Duration::from_millis(400), &cancel).unwrap();
+        let machines = Alone { place: &place, cancel: &cancel, sampler: None };
+        let told = probe(&machines, &[1, 2], wanted, rules, Duration::from_millis(400)).unwrap();
         assert_eq!(told.rates.iter().map(|rates| rates.threads).collect::<Vec<_>>(), [1, 2]);
         for rates in &told.rates {
             assert!(rates.write_bytes > 0.0 && rates.read_bytes > 0.0 && rates.empty_file_seconds > 0.0);

@@ -14,8 +14,10 @@
 //!
 //! A disk that takes many requests at the same time (NVMe, a virtual disk) is "busy" with a single one of them, so its being busy counts only
 //! when the rate has stopped growing. What servers on other machines do is not seen from here, and is said.
+//!
+//! Of many agents the machine that has most of something is judged, and named with the mean of all.
 
-use super::Load;
+use super::{DeviceLoad, Load};
 use serde::{Deserialize, Serialize};
 
 /// Part of a link that data can take.
@@ -77,11 +79,20 @@ pub enum Growth {
     NotKnown,
 }
 
+/// What one of the measuring machines did.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched<'a> {
+    /// Which agent's it is, from 1; nothing for this machine alone.
+    pub agent: Option<usize>,
+    /// What it did.
+    pub load: &'a Load,
+}
+
 /// What is known of the point that is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// What this machine did.
-    pub load: Option<&'a Load>,
+    /// What the machines did that were watched; empty if none was, or not for long enough.
+    pub watched: &'a [Watched<'a>],
     /// The part of the devices' ceiling that was reached, if it is known.
     pub of_devices: Option<f64>,
     /// Whether more threads brought more.
@@ -105,16 +116,17 @@ fn link(bits: u64) -> String {
 impl Bottleneck {
     /// Names it by the rules of this module.
     pub fn of(case: &Case<'_>) -> Bottleneck {
-        let Some(load) = case.load else {
+        let watched = case.watched;
+        if watched.is_empty() {
             let evidence = "not known: phases were too short to watch".to_owned();
             return Bottleneck { limit: Limit::Unknown, evidence, also: Vec::new() };
-        };
+        }
         let mut found: Vec<(Limit, String)> = Vec::new();
-        found.extend(network(load));
-        found.extend(devices(load, case));
-        found.extend(processors(load));
-        if found.is_empty() && load.iowait >= WAITING_PART {
-            found.push((Limit::Waiting, waiting(load)));
+        found.extend(network(watched));
+        found.extend(devices(case));
+        found.extend(processors(watched));
+        if found.is_empty() {
+            found.extend(waiting(watched));
         }
         if found.is_empty() {
             let text = format!(
@@ -127,8 +139,9 @@ impl Bottleneck {
         let mut found = found.into_iter();
         let Some((limit, evidence)) = found.next() else { unreachable!("one is there at least") };
         let mut also: Vec<String> = found.map(|(_, text)| text).collect();
-        if load.steal >= STEAL_PART {
-            also.push(format!("the host took {} of processor time for others", percent(load.steal)));
+        if let Some(most) = most(watched, |load| load.steal).filter(|most| most.part >= STEAL_PART) {
+            let (part, whose, mean) = (percent(most.part), most.whose(), most.mean());
+            also.push(format!("the host took {part} of processor time{whose} for others{mean}"));
         }
         if case.growth == Growth::Growing {
             also.push("the rate still grew with the last threads".into());
@@ -137,34 +150,82 @@ impl Bottleneck {
     }
 }
 
-/// What waits for what: a disk that takes many requests at once need not be busy all the time to be waited for.
-fn waiting(load: &Load) -> String {
-    let part = percent(load.iowait);
-    let busiest = load.devices.iter().max_by(|one, other| one.busy.total_cmp(&other.busy));
-    match busiest.filter(|one| one.busy >= WAITED_FOR_PART) {
-        Some(one) => {
-            format!("waiting for device {}, {} busy: {part} of processor time", one.name, percent(one.busy))
-        }
-        None => {
-            format!("{part} of processor time waits for a disk, and no disk that is seen from here is busy")
+/// The machine that has most of something.
+struct Most<'a> {
+    agent: Option<usize>,
+    load: &'a Load,
+    /// How much it has, a part from 0 to 1.
+    part: f64,
+    /// What all of them have in the mean, and how many they are.
+    mean: f64,
+    count: usize,
+}
+
+/// The one of `watched` for which `part` is most; the first of several.
+fn most<'a>(watched: &[Watched<'a>], part: impl Fn(&Load) -> f64) -> Option<Most<'a>> {
+    let parts = || watched.iter().map(|one| (one, part(one.load)));
+    let (one, part) = parts().reduce(|best, one| if one.1 > best.1 { one } else { best })?;
+    let (sum, count) = (parts().map(|(_, part)| part).sum::<f64>(), watched.len());
+    Some(Most { agent: one.agent, load: one.load, part, mean: sum / count as f64, count })
+}
+
+impl Most<'_> {
+    /// Behind the name of what it has; nothing if there is one machine only.
+    fn whose(&self) -> String {
+        self.agent.map_or_else(String::new, |agent| format!(" of agent {agent}"))
+    }
+
+    /// At the end; nothing if there is one machine only.
+    fn mean(&self) -> String {
+        match (self.agent, self.count) {
+            (Some(_), 2..) => format!(", mean of {} agents {}", self.count, percent(self.mean)),
+            _ => String::new(),
         }
     }
+}
+
+/// What waits for what: a disk that takes many requests at once need not be busy all the time to be waited for.
+fn waiting(watched: &[Watched<'_>]) -> Option<(Limit, String)> {
+    let most = most(watched, |load| load.iowait).filter(|most| most.part >= WAITING_PART)?;
+    let (part, whose, mean) = (percent(most.part), most.whose(), most.mean());
+    let busiest = busiest(most.load).filter(|one| one.busy >= WAITED_FOR_PART);
+    let text = match busiest {
+        Some(one) => format!(
+            "waiting for device {}{whose}, {} busy: {part} of processor time{mean}",
+            one.name,
+            percent(one.busy)
+        ),
+        None => format!(
+            "{part} of processor time{whose} waits for a disk{mean}, and no disk that is seen from here is busy"
+        ),
+    };
+    Some((Limit::Waiting, text))
+}
+
+fn busiest(load: &Load) -> Option<&DeviceLoad> {
+    load.devices.iter().max_by(|one, other| one.busy.total_cmp(&other.busy))
 }
 
 fn rounded(micros: f64) -> String {
     if micros < 10.0 { format!("{micros:.1}") } else { format!("{micros:.0}") }
 }
 
-fn network(load: &Load) -> Option<(Limit, String)> {
-    let used = load.interfaces.iter().filter_map(|one| Some((one, one.used()?, one.link_bits?)));
-    let (one, part, bits) = used.max_by(|(_, one, _), (_, other, _)| one.total_cmp(other))?;
-    let text = || format!("network {} {} of {}", one.name, percent(part), link(bits));
-    (part >= NETWORK_PART).then(|| (Limit::Network, text()))
+fn network(watched: &[Watched<'_>]) -> Option<(Limit, String)> {
+    let fullest = |load: &Load| {
+        let used =
+            load.interfaces.iter().filter_map(|one| Some((one.name.clone(), one.used()?, one.link_bits?)));
+        used.max_by(|(_, one, _), (_, other, _)| one.total_cmp(other))
+    };
+    let most = most(watched, |load| fullest(load).map_or(0.0, |(_, part, _)| part))?;
+    let (name, part, bits) = fullest(most.load).filter(|(_, part, _)| *part >= NETWORK_PART)?;
+    let (whose, mean) = (most.whose(), most.mean());
+    Some((Limit::Network, format!("network {name}{whose} {} of {}{mean}", percent(part), link(bits))))
 }
 
-fn devices(load: &Load, case: &Case<'_>) -> Option<(Limit, String)> {
-    let busiest = load.devices.iter().max_by(|one, other| one.busy.total_cmp(&other.busy));
-    let busy = busiest.map(|one| format!("device {} {} busy", one.name, percent(one.busy)));
+fn devices(case: &Case<'_>) -> Option<(Limit, String)> {
+    let most = most(case.watched, |load| busiest(load).map_or(0.0, |one| one.busy))?;
+    let busy = busiest(most.load)
+        .map(|one| format!("device {}{} {} busy{}", one.name, most.whose(), percent(one.busy), most.mean()));
     if let Some(part) = case.of_devices.filter(|part| *part >= CEILING_PART) {
         let beside = busy.map(|busy| format!(", {busy}")).unwrap_or_default();
         return Some((
@@ -172,25 +233,26 @@ fn devices(load: &Load, case: &Case<'_>) -> Option<(Limit, String)> {
             format!("the devices: {} of what they did alone{beside}", percent(part)),
         ));
     }
-    let is_busy = busiest.is_some_and(|one| one.busy >= DEVICE_PART);
-    busy.filter(|_| is_busy && case.growth != Growth::Growing).map(|text| (Limit::Device, text))
+    let is_busy = most.part >= DEVICE_PART && case.growth != Growth::Growing;
+    busy.filter(|_| is_busy).map(|text| (Limit::Device, text))
 }
 
-fn processors(load: &Load) -> Option<(Limit, String)> {
-    if load.busy >= PROCESSORS_PART {
-        let text = format!("processors: all {} at {}", load.processors, percent(load.busy));
+fn processors(watched: &[Watched<'_>]) -> Option<(Limit, String)> {
+    let all = most(watched, |load| load.busy)?;
+    if all.part >= PROCESSORS_PART {
+        let (whose, mean) = (all.whose(), all.mean());
+        let text = format!("processors{whose}: all {} at {}{mean}", all.load.processors, percent(all.part));
         return Some((Limit::Processors, text));
     }
-    let is_full = load.busiest >= ONE_PROCESSOR_PART;
-    is_full.then(|| {
-        let text = format!("processor: 1 of {} at {}", load.processors, percent(load.busiest));
-        (Limit::OneProcessor, text)
-    })
+    let one = most(watched, |load| load.busiest).filter(|one| one.part >= ONE_PROCESSOR_PART)?;
+    let (whose, mean) = (one.whose(), one.mean());
+    let text = format!("processor{whose}: 1 of {} at {}{mean}", one.load.processors, percent(one.part));
+    Some((Limit::OneProcessor, text))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DeviceLoad, InterfaceLoad};
+    use super::super::InterfaceLoad;
     use super::*;
 
     fn calm() -> Load {
@@ -205,10 +267,19 @@ mod tests {
     }
 
     fn judged(load: &Load, change: impl Fn(&mut Case<'_>)) -> Bottleneck {
-        let mut case =
-            Case { load: Some(load), of_devices: None, growth: Growth::Level, p50_us: 81.4, under_way: 1 };
+        of_all(&[Watched { agent: None, load }], change)
+    }
+
+    fn of_all(watched: &[Watched<'_>], change: impl Fn(&mut Case<'_>)) -> Bottleneck {
+        let mut case = Case { watched, of_devices: None, growth: Growth::Level, p50_us: 81.4, under_way: 1 };
         change(&mut case);
         Bottleneck::of(&case)
+    }
+
+    fn of_agents(loads: &[Load]) -> Bottleneck {
+        let watched: Vec<Watched<'_>> =
+            loads.iter().enumerate().map(|(at, load)| Watched { agent: Some(at + 1), load }).collect();
+        of_all(&watched, |_| ())
     }
 
     #[test]
@@ -263,6 +334,49 @@ mod tests {
         );
         let seen = judged(&Load { iowait: 0.4, devices: disk(0.7), ..calm() }, |_| ());
         assert_eq!(seen.evidence, "waiting for device nvme0n1, 70 % busy: 40 % of processor time");
-        assert_eq!(judged(&calm(), |case| case.load = None).limit, Limit::Unknown);
+        assert_eq!(of_all(&[], |_| ()).limit, Limit::Unknown);
+    }
+
+    #[test]
+    fn of_many_machines_the_most_loaded_is_named_with_the_mean() {
+        let told = |loads: &[Load]| {
+            let found = of_agents(loads);
+            (found.limit, found.evidence, found.also)
+        };
+        let busy = |busy| Load { busy, busiest: busy, ..calm() };
+        let (limit, text, _) = told(&[busy(0.5), busy(0.97), busy(0.66)]);
+        assert_eq!(
+            (limit, text.as_str()),
+            (Limit::Processors, "processors of agent 2: all 2 at 97 %, mean of 3 agents 71 %")
+        );
+        let one = Load { busiest: 1.0, steal: 0.1, ..calm() };
+        let (limit, text, also) = told(&[calm(), one]);
+        assert_eq!(
+            (limit, text.as_str()),
+            (Limit::OneProcessor, "processor of agent 2: 1 of 2 at 100 %, mean of 2 agents 75 %")
+        );
+        assert_eq!(
+            also,
+            ["the host took 10 % of processor time of agent 2 for others, mean of 2 agents 5 %"]
+        );
+        let (_, text, _) = told(&[Load { devices: disk(0.98), ..calm() }, calm()]);
+        assert_eq!(text, "device nvme0n1 of agent 1 98 % busy, mean of 2 agents 49 %");
+        let link = |sent| {
+            let link_bits = Some(10_000_000_000);
+            let eth0 = InterfaceLoad { name: "eth0".into(), received: 0.0, sent, link_bits };
+            Load { interfaces: vec![eth0], ..calm() }
+        };
+        let (_, text, _) = told(&[link(0.6e9), link(1.2e9)]);
+        assert_eq!(text, "network eth0 of agent 2 96 % of 10 Gbit/s, mean of 2 agents 72 %");
+        let (_, text, _) = told(&[calm(), Load { iowait: 0.4, devices: disk(0.7), ..calm() }]);
+        assert_eq!(
+            text,
+            "waiting for device nvme0n1 of agent 2, 70 % busy: 40 % of processor time, mean of 2 agents 20 %"
+        );
+        let (_, text, _) = told(&[Load { iowait: 0.4, ..calm() }, calm()]);
+        assert!(text.starts_with("40 % of processor time of agent 1 waits for a disk, mean of 2"), "{text}");
+        assert_eq!(told(&[calm(), calm()]).0, Limit::Latency);
+        let (_, text, _) = told(&[busy(0.97)]);
+        assert_eq!(text, "processors of agent 1: all 2 at 97 %", "the mean of one says nothing");
     }
 }

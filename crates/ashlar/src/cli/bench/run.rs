@@ -1,5 +1,6 @@
 //! `ashlar bench run`: the options.
 
+use super::BenchTeamArgs;
 use super::threads::{ThreadList, parse_threads};
 use crate::cli::parse_bytes;
 use ashlar_bench::run::{Part, Tool};
@@ -10,9 +11,12 @@ use std::time::Duration;
 /// `ashlar bench run`
 #[derive(Debug, Args)]
 pub struct BenchSweepArgs {
-    /// An empty directory on the file system to be measured.
+    /// An empty directory on the file system to be measured; with --agents as all of them see it.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+
+    #[command(flatten)]
+    pub team: BenchTeamArgs,
 
     /// What the whole run may take, as 30s, 10m or 2h. It is planned to fit; what is shortened or left out is said before it begins.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, conflicts_with = "same_as")]
@@ -38,7 +42,8 @@ pub struct BenchSweepArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "same_as", value_parser = parse_parts)]
     pub parts: Vec<PartList>,
 
-    /// Numbers of threads: 4, or 1,2,8, or 1..64 for all powers of two in between. Without it up to four times the processors, as fits into the time.
+    /// Numbers of threads: 4, or 1,2,8, or 1..64 for all powers of two in between. Without it up to four times the
+    /// processors (of all agents' machines), as fits into the time.
     #[arg(long, value_name = "LIST", value_parser = parse_threads, conflicts_with = "same_as")]
     pub threads: Option<ThreadList>,
 
@@ -51,22 +56,24 @@ pub struct BenchSweepArgs {
     pub same_as: Option<PathBuf>,
 
     /// An empty directory on the local file system of a device below: what the devices do alone becomes the ceiling. Repeat for more.
+    /// Not with --agents: `ashlar bench device` measures the disks of servers.
     #[arg(long = "device", value_name = "DIR")]
     pub devices: Vec<PathBuf>,
 
-    /// What `ashlar bench network --json` told, so that the network becomes a ceiling: content of this machine to and from the servers passes through it.
+    /// What `ashlar bench network --json` told, so that the network becomes a ceiling: content to and from the servers passes through it. With
+    /// --agents it is that of all agents' machines together, which are found in the file by their names.
     #[arg(long, value_name = "FILE.json")]
     pub network: Option<PathBuf>,
 
     /// Which of the agents of --network this machine was.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "network", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "network", conflicts_with = "agents", value_parser = clap::value_parser!(u32).range(1..))]
     pub network_agent: u32,
 
-    /// Programs that do the same in turns with our own workloads, where they are installed.
+    /// Programs that do the same in turns with our own workloads, where they are installed. Not with --agents.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub with: Vec<BenchTool>,
 
-    /// Fill the file system to these levels (per cent in use) at the end, and measure at each. Needs --consent-to-fill.
+    /// Fill the file system to these levels (per cent in use) at the end, and measure at each. Needs --consent-to-fill. Not with --agents.
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "consent_to_fill", value_parser = clap::value_parser!(u8).range(1..=99))]
     pub fill: Vec<u8>,
 
@@ -74,11 +81,11 @@ pub struct BenchSweepArgs {
     #[arg(long)]
     pub consent_to_fill: bool,
 
-    /// Memory of servers of the file system that are not this machine, all together.
+    /// Memory of servers of the file system that do not measure, all together.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
     pub server_memory: u64,
 
-    /// Leave the caches of this machine alone. Without it they are dropped between phases, as root.
+    /// Leave the caches of the measuring machines alone. Without it they are dropped between phases, as root.
     #[arg(long)]
     pub keep_caches: bool,
 

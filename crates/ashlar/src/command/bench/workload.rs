@@ -9,7 +9,8 @@ use ashlar_bench::agent::{AgentTold, Team};
 use ashlar_bench::figure::Figure;
 use ashlar_bench::place::Place;
 use ashlar_bench::run::Unit;
-use ashlar_bench::task::Alone;
+use ashlar_bench::sample::Load;
+use ashlar_bench::task::{Alone, Machines};
 use ashlar_bench::workload::{Rules, Workload};
 use ashlar_bench::{BenchError, cache};
 use serde::Serialize;
@@ -100,7 +101,7 @@ impl<'a> Session<'a> {
     ) -> Result<ExitCode> {
         let mut table = Table::new(self.unit, self.args.allow_cached);
         let figures = RefCell::new(Vec::new());
-        let tell = |figure: &Figure| {
+        let tell = |figure: &Figure, _: &[Option<Load>]| {
             log(figure);
             figures.borrow_mut().push(figure.clone());
         };
@@ -109,7 +110,7 @@ impl<'a> Session<'a> {
                 let before = figures.borrow().len();
                 let measured = match &self.who {
                     Who::Alone(place) => {
-                        let alone = Alone { place, cancel: self.cancel };
+                        let alone = Alone { place, cancel: self.cancel, sampler: None };
                         measure(&Workload { machines: &alone, rules: self.rules, tell: &tell }, plan)
                     }
                     Who::Team(team) => {

@@ -10,10 +10,12 @@ pub fn method(report: &Report, out: &mut Document) {
     let plan = &report.plan;
     out.heading(2, "Method");
     out.push(Block::Commands(vec![report.command.clone()]));
+    let agents = report.agents.len();
+    let whose = if agents == 0 { "this machine" } else { "all agents' machines" };
     let caches = if plan.drops_caches {
-        "all caches of this machine are dropped"
+        format!("all caches of {whose} are dropped")
     } else {
-        "caches of this machine are not dropped"
+        format!("caches of {whose} are not dropped")
     };
     let direct = if plan.is_direct {
         "Content goes past the page cache (O_DIRECT) where records are a multiple of 4 KiB."
@@ -28,7 +30,12 @@ pub fn method(report: &Report, out: &mut Document) {
     } else {
         "Sizes are those of the report that this run was to be the same as.".into()
     };
-    out.push(Block::List(vec![
+    let neighbour = if agents < 2 {
+        "the next thread, not by the one that made them"
+    } else {
+        "a thread of the next agent, not by the one that made them"
+    };
+    let mut items = vec![
         budget,
         format!(
             "All points are measured once, then all a second time, and so on, {} times: what drifts during the run shows as spread between \
@@ -39,12 +46,28 @@ pub fn method(report: &Report, out: &mut Document) {
         "The time of a phase runs from the moment all threads are let go to the end of the last one; of writing it includes fsync and close.".into(),
         "Every record carries its file and place and is looked at when it is read: there is no figure for wrong data.".into(),
         "Random requests hit each record once before they hit one again, for a set time. Files are laid out in large pieces before.".into(),
-        "Files of metadata workloads are looked at by the next thread, not by the one that made them. Making and removing directories is in no figure.".into(),
+        format!("Files of metadata workloads are looked at by {neighbour}. Making and removing directories is in no figure."),
         format!("Data is meant to be twice the memory of clients and servers, {} here; where there was less, it is said beside the figure.", number::bytes(plan.memory_bytes.saturating_mul(2))),
-    ]));
+    ];
+    if agents > 0 {
+        items.push(format!(
+            "{agents} agent{} measure{}, and nobody else: threads are given out to them in turn, all are let go at the same time, and the time of a phase ends with the \
+             last thread of all. Latencies of all agents are counted into one distribution. Agents have their numbers by the names of their machines.",
+            if agents == 1 { "" } else { "s" },
+            if agents == 1 { "s" } else { "" },
+        ));
+    }
+    out.push(Block::List(items));
     out.push(Block::Table(points(&plan.points, plan.is_direct)));
     out.heading(3, "How the bottleneck is named");
-    out.say("Twenty times a second this machine's processors, network interfaces and disks are looked at (/proc/stat, /proc/net/dev, /proc/diskstats). The first rule that holds at the peak names the bottleneck; others that hold are told with it. What servers on other machines do is not seen from here.");
+    let (watched, most) = match agents {
+        0 => ("this machine's", ""),
+        _ => (
+            "every agent's",
+            " Of all machines the one that is most loaded is judged, and told with the mean of all.",
+        ),
+    };
+    out.say(format!("Twenty times a second {watched} processors, network interfaces and disks are looked at (/proc/stat, /proc/net/dev, /proc/diskstats). The first rule that holds at the peak names the bottleneck; others that hold are told with it.{most} What servers on other machines do is not seen from here."));
     out.push(Block::List(vec![
         "Network: an interface moves 85 % of its link or more in one direction.".into(),
         "Devices: 90 % or more of what the devices did alone, or a disk that is busy 90 % of the time or more while more threads do not bring more (a disk that takes many requests at once is busy with a single one).".into(),

@@ -124,23 +124,47 @@ fn numbers(caption: &str, curves: &[&Curve]) -> (Table, Vec<String>) {
     (table, known.into_iter().map(Caution::text).collect())
 }
 
-/// What the machine did while each point was measured; nothing if nobody could watch.
+/// What the machines did while each point was measured; nothing if nobody could watch. Of many the one with most is told, and the mean of its
+/// processors.
 fn loads(curves: &[&Curve]) -> Option<Table> {
     let head = ["Phase", "#Threads", "#Processors", "#Busiest one", "#Waiting", "Devices", "Networks"];
-    let mut table = Table::new("What the machine did meanwhile", &head);
+    let are_agents = curves.iter().any(|curve| curve.points.iter().any(|point| !point.loads.is_empty()));
+    let caption = if are_agents {
+        "What the machines did meanwhile: in each column the one that did most"
+    } else {
+        "What the machine did meanwhile"
+    };
+    let mut table = Table::new(caption, &head);
     for (curve, point) in curves.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)))
     {
-        if let Some(load) = &point.load {
-            table.rows.push(vec![
-                curve.name(),
-                point.summary.threads.to_string(),
-                percent(load.busy),
-                percent(load.busiest),
-                percent(load.iowait),
-                devices(load),
-                networks(load),
-            ]);
+        let watched = point.watched();
+        if watched.is_empty() {
+            continue;
         }
+        let most = |of: &dyn Fn(&Load) -> f64, text: &dyn Fn(&Load) -> String| {
+            let parts = watched.iter().map(|one| (one, of(one.load)));
+            let found = parts.reduce(|best, one| if one.1 > best.1 { one } else { best });
+            found.map_or_else(String::new, |(one, part)| match one.agent.filter(|_| part > 0.0) {
+                Some(agent) => format!("agent {agent}: {}", text(one.load)),
+                None => text(one.load),
+            })
+        };
+        let mut processors = most(&|load| load.busy, &|load| percent(load.busy));
+        if watched.len() > 1 {
+            let mean = watched.iter().map(|one| one.load.busy).sum::<f64>() / watched.len() as f64;
+            processors += &format!(", mean {}", percent(mean));
+        }
+        let busy = |load: &Load| load.devices.iter().map(|one| one.busy).fold(0.0, f64::max);
+        let moved = |load: &Load| load.interfaces.iter().map(|one| one.received + one.sent).sum();
+        table.rows.push(vec![
+            curve.name(),
+            point.summary.threads.to_string(),
+            processors,
+            most(&|load| load.busiest, &|load| percent(load.busiest)),
+            most(&|load| load.iowait, &|load| percent(load.iowait)),
+            most(&busy, &devices),
+            most(&moved, &networks),
+        ]);
     }
     (!table.rows.is_empty()).then_some(table)
 }
@@ -189,7 +213,7 @@ fn commands(report: &Report, part: Part, curves: &[&Curve], out: &mut Document) 
     let plan = &report.plan;
     let mut lines = Vec::new();
     let points = || plan.points.iter().filter(|point| point.part == part);
-    lines.extend(points().map(|point: &Point| point.command(plan)));
+    lines.extend(points().map(|point: &Point| point.command(plan, report.agents.len())));
     for tool in plan.tools.iter().filter(|tool| curves.iter().any(|curve| curve.tool == **tool)) {
         for point in points() {
             let work = point.work(plan.is_direct);

@@ -33,7 +33,7 @@ pub fn beside(report: &Report, out: &mut Document) {
         for curve in curves {
             table.rows.push(vec![
                 "this report".into(),
-                format!("{}, {}", report.place_name, report.inventory.machine()),
+                format!("{}, {}", report.place_name, report.machines()),
                 curve.name(),
                 curve.peak_rate().map_or_else(|| "of a cache".into(), |rate| wide(rate, unit)),
                 curve.peak_point().map_or_else(|| "-".into(), |point| point.summary.threads.to_string()),

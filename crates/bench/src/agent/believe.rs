@@ -1,0 +1,171 @@
+//! What agents tell of their machines, before it is kept: texts with a longest length and without what controls a terminal, lists with a longest
+//! length, numbers that are numbers. All of it ends in a report.
+
+use super::channel::harmless;
+use crate::chore::Answer;
+use crate::inventory::{Inventory, PlaceFacts, Software};
+use crate::sample::Load;
+
+/// LIMIT: of a name, as of a disk or a setting, characters.
+const NAME_MAX: usize = 100;
+/// LIMIT: of a longer text, as the options of a mount, characters.
+const TEXT_MAX: usize = 2000;
+/// LIMIT: disks, interfaces, NUMA nodes or settings of a machine; those beyond are not kept.
+const LIST_MAX: usize = 512;
+/// LIMIT: disks and interfaces whose load is kept, those that did most. Machines with containers have interfaces by the thousand.
+const LOADS_MAX: usize = 64;
+/// LIMIT: of a rate or a time: what is more is no measurement.
+const NUMBER_MAX: f64 = 1e18;
+/// LIMIT: processors, cores or packages of a machine.
+const PROCESSORS_MAX: usize = 1 << 20;
+
+/// An answer as it can be kept; nothing if it tells what cannot be.
+pub(super) fn answer(told: Answer) -> Option<Answer> {
+    Some(match told {
+        Answer::Machine(told) => Answer::Machine(Box::new(inventory(*told)?)),
+        Answer::Direct(does) => Answer::Direct(does),
+        Answer::Memory(Ok(told)) if is_amount(told.copy) && is_amount(told.triad) => Answer::Memory(Ok(told)),
+        Answer::Memory(Ok(_)) => return None,
+        Answer::Memory(Err(why)) => Answer::Memory(Err(harmless(&why, TEXT_MAX))),
+    })
+}
+
+/// What a machine did, as it can be kept; nothing if it tells what cannot be.
+pub(super) fn load(mut told: Load) -> Option<Load> {
+    let parts = [told.busy, told.busiest, told.iowait, told.steal];
+    let mut amounts = vec![told.seconds];
+    amounts.extend(told.interfaces.iter().flat_map(|one| [one.received, one.sent]));
+    amounts.extend(told.devices.iter().flat_map(|one| [one.busy, one.read, one.written]));
+    let is_part = |part: f64| (0.0..=1.0).contains(&part);
+    if !parts.into_iter().all(is_part)
+        || !amounts.into_iter().all(is_amount)
+        || told.processors > PROCESSORS_MAX
+    {
+        return None;
+    }
+    // Those that did most are the ones that may limit. The sort is stable: what is kept stays in its order if all of it is.
+    if told.interfaces.len() > LOADS_MAX {
+        told.interfaces
+            .sort_by(|one, other| (other.received + other.sent).total_cmp(&(one.received + one.sent)));
+        told.interfaces.truncate(LOADS_MAX);
+    }
+    if told.devices.len() > LOADS_MAX {
+        told.devices.sort_by(|one, other| other.busy.total_cmp(&one.busy));
+        told.devices.truncate(LOADS_MAX);
+    }
+    told.interfaces.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
+    told.devices.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
+    Some(told)
+}
+
+fn is_amount(number: f64) -> bool {
+    (0.0..NUMBER_MAX).contains(&number)
+}
+
+fn inventory(told: Inventory) -> Option<Inventory> {
+    let Inventory { mut hardware, mut software, place } = told;
+    let counts = [hardware.processors, hardware.cores, hardware.sockets];
+    if counts.into_iter().any(|count| count > PROCESSORS_MAX) {
+        return None;
+    }
+    hardware.nodes.truncate(LIST_MAX);
+    hardware.disks.truncate(LIST_MAX);
+    hardware.interfaces.truncate(LIST_MAX);
+    software.tools.truncate(LIST_MAX);
+    software.settings.truncate(LIST_MAX);
+    let name = |text: &mut String| *text = harmless(text, NAME_MAX);
+    name(&mut hardware.model);
+    for disk in &mut hardware.disks {
+        [&mut disk.name, &mut disk.model, &mut disk.scheduler].into_iter().for_each(name);
+    }
+    hardware
+        .interfaces
+        .iter_mut()
+        .for_each(|one| [&mut one.name, &mut one.driver].into_iter().for_each(name));
+    let Software { kernel, distribution, tools, settings } = &mut software;
+    [kernel, distribution].into_iter().for_each(name);
+    tools.iter_mut().chain(settings).for_each(|(one, value)| [one, value].into_iter().for_each(name));
+    let place = PlaceFacts {
+        file_system: harmless(&place.file_system, NAME_MAX),
+        source: harmless(&place.source, NAME_MAX),
+        options: harmless(&place.options, TEXT_MAX),
+        ..place
+    };
+    Some(Inventory { hardware, software, place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ceiling::MemoryCeiling;
+    use crate::sample::{DeviceLoad, InterfaceLoad};
+    use std::path::Path;
+
+    #[test]
+    fn texts_are_bounded_and_control_no_terminal() {
+        let mut told = Inventory::collect(Path::new("/"), &[]);
+        let honest = told.clone();
+        assert_eq!(answer(Answer::Machine(Box::new(told.clone()))), Some(Answer::Machine(Box::new(honest))));
+        told.hardware.model = format!("\u{1b}[2J{}", "x".repeat(100_000));
+        told.place.options = "y\n".repeat(100_000);
+        told.software.settings = vec![("z".repeat(1000), "\u{7}".into())];
+        let Some(Answer::Machine(kept)) = answer(Answer::Machine(Box::new(told.clone()))) else {
+            panic!("no")
+        };
+        assert_eq!((kept.hardware.model.len(), kept.place.options.len()), (NAME_MAX, TEXT_MAX));
+        assert!(kept.hardware.model.starts_with(" [2J") && !kept.place.options.contains('\n'));
+        assert_eq!(kept.software.settings, [("z".repeat(NAME_MAX), " ".into())]);
+        told.software.settings = vec![Default::default(); LIST_MAX + 1];
+        let Some(Answer::Machine(kept)) = answer(Answer::Machine(Box::new(told.clone()))) else {
+            panic!("no")
+        };
+        assert_eq!(kept.software.settings.len(), LIST_MAX);
+        told.hardware.processors = usize::MAX;
+        assert_eq!(answer(Answer::Machine(Box::new(told))), None);
+        let why = Answer::Memory(Err("a\rb".into()));
+        assert_eq!(answer(why), Some(Answer::Memory(Err("a b".into()))));
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_kept() {
+        let right = Load {
+            seconds: 1.0,
+            busy: 0.5,
+            busiest: 1.0,
+            interfaces: vec![InterfaceLoad {
+                name: "eth0".into(),
+                received: 1e9,
+                sent: 0.0,
+                link_bits: Some(1),
+            }],
+            devices: vec![DeviceLoad { name: "sda".into(), busy: 1.0, read: 0.0, written: 5.0 }],
+            ..Load::default()
+        };
+        assert_eq!(load(right.clone()), Some(right.clone()));
+        let mut many = right.clone();
+        many.devices = (0..2000)
+            .map(|at| DeviceLoad {
+                name: at.to_string(),
+                busy: f64::from(at) / 2000.0,
+                read: 0.0,
+                written: 0.0,
+            })
+            .collect();
+        let kept = load(many).map(|load| (load.devices.len(), load.devices[0].name.clone()));
+        assert_eq!(kept, Some((LOADS_MAX, "1999".into())), "those that did most");
+        for wrong in [f64::NAN, f64::INFINITY, -1.0, 1e30] {
+            assert_eq!(load(Load { busy: wrong, ..right.clone() }), None);
+            assert_eq!(load(Load { seconds: wrong, ..right.clone() }), None);
+            let mut one = right.clone();
+            one.devices[0].read = wrong;
+            assert_eq!(load(one), None);
+            let mut one = right.clone();
+            one.interfaces[0].sent = wrong;
+            assert_eq!(load(one), None);
+            let memory = MemoryCeiling { copy: wrong, triad: 1.0, is_beyond_caches: true };
+            assert_eq!(answer(Answer::Memory(Ok(memory))), None);
+        }
+        let memory = Answer::Memory(Ok(MemoryCeiling { copy: 1e10, triad: 1e10, is_beyond_caches: true }));
+        assert_eq!(answer(memory.clone()), Some(memory));
+    }
+}
