@@ -5,6 +5,7 @@ mod directories;
 mod first_start;
 mod lock;
 mod mounts;
+pub mod open_files;
 pub mod place;
 mod read_only;
 mod scratch;

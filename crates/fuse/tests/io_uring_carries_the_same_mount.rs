@@ -1,6 +1,8 @@
 //! Goal: FUSE over io_uring gives the same file system as /dev/fuse: data, names, deferred locks, interrupts, FORGETs, panics, end.
 //! Method: the same suites, with the kernel's switch set for the length of the test.
 
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
 mod memory;
 
 use ashlar_fuse::{MountOptions, NodeId, Transport, TransportChoice};

@@ -3,7 +3,7 @@
 use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetCondition, TargetStatus};
 use crate::cli::UpArgs;
 use crate::guard::Guard;
-use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, place};
+use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, open_files, place};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::{MountOptions, check_mountpoint};
@@ -25,6 +25,7 @@ pub fn run(args: &UpArgs) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
     }
+    open_files::allow_as_many_as_permitted();
     let directories = Directories::find(&args.place)?;
     require_sense(&directories, args)?;
     let changes_nothing = args.read_only && directories.exists && directories.is_on_read_only_disk();
