@@ -14,8 +14,7 @@ impl Client {
     /// # Errors
     /// `ESTALE` when there is no such inode.
     pub fn getattr(&self, who: &Who, inode: InodeId) -> Result<Found, Errno> {
-        let reply = self.call_for_attr(who, &MetaRequest::Getattr { inode })?;
-        self.found(reply)
+        self.ask_for_attr(who, &MetaRequest::Getattr { inode })?.map_err(|other| unexpected(&other))
     }
 
     /// `setattr`: changes attributes. A change of size waits for reads and writes of this client and reports before.

@@ -3,6 +3,7 @@
 use crate::call::{ResolveCredentials, Who};
 use crate::events::{Answering, EventQueue, KernelCache};
 use crate::file::{File, FileTable};
+use crate::reports::Reports;
 use ashlar_env::{Env, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
@@ -54,7 +55,7 @@ pub struct Client {
     /// Files whose content is being given back at this moment.
     pub(crate) answering: Answering,
     /// Reports of size and times that have ended.
-    pub(crate) reports: AtomicU64,
+    pub(crate) reports: Reports,
     /// Whether a write over pages of the kernel has made a file longer, ever.
     pub(crate) has_grown: AtomicBool,
     /// Handles made ever.
@@ -89,7 +90,7 @@ impl Client {
             lock_waits: crate::locks::LockWaits::default(),
             recall_floor: AtomicU64::new(0),
             answering: Answering::new(tasks.signal()),
-            reports: AtomicU64::new(0),
+            reports: Reports::default(),
             has_grown: AtomicBool::new(false),
             handles_made: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),

@@ -223,7 +223,7 @@ impl Client {
                 done: gives_back,
             },
         );
-        self.reports.fetch_add(1, SeqCst);
+        self.reports.note(file.inode);
         match is_known {
             Ok(_) => Ok(()),
             Err(errno) => {
@@ -239,27 +239,35 @@ impl Client {
         }
     }
 
-    /// Makes a call that tells attributes, and makes it again if a report ended meanwhile: the answer may be from before it, and nothing
-    /// here would tell what it lacks.
-    pub(crate) fn call_for_attr(&self, who: &Who, request: &MetaRequest<'_>) -> Result<MetaReply, Errno> {
+    /// Makes a call that tells attributes, and makes it again if a report of that inode ended before what is only known here was added: the answer may be
+    /// from before it, and nothing here would tell any more what it lacks. Any other answer is passed on.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub(crate) fn ask_for_attr(
+        &self,
+        who: &Who,
+        request: &MetaRequest<'_>,
+    ) -> Result<Result<Found, MetaReply>, Errno> {
         // LIMIT: each turn more is one report more; a writer that reports all the time is as good as unordered with this call.
-        for _ in 0..8 {
-            let before = self.reports.load(SeqCst);
-            let reply = self.call(who, request.clone())?;
-            let is_open = match &reply {
-                MetaReply::Attr { attr, .. } => self.open_file(attr.inode).is_some(),
-                _ => false,
-            };
-            if !is_open || self.reports.load(SeqCst) == before {
-                return Ok(reply);
+        for turn in 1.. {
+            let before = self.reports.count();
+            match self.call(who, request.clone())? {
+                MetaReply::Attr { attr, leases } => {
+                    let found = self.found_attr(attr, leases);
+                    if turn == 8 || !self.reports.has_since(before, found.attr.inode) {
+                        return Ok(Ok(found));
+                    }
+                }
+                other => return Ok(Err(other)),
             }
         }
-        self.call(who, request.clone())
+        unreachable!("the last turn returns")
     }
 
-    /// `found`, or what the attributes are now if a report ended since `reports_before` were counted: see [`Client::call_for_attr`].
+    /// `found`, or what the attributes are now if a report of the inode ended since `reports_before` were counted: see [`Client::ask_for_attr`].
     pub(crate) fn refreshed(&self, who: &Who, reports_before: u64, found: Found) -> Found {
-        if self.reports.load(SeqCst) == reports_before || self.open_file(found.attr.inode).is_none() {
+        if !self.reports.has_since(reports_before, found.attr.inode) {
             return found;
         }
         // The call itself has succeeded; should the file be gone by now, its own answer is the last word.

@@ -20,6 +20,7 @@ mod layout_text;
 mod locks;
 mod names;
 mod pages;
+mod reports;
 mod xattr;
 
 pub use call::{ResolveCredentials, Who};

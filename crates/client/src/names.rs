@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    fn found_attr(&self, attr: Attr, leases: LeaseSet) -> Found {
+    pub(crate) fn found_attr(&self, attr: Attr, leases: LeaseSet) -> Found {
         Found {
             attr: self.overlay(attr),
             attr_valid: self.valid(leases, LeaseSet::ATTR),
@@ -67,9 +67,10 @@ impl Client {
         parent: InodeId,
         name: Name<'_>,
     ) -> Result<Result<Found, Duration>, Errno> {
-        match self.call_for_attr(who, &MetaRequest::Lookup { parent, name })? {
-            MetaReply::NoEntry { leases } => Ok(Err(self.valid(leases, LeaseSet::ENTRIES))),
-            reply => Ok(Ok(self.found(reply)?)),
+        match self.ask_for_attr(who, &MetaRequest::Lookup { parent, name })? {
+            Ok(found) => Ok(Ok(found)),
+            Err(MetaReply::NoEntry { leases }) => Ok(Err(self.valid(leases, LeaseSet::ENTRIES))),
+            Err(other) => Err(unexpected(&other)),
         }
     }
 
@@ -119,7 +120,7 @@ impl Client {
     /// # Errors
     /// As `link(2)`.
     pub fn link(&self, who: &Who, inode: InodeId, parent: InodeId, name: Name<'_>) -> Result<Found, Errno> {
-        let before = self.reports.load(SeqCst);
+        let before = self.reports.count();
         let reply = self.call(who, MetaRequest::Link { inode, parent, name })?;
         Ok(self.refreshed(who, before, self.found(reply)?))
     }
@@ -172,7 +173,7 @@ impl Client {
     ) -> Result<Opened, Errno> {
         let OpenFlags { read, write, truncate, .. } = flags;
         let request = MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate };
-        let before = self.reports.load(SeqCst);
+        let before = self.reports.count();
         let reply = self.call(who, request)?;
         self.opened_refreshed(who, before, self.opened(reply, flags)?)
     }
@@ -209,7 +210,7 @@ impl Client {
             write: flags.write,
             truncate: flags.truncate,
         };
-        let before = self.reports.load(SeqCst);
+        let before = self.reports.count();
         let reply = self.call(who, request)?;
         self.opened_refreshed(who, before, self.opened(reply, flags)?)
     }

@@ -120,7 +120,7 @@ fn one_very_large_removed_file_is_deleted_in_portions() {
     let client = world.client();
     let file = make(&client, "large").unwrap();
     let inode = file.file.inode;
-    client.fallocate(&file, AllocateMode::Allocate, 0, 256 << 20).unwrap();
+    client.fallocate(&Who::system(), &file, AllocateMode::Allocate, (0, 256 << 20)).unwrap();
     let generation = client.layout_show(&Who::system(), inode).unwrap().1.unwrap().generation;
     let all = world.blocks(inode, generation);
     assert!(all >= (256 << 20) / 512, "{all}");

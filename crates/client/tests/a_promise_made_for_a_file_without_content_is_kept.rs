@@ -40,7 +40,7 @@ fn space_allocated_behind_the_end_of_an_empty_file_was_not_there_when_the_disk_w
     let world = World::new(CAPACITY);
     let client = world.client();
     let file = make(&client, "kept").unwrap();
-    client.fallocate(&file, AllocateMode::KeepSize, 0, 16 * KIB64 as u64).unwrap();
+    client.fallocate(&Who::system(), &file, AllocateMode::KeepSize, (0, 16 * KIB64 as u64)).unwrap();
     let attr = client.getattr(&Who::system(), file.file.inode).unwrap().attr;
     assert_eq!(attr.size, 0);
     assert!(attr.blocks >= 16 * KIB64 as u64 / 512, "{} blocks", attr.blocks);

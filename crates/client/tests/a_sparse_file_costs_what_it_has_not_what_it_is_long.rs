@@ -76,7 +76,9 @@ fn a_punch_passes_over_what_is_not_there() {
     let (client, counted) = counted(&world);
     let file = sparse(&client);
     counted.calls.store(0, SeqCst);
-    client.fallocate(&file, AllocateMode::PunchHole, 1000, LONG - 2 * CHUNK - 1000).unwrap();
+    client
+        .fallocate(&Who::system(), &file, AllocateMode::PunchHole, (1000, LONG - 2 * CHUNK - 1000))
+        .unwrap();
     assert!(counted.calls.load(SeqCst) < CALLS_MAX);
     assert_eq!(
         client.seek(&file, 4096, Seek::Data),

@@ -108,7 +108,7 @@ fn space_that_an_allocation_has_taken_before_it_failed_is_counted() {
     let client = world.client();
     let file = make(&client, "f").unwrap();
     write(&client, &file, 0, &content(1, 4 * KIB64)).unwrap();
-    let allocated = client.fallocate(&file, AllocateMode::KeepSize, 0, 2 * CAPACITY);
+    let allocated = client.fallocate(&Who::system(), &file, AllocateMode::KeepSize, (0, 2 * CAPACITY));
     assert_eq!(allocated, Err(Errno::ENOSPC));
     let found = client.getattr(&Who::system(), file.file.inode).unwrap();
     assert_eq!(

@@ -240,8 +240,8 @@ impl Filesystem for Adaptor {
         self.on_tmpfile(request, args)
     }
 
-    fn fallocate(&self, _request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
-        self.on_fallocate(args)
+    fn fallocate(&self, request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
+        self.on_fallocate(request, args)
     }
 
     fn lseek(&self, _request: &Request<'_>, args: &Lseek) -> Result<u64, Errno> {

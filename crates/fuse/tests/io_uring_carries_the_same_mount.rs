@@ -110,6 +110,15 @@ fn aborting_the_mount_ends_every_wait() {
     waits::aborted(mounted);
 }
 
+/// Threads all of whose requests waited did not hear of the end, and the mount did not end for them.
+#[test]
+fn the_end_is_heard_by_threads_whose_requests_wait() {
+    let Some((mounted, _switch)) = ring_shared_by(2, Duration::from_secs(1)) else { return };
+    let begun = std::time::Instant::now();
+    waits::aborted(mounted);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn forgets_notifications_and_panics() {
     let Some((mounted, _switch)) = ring(Duration::from_secs(3600)) else { return };

@@ -324,7 +324,9 @@ impl Worker {
                 outcome(got, |got| Outcome::Bytes(out[..got].to_vec()))
             }
             Op::Allocate { mode, offset, len, .. } => {
-                outcome(self.client.fallocate(&handle, *mode, *offset, *len), |()| Outcome::Done)
+                outcome(self.client.fallocate(&Who::system(), &handle, *mode, (*offset, *len)), |()| {
+                    Outcome::Done
+                })
             }
             _ => outcome(self.client.fsync(&handle), |()| Outcome::Done),
         }

@@ -1,13 +1,13 @@
 //! `fallocate`.
 
 use super::chunk::unexpected as unexpected_storage;
-use super::write::FILE_BYTES_MAX;
+use super::write::{FILE_BYTES_MAX, WriteFlags};
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Durability, Errno, FileLayout};
+use ashlar_types::{Capabilities, Durability, Errno, FileLayout};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +70,20 @@ impl AllocateMode {
 }
 
 impl Client {
-    /// `fallocate`.
+    /// `fallocate`, on behalf of `who`: set-id bits go unless the privileged change the content. The kernel clears those that it knows of; another mount may
+    /// have set some.
     ///
     /// # Errors
     /// As `fallocate(2)`.
-    pub fn fallocate(&self, handle: &Handle, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+    pub fn fallocate(
+        &self,
+        who: &Who,
+        handle: &Handle,
+        mode: AllocateMode,
+        (offset, len): (u64, u64),
+    ) -> Result<(), Errno> {
+        let kill_set_id = !who.creds.caps.has(Capabilities::FSETID);
+        self.clear_set_id(who, &handle.file, WriteFlags { kill_set_id, ..WriteFlags::default() })?;
         self.allocate(handle, mode, offset, len)?;
         if handle.flags.sync || handle.file.state.lock().durability == Durability::Sync {
             self.fsync(handle)?;

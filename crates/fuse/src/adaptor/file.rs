@@ -183,10 +183,11 @@ impl Adaptor {
         Ok(self.client.fsync(&*self.handles.find(args.fh)?)?)
     }
 
-    pub(super) fn on_fallocate(&self, args: &Fallocate) -> Result<(), Errno> {
+    pub(super) fn on_fallocate(&self, request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
         let handle = self.handles.find(args.fh)?;
         let mode = AllocateMode::from_bits(args.mode)?;
-        Ok(self.client.fallocate(&handle, mode, args.offset, args.length)?)
+        let range = (args.offset, args.length);
+        Ok(self.client.fallocate(&identity::who(request), &handle, mode, range)?)
     }
 
     pub(super) fn on_lseek(&self, args: &Lseek) -> Result<u64, Errno> {

@@ -6,6 +6,24 @@ use crate::protocol::SetXattr;
 use crate::reply::XattrBuffer;
 use crate::request::Request;
 use ashlar_client::LAYOUT_ATTRIBUTE;
+use ashlar_types::InodeId;
+use bytes::Bytes;
+
+/// The access list (acl(5)).
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// The list that leaves the owner what `mode` gives him, and others nothing (`linux/posix_acl_xattr.h`: version 2; tag, permissions and id of each entry).
+fn owner_only(mode: u32) -> Vec<u8> {
+    const USER_OBJ: u16 = 1;
+    const GROUP_OBJ: u16 = 4;
+    const OTHER: u16 = 32;
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, may) in [(USER_OBJ, (mode >> 6 & 7) as u16), (GROUP_OBJ, 0), (OTHER, 0)] {
+        list.extend([tag.to_le_bytes(), may.to_le_bytes()].concat());
+        list.extend(u32::MAX.to_le_bytes());
+    }
+    list
+}
 
 impl Adaptor {
     pub(super) fn on_getxattr(
@@ -21,12 +39,21 @@ impl Adaptor {
         }
         let inode = convert::inode(request.node);
         let value = match self.client.getxattr(&identity::who(request), inode, name) {
-            // They went with it. The kernel asks for the access list before it decides who may touch a pipe that somebody still holds.
-            Err(ashlar_types::Errno::ESTALE) if self.removed.find(inode).is_some() => Err(Errno::ENODATA),
+            Err(ashlar_types::Errno::ESTALE) => self.of_removed(inode, name),
             value => value.map_err(convert::found_by_name),
         };
         reply.put(&value?);
         Ok(())
+    }
+
+    /// What is told of a removed inode, whose attributes went with it. The kernel asks for the access list before it decides who may touch or open a
+    /// pipe that somebody still holds. Whom the list has shut out is not known any more, so nobody but the owner is let in.
+    fn of_removed(&self, inode: InodeId, name: &[u8]) -> Result<Bytes, Errno> {
+        let last = self.removed.find(inode).ok_or(Errno::ESTALE)?;
+        if name != ACCESS_LIST {
+            return Err(Errno::ENODATA);
+        }
+        Ok(owner_only(last.mode).into())
     }
 
     pub(super) fn on_listxattr(

@@ -12,6 +12,7 @@ use crate::protocol::{Dialect, Features, Message, Opcode, wire};
 use crate::reply::fixed;
 use crate::service::Service;
 use crate::transport::device::{Device, DeviceWorker};
+use crate::transport::mailbox::Mailboxes;
 use crate::transport::region::page_size;
 use crate::transport::ring::{Crew, CrewPlan, Rollcall};
 use crate::transport::{Transport, cpu};
@@ -116,12 +117,14 @@ fn establish<F: Filesystem>(
         deferred: Arc::new(Deferred::new(options.deferred_max, usize::from(options.max_background / 2))),
     });
     let workers = Arc::new(OnceLock::new());
-    let on_end = on_end(fs, &workers, mount);
+    let mailboxes = Arc::new(Mailboxes::default());
+    let leave = on_leave(fs, &workers);
+    let on_end = on_end(&leave, &mailboxes, mount);
     let mut crew = None;
     if terms.features.contains(Features::OVER_IO_URING) {
         let slot = Arc::clone(&workers);
         let join = Arc::new(move || slot.get().is_some_and(|workers| workers.join()));
-        let rollcall = Rollcall { join, leave: Arc::clone(&on_end) };
+        let rollcall = Rollcall { join, leave, on_end: Arc::clone(&on_end), mailboxes };
         match assemble_crew(&service, &device, options, payload_len, &rollcall) {
             Ok(assembled) => crew = Some(assembled),
             Err(error) => {
@@ -180,17 +183,13 @@ fn assemble_crew<F: Filesystem>(
     Ok((crew, Transport::Ring { queues: plan.queues, depth: plan.depth }))
 }
 
-/// Logs how a worker ended, makes the kernel give the mount up if it was by a failure (nobody would serve it any more),
-/// and ends the file system with the last one.
-fn on_end<F: Filesystem>(fs: &Arc<F>, workers: &Arc<OnceLock<Arc<Workers>>>, mount: Mount) -> OnEnd {
+/// Counts a worker as gone, and ends the file system with the last one.
+fn on_leave<F: Filesystem>(
+    fs: &Arc<F>,
+    workers: &Arc<OnceLock<Arc<Workers>>>,
+) -> Arc<dyn Fn() + Send + Sync> {
     let (fs, workers) = (Arc::clone(fs), Arc::clone(workers));
-    Arc::new(move |result| {
-        if let Err(error) = result {
-            tracing::error!(%error, mount = %mount.path.display(), "a FUSE worker failed; giving the mount up");
-            if let Err(error) = mount.abort() {
-                tracing::error!(%error, "cannot abort the FUSE connection");
-            }
-        }
+    Arc::new(move || {
         if let Some(workers) = workers.get() {
             workers.leave(|| {
                 if catch_unwind(AssertUnwindSafe(|| fs.destroy())).is_err() {
@@ -198,6 +197,22 @@ fn on_end<F: Filesystem>(fs: &Arc<F>, workers: &Arc<OnceLock<Arc<Workers>>>, mou
                 }
             });
         }
+    })
+}
+
+/// Logs how a worker ended that has served, and makes the kernel give the mount up if it was by a failure (nobody would serve it any more). Otherwise the
+/// mount has ended, and those who would not notice are told.
+fn on_end(leave: &Arc<dyn Fn() + Send + Sync>, mailboxes: &Arc<Mailboxes>, mount: Mount) -> OnEnd {
+    let (leave, mailboxes) = (Arc::clone(leave), Arc::clone(mailboxes));
+    Arc::new(move |result| {
+        if let Err(error) = result {
+            tracing::error!(%error, mount = %mount.path.display(), "a FUSE worker failed; giving the mount up");
+            if let Err(error) = mount.abort() {
+                tracing::error!(%error, "cannot abort the FUSE connection");
+            }
+        }
+        mailboxes.close();
+        leave();
     })
 }
 

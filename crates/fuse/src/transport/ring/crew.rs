@@ -132,12 +132,15 @@ impl Crew {
             let (queues, relief): (Vec<Queue>, _) = (queues.collect(), relief.clone());
             let (cpu, payload_len) = (thread.cpu, plan.payload_len);
             let (service, device) = (Arc::clone(service), Arc::clone(device));
-            let (report, on_end) = (report.clone(), Arc::clone(&rollcall.leave));
+            let (report, on_end) = (report.clone(), Arc::clone(&rollcall.on_end));
+            let mailboxes = Arc::clone(&rollcall.mailboxes);
             let body = move || {
                 if let Err(error) = cpu::pin(cpu) {
                     tracing::debug!(cpu, %error, "ring thread runs unpinned");
                 }
-                let worker = RingWorker::new(service, &device, queues, payload_len, relief);
+                let worker = mailboxes.open_one().and_then(|mailbox| {
+                    RingWorker::new(service, &device, queues, payload_len, mailbox, relief)
+                });
                 // The device must not be kept open by a thread that waits for it to close.
                 drop(device);
                 if let Some(worker) = advance(worker, &steps, &report) {

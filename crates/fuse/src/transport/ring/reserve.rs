@@ -6,17 +6,27 @@ use crate::filesystem::Filesystem;
 use crate::id::NodeId;
 use crate::service::Service;
 use crate::transport::device::Device;
+use crate::transport::mailbox::Mailboxes;
 use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Who hears of threads that come and go.
 #[derive(Clone)]
 pub(crate) struct Rollcall {
     /// Before a further one begins to serve. If it answers false the mount is ending, and the thread does not.
     pub(crate) join: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// As one goes that has joined and did not begin.
+    pub(crate) leave: Arc<dyn Fn() + Send + Sync>,
     /// As one ends after having served.
-    pub(crate) leave: Arc<dyn Fn(io::Result<()>) + Send + Sync>,
+    pub(crate) on_end: Arc<dyn Fn(io::Result<()>) + Send + Sync>,
+    /// Where they hear of the mount's end.
+    pub(crate) mailboxes: Arc<Mailboxes>,
 }
+
+/// LIMIT: how long a thread whose request is parked waits for the further one.
+const BEGIN_MAX: Duration = Duration::from_secs(1);
 
 /// What a thread needs.
 pub(super) struct Reserve<F> {
@@ -39,35 +49,40 @@ impl<F: Filesystem> Reserve<F> {
 }
 
 impl<F: Filesystem> Relief for Enlisted<F> {
-    fn call(&self, qid: u16, slots: &Arc<Slots>, node: NodeId) {
-        let Some(own) = self.own.upgrade() else { return };
+    fn call(&self, qid: u16, slots: &Arc<Slots>, node: NodeId) -> bool {
+        let Some(own) = self.own.upgrade() else { return false };
         if !(self.reserve.rollcall.join)() {
-            slots.give_up_one();
-            return;
+            return false;
         }
         let own_slots = Arc::clone(slots);
+        let (report, begun) = sync_channel(1);
         // It inherits the processor of the thread that calls, to whose queue the nudge goes.
-        let body = move || own.serve(qid, own_slots, node);
-        if let Err(error) = std::thread::Builder::new().name(format!("fuse-ring-{qid}")).spawn(body) {
-            tracing::error!(%error, "no further thread for requests that wait; their queue is one entry short");
-            slots.give_up_one();
-            (self.reserve.rollcall.leave)(Ok(()));
+        let body = move || own.serve(qid, own_slots, node, &report);
+        match std::thread::Builder::new().name(format!("fuse-ring-{qid}")).spawn(body) {
+            Ok(_) => begun.recv_timeout(BEGIN_MAX).unwrap_or(false),
+            Err(error) => {
+                tracing::error!(%error, "no further thread for requests that wait");
+                (self.reserve.rollcall.leave)();
+                false
+            }
         }
     }
 }
 
 impl<F: Filesystem> Enlisted<F> {
-    fn serve(self: Arc<Self>, qid: u16, slots: Arc<Slots>, node: NodeId) {
-        let leave = Arc::clone(&self.reserve.rollcall.leave);
-        match self.worker(qid, &slots, node) {
+    fn serve(self: Arc<Self>, qid: u16, slots: Arc<Slots>, node: NodeId, report: &SyncSender<bool>) {
+        let rollcall = self.reserve.rollcall.clone();
+        let worker = self.worker(qid, &slots, node);
+        // Who waits for it may have given up.
+        let _ = report.send(worker.is_ok());
+        match worker {
             Ok(worker) => {
                 drop(self);
-                leave(worker.run());
+                (rollcall.on_end)(worker.run());
             }
             Err(error) => {
-                tracing::error!(%error, "a further ring thread could not begin; its queue is one entry short");
-                slots.give_up_one();
-                leave(Ok(()));
+                tracing::error!(%error, "a further ring thread could not begin");
+                (rollcall.leave)();
             }
         }
     }
@@ -78,8 +93,8 @@ impl<F: Filesystem> Enlisted<F> {
         let queue = Queue { qid, share: 1, slots: Arc::clone(slots) };
         let relief: Arc<dyn Relief> = Arc::clone(self) as Arc<dyn Relief>;
         let service = Arc::clone(&self.reserve.service);
-        let mut worker =
-            RingWorker::new(service, &device, vec![queue], self.reserve.payload_len, Some(relief))?;
+        let (payload_len, mailbox) = (self.reserve.payload_len, self.reserve.rollcall.mailboxes.open_one()?);
+        let mut worker = RingWorker::new(service, &device, vec![queue], payload_len, mailbox, Some(relief))?;
         worker.register()?;
         worker.nudge(node)?;
         Ok(worker)

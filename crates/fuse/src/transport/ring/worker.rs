@@ -62,6 +62,7 @@ impl<F: Filesystem> RingWorker<F> {
         device: &Arc<Device>,
         queues: Vec<Queue>,
         payload_len: usize,
+        mailbox: Arc<Mailbox>,
         relief: Option<Arc<dyn Relief>>,
     ) -> io::Result<Self> {
         let slots: usize = queues.iter().map(|queue| queue.share).sum();
@@ -77,7 +78,7 @@ impl<F: Filesystem> RingWorker<F> {
         let mut worker = Self {
             ring,
             service,
-            mailbox: Arc::new(Mailbox::new()?),
+            mailbox,
             device: Arc::downgrade(device),
             queues,
             entries: Vec::new(),
@@ -143,7 +144,10 @@ impl<F: Filesystem> RingWorker<F> {
         let mut completed = std::mem::take(&mut self.completed);
         for &(user_data, result) in &completed {
             match (user_data, result) {
-                (BELL, _) => self.deliver_parcels()?,
+                (BELL, _) => {
+                    self.deliver_parcels()?;
+                    is_connected &= !self.mailbox.is_closed();
+                }
                 (index, 0) => self.serve_entry(index as usize)?,
                 (_, result) if is_disconnect(result) => is_connected = false,
                 (index, result) => {
@@ -226,12 +230,14 @@ impl<F: Filesystem> RingWorker<F> {
         let Some(queue) = self.queues.get(queue_index) else { return Ok(()) };
         let parked = queue.slots.park();
         match &self.relief {
-            Some(relief) if parked.is_short => {
-                relief.call(queue.qid, &queue.slots, node);
-                Ok(())
-            }
             // Others have entries of the queue that are not parked.
-            Some(_) => Ok(()),
+            Some(_) if !parked.is_short => Ok(()),
+            Some(relief) if relief.call(queue.qid, &queue.slots, node) => Ok(()),
+            // Without a further thread what comes to the spare entry waits for this one: better than for ever.
+            Some(_) => {
+                self.add_spare(queue_index)?;
+                self.nudge(node)
+            }
             None => {
                 if parked.is_short {
                     self.add_spare(queue_index)?;
