@@ -209,7 +209,19 @@ impl<'a> Crew<'a> {
         };
         let results: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
             let one = &one;
-            let running: Vec<_> = numbers.iter().map(|&thread| scope.spawn(move || one(thread))).collect();
+            let mut running = Vec::with_capacity(numbers.len());
+            let mut refused = None;
+            for &thread in &numbers {
+                match std::thread::Builder::new().spawn_scoped(scope, move || one(thread)) {
+                    Ok(started) => running.push(started),
+                    Err(source) => {
+                        // Those that wait for it at the start must not wait for ever.
+                        drop(Failing { gate: &gate, has_failed: &has_failed, is_well: false });
+                        refused = Some(Err(BenchError::Threads { threads: numbers.len(), source }));
+                        break;
+                    }
+                }
+            }
             while running.iter().any(|thread| !thread.is_finished()) {
                 if self.cancel.load(Relaxed) {
                     has_failed.store(true, Relaxed);
@@ -217,7 +229,8 @@ impl<'a> Crew<'a> {
                 // Short phases must not be told longer: the time is taken by the threads themselves.
                 std::thread::park_timeout(Duration::from_millis(5));
             }
-            running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect()
+            let ended = running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked)));
+            refused.into_iter().chain(ended).collect()
         });
         let released = gate.start.lock().released;
         sum_up(results, released)

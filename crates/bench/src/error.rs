@@ -28,6 +28,16 @@ pub enum BenchError {
         /// Bytes that should have been.
         wanted: u64,
     },
+    /// The kernel refuses threads.
+    #[error(
+        "cannot start {threads} threads: {source}; measure with fewer (--threads), or let this user have more (ulimit -u, TasksMax= of its service)"
+    )]
+    Threads {
+        /// How many were to run on this machine.
+        threads: usize,
+        /// The answer.
+        source: io::Error,
+    },
     /// What is read is not what was written: no figure is told of such a file system.
     #[error("{}: wrong content at {offset}: the file system does not return what was written", path.display())]
     Wrong {

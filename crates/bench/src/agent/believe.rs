@@ -3,8 +3,11 @@
 
 use super::channel::harmless;
 use crate::chore::Answer;
+use crate::crew::Outcome;
 use crate::inventory::{Inventory, PlaceFacts, Software};
 use crate::sample::Load;
+use crate::task::Done;
+use std::time::Duration;
 
 /// LIMIT: of a name, as of a disk or a setting, characters.
 const NAME_MAX: usize = 100;
@@ -16,6 +19,12 @@ const LIST_MAX: usize = 512;
 const LOADS_MAX: usize = 64;
 /// LIMIT: of a rate or a time: what is more is no measurement.
 const NUMBER_MAX: f64 = 1e18;
+/// LIMIT: of one phase on one machine: time, bytes, operations.
+const TIME_MAX: Duration = Duration::from_secs(366 * 86_400);
+const BYTES_MAX: u64 = 1 << 52;
+const OPERATIONS_MAX: u64 = 1 << 48;
+/// LIMIT: bits per second of a link; one that is slower is a mistake, and would be taken for what limits all.
+const LINK_BITS_MIN: u64 = 1_000_000;
 /// LIMIT: processors, cores or packages of a machine.
 const PROCESSORS_MAX: usize = 1 << 20;
 
@@ -30,6 +39,15 @@ pub(super) fn answer(told: Answer) -> Option<Answer> {
     })
 }
 
+/// Whether what a machine says that it has done can be: sums of what all machines say stay numbers.
+pub(super) fn done(told: &Done) -> bool {
+    let Outcome { tally, time } = &told.outcome;
+    *time < TIME_MAX
+        && tally.bytes() < BYTES_MAX
+        && tally.operations() < OPERATIONS_MAX
+        && (0.0..=1.0).contains(&told.cached_part)
+}
+
 /// What a machine did, as it can be kept; nothing if it tells what cannot be.
 pub(super) fn load(mut told: Load) -> Option<Load> {
     let parts = [told.busy, told.busiest, told.iowait, told.steal];
@@ -40,8 +58,12 @@ pub(super) fn load(mut told: Load) -> Option<Load> {
     if !parts.into_iter().all(is_part)
         || !amounts.into_iter().all(is_amount)
         || told.processors > PROCESSORS_MAX
+        || told.seconds <= 0.0
     {
         return None;
+    }
+    for one in &mut told.interfaces {
+        one.link_bits = one.link_bits.filter(|bits| *bits >= LINK_BITS_MIN);
     }
     // Those that did most are the ones that may limit. The sort is stable: what is kept stays in its order if all of it is.
     if told.interfaces.len() > LOADS_MAX {

@@ -3,7 +3,9 @@
 use super::message::{Clean, Prepare};
 use crate::BenchError;
 use crate::place::{Place, remove_left};
+use rustix::process::geteuid;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -93,6 +95,11 @@ pub(super) fn clean(asked: &Clean, allowed: &[PathBuf]) -> Result<(), BenchError
     let directory = allowed_directory(&asked.directory, allowed)?;
     for (run, is_made) in &asked.runs {
         let root = root_of(&directory, run)?;
+        match fs::symlink_metadata(&root) {
+            // Somebody else's, or a way to somewhere else: nothing of it is touched.
+            Ok(found) if !found.is_dir() || found.uid() != geteuid().as_raw() => continue,
+            _ => {}
+        }
         if !is_made {
             // It may have been killed between making the directory and saying so: then nothing but the mark is in it.
             let _ = fs::remove_file(root.join(MARK));

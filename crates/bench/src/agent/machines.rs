@@ -36,6 +36,9 @@ impl Machines for Team<'_> {
         let mut times = Vec::new();
         for (at, report) in reports.into_iter().enumerate() {
             let Report::Done(done) = report else { return Err(self.unexpected(at, &report)) };
+            if !believe::done(&done) {
+                return Err(self.nonsense(at));
+            }
             times.push((told[at], done.outcome.time));
             all.outcome = Outcome::together(&[all.outcome, done.outcome]);
             all.cached_part = all.cached_part.max(done.cached_part);

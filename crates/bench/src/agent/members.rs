@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether all are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// LIMIT: reports that are taken from one agent before others are looked at.
+const TAKEN_MAX: usize = 64;
 /// LIMIT: agents stop and remove what they made; who takes longer is left behind.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// LIMIT: reports of one agent that nobody has taken yet; one order has two at most.
@@ -41,7 +43,9 @@ impl Member {
 
     /// Takes what has come, and says that somebody is here.
     fn tend(&mut self) -> Result<(), Broken> {
-        while let Some(report) = self.channel.take::<Report>()? {
+        // LIMIT: as many at a time, so that one that never ends is not all that is listened to.
+        for _ in 0..TAKEN_MAX {
+            let Some(report) = self.channel.take::<Report>()? else { break };
             if matches!(report, Report::Alive) {
                 continue;
             }

@@ -15,6 +15,7 @@ use crate::task::Task;
 use crate::{BenchError, cache, place};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -234,7 +235,7 @@ impl Seat<'_> {
         let (crew, machine) =
             (Crew { share: self.share, cancel: stop, barrier: Some(starter) }, self.share.machine);
         scope.spawn(move || {
-            let report = match work {
+            let carried_out = catch_unwind(AssertUnwindSafe(|| match work {
                 Work::Task(task, root, sampler) => task.carry_out(&root, crew).map(|mut done| {
                     let watched = sampler.filter(|_| task.is_measured());
                     done.loads = vec![watched.and_then(|sampler| sampler.last(done.outcome.time))];
@@ -245,8 +246,9 @@ impl Seat<'_> {
                 }
                 Work::Chore(chore, root) => chore.carry_out(&root, machine).map(Report::Answer),
                 Work::Clean(asked, allowed) => ground::clean(&asked, &allowed).map(|()| Report::Well),
-            };
-            match report {
+            }));
+            // The coordinator waits for a report, whatever comes.
+            match carried_out.unwrap_or(Err(BenchError::Panicked)) {
                 Ok(report) => starter.report(report),
                 Err(BenchError::Stopped) if stop.load(Relaxed) => {}
                 Err(error) => starter.report(Report::Failed(harmless(&error.to_string(), TEXT_MAX))),
@@ -337,8 +339,9 @@ impl Seat<'_> {
     /// Orders that are carried out at once.
     fn answer(&mut self, order: Order) -> Result<Report, BenchError> {
         match order {
+            Order::Welcome(share) if share.machine >= share.machines => Err(nonsense()),
             Order::Welcome(share) => {
-                self.share = Share { machines: share.machines.max(1), ..share };
+                self.share = share;
                 (self.agent.tell)(&format!("joined as agent {} of {}", share.machine + 1, share.machines));
                 Ok(Report::Well)
             }

@@ -2,6 +2,7 @@
 //! so that they lie in the node's own memory.
 
 use super::NumaNode;
+use parking_lot::RwLock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use std::sync::Barrier;
@@ -79,6 +80,16 @@ pub enum StreamError {
         free_bytes: u64,
         /// What an array needs, bytes.
         array_bytes: u64,
+    },
+    /// The kernel refuses threads.
+    #[error(
+        "cannot start {threads} threads: {source}; let this user have more (ulimit -u, TasksMax= of its service)"
+    )]
+    Threads {
+        /// How many were to run.
+        threads: usize,
+        /// The answer.
+        source: std::io::Error,
     },
     /// A thread could not be bound to its processor.
     #[error("stay on processor {processor}: {source}")]
@@ -191,15 +202,21 @@ pub fn stream(node: &NumaNode, plan: &StreamPlan) -> Result<Vec<Rates>, StreamEr
     plan.check(node)?;
     let threads = plan.threads.clamp(1, node.processors.len());
     let len = (plan.array_bytes / size_of::<f64>() as u64) as usize / threads;
-    let barrier = Barrier::new(threads);
+    let (barrier, start) = (&Barrier::new(threads), &RwLock::new(false));
     let spans = std::thread::scope(|scope| {
-        let running: Vec<_> = node.processors[..threads]
-            .iter()
-            .map(|&processor| {
-                let barrier = &barrier;
-                scope.spawn(move || work(node.number, processor, len, plan.repetitions, barrier))
-            })
-            .collect();
+        // ORDER: nobody goes to the barrier before all are there, or they would wait for one that could not be started.
+        let mut are_all_there = start.write();
+        let mut running = Vec::with_capacity(threads);
+        for &processor in &node.processors[..threads] {
+            let body = move || match *start.read() {
+                true => work(node.number, processor, len, plan.repetitions, barrier),
+                false => Ok(Vec::new()),
+            };
+            let started = std::thread::Builder::new().spawn_scoped(scope, body);
+            running.push(started.map_err(|source| StreamError::Threads { threads, source })?);
+        }
+        *are_all_there = true;
+        drop(are_all_there);
         let joined = running.into_iter().map(|thread| thread.join().unwrap_or(Err(StreamError::Panicked)));
         joined.collect::<Result<Vec<_>, _>>()
     })?;

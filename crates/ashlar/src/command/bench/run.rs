@@ -11,6 +11,7 @@ use super::workload::cancelled_by_signals;
 use crate::cli::BenchSweepArgs;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
+use ashlar_bench::BenchError;
 use ashlar_bench::ceiling::{Ceilings, NetworkCeiling};
 use ashlar_bench::inventory::{AgentMachine, Inventory};
 use ashlar_bench::report::{self, Report, number};
@@ -63,7 +64,10 @@ fn open(args: &BenchSweepArgs, identity: &Identity) -> Result<Journal> {
 /// Keeps the journal of a run that has failed, if there is something in it, and says so.
 fn keep(args: &BenchSweepArgs, journal: Journal, error: anyhow::Error) -> anyhow::Error {
     let (done, has_plan) = (journal.progress.done.len(), journal.progress.plan.is_some());
-    if done == 0 && !has_plan {
+    // An agent that was lost may have left the directory of the run, and only the journal knows its name.
+    let may_be_left =
+        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(BenchError::Lost { .. })));
+    if done == 0 && !has_plan && !may_be_left {
         // Nothing is known yet that would have to be kept.
         return match journal.end() {
             Ok(()) => error,
