@@ -8,6 +8,7 @@ use crate::service::Service;
 use crate::transport::device::Device;
 use crate::transport::mailbox::Mailboxes;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,11 +41,17 @@ pub(super) struct Reserve<F> {
 struct Enlisted<F> {
     reserve: Reserve<F>,
     own: Weak<Enlisted<F>>,
+    /// Whether somebody has been told that one could not begin: once is enough, the next request that waits tries again.
+    has_told: AtomicBool,
 }
 
 impl<F: Filesystem> Reserve<F> {
     pub(super) fn enlist(self) -> Arc<dyn Relief> {
-        Arc::new_cyclic(|own| Enlisted { reserve: self, own: Weak::clone(own) })
+        Arc::new_cyclic(|own| Enlisted {
+            reserve: self,
+            own: Weak::clone(own),
+            has_told: AtomicBool::new(false),
+        })
     }
 }
 
@@ -61,7 +68,7 @@ impl<F: Filesystem> Relief for Enlisted<F> {
         match std::thread::Builder::new().name(format!("fuse-ring-{qid}")).spawn(body) {
             Ok(_) => begun.recv_timeout(BEGIN_MAX).unwrap_or(false),
             Err(error) => {
-                tracing::error!(%error, "no further thread for requests that wait");
+                self.tell(&error);
                 (self.reserve.rollcall.leave)();
                 false
             }
@@ -70,6 +77,16 @@ impl<F: Filesystem> Relief for Enlisted<F> {
 }
 
 impl<F: Filesystem> Enlisted<F> {
+    fn tell(&self, error: &io::Error) {
+        if !self.has_told.swap(true, Relaxed) {
+            tracing::warn!(
+                %error,
+                "no further thread for requests that wait (for locks, say); others may wait behind them: allow this process more open files and threads \
+                 (LimitNOFILE=, TasksMax=)"
+            );
+        }
+    }
+
     fn serve(self: Arc<Self>, qid: u16, slots: Arc<Slots>, node: NodeId, report: &SyncSender<bool>) {
         let rollcall = self.reserve.rollcall.clone();
         let worker = self.worker(qid, &slots, node);
@@ -81,7 +98,7 @@ impl<F: Filesystem> Enlisted<F> {
                 (rollcall.on_end)(worker.run());
             }
             Err(error) => {
-                tracing::error!(%error, "a further ring thread could not begin");
+                self.tell(&error);
                 (rollcall.leave)();
             }
         }
