@@ -4,7 +4,7 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Client, Handle, Who, WriteFlags};
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest, SetAttr};
 use ashlar_types::{Capabilities, Credentials, Errno, SessionId};
@@ -92,5 +92,23 @@ fn bits_that_anybody_sets_meanwhile_go_with_the_next_write() {
             "set by {}",
             if Arc::ptr_eq(setter, &other) { "another" } else { "this" }
         );
+    }
+}
+
+/// The kernel clears those that it knows of before it asks, and does not say that there may be more.
+#[test]
+fn an_allocation_by_a_user_clears_bits_that_another_has_set() {
+    for bytes in [1000, 3 * KIB64] {
+        let world = World::new(64 << 20);
+        let (client, other) = (world.client(), world.client());
+        let file = make(&client, "f").unwrap();
+        write(&client, &file, 0, &content(1, bytes)).unwrap();
+        for mode_of in [AllocateMode::Allocate, AllocateMode::KeepSize, AllocateMode::PunchHole] {
+            set_mode(&other, &file, 0o6755);
+            client.fallocate(&Who::system(), &file, mode_of, (0, 500)).unwrap();
+            assert_eq!(mode(&client, &file), 0o6755, "the privileged keep them");
+            client.fallocate(&user(), &file, mode_of, (0, 500)).unwrap();
+            assert_eq!(mode(&client, &file), 0o755, "{bytes} bytes, {mode_of:?}");
+        }
     }
 }
