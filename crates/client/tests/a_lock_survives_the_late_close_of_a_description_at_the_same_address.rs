@@ -5,24 +5,11 @@
 mod support;
 
 use ashlar_client::{Client, Handle, OpenFlags, Who};
-use ashlar_types::message::{LockKind, LockRange, LockRequest};
 use ashlar_types::{Errno, LockOwner};
 use std::sync::Arc;
-use support::{World, make};
+use support::{World, lock, make};
 
 const ADDRESS: u64 = 0xffff_8881;
-
-fn lock(client: &Client, handle: &Handle, owner: u64, is_flock: bool) -> Result<(), Errno> {
-    let request = LockRequest {
-        inode: handle.file.inode,
-        owner: LockOwner(owner),
-        pid: 1,
-        kind: LockKind::Write,
-        range: LockRange { start: 0, end: i64::MAX as u64 },
-        is_flock,
-    };
-    client.lock(handle, request)
-}
 
 fn close(client: &Client, handle: &Handle, is_flock: bool) {
     client.flush(handle).unwrap();

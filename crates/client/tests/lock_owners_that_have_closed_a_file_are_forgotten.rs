@@ -4,22 +4,9 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, OpenFlags, Who};
-use ashlar_types::message::{LockKind, LockRange, LockRequest};
+use ashlar_client::{OpenFlags, Who};
 use ashlar_types::{Errno, LockOwner};
-use support::{World, make};
-
-fn lock(client: &Client, handle: &Handle, owner: u64) -> Result<(), Errno> {
-    let request = LockRequest {
-        inode: handle.file.inode,
-        owner: LockOwner(owner),
-        pid: 1,
-        kind: LockKind::Write,
-        range: LockRange { start: 0, end: i64::MAX as u64 },
-        is_flock: false,
-    };
-    client.lock(handle, request)
-}
+use support::{World, lock, make};
 
 #[test]
 fn a_file_that_stays_open_does_not_remember_a_hundred_thousand_owners() {
@@ -27,15 +14,15 @@ fn a_file_that_stays_open_does_not_remember_a_hundred_thousand_owners() {
     let client = world.client();
     let held = make(&client, "f").unwrap();
     for owner in 1..=100_000 {
-        lock(&client, &held, owner).unwrap();
+        lock(&client, &held, owner, false).unwrap();
         client.lock_release(&held, LockOwner(owner), false).unwrap();
     }
     assert_eq!(held.file.lock_owners_known(), 0);
 
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let other = client.open(&Who::system(), held.file.inode, flags).unwrap().handle;
-    lock(&client, &held, 7).unwrap();
-    assert_eq!(lock(&client, &held, 8), Err(Errno::EAGAIN));
+    lock(&client, &held, 7, false).unwrap();
+    assert_eq!(lock(&client, &held, 8, false), Err(Errno::EAGAIN));
     client.lock_release(&other, LockOwner(7), false).unwrap();
-    lock(&client, &held, 8).unwrap();
+    lock(&client, &held, 8, false).unwrap();
 }

@@ -117,11 +117,16 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     for mountpoint in &args.mountpoints {
         say(format_args!("mounted {}", shown(mountpoint)));
     }
-    while !is_told_to_stop.load(Relaxed) && !mounted.iter_mut().all(|mount| mount.has_ended(Duration::ZERO)) {
+    let mut failures = Vec::new();
+    while !is_told_to_stop.load(Relaxed) && !mounted.is_empty() {
         std::thread::sleep(TURN);
+        // One that was taken away from outside ends at once: others wait for its locks.
+        let ended = mounted.extract_if(.., |mount| mount.has_ended(Duration::ZERO)).collect();
+        failures.extend(end_all(ended));
     }
     services.note_ending();
-    end_all(mounted).into_iter().reduce(|first, _| first).map_or(Ok(()), Err)
+    failures.extend(end_all(mounted));
+    failures.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Ends every mount; tells what went wrong.

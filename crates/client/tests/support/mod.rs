@@ -12,10 +12,12 @@ use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
+use ashlar_types::message::{
+    LockKind, LockRange, LockRequest, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest,
+};
 use ashlar_types::{
-    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, FileLayout, InodeId, LayoutPolicy, Name,
-    NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
+    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, FileLayout, InodeId, LayoutPolicy, LockOwner,
+    Name, NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
 };
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -244,4 +246,17 @@ pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeI
     let proposed = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap();
     let MetaReply::Layout { layout } = proposed else { panic!() };
     (inode, layout)
+}
+
+/// Asks for a lock of the whole file without waiting.
+pub fn lock(client: &Client, handle: &Handle, owner: u64, is_flock: bool) -> Result<(), Errno> {
+    let request = LockRequest {
+        inode: handle.file.inode,
+        owner: LockOwner(owner),
+        pid: 1,
+        kind: LockKind::Write,
+        range: LockRange { start: 0, end: i64::MAX as u64 },
+        is_flock,
+    };
+    client.lock(handle, request)
 }
