@@ -120,6 +120,7 @@ fn inventory(told: Inventory) -> Option<Inventory> {
 mod tests {
     use super::*;
     use crate::ceiling::MemoryCeiling;
+    use crate::crew::Tally;
     use crate::sample::{DeviceLoad, InterfaceLoad};
     use std::path::Path;
 
@@ -158,12 +159,16 @@ mod tests {
                 name: "eth0".into(),
                 received: 1e9,
                 sent: 0.0,
-                link_bits: Some(1),
+                link_bits: Some(10_000_000_000),
             }],
             devices: vec![DeviceLoad { name: "sda".into(), busy: 1.0, read: 0.0, written: 5.0 }],
             ..Load::default()
         };
         assert_eq!(load(right.clone()), Some(right.clone()));
+        let mut slow = right.clone();
+        slow.interfaces[0].link_bits = Some(1);
+        assert_eq!(load(slow).map(|load| load.interfaces[0].link_bits), Some(None), "it would limit all");
+        assert_eq!(load(Load { seconds: 0.0, ..right.clone() }), None);
         let mut many = right.clone();
         many.devices = (0..2000)
             .map(|at| DeviceLoad {
@@ -189,5 +194,26 @@ mod tests {
         }
         let memory = Answer::Memory(Ok(MemoryCeiling { copy: 1e10, triad: 1e10, is_beyond_caches: true }));
         assert_eq!(answer(memory.clone()), Some(memory));
+    }
+
+    #[test]
+    fn what_nobody_can_have_done_is_not_added_up() {
+        let outcome = |bytes, time| {
+            let mut tally = Tally::default();
+            tally.add(Duration::from_millis(1), bytes);
+            Outcome { tally, time }
+        };
+        let second = Duration::from_secs(1);
+        let told = |outcome, cached_part| done(&Done { outcome, cached_part, ..Done::default() });
+        assert!(told(outcome(1 << 40, second), 1.0));
+        for (bytes, time, cached_part) in [
+            (u64::MAX, second, 0.0),
+            (1, Duration::MAX, 0.0),
+            (1, second, f64::NAN),
+            (1, second, f64::INFINITY),
+            (1, second, -0.5),
+        ] {
+            assert!(!told(outcome(bytes, time), cached_part), "{bytes} {time:?} {cached_part}");
+        }
     }
 }
