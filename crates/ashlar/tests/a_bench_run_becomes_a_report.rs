@@ -6,27 +6,13 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use support::desk::Desk;
 use support::{Ended, binary, finish};
 
-/// A directory on a disk, with an empty one in it that is measured.
-struct Desk {
-    folder: tempfile::TempDir,
-}
-
 impl Desk {
-    fn new() -> Desk {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        fs::create_dir(folder.path().join("place")).unwrap();
-        Desk { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.args(["bench", "run"]).arg(self.path("place")).args(["--output", "report"]).args(options);

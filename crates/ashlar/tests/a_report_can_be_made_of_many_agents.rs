@@ -6,31 +6,17 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use support::agents::{Coordinator, Process, Told, entries};
+use support::desk::Desk;
 use support::{binary, finish};
 
 const LOCAL: &str = "127.0.0.1:0";
 /// Names of hosts: not in any text of ours.
 const HOSTS: [&str; 3] = ["zebra-one", "zebra-two", "zebra-three"];
 
-/// A directory on a disk, with an empty one in it that is measured.
-struct Desk {
-    folder: tempfile::TempDir,
-}
-
 impl Desk {
-    fn new() -> Desk {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        fs::create_dir(folder.path().join("place")).unwrap();
-        Desk { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Capabilities, Durability, Errno, FileLayout};
+use ashlar_types::{Capabilities, Errno, FileLayout};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +83,10 @@ impl Client {
         (offset, len): (u64, u64),
     ) -> Result<(), Errno> {
         let kill_set_id = !who.creds.caps.has(Capabilities::FSETID);
-        self.clear_set_id(who, &handle.file, WriteFlags { kill_set_id, ..WriteFlags::default() })?;
+        let flags = WriteFlags { kill_set_id, ..WriteFlags::default() };
+        self.clear_set_id(who, &handle.file, flags)?;
         self.allocate(handle, mode, offset, len)?;
-        if handle.flags.sync || handle.file.state.lock().durability == Durability::Sync {
+        if self.must_sync(handle, flags) {
             self.fsync(handle)?;
         }
         Ok(())

@@ -54,6 +54,11 @@ impl Slots {
     pub(super) fn unpark(&self) {
         self.count.lock().parked -= 1;
     }
+
+    /// The further entry did not come about: the next that is parked asks for one again.
+    pub(super) fn give_up_one(&self) {
+        self.count.lock().entries -= 1;
+    }
 }
 
 /// Starts further threads for queues that threads share.
@@ -78,6 +83,9 @@ mod tests {
             assert!(!slots.park().is_short, "there are four now");
         }
         assert!(slots.park().is_short);
+        slots.give_up_one();
+        slots.unpark();
+        assert!(slots.park().is_short, "it did not come");
         for _ in 3..PARKED_PER_QUEUE_MAX {
             assert!(slots.may_park());
             slots.park();

@@ -252,6 +252,9 @@ impl<F: Filesystem> RingWorker<F> {
             Ok(spare) => self.push_register(spare),
             Err(error) => {
                 tracing::error!(%error, "no memory for a spare ring entry; the queue is one entry short");
+                if let Some(queue) = self.queues.get(queue_index) {
+                    queue.slots.give_up_one();
+                }
                 Ok(())
             }
         }
