@@ -57,6 +57,8 @@ enum Task {
     RealWork(suite::real_work::Arguments),
     /// The whole system in one thread, simulated under many seeds.
     Simulate(suite::simulate::Arguments),
+    /// Every order of events of the replication state machines, within wide bounds.
+    Model(suite::model::Arguments),
     /// Ceiling, local file system and Ashlar side by side.
     Bench(suite::bench::Arguments),
 }
@@ -80,6 +82,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),
         Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
+        Task::Model(arguments) => suite::model::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod masked_kernel;
+pub mod model;
 pub mod posix;
 pub mod real_work;
 pub mod simulate;

@@ -308,22 +308,12 @@ fn parse_size(text: &str) -> Result<u32, String> {
 /// A number of bytes with an optional suffix k, m or g (powers of 1024).
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
-    let (digits, shift) = match lower.strip_suffix(['k', 'm', 'g']) {
-        Some(digits) => (
-            digits,
-            if lower.ends_with('k') {
-                10
-            } else if lower.ends_with('m') {
-                20
-            } else {
-                30
-            },
-        ),
-        None => (lower.as_str(), 0),
-    };
+    let units = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
+    let of_unit = units.iter().find_map(|(unit, shift)| Some((lower.strip_suffix(*unit)?, *shift)));
+    let (digits, shift) = of_unit.unwrap_or((lower.as_str(), 0));
     let number: u64 =
-        digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 64k or 1m"))?;
-    number.checked_mul(1 << shift).ok_or(format!("`{text}` is too large"))
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 64k, 1m or 2t"))?;
+    number.checked_mul(1u64 << shift).ok_or(format!("`{text}` is too large"))
 }
 
 /// A chunk size.
@@ -393,10 +383,29 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_of_the_guide_for_benchmarks_are_understood_as_they_stand_there() {
+        let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
+        let text = std::fs::read_to_string(guide).unwrap();
+        let mut count = 0;
+        for line in text.lines().filter_map(|line| line.trim().strip_prefix("$ ashlar bench ")) {
+            // What stands in quotes is one word.
+            let words = line.split('"').enumerate().flat_map(|(at, part)| match at % 2 {
+                0 => part.split_whitespace().collect(),
+                _ => vec![part],
+            });
+            let words = ["ashlar", "bench"].into_iter().chain(words);
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            count += 1;
+        }
+        assert!(count > 20, "{count} commands");
+    }
+
+    #[test]
     fn sizes_take_a_suffix() {
         assert_eq!(parse_size("64k"), Ok(65536));
         assert_eq!(parse_size("1M"), Ok(1 << 20));
         assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_bytes("2t"), Ok(2 << 40), "as the guides write it");
         assert!(parse_size("4g").is_err() && parse_size("x").is_err() && parse_size("").is_err());
         assert!(parse_size("18446744073709551615g").is_err(), "too many bits");
     }

@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -192,17 +193,24 @@ fn a_run_that_was_killed_is_gone_on_with_and_what_it_left_goes() {
     running.wait().unwrap();
     assert!(!desk.is_clean(), "it was killed in the middle");
     fs::write(desk.path("place/theirs"), "x").unwrap();
+    // A directory that has the name of a run which the journal tells of, and that no run has made.
+    let namesake = desk.path("place/ashlar-bench.00000000000000aa");
+    fs::create_dir(&namesake).unwrap();
+    fs::write(namesake.join("theirs"), "x").unwrap();
+    let mut told = fs::OpenOptions::new().append(true).open(&journal).unwrap();
+    told.write_all(b"{\"place\":{\"run\":\"00000000000000aa\"}}\n").unwrap();
     desk.run(&options).refused(&["report.journal is there", "--resume"]);
     desk.run(&["--same-as", "plan.json", "--resume", "--keep-caches"])
         .refused(&["of another run", "--keep-caches was false and is true"]);
-    desk.run(&["--same-as", "plan.json", "--resume"]).refused(&["is not empty", "theirs"]);
+    desk.run(&["--same-as", "plan.json", "--resume"]).refused(&["is not empty"]);
     let before = done(&journal);
     let ended = desk.run(&["--same-as", "plan.json", "--resume", "--beside-others"]).expect(0);
     assert!(ended.stdout.contains(&format!("{}/6", before + 1)), "{}", ended.all());
     assert!(!ended.stdout.contains("1/6  "), "what was done is not done again: {}", ended.all());
     let left: Vec<_> =
         fs::read_dir(desk.path("place")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["theirs"]);
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(namesake.join("theirs").exists() && desk.path("place/theirs").exists());
     let measured = desk.report()["measured"].as_array().unwrap().len();
     assert_eq!((measured, journal.exists()), (3 * (5 + 2), false));
 }
@@ -249,6 +257,9 @@ fn what_cannot_be_measured_is_refused_with_the_way_out() {
     let mut elsewhere = Command::new(binary());
     elsewhere.args(["bench", "run"]).arg(desk.path("place")).args(["--output", "/missing/report"]);
     finish(&mut elsewhere).refused(&["there is no directory /missing"]);
+    let mut inside = Command::new(binary());
+    inside.args(["bench", "run", "place", "--output", "place/report"]).current_dir(desk.folder.path());
+    finish(&mut inside).refused(&["is in place, which is measured", "another directory"]);
     desk.run(&["--same-as", "missing.json"]).refused(&["missing.json"]);
     for (options, why) in [
         (&["--fill", "50"][..], "--consent-to-fill"),

@@ -291,6 +291,8 @@ fn directories_that_agents_may_not_use_or_do_not_share_are_refused() {
     assert_eq!(entries(place.path()), [place.path().join("theirs")]);
     let relative = Process::start(&[], &["bench", "metadata", "here", "--agents", "1"], None);
     relative.end().refused(&["it has to begin with /"]);
+    let nowhere = Process::start(&[], &["bench", "agent", "localhost"], Some(&"0".repeat(64)));
+    nowhere.end().refused(&["cannot join the coordinator localhost", "HOST:PORT"]);
     let alone = Process::start(&[], &["bench", "network", "--agents", "1"], None);
     alone.end().refused(&["between two agents"]);
 }
@@ -336,4 +338,36 @@ fn a_coordinator_or_agent_that_is_interrupted_ends_the_run_in_good_order() {
     let endless = Endless::start();
     endless.agents[0].signal(libc::SIGTERM);
     endless.end(&["it was stopped by its user"]);
+}
+
+#[test]
+fn agents_of_one_machine_are_marked_and_use_the_ports_that_the_guide_names() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
+    let text = std::fs::read_to_string(guide).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.trim().strip_prefix("$ ashlar bench "));
+    let line = lines.find(|line| line.contains("--data-ports")).unwrap();
+    // On ports that nobody else of the machine uses, and here only.
+    let line = line.replace("--listen 0.0.0.0:5000 ", "").replace("5001-5004", "23001-23999");
+    for is_json in [true, false] {
+        let line = format!("{line} --seconds 1 --streams 2 {}", if is_json { "--json" } else { "" });
+        let coordinator = Coordinator::start(&[], LOCAL, &words(&line));
+        let agents = [0; 2].map(|_| coordinator.agent(&[], &[]));
+        agents.into_iter().for_each(|agent| drop(agent.end().expect(0)));
+        let told = coordinator.process.end().expect(0);
+        assert!(told.stderr.contains("passes through no link"), "{}", told.all());
+        if !is_json {
+            assert_eq!(told.stdout.matches("one machine, no link").count(), 2, "{}", told.all());
+            continue;
+        }
+        let read: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+        let flows = read["flows"].as_array().unwrap();
+        assert_eq!(flows.len(), 2, "one pair in both directions, and nothing at the same time: {read}");
+        assert!(
+            flows.iter().all(|flow| flow["is_within_machine"] == true && flow["bytes"].as_u64() > Some(0))
+        );
+    }
+    for wrong in ["5004-5001", "0-10", "x", "70000"] {
+        let words = ["bench", "network", "--agents", "2", "--data-ports", wrong];
+        Process::start(&[], &words, None).end().refused(&["--data-ports", "the first and the last"]);
+    }
 }

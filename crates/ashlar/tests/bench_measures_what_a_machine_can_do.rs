@@ -85,6 +85,43 @@ fn content_is_written_and_read_by_every_number_of_threads() {
 }
 
 #[test]
+fn files_that_one_command_keeps_are_read_by_another() {
+    let place = place();
+    let run = |part: &str, options: &str| {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        bench(part, place.path(), &[&options[..], &["--keep-caches"]].concat())
+    };
+    let missing = run("sequential", "--use-kept");
+    missing.refused(&["ashlar-bench.kept", "--keep-files"]);
+    run("sequential", "--threads 1,2 --total 4m --keep-files").refused(&["one number of threads"]);
+    let written =
+        run("random", "--threads 2 --total 4m --seconds 0 --only write --keep-files --json --repetitions 2");
+    let written = written.expect(0);
+    assert!(written.stderr.contains("--use-kept reads them"), "{}", written.all());
+    assert_eq!(figures(&written).len(), 2);
+    let names = || {
+        let kept = std::fs::read_dir(place.path().join("ashlar-bench.kept")).unwrap();
+        let mut names: Vec<_> = kept.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["data.0", "data.1", "plan.json"]);
+    // Of another order and a queue, with the records that they were written with.
+    for (part, options) in [("random", "--seconds 0 --depth 4"), ("sequential", "--direct")] {
+        let read = run(part, &format!("--use-kept --json {options} --repetitions 2")).expect(0);
+        let told = figures(&read);
+        let is_right = |one: &serde_json::Value| one["operations"] == 1024 && one["bytes"] == 4 << 20;
+        assert!(told.len() == 2 && told.iter().all(is_right), "{}", read.all());
+    }
+    assert_eq!(names(), ["data.0", "data.1", "plan.json"]);
+    run("sequential", "--threads 1 --total 1m").refused(&["is not empty", "ashlar-bench.kept"]);
+    let again = run("sequential", "--threads 1 --total 1m --beside-others --keep-files --repetitions 1");
+    again.refused(&["ashlar-bench.kept is there", "remove it"]);
+    assert_eq!(names().len(), 3, "what was kept is not lost");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn files_are_created_looked_at_and_removed_by_every_number_of_threads() {
     let place = place();
     let options =
@@ -98,6 +135,13 @@ fn files_are_created_looked_at_and_removed_by_every_number_of_threads() {
     assert_eq!(told.len(), 4);
     assert!(told.iter().all(|figure| figure["operations"] == 60));
     assert!(is_empty(place.path()));
+    let options = [&options[..], &["--files-per-directory", "20", "--steps", "create"]].concat();
+    let ended = bench("metadata", place.path(), &options).expect(0);
+    let table: Vec<Vec<&str>> =
+        ended.stdout.lines().skip(1).take(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(table, [["1", "3"], ["3", "1"]], "directories of each thread: {}", ended.all());
+    let shared = bench("metadata", place.path(), &[&options[..], &["--shared"]].concat()).expect(2);
+    assert!(shared.stderr.contains("cannot be used with '--shared'"), "{}", shared.all());
 }
 
 #[test]
@@ -125,7 +169,13 @@ fn a_place_or_plan_that_cannot_be_measured_is_refused_before_anything_is_written
     let small = ["--beside-others", "--threads", "1", "--repetitions", "1", "--total", "1m"];
     bench("sequential", place.path(), &small).expect(0);
     bench("metadata", place.path(), &["--beside-others", "--files", "10", "--repetitions", "1"]).expect(0);
-    bench("sequential", &place.path().join("missing"), &[]).refused(&["missing", "No such file"]);
+    let missing = bench("sequential", &place.path().join("missing"), &[]);
+    let missing = missing.refused(&["missing", "No such file"]);
+    assert_eq!(missing.stderr.matches("No such file").count(), 1, "it is said once: {}", missing.all());
+    let many = ["--beside-others", "--threads", "1", "--files", "3000000000"];
+    bench("metadata", place.path(), &many).refused(&["--files"]);
+    let twice = place.path().display().to_string();
+    bench("device", place.path(), &["--beside-others", &twice]).refused(&["is named twice"]);
     let large = ["--beside-others", "--total", "100000000g"];
     bench("random", place.path(), &large).refused(&["bytes are needed", "are free"]);
     let odd = ["--beside-others", "--direct", "--record", "1k", "--total", "1m"];
@@ -188,7 +238,7 @@ fn the_workloads_of_the_guide_run() {
     let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
     let text = std::fs::read_to_string(guide).unwrap();
     let commands = text.lines().filter_map(|line| line.strip_prefix("$ ashlar bench "));
-    let mut count = 0;
+    let (mut count, mut kept) = (0, None);
     // Runs and their reports, and those with agents, have tests of their own.
     let others = ["run ", "compare ", "agent "];
     let alone = |command: &&str| {
@@ -198,20 +248,28 @@ fn the_workloads_of_the_guide_run() {
     };
     for command in commands.filter(alone) {
         count += 1;
-        let place = place();
-        ["scratch", "disk1", "disk2"]
-            .iter()
-            .for_each(|name| std::fs::create_dir(place.path().join(name)).unwrap());
+        // What one command keeps another one reads.
+        let place = kept.take().filter(|_| command.contains("--use-kept")).unwrap_or_else(|| {
+            let place = place();
+            ["scratch", "disk1", "disk2"]
+                .iter()
+                .for_each(|name| std::fs::create_dir(place.path().join(name)).unwrap());
+            place
+        });
         // As shown, but for how much and how long.
         let smaller = [
             ("--total 64g", ""),
             ("--files 1000000", ""),
+            ("--files 2097152", ""),
+            ("1..512", "1..8"),
             ("--seconds 60", ""),
+            ("--repetitions 1", ""),
             ("--bytes 64g", ""),
             ("/mnt/", &format!("{}/", place.path().display())),
         ];
         let line = smaller.iter().fold(command.to_owned(), |line, (shown, here)| line.replace(shown, here));
         let few: &[&str] = match line.split_once(' ').unwrap().0 {
+            _ if line.contains("--use-kept") => &["--keep-caches"],
             "metadata" => &["--files", "130", "--keep-caches"],
             "sequential" => &["--total", "64m", "--keep-caches"],
             "random" => &["--total", "64m", "--seconds", "1", "--keep-caches"],
@@ -220,6 +278,7 @@ fn the_workloads_of_the_guide_run() {
         let mut command = Command::new(binary());
         command.arg("bench").args(line.split_whitespace()).args(few).args(["--repetitions", "1"]);
         finish(&mut command).expect(0);
+        kept = line.contains("--keep-files").then_some(place);
     }
     assert!(count >= 6, "{count} commands");
 }

@@ -96,7 +96,7 @@ fn change_inodes(
     let mut changes = Vec::new();
     for shard in 0..ShardId::COUNT_DEFAULT {
         let (from, to) = key::table_range(ShardId(shard), b'I');
-        let mut visit = |record_key: &[u8], value: &bytes::Bytes| {
+        let mut visit = |record_key: &[u8], value: &[u8]| {
             let mut inode: Inode = codec::decode(value, "inode").unwrap();
             if change(&mut inode) {
                 changes.push((Key::from_slice(record_key), Some(codec::encode(&inode).into())));
@@ -202,7 +202,7 @@ fn a_file_whose_name_was_lost_gets_one_in_lost_and_found() {
         file = Some(inode);
         let mut gone = Vec::new();
         let (from, to) = key::table_range(inode.home(), b'D');
-        let mut visit = |record_key: &[u8], value: &bytes::Bytes| {
+        let mut visit = |record_key: &[u8], value: &[u8]| {
             let bucket: ashlar_namespace::Bucket = codec::decode(value, "bucket").unwrap();
             if bucket.entries.iter().any(|entry| entry.inode == inode) {
                 gone.push((Key::from_slice(record_key), None));
@@ -320,7 +320,7 @@ fn records_of_an_index_that_are_lost_come_back_from_the_slots() {
     let index = site.path("d2/target/index");
     edit(&index.join("engine"), &site.path("d2/target"), "index", &site, |snapshot| {
         let mut gone = Vec::new();
-        let mut visit = |record_key: &[u8], _: &bytes::Bytes| {
+        let mut visit = |record_key: &[u8], _: &[u8]| {
             // Table `c` has the places of chunks (`docs/formats/target.md`).
             if record_key[2] == b'c' {
                 gone.push((Key::from_slice(record_key), None));

@@ -350,3 +350,56 @@ fn cached_writes_of_two_programs_into_one_page_stay_though_a_third_stores_into_i
     });
     server.stop();
 }
+
+/// After `copy_file_range(2)` the kernel throws away whole pages of the target.
+#[test]
+fn a_store_into_another_part_of_a_page_outlives_a_copy() {
+    if !can_mount("stores beside copies") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let source = site.mnt().join("source");
+    std::fs::write(&source, [7; 8]).unwrap();
+    let (source, path) = (File::open(source).unwrap(), site.mnt().join("target"));
+    for place in [0_u64, 1 << 20] {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.set_len(place + 4096).unwrap();
+        let page = mapped_with(&file, (place, 4096), libc::PROT_READ | libc::PROT_WRITE);
+        let stop = AtomicBool::new(false);
+        let undone = std::thread::scope(|threads| {
+            let storer = threads.spawn(|| {
+                let mut undone = 0;
+                for count in 1_u64.. {
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                    // SAFETY: eight aligned bytes of the mapping, which only this thread stores into.
+                    unsafe { (page as *mut u64).write_volatile(count) };
+                    for _ in 0..20 {
+                        // SAFETY: as above.
+                        undone += u64::from(unsafe { (page as *const u64).read_volatile() } != count);
+                    }
+                }
+                undone
+            });
+            let target = OpenOptions::new().write(true).open(&path).unwrap();
+            for _ in 0..2000 {
+                let (mut from, mut to) = (0, (place + 2048) as libc::loff_t);
+                // SAFETY: two open files and two offsets.
+                let copied = unsafe {
+                    let (source, target) = (source.as_raw_fd(), target.as_raw_fd());
+                    libc::copy_file_range(source, &raw mut from, target, &raw mut to, 8, 0)
+                };
+                assert_eq!(copied, 8, "{}", std::io::Error::last_os_error());
+            }
+            stop.store(true, Relaxed);
+            storer.join().unwrap()
+        });
+        assert_eq!(undone, 0, "at {place}");
+        let mut seen = [0; 8];
+        file.read_exact_at(&mut seen, place + 2048).unwrap();
+        assert_eq!(seen, [7; 8]);
+    }
+    server.stop();
+}

@@ -30,6 +30,7 @@ mod channel;
 mod coordinator;
 mod ground;
 mod invitation;
+mod keeper;
 mod machines;
 mod members;
 mod message;

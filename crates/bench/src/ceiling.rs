@@ -66,8 +66,10 @@ impl NetworkCeiling {
 
     /// What one machine sent and received at best.
     fn best(figures: &NetworkFigures, agent: usize) -> Option<(f64, f64)> {
+        let linked = figures.flows.iter().filter(|flow| !flow.is_within_machine);
+        let through_links = NetworkFigures { flows: linked.cloned().collect(), latencies: Vec::new() };
         let best = |is_one: &dyn Fn(usize, usize) -> bool| {
-            let flows = figures.summarize().into_iter();
+            let flows = through_links.summarize().into_iter();
             let rates = flows
                 .filter(|(pattern, from, to, ..)| *pattern == Pattern::OnePair && is_one(*from, *to))
                 .map(|(.., rate)| rate.mean / 8.0);
@@ -129,12 +131,11 @@ impl Ceilings {
     fn take_memory(&mut self, told: impl ExactSizeIterator<Item = Result<MemoryCeiling, String>>) {
         let is_one = told.len() == 1;
         let mut each = Vec::new();
-        for (at, told) in told.enumerate() {
+        for told in told {
             match told {
                 Ok(found) => each.push(found),
                 Err(why) => {
-                    let whose = if is_one { String::new() } else { format!(" on machine {}", at + 1) };
-                    self.memory_note = Some(format!("not measured{whose}: {why}"));
+                    self.memory_note = Some(format!("not measured: {why}"));
                     return;
                 }
             }
@@ -144,8 +145,12 @@ impl Ceilings {
             triad: sum.triad + one.triad,
             is_beyond_caches: sum.is_beyond_caches && one.is_beyond_caches,
         });
-        let note = "the arrays are smaller than four times the caches, so this is partly the caches' speed";
-        self.memory_note = self.memory.filter(|memory| !memory.is_beyond_caches).map(|_| note.to_owned());
+        let note = format!(
+            "measured in a hurry, with arrays of {} MiB. STREAM asks for four times the caches: this may be partly their speed, and more than memory \
+             itself moves. With a longer --budget it is measured by that rule",
+            SHORT_ARRAY_BYTES >> 20
+        );
+        self.memory_note = self.memory.filter(|memory| !memory.is_beyond_caches).map(|_| note);
         self.memory_each = if is_one { Vec::new() } else { each };
     }
 
@@ -224,8 +229,8 @@ pub(crate) enum NoMemory {
     Stream(#[from] StreamError),
 }
 
-/// Measures memory of this machine, all NUMA nodes one after the other.
-pub(crate) fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
+/// Measures memory of this machine, all NUMA nodes one after the other, until somebody sets `stop`.
+pub(crate) fn memory(is_in_a_hurry: bool, stop: &AtomicBool) -> Result<MemoryCeiling, NoMemory> {
     let mut all = MemoryCeiling { copy: 0.0, triad: 0.0, is_beyond_caches: !is_in_a_hurry };
     for node in nodes()? {
         let plan = if is_in_a_hurry {
@@ -233,7 +238,7 @@ pub(crate) fn memory(is_in_a_hurry: bool) -> Result<MemoryCeiling, NoMemory> {
         } else {
             StreamPlan::for_node(&node)?
         };
-        let rates = stream(&node, &plan)?;
+        let rates = stream(&node, &plan, stop)?;
         let best = |kernel: Kernel| {
             rates.iter().find(|rates| rates.kernel == kernel).map_or(0.0, |rates| rates.best)
         };
@@ -326,6 +331,7 @@ pub(crate) mod tests {
             repetition: 1,
             bytes,
             seconds: 2.0,
+            is_within_machine: false,
         };
         let flows = vec![flow(1, 2, 1, 200), flow(1, 3, 4, 600), flow(2, 1, 1, 400), flow(2, 3, 1, 9000)];
         let figures = NetworkFigures { flows, latencies: Vec::new() };
@@ -340,17 +346,25 @@ pub(crate) mod tests {
             Some(("of 2 machines".into(), 4800.0, 300.0))
         );
         assert_eq!(NetworkCeiling::of_machines(&figures, &[1, 4]), None);
+        // Two agents of one machine are faster than any link.
+        let near =
+            |from, to| crate::network::FlowFigure { is_within_machine: true, ..flow(from, to, 1, 99_000) };
+        let all: Vec<_> =
+            figures.flows.iter().cloned().chain([near(1, 2), near(2, 1), near(1, 4), near(4, 1)]).collect();
+        let with_near = NetworkFigures { flows: all, latencies: Vec::new() };
+        assert_eq!(NetworkCeiling::of_machine(&with_near, 1), Some(ceiling));
+        assert_eq!(NetworkCeiling::of_machine(&with_near, 4), None, "no link of it was measured");
         assert_eq!(NetworkCeiling::of_machines(&figures, &[]), None);
     }
 
     #[test]
     fn memory_is_measured_and_a_hurry_is_noted() {
         let mut all = Ceilings::default();
-        let measured = memory(true).map_err(|why| why.to_string());
+        let measured = memory(true, &AtomicBool::new(false)).map_err(|why| why.to_string());
         all.take_memory([measured].into_iter());
         let memory = all.memory.unwrap();
         assert!(memory.copy > 0.0 && memory.triad > 0.0 && !memory.is_beyond_caches);
-        assert!(all.memory_note.unwrap().contains("partly the caches") && all.memory_each.is_empty());
+        assert!(all.memory_note.unwrap().contains("arrays of 16 MiB") && all.memory_each.is_empty());
     }
 
     #[test]
@@ -366,10 +380,7 @@ pub(crate) mod tests {
             ("memory of 2 machines (half of STREAM copy)", 1.5e10)
         );
         let mut all = Ceilings::default();
-        all.take_memory([Ok(one), Err("no nodes".into())].into_iter());
-        assert_eq!(
-            (all.memory, all.memory_note.as_deref()),
-            (None, Some("not measured on machine 2: no nodes"))
-        );
+        all.take_memory([Ok(one), Err("agent 2: no nodes".into())].into_iter());
+        assert_eq!((all.memory, all.memory_note.as_deref()), (None, Some("not measured: agent 2: no nodes")));
     }
 }

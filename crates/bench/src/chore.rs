@@ -1,11 +1,13 @@
 //! What each machine of a run does for itself, beside the workloads: it tells what it is, and what it could do at best.
 
 use crate::BenchError;
-use crate::ceiling::{MemoryCeiling, memory};
+use crate::ceiling::{MemoryCeiling, NoMemory, memory};
 use crate::inventory::Inventory;
+use crate::memory::StreamError;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,14 +47,15 @@ impl Chore {
     /// Does it on this machine, which is number `machine` (from 0) of those that work in `root`.
     ///
     /// # Errors
-    /// What a call answers.
-    pub fn carry_out(&self, root: &Path, machine: usize) -> Result<Answer, BenchError> {
+    /// What a call answers; [`BenchError::Stopped`] when somebody sets `stop`.
+    pub fn carry_out(&self, root: &Path, machine: usize, stop: &AtomicBool) -> Result<Answer, BenchError> {
         Ok(match self {
             Chore::Describe(directory) => Answer::Machine(Box::new(Inventory::collect(directory, &[]))),
             Chore::TryDirect => Answer::Direct(has_direct(root, machine)?),
-            Chore::MeasureMemory { is_in_a_hurry } => {
-                Answer::Memory(memory(*is_in_a_hurry).map_err(|why| why.to_string()))
-            }
+            Chore::MeasureMemory { is_in_a_hurry } => match memory(*is_in_a_hurry, stop) {
+                Err(NoMemory::Stream(StreamError::Stopped)) => return Err(BenchError::Stopped),
+                told => Answer::Memory(told.map_err(|why| why.to_string())),
+            },
         })
     }
 }
@@ -78,10 +81,12 @@ fn has_direct(root: &Path, machine: usize) -> Result<bool, BenchError> {
 mod tests {
     use super::*;
 
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
     #[test]
     fn a_machine_tells_what_it_is_and_leaves_nothing() {
         let root = crate::test_disk::folder();
-        let done = |chore: Chore| chore.carry_out(root.path(), 1).unwrap();
+        let done = |chore: Chore| chore.carry_out(root.path(), 1, &GO_ON).unwrap();
         let Answer::Machine(told) = done(Chore::Describe(root.path().to_owned())) else { panic!("another") };
         assert!(told.hardware.processors > 0 && told.place.total_bytes > 0, "{told:?}");
         assert!(matches!(done(Chore::TryDirect), Answer::Direct(_)));
@@ -99,7 +104,10 @@ mod tests {
             let root = root.path();
             let look = move |machine| {
                 for _ in 0..50 {
-                    assert!(matches!(Chore::TryDirect.carry_out(root, machine), Ok(Answer::Direct(_))));
+                    assert!(matches!(
+                        Chore::TryDirect.carry_out(root, machine, &GO_ON),
+                        Ok(Answer::Direct(_))
+                    ));
                 }
             };
             (0..8).for_each(|machine| drop(scope.spawn(move || look(machine))));

@@ -214,10 +214,10 @@ impl<'a> Crew<'a> {
             for &thread in &numbers {
                 match std::thread::Builder::new().spawn_scoped(scope, move || one(thread)) {
                     Ok(started) => running.push(started),
-                    Err(source) => {
+                    Err(answer) => {
                         // Those that wait for it at the start must not wait for ever.
                         drop(Failing { gate: &gate, has_failed: &has_failed, is_well: false });
-                        refused = Some(Err(BenchError::Threads { threads: numbers.len(), source }));
+                        refused = Some(Err(BenchError::Threads { threads: numbers.len(), answer }));
                         break;
                     }
                 }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Record size of writing the files that random reads and writes go to, bytes.
@@ -31,6 +31,11 @@ const LAY_OUT_RECORD_BYTES: u64 = 1 << 20;
 
 /// Most bytes in one record.
 pub const RECORD_BYTES_MAX: u64 = 1 << 30;
+
+/// LIMIT: requests of one thread that are under way at the same time.
+pub const DEPTH_MAX: u32 = 4096;
+/// LIMIT: of a phase.
+const TIME_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Which files there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +115,12 @@ impl DataPlan {
         if self.threads == 0 || self.depth == 0 || segments == 0 {
             return fault("threads, depth and segments are at least 1".into());
         }
+        if self.depth > DEPTH_MAX {
+            return fault(format!("{} requests of one thread are too many: {DEPTH_MAX} at most", self.depth));
+        }
+        if self.time_max.is_some_and(|time| time > TIME_MAX) {
+            return fault("a phase takes a year at most".into());
+        }
         if !(stamp::BYTES..=RECORD_BYTES_MAX).contains(&self.record_bytes) {
             return fault(format!("a record has {} bytes to 1 GiB, not {}", stamp::BYTES, self.record_bytes));
         }
@@ -127,6 +138,23 @@ impl DataPlan {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the requests that are under way fit into the memory of a machine with `memory_bytes` that has `threads` of the plan.
+    ///
+    /// # Errors
+    /// [`BenchError::Plan`] if they take more than half of it.
+    fn check_memory(&self, threads: usize, memory_bytes: u64) -> Result<(), BenchError> {
+        let each = self.record_bytes.saturating_mul(u64::from(self.depth));
+        let bytes = each.saturating_mul(threads as u64);
+        if bytes <= memory_bytes / 2 {
+            return Ok(());
+        }
+        Err(BenchError::Plan(format!(
+            "{} requests of {} bytes in each of {threads} threads take {bytes} bytes of this machine's memory, which has {memory_bytes}: \
+             half of it at most. Ask for smaller records (--record), fewer requests (--depth) or fewer threads",
+            self.depth, self.record_bytes
+        )))
     }
 
     /// What the figure of `action` is called.
@@ -175,9 +203,9 @@ impl DataPlan {
         if !self.is_direct {
             return options.open(path).map_err(BenchError::io("open", path));
         }
-        options.custom_flags(OFlags::DIRECT.bits() as i32).open(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::InvalidInput => BenchError::NoDirect { path: path.to_owned(), source },
-            _ => BenchError::Io { what: "open", path: path.to_owned(), source },
+        options.custom_flags(OFlags::DIRECT.bits() as i32).open(path).map_err(|answer| match answer.kind() {
+            std::io::ErrorKind::InvalidInput => BenchError::NoDirect { path: path.to_owned(), answer },
+            _ => BenchError::Io { what: "open", path: path.to_owned(), answer },
         })
     }
 
@@ -185,6 +213,9 @@ impl DataPlan {
     /// one each).
     fn run(&self, root: &Path, action: Action, stamped: u64, crew: &Crew<'_>) -> Result<Outcome, BenchError> {
         self.check()?;
+        if let Some(memory_bytes) = cache::memory_bytes() {
+            self.check_memory(crew.share.threads(self.threads).count(), memory_bytes)?;
+        }
         crew.run(self.threads, |thread, line| self.work(root, action, stamped, (thread, line)))
     }
 
@@ -286,6 +317,9 @@ impl<'a> DataFiles<'a> {
     pub fn evict(&self) -> Result<f64, BenchError> {
         let mut worst: f64 = 0.0;
         for path in self.plan.paths(self.root, self.crew.share) {
+            if self.crew.cancel.load(Relaxed) {
+                return Err(BenchError::Stopped);
+            }
             worst = worst.max(cache::evict(&path)?);
         }
         Ok(worst)
@@ -384,12 +418,26 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_do_not_fit_into_memory_are_refused_before_any_is_made() {
+        let deep = DataPlan { depth: DEPTH_MAX, record_bytes: 1 << 20, thread_bytes: 1 << 20, ..plan() };
+        assert!(deep.check_memory(2, 16 << 30).is_ok());
+        let refused = deep.check_memory(3, 16 << 30).unwrap_err().to_string();
+        assert!(refused.contains("--depth") && refused.contains("3 threads"), "{refused}");
+        let (root, all) = (tempfile::tempdir().unwrap(), DataPlan { threads: 100_000, ..deep });
+        let refused = DataFiles::new(&all, root.path(), &GO_ON).run(Action::Write).unwrap_err();
+        assert!(matches!(refused, BenchError::Plan(_)), "{refused}");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn a_plan_that_makes_no_sense_is_refused() {
         assert!(plan().check().is_ok());
         assert!(DataPlan { record_bytes: 8, ..plan() }.check().is_err());
         assert!(DataPlan { thread_bytes: 5000, ..plan() }.check().is_err());
         assert!(DataPlan { files: Files::Shared { segments: 3 }, ..plan() }.check().is_err());
         assert!(DataPlan { depth: 0, ..plan() }.check().is_err());
+        assert!(DataPlan { depth: DEPTH_MAX + 1, ..plan() }.check().is_err());
+        assert!(DataPlan { time_max: Some(Duration::MAX), ..plan() }.check().is_err());
         let odd = DataPlan { record_bytes: 1024, is_direct: true, ..plan() };
         assert!(odd.check().unwrap_err().to_string().contains("--direct"));
     }

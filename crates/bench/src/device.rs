@@ -96,7 +96,7 @@ impl DevicePlan {
         tell: &dyn Fn(&DeviceFigure),
     ) -> Result<Vec<DeviceFigure>, BenchError> {
         self.check()?;
-        places.iter().try_for_each(|place| place.check_room(self.streams().bytes()))?;
+        places.iter().try_for_each(|place| place.check_room(self.streams().bytes(), self.threads as u64))?;
         let alone = (0..places.len()).map(|at| (Some(at), &places[at..=at]));
         let together = (places.len() > 1).then_some((None, places));
         let mut all = Vec::new();
@@ -151,8 +151,14 @@ fn on_all(
     run: &(dyn Fn(&Place) -> Result<Outcome, BenchError> + Sync),
 ) -> Result<Outcome, BenchError> {
     let outcomes: Vec<Result<Outcome, BenchError>> = std::thread::scope(|scope| {
-        let running: Vec<_> = places.iter().map(|place| scope.spawn(move || run(place))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect()
+        let threads = places.len();
+        let start = |place| std::thread::Builder::new().spawn_scoped(scope, move || run(place));
+        let running: Vec<_> = places.iter().map(start).collect();
+        let join = |started: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match started {
+            Ok(thread) => thread.join().unwrap_or(Err(BenchError::Panicked)),
+            Err(answer) => Err(BenchError::Threads { threads, answer }),
+        };
+        running.into_iter().map(join).collect()
     });
     let outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_, _>>()?;
     Ok(Outcome::together(&outcomes))

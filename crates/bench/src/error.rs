@@ -3,18 +3,19 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// See the module. Every message names the place and, where there is one, the remedy.
+/// See the module. Every message names the place and, where there is one, the remedy. It has the answer of a call in it, which is thus no
+/// `source`: whoever prints a chain of errors would print it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A call failed.
-    #[error("{what} {}: {source}", path.display())]
+    #[error("{what} {}: {answer}", path.display())]
     Io {
         /// What was tried, as a verb.
         what: &'static str,
         /// On what.
         path: PathBuf,
         /// The answer.
-        source: io::Error,
+        answer: io::Error,
     },
     /// A read or write moved less than it was asked to.
     #[error("{}: only {moved} of {wanted} bytes at {offset}", path.display())]
@@ -30,13 +31,13 @@ pub enum BenchError {
     },
     /// The kernel refuses threads.
     #[error(
-        "cannot start {threads} threads: {source}; measure with fewer (--threads), or let this user have more (ulimit -u, TasksMax= of its service)"
+        "cannot start {threads} threads: {answer}; measure with fewer (--threads), or let this user have more (ulimit -u, TasksMax= of its service)"
     )]
     Threads {
         /// How many were to run on this machine.
         threads: usize,
         /// The answer.
-        source: io::Error,
+        answer: io::Error,
     },
     /// What is read is not what was written: no figure is told of such a file system.
     #[error("{}: wrong content at {offset}: the file system does not return what was written", path.display())]
@@ -67,13 +68,26 @@ pub enum BenchError {
         /// What the file system has.
         free_bytes: u64,
     },
+    /// The file system has no inodes for so many files.
+    #[error(
+        "{}: {wanted} files are to be made, with 5 % to spare, and {free} are free (inodes): ask for fewer (--files)",
+        path.display()
+    )]
+    NoFiles {
+        /// The directory.
+        path: PathBuf,
+        /// What the plan makes.
+        wanted: u64,
+        /// What the file system has.
+        free: u64,
+    },
     /// The file system does not do direct I/O.
-    #[error("{}: this file system does not do direct I/O (O_DIRECT): {source}; measure without --direct", path.display())]
+    #[error("{}: this file system does not do direct I/O (O_DIRECT): {answer}; measure without --direct", path.display())]
     NoDirect {
         /// The file.
         path: PathBuf,
         /// The answer to the open.
-        source: io::Error,
+        answer: io::Error,
     },
     /// Agents look at different directories.
     #[error(
@@ -133,7 +147,7 @@ impl BenchError {
     /// What to give to `map_err` for a call on `path`.
     pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BenchError {
         let path = path.to_owned();
-        move |source| BenchError::Io { what, path, source }
+        move |answer| BenchError::Io { what, path, answer }
     }
 
     /// The same for what rustix answers.

@@ -6,6 +6,7 @@ mod place;
 mod software;
 
 pub use agents::{AgentMachine, Kind, kinds, line as machines};
+pub(crate) use hardware::has_link;
 pub use hardware::{Disk, Hardware, Interface, Node};
 pub use place::PlaceFacts;
 pub use software::{Software, version_of};

@@ -36,6 +36,7 @@ pub mod device;
 mod error;
 pub mod figure;
 pub mod inventory;
+mod mark;
 pub mod memory;
 pub mod metadata;
 pub mod network;

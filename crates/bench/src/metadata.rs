@@ -5,9 +5,9 @@
 
 mod act;
 
-use crate::BenchError;
 use crate::buffer::AlignedBuffer;
 use crate::crew::{Crew, Line, Outcome, Tally};
+use crate::{BenchError, cache};
 use act::Actor;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -16,7 +16,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Most bytes in a file.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -76,6 +76,10 @@ pub struct MetadataPlan {
 
 /// LIMIT: directories of one thread.
 const DIRECTORIES_MAX: u64 = 1 << 20;
+/// LIMIT: levels of them.
+pub const DEPTH_MAX: u32 = 20;
+/// Bytes that a name takes in memory, with its place in the list.
+const NAME_BYTES: u64 = 96;
 
 impl MetadataPlan {
     /// Files of all threads.
@@ -105,6 +109,9 @@ impl MetadataPlan {
         if self.file_bytes > FILE_BYTES_MAX {
             return fault(format!("a file has at most 1 GiB, not {} bytes", self.file_bytes));
         }
+        if self.depth > DEPTH_MAX {
+            return fault(format!("{} levels of directories are too many: {DEPTH_MAX} at most", self.depth));
+        }
         if self.leaves() > DIRECTORIES_MAX {
             return fault(format!(
                 "{} levels of {} directories are {} of them; at most {DIRECTORIES_MAX} are possible",
@@ -114,6 +121,22 @@ impl MetadataPlan {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the names of all files fit into the memory of a machine with `memory_bytes` that has `threads` of the plan.
+    ///
+    /// # Errors
+    /// [`BenchError::Plan`] if they take more than half of it.
+    fn check_memory(&self, threads: usize, memory_bytes: u64) -> Result<(), BenchError> {
+        let names = self.thread_files.saturating_mul(threads as u64);
+        let bytes = names.saturating_mul(NAME_BYTES);
+        if bytes <= memory_bytes / 2 {
+            return Ok(());
+        }
+        Err(BenchError::Plan(format!(
+            "the names of {names} files take {bytes} bytes of this machine's memory, which has {memory_bytes}: half of it at most. \
+             Ask for fewer files (--files), or have more machines make them (--agents)"
+        )))
     }
 
     fn tree(&self, root: &Path, thread: usize) -> PathBuf {
@@ -194,6 +217,9 @@ impl<'a> MetadataFiles<'a> {
     pub fn make_directories(&self) -> Result<(), BenchError> {
         for tree in self.trees() {
             for leaf in 0..self.plan.leaves() {
+                if self.crew.cancel.load(Relaxed) {
+                    return Err(BenchError::Stopped);
+                }
                 let path = tree.join(self.plan.leaf(leaf));
                 fs::create_dir_all(&path).map_err(BenchError::io("make directory", &path))?;
             }
@@ -217,6 +243,9 @@ impl<'a> MetadataFiles<'a> {
     /// # Errors
     /// What a call answers; [`BenchError::Wrong`] when a file does not hold what it was made with.
     pub fn run(&self, step: Step) -> Result<Outcome, BenchError> {
+        if let Some(memory_bytes) = cache::memory_bytes() {
+            self.plan.check_memory(self.crew.share.threads(self.plan.threads).count(), memory_bytes)?;
+        }
         self.crew.run(self.plan.threads, |thread, line| self.work(step, (thread, line)))
     }
 
@@ -256,6 +285,7 @@ mod tests {
     use super::*;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
+    static STOP: AtomicBool = AtomicBool::new(true);
 
     fn plan() -> MetadataPlan {
         MetadataPlan {
@@ -286,6 +316,33 @@ mod tests {
             files.remove_directories().unwrap();
             assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn more_files_than_there_is_memory_for_their_names_are_refused() {
+        let many = |thread_files| MetadataPlan { thread_files, ..plan() };
+        assert!(many(1 << 24).check_memory(2, 8 << 30).is_ok());
+        let refused = many(1 << 24).check_memory(4, 8 << 30).unwrap_err().to_string();
+        assert!(refused.contains("--files") && refused.contains("67108864 files"), "{refused}");
+        let root = tempfile::tempdir().unwrap();
+        for (plan, word) in
+            [(many(u64::MAX), "--files"), (MetadataPlan { depth: u32::MAX, branches: 1, ..plan() }, "levels")]
+        {
+            let refused = MetadataFiles::new(&plan, root.path(), &GO_ON)
+                .and_then(|files| files.run(Step::Create))
+                .unwrap_err();
+            assert!(matches!(&refused, BenchError::Plan(text) if text.contains(word)), "{refused}");
+        }
+    }
+
+    #[test]
+    fn directories_are_not_made_on_when_somebody_wants_to_stop() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = MetadataPlan { depth: 10, branches: 4, ..plan() };
+        let files =
+            MetadataFiles { plan: &plan, root: root.path(), crew: Crew::alone(&STOP), content: Vec::new() };
+        assert!(matches!(files.make_directories(), Err(BenchError::Stopped)));
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]

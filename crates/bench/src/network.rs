@@ -10,6 +10,7 @@ mod listen;
 
 pub(crate) use flow::{FlowDone, Transfer};
 pub(crate) use listen::Listening;
+pub use listen::Ports;
 
 use crate::BenchError;
 use crate::agent::{Order, Report, Team, Token, random};
@@ -36,6 +37,9 @@ pub struct NetworkPlan {
     pub seconds: u64,
     /// How often each is done.
     pub repetitions: u32,
+    /// Where agents may be connected to; without it on ports that their systems choose.
+    #[serde(default)]
+    pub ports: Option<Ports>,
 }
 
 /// Who sends at the same time.
@@ -51,18 +55,23 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// What flows there are between `agents` at the same time: round by round, each a list of from and to.
-    fn rounds(self, agents: usize) -> Vec<Vec<Pair>> {
+    /// What flows there are between agents at the same time: round by round, each a list of from and to. `networks` tells for each agent which
+    /// network it is in; between two of one there is no link, and only alone do they send each other anything.
+    fn rounds(self, networks: &[usize]) -> Vec<Vec<Pair>> {
+        let agents = networks.len();
         let pairs = (0..agents).flat_map(|from| (0..agents).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to);
         let half = agents / 2;
-        match self {
-            Pattern::OnePair => pairs.map(|pair| vec![pair]).collect(),
-            Pattern::Bisection => vec![(0..half).flat_map(|at| [(at, at + half), (at + half, at)]).collect()],
+        let flows: Vec<Pair> = match self {
+            Pattern::OnePair => return pairs.map(|pair| vec![pair]).collect(),
+            Pattern::Bisection => (0..half).flat_map(|at| [(at, at + half), (at + half, at)]).collect(),
             // Two are a bisection already.
             Pattern::All if agents == 2 => Vec::new(),
-            Pattern::All => vec![pairs.collect()],
-        }
+            Pattern::All => pairs.collect(),
+        };
+        let flows: Vec<Pair> =
+            flows.into_iter().filter(|(from, to)| networks[*from] != networks[*to]).collect();
+        if flows.is_empty() { Vec::new() } else { vec![flows] }
     }
 }
 
@@ -83,6 +92,9 @@ pub struct FlowFigure {
     pub bytes: u64,
     /// In this time.
     pub seconds: f64,
+    /// Whether both agents are on one machine and in one network of it: what they send each other passes through no link.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_within_machine: bool,
 }
 
 /// How long small messages took there and back.
@@ -166,11 +178,11 @@ impl NetworkPlan {
         Ok(())
     }
 
-    /// How long all of it takes between `agents`.
-    pub fn time(&self, agents: usize) -> Duration {
+    /// How long all of it takes between agents of which each is in one of `networks`, as [`Team::networks`] tells them.
+    pub fn time(&self, networks: &[usize]) -> Duration {
         let patterns = [Pattern::OnePair, Pattern::Bisection, Pattern::All];
-        let rounds: usize = patterns.iter().map(|pattern| pattern.rounds(agents).len()).sum();
-        let phases = rounds * self.streams.len() + Pattern::OnePair.rounds(agents).len();
+        let rounds: usize = patterns.iter().map(|pattern| pattern.rounds(networks).len()).sum();
+        let phases = rounds * self.streams.len() + Pattern::OnePair.rounds(networks).len();
         let each = WARM_UP + Duration::from_secs(self.seconds);
         each * u32::try_from(phases).unwrap_or(u32::MAX) * self.repetitions
     }
@@ -186,19 +198,20 @@ impl NetworkPlan {
         tell: &dyn Fn(&str),
     ) -> Result<(), BenchError> {
         self.check()?;
-        let agents = team.told().len();
-        if agents < 2 {
+        let networks = &team.networks();
+        if networks.len() < 2 {
             return Err(BenchError::Plan("a network is between two agents at least: --agents 2".into()));
         }
         for repetition in 1..=self.repetitions {
-            for round in Pattern::OnePair.rounds(agents) {
+            for round in Pattern::OnePair.rounds(networks) {
                 for (flow, done) in self.run(team, Kind::Echo, &round, 1)? {
-                    let micros = |part: f64| done.tally.latency(part).as_secs_f64() * 1e6;
+                    let tally = done.tally.unwrap_or_default();
+                    let micros = |part: f64| tally.latency(part).as_secs_f64() * 1e6;
                     figures.latencies.push(LatencyFigure {
                         from: flow.0 + 1,
                         to: flow.1 + 1,
                         repetition,
-                        messages: done.tally.operations(),
+                        messages: tally.operations(),
                         p50_us: micros(0.5),
                         p99_us: micros(0.99),
                         max_us: micros(1.0),
@@ -207,7 +220,7 @@ impl NetworkPlan {
             }
             for pattern in [Pattern::OnePair, Pattern::Bisection, Pattern::All] {
                 for (round, &streams) in pattern
-                    .rounds(agents)
+                    .rounds(networks)
                     .iter()
                     .flat_map(|round| self.streams.iter().map(move |streams| (round, streams)))
                 {
@@ -221,6 +234,7 @@ impl NetworkPlan {
                             repetition,
                             bytes: done.bytes,
                             seconds: self.seconds as f64,
+                            is_within_machine: networks[flow.0] == networks[flow.1],
                         });
                     }
                 }
@@ -242,7 +256,8 @@ impl NetworkPlan {
         let all = || flows.iter().zip(&tokens);
         let incoming = |agent: usize| {
             let here = all().filter(move |((_, to), _)| *to == agent);
-            Order::Listen(here.map(|(_, token)| (*token, streams)).collect())
+            let flows = here.map(|(_, token)| (*token, streams)).collect();
+            Order::Listen { flows, ports: self.ports }
         };
         let listening = team.ask_all(incoming)?;
         let addresses: Vec<SocketAddr> = (listening.iter().enumerate())
@@ -288,13 +303,24 @@ mod tests {
 
     #[test]
     fn every_pair_is_measured_in_both_directions_and_halves_send_to_each_other() {
-        assert_eq!(Pattern::OnePair.rounds(3).len(), 6);
-        assert!(Pattern::OnePair.rounds(3).iter().all(|round| round.len() == 1));
-        assert_eq!(Pattern::Bisection.rounds(5), [[(0, 2), (2, 0), (1, 3), (3, 1)]]);
-        assert_eq!(Pattern::All.rounds(3)[0].len(), 6);
-        assert!(Pattern::All.rounds(2).is_empty());
-        let plan = NetworkPlan { streams: vec![1, 4], seconds: 2, repetitions: 3 };
-        assert_eq!(plan.time(2), Duration::from_millis(2500) * 3 * (2 + 2 * (2 + 1)));
+        assert_eq!(Pattern::OnePair.rounds(&[1, 2, 3]).len(), 6);
+        assert!(Pattern::OnePair.rounds(&[1, 2, 3]).iter().all(|round| round.len() == 1));
+        assert_eq!(Pattern::Bisection.rounds(&[1, 2, 3, 4, 5]), [[(0, 2), (2, 0), (1, 3), (3, 1)]]);
+        assert_eq!(Pattern::All.rounds(&[1, 2, 3])[0].len(), 6);
+        assert!(Pattern::All.rounds(&[1, 2]).is_empty());
+        let plan = NetworkPlan { streams: vec![1, 4], seconds: 2, repetitions: 3, ports: None };
+        assert_eq!(plan.time(&[1, 2]), Duration::from_millis(2500) * 3 * (2 + 2 * (2 + 1)));
+    }
+
+    #[test]
+    fn agents_of_one_machine_fill_no_link_and_count_for_none() {
+        // Agents 1 and 3 are on one machine.
+        let networks = [1, 2, 1, 3];
+        assert_eq!(Pattern::Bisection.rounds(&networks), [[(1, 3), (3, 1)]]);
+        let all = &Pattern::All.rounds(&networks)[0];
+        assert!(all.len() == 10 && !all.contains(&(0, 2)) && !all.contains(&(2, 0)), "{all:?}");
+        assert_eq!(Pattern::OnePair.rounds(&networks).len(), 12, "alone they show what no link limits");
+        assert!(Pattern::Bisection.rounds(&[1, 1]).is_empty() && Pattern::All.rounds(&[1, 1, 1]).is_empty());
     }
 
     #[test]
@@ -307,6 +333,7 @@ mod tests {
             repetition,
             bytes,
             seconds: 2.0,
+            is_within_machine: false,
         };
         let flows = vec![flow(1, 2, 1, 100), flow(2, 1, 1, 200), flow(1, 2, 2, 300), flow(2, 1, 2, 400)];
         let figures = NetworkFigures { flows, latencies: Vec::new() };
@@ -319,8 +346,12 @@ mod tests {
 
     #[test]
     fn a_plan_that_makes_no_sense_is_refused() {
-        let plan =
-            |streams: &[u32], seconds| NetworkPlan { streams: streams.to_vec(), seconds, repetitions: 1 };
+        let plan = |streams: &[u32], seconds| NetworkPlan {
+            streams: streams.to_vec(),
+            seconds,
+            repetitions: 1,
+            ports: None,
+        };
         assert!(plan(&[1, 256], 1).check().is_ok());
         for (streams, seconds) in [(&[][..], 1), (&[0], 1), (&[257], 1), (&[1], 0)] {
             assert!(plan(streams, seconds).check().is_err());
@@ -348,12 +379,27 @@ mod tests {
         std::thread::scope(|scope| {
             let agents: Vec<_> = (0..3).map(|_| scope.spawn(serve)).collect();
             let team = coordinator.gather(3, Duration::from_secs(60), &GO_ON, &|_| ()).unwrap();
-            let plan = NetworkPlan { streams: vec![2], seconds: 1, repetitions: 1 };
-            let flows = &Pattern::All.rounds(3)[0];
+            let plan = NetworkPlan { streams: vec![2], seconds: 1, repetitions: 1, ports: None };
+            let flows = &Pattern::All.rounds(&[1, 2, 3])[0];
             let done = plan.run(&team, Kind::Stream, flows, 2).unwrap();
             let told: Vec<Pair> = done.iter().map(|(flow, _)| *flow).collect();
             assert_eq!(told, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]);
             assert!(done.iter().all(|(_, flow)| flow.bytes > 1 << 20), "{done:?}");
+            let ports = Some(Ports { first: 21_000, last: 21_999 });
+            let told = team.ask_all(|_| Order::Listen { flows: Vec::new(), ports }).unwrap();
+            let mut chosen: Vec<u16> = told
+                .iter()
+                .map(|report| match report {
+                    Report::Listening(address) => address.port(),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            chosen.dedup();
+            assert!(
+                chosen.len() == 3 && chosen.iter().all(|port| (21_000..22_000).contains(port)),
+                "{chosen:?}"
+            );
+            assert_eq!(team.networks(), [1, 1, 1]);
             // Directories that no agent was started with.
             let refused = team.prepare(std::path::Path::new("/"), true).unwrap_err().to_string();
             assert!(refused.contains("started for no directory"), "{refused}");

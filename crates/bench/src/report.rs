@@ -57,6 +57,15 @@ pub struct Report {
     pub beside: Option<Vec<String>>,
 }
 
+/// What tells whether the rest can be read.
+#[derive(Deserialize)]
+struct Head {
+    format: Option<serde_json::Value>,
+}
+
+/// From so many agents on the JSON has no lines and no space for people: most of it would be that.
+const COMPACT_FROM_AGENTS: usize = 17;
+
 impl Report {
     /// Works out the curves.
     pub fn finish(mut self) -> Report {
@@ -71,16 +80,17 @@ impl Report {
     pub fn read(path: &Path) -> Result<Report, BenchError> {
         let text = fs::read_to_string(path).map_err(BenchError::io("read", path))?;
         let fault = |why: String| BenchError::Unfit(format!("{}: {why}", path.display()));
-        let told: serde_json::Value = serde_json::from_str(&text)
+        let head: Head = serde_json::from_str(&text)
             .map_err(|error| fault(format!("this is no report in JSON: {error}")))?;
-        match told["format"].as_u64() {
+        match head.format.as_ref().and_then(serde_json::Value::as_u64) {
             Some(format) if format == u64::from(FORMAT) => {}
             Some(format) => {
                 return Err(fault(format!("it is of format {format}, and this release reads {FORMAT}")));
             }
             None => return Err(fault("this is no report of `ashlar bench run`".into())),
         }
-        let report: Report = serde_json::from_value(told).map_err(|error| fault(error.to_string()))?;
+        // Once more, and not from a tree of all values, which takes ten times the memory of the text.
+        let report: Report = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
         Ok(report.finish())
     }
 
@@ -89,8 +99,9 @@ impl Report {
     /// # Errors
     /// What a call answers.
     pub fn write(&self, name: &Path) -> Result<(), BenchError> {
-        let json =
-            serde_json::to_string_pretty(self).map_err(|error| BenchError::Unfit(error.to_string()))?;
+        let is_compact = self.agents.len() >= COMPACT_FROM_AGENTS;
+        let json = if is_compact { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
+        let json = json.map_err(|error| BenchError::Unfit(error.to_string()))?;
         let document = content::document(self);
         let files =
             [("json", json + "\n"), ("md", markdown::render(&document)), ("html", html::render(&document))];
@@ -268,6 +279,47 @@ pub(crate) mod tests {
         assert!(page.contains("What differs between the machines"));
         let alone = content::document(&report());
         assert!(!format!("{alone:?}").contains("agent "), "one machine has no agents");
+    }
+
+    #[test]
+    fn figures_above_what_is_possible_are_not_told_without_a_word() {
+        let text = |report: &Report| format!("{:?}", content::document(report));
+        let mut made = report();
+        assert!(!text(&made).contains("above their ceilings"));
+        for device in &mut made.ceilings.device {
+            device.bytes = crate::figure::Spread::of(&[device.bytes.mean / 10.0]);
+        }
+        let made = made.finish();
+        let told = text(&made);
+        let peaks = made.curves.iter().filter(|curve| curve.of_ceiling() > Some(1.1)).count();
+        assert!(
+            peaks > 0
+                && told.contains(&format!(
+                    "{peaks} of {} peaks are above their ceilings, up to ",
+                    made.curves.len()
+                )),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn the_json_of_hundreds_of_agents_has_what_each_did_once_and_little_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut made = report();
+        let agents = 300;
+        made.agents = (1..=agents).map(|computer| AgentMachine::of(computer, &made.inventory)).collect();
+        for one in &mut made.measured {
+            one.loads = vec![one.load.take(); agents];
+        }
+        let (made, phases) = (made.finish(), 4 * 3 * 3);
+        assert_eq!(made.measured.len(), phases);
+        made.write(&folder.path().join("r")).unwrap();
+        let text = fs::read_to_string(folder.path().join("r.json")).unwrap();
+        let load = serde_json::to_string(&made.measured[0].loads[0]).unwrap().len() + 1;
+        let machine = serde_json::to_string(&made.agents[0]).unwrap().len() + 1;
+        let rest = text.len() - phases * agents * load - agents * machine;
+        assert!(rest < 100_000, "{rest} bytes beside the loads and machines");
+        assert_eq!(Report::read(&folder.path().join("r.json")).unwrap(), made);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::chore::{Answer, Chore};
 use crate::crew::{Crew, Outcome};
 use crate::data::{Action, DataFiles, DataPlan};
 use crate::metadata::{MetadataFiles, MetadataPlan, Step};
-use crate::place::Place;
+use crate::place::{Place, Room};
 use crate::sample::{Load, Sampler};
 use crate::{BenchError, cache};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub enum Task {
 }
 
 /// What came of a task.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Done {
     /// What was measured; all zero for a task that is not.
     pub outcome: Outcome,
@@ -118,17 +118,17 @@ pub trait Machines {
     /// The first of theirs.
     fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError>;
 
-    /// Bytes that are free where they work.
+    /// What is free where they work.
     ///
     /// # Errors
     /// What statvfs(3) answers.
-    fn free_bytes(&self) -> Result<u64, BenchError>;
+    fn room(&self) -> Result<Room, BenchError>;
 
-    /// Whether `bytes` fit where they work.
+    /// Whether `bytes` in `files` fit where they work.
     ///
     /// # Errors
-    /// [`BenchError::NoRoom`] if not.
-    fn check_room(&self, bytes: u64) -> Result<(), BenchError>;
+    /// [`BenchError::NoRoom`] or [`BenchError::NoFiles`] if not.
+    fn check_room(&self, bytes: u64, files: u64) -> Result<(), BenchError>;
 
     /// Whether every one of them can open files past the page cache where it works.
     ///
@@ -168,14 +168,14 @@ impl Machines for Alone<'_> {
     }
 
     fn do_chore(&self, chore: &Chore) -> Result<Vec<Answer>, BenchError> {
-        Ok(vec![chore.carry_out(self.place.path(), 0)?])
+        Ok(vec![chore.carry_out(self.place.path(), 0, self.cancel)?])
     }
 
-    fn free_bytes(&self) -> Result<u64, BenchError> {
-        self.place.free_bytes()
+    fn room(&self) -> Result<Room, BenchError> {
+        self.place.room()
     }
 
-    fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
-        self.place.check_room(bytes)
+    fn check_room(&self, bytes: u64, files: u64) -> Result<(), BenchError> {
+        self.place.check_room(bytes, files)
     }
 }

@@ -128,7 +128,7 @@ fn data(
     cancel: &AtomicBool,
     tell: &dyn Fn(&Figure),
 ) -> Result<(), BenchError> {
-    place.check_room(plan.bytes())?;
+    place.check_room(plan.bytes(), plan.threads as u64)?;
     let files = DataFiles::new(plan, place.path(), cancel);
     let here = Path::new(HERE);
     let is_random = plan.order != Order::Sequential;
@@ -196,7 +196,7 @@ fn metadata(
     cancel: &AtomicBool,
     tell: &dyn Fn(&Figure),
 ) -> Result<(), BenchError> {
-    place.check_room(plan.bytes())?;
+    place.check_room(plan.bytes(), plan.files())?;
     let said = process::run(&mdtest::arguments(plan, Path::new(HERE)), place.path(), cancel)?;
     for (what, claim) in mdtest::claims(&said, plan).ok_or_else(|| not_understood(Tool::Mdtest, &said))? {
         // It runs all of its phases in one go: nothing can be dropped in between.

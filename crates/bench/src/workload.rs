@@ -31,6 +31,18 @@ impl Rules {
     }
 }
 
+/// Where the files of a workload come from, and whether they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// They are made.
+    Made {
+        /// And stay at the end; else they are removed.
+        is_kept: bool,
+    },
+    /// They were kept before, and stay.
+    Found,
+}
+
 /// A workload.
 pub struct Workload<'a> {
     /// Who carries it out.
@@ -47,13 +59,28 @@ impl Workload<'_> {
     /// # Errors
     /// What a call answers; [`BenchError::Plan`], [`BenchError::NoRoom`] before anything is written.
     pub fn data(&self, plan: &DataPlan, actions: &[Action]) -> Result<Vec<Figure>, BenchError> {
+        self.data_of(plan, actions, Origin::Made { is_kept: false })
+    }
+
+    /// The same with files that stay at the end, or were there at the begin.
+    ///
+    /// # Errors
+    /// As [`Workload::data`].
+    pub fn data_of(
+        &self,
+        plan: &DataPlan,
+        actions: &[Action],
+        origin: Origin,
+    ) -> Result<Vec<Figure>, BenchError> {
         plan.check()?;
-        self.machines.check_room(plan.bytes())?;
+        if origin != Origin::Found {
+            self.machines.check_room(plan.bytes(), plan.threads as u64)?;
+        }
         let carry_out = |task: Task| self.machines.carry_out(&task);
         let mut figures = Vec::new();
         for repetition in 1..=self.rules.repetitions {
             let is_laid_out = plan.order != Order::Sequential || !actions.contains(&Action::Write);
-            if is_laid_out {
+            if is_laid_out && origin != Origin::Found {
                 carry_out(Task::LayOut(plan.clone()))?;
                 self.empty_caches(plan)?;
             }
@@ -67,7 +94,14 @@ impl Workload<'_> {
                 (self.tell)(&figure, &done.loads);
                 figures.push(figure);
             }
-            carry_out(Task::RemoveData(plan.clone()))?;
+            // Every repetition writes new files.
+            let stays = match origin {
+                Origin::Made { is_kept } => is_kept && repetition == self.rules.repetitions,
+                Origin::Found => true,
+            };
+            if !stays {
+                carry_out(Task::RemoveData(plan.clone()))?;
+            }
         }
         Ok(figures)
     }
@@ -103,7 +137,7 @@ impl Workload<'_> {
     /// What a call answers; [`BenchError::Plan`], [`BenchError::NoRoom`] before anything is made.
     pub fn metadata(&self, plan: &MetadataPlan, steps: &[Step]) -> Result<Vec<Figure>, BenchError> {
         plan.check()?;
-        self.machines.check_room(plan.bytes())?;
+        self.machines.check_room(plan.bytes(), plan.files())?;
         let carry_out = |task: Task| self.machines.carry_out(&task);
         let mut figures = Vec::new();
         for repetition in 1..=self.rules.repetitions {
@@ -147,7 +181,7 @@ mod tests {
     use crate::chore::{Answer, Chore};
     use crate::crew::Outcome;
     use crate::data::Files;
-    use crate::place::Place;
+    use crate::place::{Place, Room};
     use crate::task::{Alone, Done};
     use std::cell::{Cell, RefCell};
     use std::sync::atomic::AtomicBool;
@@ -259,11 +293,11 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn free_bytes(&self) -> Result<u64, BenchError> {
-            Ok(0)
+        fn room(&self) -> Result<Room, BenchError> {
+            Ok(Room { bytes: 0, files: 0 })
         }
 
-        fn check_room(&self, _: u64) -> Result<(), BenchError> {
+        fn check_room(&self, _: u64, _: u64) -> Result<(), BenchError> {
             Ok(())
         }
     }

@@ -63,8 +63,8 @@ impl Index {
         if max == 0 {
             return Ok(pairs);
         }
-        let mut visit = |key: &[u8], value: &Bytes| {
-            pairs.push((Key::from_slice(key), value.clone()));
+        let mut visit = |key: &[u8], value: &[u8]| {
+            pairs.push((Key::from_slice(key), Bytes::copy_from_slice(value)));
             if pairs.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         self.lane.read().scan(from, to, &mut visit).map_err(|error| self.error(error))?;

@@ -66,7 +66,7 @@ fn the_examples_are_what_is_written() {
         Lane::open(disk, INDEX_DIR, engine, &world.env, IDENTITY.cluster, Config::small().index).unwrap();
     for (name, table) in [("chunk-record", b'c'), ("group-record", b'g'), ("fresh-record", b'n')] {
         let mut pair = Vec::new();
-        let mut visit = |key: &[u8], value: &bytes::Bytes| {
+        let mut visit = |key: &[u8], value: &[u8]| {
             pair.extend_from_slice(key);
             pair.extend_from_slice(value);
             ControlFlow::Continue(())

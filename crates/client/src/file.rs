@@ -18,6 +18,7 @@ use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// How a file was opened.
@@ -149,13 +150,15 @@ pub(crate) struct FileState {
     pub handles: u32,
     /// Those of them that can read.
     pub readers: u32,
+    /// Those that can read and write: only through them a program may store into a mapping, which keeps them open.
+    pub storers: u32,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
-    /// Owners of fcntl locks taken through any handle of the file, and through how many.
+    /// Owners of fcntl locks taken through any handle of the file, and through which.
     // LIMIT: an owner goes with its first close of the file, which drops its locks; the kernel bounds processes that have it open.
-    pub lock_owners: FxHashMap<LockOwner, u32>,
+    pub lock_owners: FxHashMap<LockOwner, SmallVec<[u64; 1]>>,
     /// Handles that may have a `flock`, by the address at which the kernel has their descriptions.
     // LIMIT: one for each handle.
     pub flocks: FxHashMap<LockOwner, u64>,
@@ -493,6 +496,7 @@ impl FileTable {
         let has_readers = state.readers > 0;
         state.handles += 1;
         state.readers += u32::from(flags.read);
+        state.storers += u32::from(flags.read && flags.write);
         drop(state);
         (file.clone(), has_readers)
     }
@@ -504,6 +508,7 @@ impl FileTable {
         let mut state = file.state.lock();
         state.handles -= 1;
         state.readers -= u32::from(flags.read);
+        state.storers -= u32::from(flags.read && flags.write);
         let is_last = state.handles == 0;
         if is_last {
             state.closing += 1;

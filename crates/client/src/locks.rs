@@ -2,16 +2,19 @@
 //!
 //! The kernel names the owner of a lock by an address of its own: that of a process's table of descriptors (`fcntl`), or of an open file description (`flock`,
 //! `F_OFD_SETLK`). It tells of the end of a description some time after `close(2)`, when another may be at that address and have taken a lock. So a
-//! `flock` belongs to the handle here, whatever the kernel calls its owner, and one at the same address shows that the first is gone; and what a description has locked by `F_OFD_SETLK`, which does not look different from
-//! a process's lock, stays if another handle has locked under the same name.
+//! `flock` belongs to the handle here, whatever the kernel calls its owner, and one at the same address shows that the first is gone. What a
+//! description has locked by `F_OFD_SETLK` does not look different from a process's lock, which falls with its close of any descriptor; so
+//! metadata is told through which handle a lock was taken, and drops with the end of a handle what was taken through that one only. A
+//! process's locks are gone by then: it has closed the file before.
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::message::{LockKind, LockRange, LockRequest, MetaReply, MetaRequest};
-use ashlar_types::{Errno, LockOwner};
+use ashlar_types::{DescriptionId, Errno, LockOwner};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
@@ -43,23 +46,33 @@ impl Client {
     /// `EAGAIN` when another holds a conflicting lock, `ENOLCK` when there are too many.
     pub fn lock(&self, handle: &Handle, request: LockRequest) -> Result<(), Errno> {
         let request = self.owned(handle, request);
-        self.note_lock(handle, &request);
-        self.call_done(&Who::system(), MetaRequest::Lock(request))
+        note_lock(handle, &request);
+        let through = DescriptionId(handle.number);
+        self.call_done(&Who::system(), MetaRequest::Lock { request, through })
     }
 
     /// Takes a lock, waiting for it (`F_SETLKW`). `answer` is called exactly once when the wait is over, perhaps before this returns.
     pub fn lock_wait_deferred(
         &self,
-        handle: &Handle,
+        handle: &Arc<Handle>,
         request: LockRequest,
         ticket: u64,
         answer: Box<dyn FnOnce(Result<(), Errno>) + Send>,
     ) {
         let request = self.owned(handle, request);
-        self.note_lock(handle, &request);
+        note_lock(handle, &request);
+        let through = Arc::clone(handle);
+        let answer: Box<dyn FnOnce(Result<(), Errno>) + Send> = Box::new(move |outcome| {
+            // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
+            if outcome.is_ok() {
+                note_lock(&through, &request);
+            }
+            answer(outcome);
+        });
         // ORDER: the waiter is known before the service can announce the lock.
         self.lock_waits.waiting.lock().insert(ticket, answer);
-        let outcome = match self.call(&Who::system(), MetaRequest::LockWait { request, ticket }) {
+        let through = DescriptionId(handle.number);
+        let outcome = match self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket }) {
             Ok(MetaReply::LockQueued) => return,
             Ok(MetaReply::Done) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
@@ -106,7 +119,8 @@ impl Client {
         if !had_any && !had_elsewhere {
             return Ok(());
         }
-        self.call_done(&Who::system(), MetaRequest::LockRelease { inode: handle.file.inode, owner, is_flock })
+        let inode = handle.file.inode;
+        self.call_done(&Who::system(), MetaRequest::LockRelease { inode, owner, through: None, is_flock })
     }
 
     /// fcntl locks belong to process and inode, so a lock taken through one descriptor falls with the close of another; tells whether
@@ -117,15 +131,17 @@ impl Client {
         handle.file.state.lock().lock_owners.remove(&owner).is_some()
     }
 
-    /// Locks owned by the open file description itself (`F_OFD_SETLK`) end with it; the kernel leaves that to the file system.
+    /// Locks owned by the open file description itself (`F_OFD_SETLK`) end with it; the kernel leaves that to the file system. Another
+    /// description may have its address, and hence locks under the same name, at any moment of this.
     pub(crate) fn drop_description_locks(&self, handle: &Handle) {
         handle.file.state.lock().flocks.retain(|_, number| *number != handle.number);
         let owners = std::mem::take(&mut *handle.lock_owners.lock());
         for (owner, is_flock) in owners {
-            if !is_flock && has_others(handle, owner) {
-                continue;
+            if !is_flock {
+                forget_handle(handle, owner);
             }
-            let request = MetaRequest::LockRelease { inode: handle.file.inode, owner, is_flock };
+            let (inode, through) = (handle.file.inode, Some(DescriptionId(handle.number)));
+            let request = MetaRequest::LockRelease { inode, owner, through, is_flock };
             if let Err(errno) = self.call_done(&Who::system(), request) {
                 tracing::warn!(%errno, inode = %handle.file.inode, "could not drop the locks of a closed file");
             }
@@ -143,25 +159,28 @@ impl Client {
         if let Some(gone) = before.filter(|number| *number != handle.number) {
             let (inode, owner) = (handle.file.inode, LockOwner(gone));
             // If it fails the session is gone, and the locks with it.
-            let _ = self.call_done(&Who::system(), MetaRequest::LockRelease { inode, owner, is_flock: true });
+            let request = MetaRequest::LockRelease { inode, owner, through: None, is_flock: true };
+            let _ = self.call_done(&Who::system(), request);
         }
         request
     }
+}
 
-    fn note_lock(&self, handle: &Handle, request: &LockRequest) {
-        if request.kind == LockKind::Unlock {
-            return;
-        }
-        let mut owners = handle.lock_owners.lock();
-        let is_new = !owners.contains(&(request.owner, request.is_flock));
-        if is_new {
-            owners.push((request.owner, request.is_flock));
-        }
-        drop(owners);
-        if !request.is_flock {
-            let mut state = handle.file.state.lock();
-            let handles = state.lock_owners.entry(request.owner).or_insert(0);
-            *handles = if is_new { *handles + 1 } else { 1.max(*handles) };
+/// Notes that `handle` may have a lock, so that its end drops it.
+fn note_lock(handle: &Handle, request: &LockRequest) {
+    if request.kind == LockKind::Unlock {
+        return;
+    }
+    let mut owners = handle.lock_owners.lock();
+    if !owners.contains(&(request.owner, request.is_flock)) {
+        owners.push((request.owner, request.is_flock));
+    }
+    drop(owners);
+    if !request.is_flock {
+        let mut state = handle.file.state.lock();
+        let handles = state.lock_owners.entry(request.owner).or_default();
+        if !handles.contains(&handle.number) {
+            handles.push(handle.number);
         }
     }
 }
@@ -171,19 +190,13 @@ fn owner(handle: &Handle, told: LockOwner, is_flock: bool) -> LockOwner {
     if is_flock { LockOwner(handle.number) } else { told }
 }
 
-/// Takes `handle` off those through which `owner` has locked; whether there are others.
-fn has_others(handle: &Handle, owner: LockOwner) -> bool {
+/// Takes `handle` off those through which `owner` has locked.
+fn forget_handle(handle: &Handle, owner: LockOwner) {
     let owners = &mut handle.file.state.lock().lock_owners;
-    match owners.get_mut(&owner) {
-        Some(handles) if *handles > 1 => {
-            *handles -= 1;
-            true
-        }
-        known => {
-            if known.is_some() {
-                owners.remove(&owner);
-            }
-            false
+    if let Some(handles) = owners.get_mut(&owner) {
+        handles.retain(|number| *number != handle.number);
+        if handles.is_empty() {
+            owners.remove(&owner);
         }
     }
 }

@@ -249,6 +249,7 @@ impl Client {
             is_acquiring: false,
             handles: 0,
             readers: 0,
+            storers: 0,
             closing: 0,
             durability,
             lock_owners: Default::default(),

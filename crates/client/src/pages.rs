@@ -165,6 +165,11 @@ impl Pages {
         !self.cached.is_empty()
     }
 
+    /// Whether the kernel may have a page of `range`.
+    pub(crate) fn may_have(&self, range: Stretch) -> bool {
+        self.cached.meets(range)
+    }
+
     /// Notes that the kernel has dropped the pages of `dropped`, while no request for pages was let in.
     pub(crate) fn note_dropped(&mut self, dropped: Stretch) {
         self.cached = self.cached.without(dropped);

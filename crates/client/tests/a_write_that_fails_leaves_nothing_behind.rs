@@ -98,8 +98,35 @@ fn a_hole_is_copied_over_what_another_client_has_written() {
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let theirs = other.open(&Who::system(), to.file.inode, flags).unwrap().handle;
     write(&other, &theirs, 0, &content(2, 8 * KIB64)).unwrap();
-    assert_eq!(client.copy_file_range((&from, 0), (&to, 0), 8 * KIB64 as u64), Ok(8 * KIB64 as u64));
+    let copied = client.copy_file_range(&Who::system(), (&from, 0), (&to, 0), 8 * KIB64 as u64);
+    assert_eq!(copied, Ok(8 * KIB64 as u64));
     assert!(read(&client, &to, 8 * KIB64).iter().all(|byte| *byte == 0), "what was there before the copy");
+}
+
+/// The kernel refuses to copy into a file that is in append mode; it may have been opened in it (`F_SETFL`).
+#[test]
+fn a_copy_goes_where_it_was_asked_to_though_the_file_was_opened_to_append() {
+    let world = World::new(CAPACITY);
+    let client = world.client();
+    let (from, file) = (make(&client, "from").unwrap(), make(&client, "to").unwrap());
+    write(&client, &from, 0, b"COPY").unwrap();
+    write(&client, &file, 0, b"0123456789").unwrap();
+    let flags = OpenFlags { write: true, append: true, ..OpenFlags::default() };
+    let to = client.open(&Who::system(), file.file.inode, flags).unwrap().handle;
+    assert_eq!(client.copy_file_range(&Who::system(), (&from, 0), (&to, 2), 4), Ok(4));
+    assert_eq!(read(&client, &file, 20), b"01COPY6789");
+}
+
+/// Who carries a call out has others waiting.
+#[test]
+fn a_copy_of_very_much_is_done_in_pieces() {
+    let world = World::new(CAPACITY);
+    let client = world.client();
+    let (from, to) = (make(&client, "from").unwrap(), make(&client, "to").unwrap());
+    let longer = SetAttr { size: Some(1 << 40), ..SetAttr::default() };
+    client.setattr(&Who::system(), from.file.inode, Some(&from), longer).unwrap();
+    let copied = client.copy_file_range(&Who::system(), (&from, 0), (&to, 0), 1 << 40).unwrap();
+    assert!((1..=8 << 20).contains(&copied), "{copied}");
 }
 
 #[test]

@@ -112,3 +112,19 @@ fn an_allocation_by_a_user_clears_bits_that_another_has_set() {
         }
     }
 }
+
+#[test]
+fn a_copy_by_a_user_clears_bits_that_another_has_set() {
+    for bytes in [1000, 3 * KIB64] {
+        let world = World::new(64 << 20);
+        let (client, other) = (world.client(), world.client());
+        let (from, file) = (make(&client, "from").unwrap(), make(&client, "f").unwrap());
+        write(&client, &from, 0, &content(2, 1000)).unwrap();
+        write(&client, &file, 0, &content(1, bytes)).unwrap();
+        set_mode(&other, &file, 0o6755);
+        assert_eq!(client.copy_file_range(&Who::system(), (&from, 0), (&file, 0), 500), Ok(500));
+        assert_eq!(mode(&client, &file), 0o6755, "the privileged keep them");
+        assert_eq!(client.copy_file_range(&user(), (&from, 0), (&file, 0), 500), Ok(500));
+        assert_eq!(mode(&client, &file), 0o755, "{bytes} bytes");
+    }
+}

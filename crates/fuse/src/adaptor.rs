@@ -9,7 +9,7 @@ mod directory;
 mod file;
 mod handles;
 mod identity;
-mod late_write;
+mod late;
 mod lock;
 mod name;
 mod node;
@@ -31,8 +31,9 @@ use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
 };
 use crate::request::Request;
-use crate::{Deferral, Features, Filesystem, LockWait, Written};
+use crate::{Deferral, Ended, Features, Filesystem, Transport, Written};
 use ashlar_client::Client;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -50,9 +51,13 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     removed: removed::RemovedInodes,
-    late_writes: late_write::LateWrites,
+    late: late::Late,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
     maps_direct: AtomicBool,
+    /// Whether a worker that waits for a disk leaves others that serve all processors.
+    has_other_workers: AtomicBool,
+    /// Held by the worker that is syncing a file itself.
+    worker_sync: Mutex<()>,
 }
 
 impl Adaptor {
@@ -60,13 +65,15 @@ impl Adaptor {
     pub fn new(client: Arc<Client>, options: AdaptorOptions) -> Adaptor {
         let cache = Arc::new(NotifierCache::default());
         Adaptor {
-            late_writes: late_write::LateWrites::new(client.clone(), cache.clone()),
+            late: late::Late::new(client.clone(), cache.clone()),
             client,
             options,
             handles: Default::default(),
             cache,
             removed: Default::default(),
             maps_direct: AtomicBool::new(false),
+            has_other_workers: AtomicBool::new(false),
+            worker_sync: Mutex::new(()),
         }
     }
 }
@@ -74,6 +81,8 @@ impl Adaptor {
 impl Filesystem for Adaptor {
     fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
         self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
+        let has_others = matches!(granted.transport, Transport::Device { threads: 2.., .. });
+        self.has_other_workers.store(has_others, Relaxed);
         self.cache.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
         Ok(())
@@ -152,8 +161,8 @@ impl Filesystem for Adaptor {
         self.on_release(args)
     }
 
-    fn fsync(&self, _request: &Request<'_>, args: &Fsync) -> Result<(), Errno> {
-        self.on_fsync(args)
+    fn fsync(&self, _request: &Request<'_>, args: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+        self.on_fsync(args, deferral)
     }
 
     fn setxattr(&self, request: &Request<'_>, args: &SetXattr<'_>) -> Result<(), Errno> {
@@ -224,7 +233,7 @@ impl Filesystem for Adaptor {
         request: &Request<'_>,
         lock: &LockRequest,
         deferral: &Deferral<'_>,
-    ) -> Result<LockWait, Errno> {
+    ) -> Result<Ended, Errno> {
         self.on_setlkw(request, lock, deferral)
     }
 
@@ -240,16 +249,21 @@ impl Filesystem for Adaptor {
         self.on_tmpfile(request, args)
     }
 
-    fn fallocate(&self, request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
-        self.on_fallocate(request, args)
+    fn fallocate(
+        &self,
+        request: &Request<'_>,
+        args: &Fallocate,
+        deferral: &Deferral<'_>,
+    ) -> Result<Ended, Errno> {
+        self.on_fallocate(request, args, deferral)
     }
 
     fn lseek(&self, _request: &Request<'_>, args: &Lseek) -> Result<u64, Errno> {
         self.on_lseek(args)
     }
 
-    fn copy_file_range(&self, _request: &Request<'_>, args: &CopyFileRange) -> Result<u64, Errno> {
-        self.on_copy_file_range(args)
+    fn copy_file_range(&self, request: &Request<'_>, args: &CopyFileRange) -> Result<u64, Errno> {
+        self.on_copy_file_range(request, args)
     }
 
     fn syncfs(&self, _request: &Request<'_>) -> Result<(), Errno> {

@@ -1,5 +1,6 @@
 //! Replies that come later: requests that must wait without holding a worker thread. Blocking lock requests wait for the lock; a write
-//! past the page cache may have to wait for the kernel to drop pages, which may wait for a read that needs a worker.
+//! past the page cache may have to wait for the kernel to drop pages, which may wait for a read that needs a worker; and what takes a disk
+//! seconds must not take a mount its last worker.
 //!
 //! | state of a request | entered by | an interrupt then |
 //! |---|---|---|
@@ -23,11 +24,14 @@ use std::sync::Arc;
 /// as many worker threads are inside a handler.
 const EARLY_INTERRUPTS_MAX: usize = 256;
 
-/// How a blocking lock request was answered.
+/// LIMIT: long requests of a mount that are kept at a time; a further one takes a worker.
+const LONG_MAX: usize = 1024;
+
+/// How a request was answered whose reply says no more than that it went well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockWait {
-    /// The lock is held; the reply goes out at once.
-    Granted,
+pub enum Ended {
+    /// It is done; the reply goes out at once.
+    Now,
     /// A [`Replier`] was taken and will reply.
     Deferred,
 }
@@ -47,19 +51,27 @@ enum Phase {
     Parked,
 }
 
+/// What a deferred request waits for; each kind has its own room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Lock,
+    Write,
+    Long,
+}
+
 #[derive(Default)]
 struct State {
     phases: HashMap<Unique, Phase>,
-    /// Of those, how many are writes.
-    writes: usize,
+    /// How many there are of each kind.
+    counts: [usize; 3],
     early: VecDeque<Unique>,
 }
 
 /// Every deferred request of a session.
 pub(crate) struct Deferred {
     state: Mutex<State>,
-    locks_max: usize,
-    writes_max: usize,
+    /// Most of each kind.
+    max: [usize; 3],
 }
 
 impl Deferred {
@@ -67,17 +79,16 @@ impl Deferred {
     /// asynchronous ones among them are background requests, and if they were all that the kernel lets be under way, a read that has pages locked for
     /// which such a write waits would never come.
     pub(crate) fn new(locks_max: usize, writes_max: usize) -> Self {
-        Self { state: Mutex::new(State::default()), locks_max, writes_max }
+        Self { state: Mutex::new(State::default()), max: [locks_max, writes_max, LONG_MAX] }
     }
 
     /// One more, unless there are too many of its kind.
-    fn enter(&self, unique: Unique, is_write: bool) -> Result<(), Errno> {
+    fn enter(&self, unique: Unique, kind: Kind) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        let locks = state.phases.len() - state.writes;
-        if if is_write { state.writes >= self.writes_max } else { locks >= self.locks_max } {
+        if state.counts[kind as usize] >= self.max[kind as usize] {
             return Err(Errno::ENOLCK);
         }
-        state.writes += usize::from(is_write);
+        state.counts[kind as usize] += 1;
         let early = state.early.iter().position(|&other| other == unique);
         if let Some(index) = early {
             state.early.remove(index);
@@ -112,10 +123,10 @@ impl Deferred {
         }
     }
 
-    fn leave(&self, unique: Unique, is_write: bool) {
+    fn leave(&self, unique: Unique, kind: Kind) {
         let mut state = self.state.lock();
         state.phases.remove(&unique);
-        state.writes -= usize::from(is_write);
+        state.counts[kind as usize] -= 1;
     }
 }
 
@@ -134,31 +145,37 @@ impl Deferral<'_> {
     /// # Errors
     /// ENOLCK if too many requests of the mount wait already (`MountOptions::deferred_max`) or it was taken before.
     pub fn defer(&self) -> Result<Replier, Errno> {
-        self.take(false).ok_or(Errno::ENOLCK)
+        self.take(Kind::Lock).ok_or(Errno::ENOLCK)
     }
 
     /// As [`Self::defer`], for a write; nothing if half of the background requests that the kernel lets be under way (`MountOptions::max_background`) are kept
     /// already, or the transport has no room to keep it.
     pub fn defer_write(&self) -> Option<Replier> {
-        self.take(true)
+        self.take(Kind::Write)
     }
 
-    fn take(&self, is_write: bool) -> Option<Replier> {
+    /// As [`Self::defer`], for what may take a disk long; nothing if so much of that is under way, or the transport has no room to keep it: the worker
+    /// does it then.
+    pub fn defer_long(&self) -> Option<Replier> {
+        self.take(Kind::Long)
+    }
+
+    fn take(&self, kind: Kind) -> Option<Replier> {
         if self.is_taken.get() {
             return None;
         }
         let route = (self.route)()?;
-        self.deferred.enter(self.unique, is_write).ok()?;
+        self.deferred.enter(self.unique, kind).ok()?;
         self.is_taken.set(true);
         let deferred = Arc::clone(self.deferred);
-        Some(Replier { unique: self.unique, is_write, route: Some(route), deferred })
+        Some(Replier { unique: self.unique, kind, route: Some(route), deferred })
     }
 }
 
 /// Replies to one deferred request, once, from any thread. Dropping it replies EIO, so that no caller waits for ever.
 pub struct Replier {
     unique: Unique,
-    is_write: bool,
+    kind: Kind,
     route: Option<Route>,
     deferred: Arc<Deferred>,
 }
@@ -169,9 +186,9 @@ impl Replier {
         self.unique
     }
 
-    /// Replies to a lock request. A session that has ended meanwhile takes it silently, as the caller was answered by the kernel.
+    /// Replies to a request whose reply says no more than that it went well. A session that has ended meanwhile takes it silently, as the caller was answered by the kernel.
     pub fn reply(mut self, result: Result<(), Errno>) {
-        self.send(result.map(|()| LateReply::Locked));
+        self.send(result.map(|()| LateReply::Done));
     }
 
     /// Replies to a write that took so many bytes; as [`Self::reply`].
@@ -182,7 +199,7 @@ impl Replier {
     fn send(&mut self, result: Result<LateReply, Errno>) {
         if let Some(route) = self.route.take() {
             // ORDER: forget the request first; its id may be reused for nothing, but the limit must not lag behind.
-            self.deferred.leave(self.unique, self.is_write);
+            self.deferred.leave(self.unique, self.kind);
             route.send(self.unique, result);
         }
     }
@@ -214,35 +231,39 @@ mod tests {
         let deferred = Deferred::new(4, 4);
         // Before the request arrived.
         assert!(deferred.interrupt(ONE));
-        deferred.enter(ONE, false).unwrap();
+        deferred.enter(ONE, Kind::Lock).unwrap();
         assert!(deferred.settle(ONE), "the early interrupt comes back");
-        deferred.leave(ONE, false);
+        deferred.leave(ONE, Kind::Lock);
         // While the handler runs.
-        deferred.enter(ONE, false).unwrap();
+        deferred.enter(ONE, Kind::Lock).unwrap();
         assert!(!deferred.interrupt(ONE));
         assert!(deferred.settle(ONE));
         // When it is parked.
         assert!(deferred.interrupt(ONE));
-        deferred.leave(ONE, false);
+        deferred.leave(ONE, Kind::Lock);
         // A reply that was faster than the handler's return.
-        deferred.enter(ONE, false).unwrap();
-        deferred.leave(ONE, false);
+        deferred.enter(ONE, Kind::Lock).unwrap();
+        deferred.leave(ONE, Kind::Lock);
         assert!(!deferred.settle(ONE));
     }
 
     #[test]
     fn waiting_requests_and_early_interrupts_are_bounded() {
         let deferred = Deferred::new(2, 1);
-        deferred.enter(Unique(2), false).unwrap();
-        deferred.enter(Unique(4), false).unwrap();
-        assert_eq!(deferred.enter(Unique(6), false), Err(Errno::ENOLCK));
-        deferred.leave(Unique(2), false);
-        deferred.enter(Unique(6), false).unwrap();
+        deferred.enter(Unique(2), Kind::Lock).unwrap();
+        deferred.enter(Unique(4), Kind::Lock).unwrap();
+        assert_eq!(deferred.enter(Unique(6), Kind::Lock), Err(Errno::ENOLCK));
+        deferred.leave(Unique(2), Kind::Lock);
+        deferred.enter(Unique(6), Kind::Lock).unwrap();
         // Writes and locks do not take each other's room.
-        deferred.enter(Unique(8), true).unwrap();
-        assert_eq!(deferred.enter(Unique(10), true), Err(Errno::ENOLCK));
-        deferred.leave(Unique(8), true);
-        deferred.enter(Unique(10), true).unwrap();
+        deferred.enter(Unique(8), Kind::Write).unwrap();
+        assert_eq!(deferred.enter(Unique(10), Kind::Write), Err(Errno::ENOLCK));
+        deferred.leave(Unique(8), Kind::Write);
+        deferred.enter(Unique(10), Kind::Write).unwrap();
+        for unique in 0..LONG_MAX as u64 {
+            deferred.enter(Unique(100 + unique), Kind::Long).unwrap();
+        }
+        assert_eq!(deferred.enter(Unique(99), Kind::Long), Err(Errno::ENOLCK));
         for unique in 0..10_000 {
             deferred.interrupt(Unique(1000 + unique));
         }

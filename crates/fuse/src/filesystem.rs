@@ -4,7 +4,7 @@
 //! ENOSYS, which the kernel takes for some operations as "never ask again" (OPEN, FLUSH, ACCESS, GETXATTR and others), for
 //! the rest as the error it is. A panic in a method is one EIO.
 
-use crate::deferral::{Deferral, LockWait, Written};
+use crate::deferral::{Deferral, Ended, Written};
 use crate::errno::Errno;
 use crate::id::{FileHandle, Unique};
 use crate::negotiation::Negotiated;
@@ -45,7 +45,7 @@ macro_rules! filesystem {
             /// The answer to `Notifier::retrieve`.
             fn retrieve_reply(&self, request: &Request<'_>, reply: &RetrieveReply<'_>) {}
 
-            /// Set a lock, waiting for it: return `Granted`, an error, or take a replier from `deferral` and return
+            /// Set a lock, waiting for it: return `Now`, an error, or take a replier from `deferral` and return
             /// `Deferred`. It must not block.
             ///
             /// # Errors
@@ -55,7 +55,7 @@ macro_rules! filesystem {
                 request: &Request<'_>,
                 lock: &LockRequest,
                 deferral: &Deferral<'_>,
-            ) -> Result<LockWait, Errno> {
+            ) -> Result<Ended, Errno> {
                 Err(Errno::ENOSYS)
             }
 
@@ -69,6 +69,32 @@ macro_rules! filesystem {
                 args: &Write<'_>,
                 deferral: &Deferral<'_>,
             ) -> Result<Written, Errno> {
+                Err(Errno::ENOSYS)
+            }
+
+            /// Make a file durable: return `Now` when it is, or take a replier from `deferral` and return `Deferred`.
+            ///
+            /// # Errors
+            /// Those of fsync(2).
+            fn fsync(
+                &self,
+                request: &Request<'_>,
+                args: &Fsync,
+                deferral: &Deferral<'_>,
+            ) -> Result<Ended, Errno> {
+                Err(Errno::ENOSYS)
+            }
+
+            /// Allocate, punch or zero a range; answered as `fsync`.
+            ///
+            /// # Errors
+            /// Those of fallocate(2).
+            fn fallocate(
+                &self,
+                request: &Request<'_>,
+                args: &Fallocate,
+                deferral: &Deferral<'_>,
+            ) -> Result<Ended, Errno> {
                 Err(Errno::ENOSYS)
             }
 
@@ -116,8 +142,6 @@ filesystem! {
     fn statfs() -> Statfs;
     /// Last close of an open file; the kernel does not wait for the answer.
     fn release(args: &Release) -> ();
-    /// Make a file durable.
-    fn fsync(args: &Fsync) -> ();
     /// Set an extended attribute.
     fn setxattr(args: &SetXattr<'_>) -> ();
     /// Read an extended attribute; ENODATA if there is none.
@@ -154,8 +178,6 @@ filesystem! {
     fn ioctl(args: &Ioctl<'_>, reply: &mut ReplyBuffer<'_>) -> i32;
     /// Events that hold now.
     fn poll(args: &Poll) -> u32;
-    /// fallocate(2).
-    fn fallocate(args: &Fallocate) -> ();
     /// The next data or hole.
     fn lseek(args: &Lseek) -> u64;
     /// Copy inside the file system; the reply is the number of bytes.

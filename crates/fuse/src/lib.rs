@@ -41,7 +41,7 @@ mod service;
 mod session;
 mod transport;
 
-pub use deferral::{Deferral, LockWait, Replier, Written};
+pub use deferral::{Deferral, Ended, Replier, Written};
 pub use errno::Errno;
 pub use filesystem::Filesystem;
 pub use id::{FileHandle, LockOwner, NodeId, Unique};

@@ -1,7 +1,7 @@
 //! From a parsed request to a method of the file system and back to reply bytes. Shared by all transports; has no state of
 //! its own that workers would contend for.
 
-use crate::deferral::{Deferral, Deferred, LockWait, Written};
+use crate::deferral::{Deferral, Deferred, Ended, Written};
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::id::Unique;
@@ -128,7 +128,7 @@ impl<F: Filesystem> Service<F> {
                 Written::Bytes(size) => body.put(&wire::WriteOut { size, padding: 0 }),
                 Written::Deferred => return taken("write", request, deferral),
             },
-            Op::Setlkw(lock) => return self.setlkw(request, lock, deferral),
+            Op::Setlkw(lock) => return ended("setlkw", fs.setlkw(request, lock, deferral)?, request, deferral),
             Op::Setlk(lock) => return fs.setlk(request, lock),
             Op::Unlink { name } => return fs.unlink(request, name),
             Op::Rmdir { name } => return fs.rmdir(request, name),
@@ -136,12 +136,12 @@ impl<F: Filesystem> Service<F> {
             Op::Release(args) => return fs.release(request, args),
             Op::Releasedir(args) => return fs.releasedir(request, args),
             Op::Flush(args) => return fs.flush(request, args),
-            Op::Fsync(args) => return fs.fsync(request, args),
+            Op::Fsync(args) => return ended("fsync", fs.fsync(request, args, deferral)?, request, deferral),
             Op::Fsyncdir(args) => return fs.fsyncdir(request, args),
             Op::Setxattr(args) => return fs.setxattr(request, args),
             Op::Removexattr { name } => return fs.removexattr(request, name),
             Op::Access { mask } => return fs.access(request, *mask),
-            Op::Fallocate(args) => return fs.fallocate(request, args),
+            Op::Fallocate(args) => return ended("fallocate", fs.fallocate(request, args, deferral)?, request, deferral),
             Op::Syncfs => return fs.syncfs(request),
             Op::Forget(forgets) => fs.forget(*forgets),
             Op::NotifyReply(reply) => fs.retrieve_reply(request, reply),
@@ -153,18 +153,6 @@ impl<F: Filesystem> Service<F> {
             | Op::Listxattr { .. } | Op::Ioctl(_) => return Err(Errno::EIO),
         }
         Ok(())
-    }
-
-    fn setlkw(
-        &self,
-        request: &Request<'_>,
-        lock: &crate::protocol::LockRequest,
-        deferral: &Deferral<'_>,
-    ) -> Result<(), Errno> {
-        match self.fs.setlkw(request, lock, deferral)? {
-            LockWait::Granted => Ok(()),
-            LockWait::Deferred => taken("setlkw", request, deferral),
-        }
     }
 
     fn call_buffered(
@@ -206,6 +194,13 @@ impl<F: Filesystem> Service<F> {
             }
             _ => Err(Errno::EIO),
         }
+    }
+}
+
+fn ended(verb: &str, ended: Ended, request: &Request<'_>, deferral: &Deferral<'_>) -> Result<(), Errno> {
+    match ended {
+        Ended::Now => Ok(()),
+        Ended::Deferred => taken(verb, request, deferral),
     }
 }
 

@@ -68,8 +68,8 @@ pub(crate) fn hint(in_use: Transport) -> Option<String> {
 /// What a deferred reply says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LateReply {
-    /// The lock is held; there is no more to say.
-    Locked,
+    /// It is done; there is no more to say.
+    Done,
     /// So many bytes were written.
     Written(u32),
 }

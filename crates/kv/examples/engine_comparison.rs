@@ -79,12 +79,7 @@ impl Engine for Lmdb {
         Ok(value.map(Bytes::copy_from_slice))
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
         let transaction = self.env.read_txn().map_err(other)?;
         for pair in
             self.pairs.range(&transaction, &(Bound::Included(from), Bound::Excluded(to))).map_err(other)?

@@ -12,7 +12,6 @@ pub use memory::MemoryEngine;
 
 use crate::{Key, KvError};
 use bytes::Bytes;
-use std::ops::ControlFlow;
 
 /// The changes of a checkpoint, in ascending key order; `None` deletes.
 pub type Changes<'a> = dyn Iterator<Item = (&'a Key, Option<&'a Bytes>)> + 'a;
@@ -40,12 +39,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// As [`Engine::get`].
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError>;
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError>;
 
     /// Takes `changes` and replaces the note by `note`, atomically and durably: after a crash at any moment all of it is
     /// there or nothing, and all of it once this has returned.

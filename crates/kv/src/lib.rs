@@ -91,6 +91,9 @@ impl KvError {
     }
 }
 
+/// Looks at the pairs of a scan, a key and its value at a time, until it breaks.
+pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
 /// Something that answers reads at one moment.
 pub trait Snapshot {
     /// The value of `key`.
@@ -103,12 +106,7 @@ pub trait Snapshot {
     ///
     /// # Errors
     /// [`KvError::Io`] or [`KvError::Corrupt`].
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError>;
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), KvError>;
 }
 
 /// The changes of one operation in one shard: ascending keys, `None` deletes.

@@ -9,7 +9,6 @@ use ashlar_env::sim::SimDisk;
 use ashlar_kv::{Background, Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, MemoryEngine};
 use bytes::Bytes;
 use ledger::{CLUSTER, commit, frame, get, key, put, scan_all, small_config};
-use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -49,12 +48,7 @@ impl Engine for GatedEngine {
         self.inner.get(key)
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
         self.inner.scan(from, to, visit)
     }
 

@@ -83,7 +83,7 @@ impl MetaCalls for MetaService {
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::AcquireData { .. }
             | MetaRequest::CommitWrite { .. } => self.call_on_data(caller, request),
-            MetaRequest::Lock(_)
+            MetaRequest::Lock { .. }
             | MetaRequest::LockWait { .. }
             | MetaRequest::LockCancel { .. }
             | MetaRequest::LockTest(_)

@@ -1,5 +1,6 @@
 //! Makes room in the lease table before it is full: what a mount has looked at once would stay under lease for ever, and what it looks at
-//! now would be answered without, because the kernel does not tell when it forgets an inode.
+//! now would be answered without, because the kernel does not tell when it forgets an inode. Every time it looks, waits for locks that have
+//! turned out to be deadlocks end, too.
 
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
@@ -36,7 +37,11 @@ impl MetaService {
                 if service.is_stopping.load(Acquire) {
                     return;
                 }
-                if !service.env.tasks.contain(&mut || service.trim()) {
+                let mut look = || {
+                    service.end_deadlocks();
+                    service.trim();
+                };
+                if !service.env.tasks.contain(&mut look) {
                     tracing::error!(
                         "taking back leases that nobody needs ended by a panic; trying again later"
                     );

@@ -150,15 +150,21 @@ pub(crate) fn cut(txn: &mut Txn<'_>, inode: InodeId, keep: u64) -> Result<i64, N
     let from = key::body(inode, (keep / PIECE) as u32);
     let to = key::after_prefix(&key::body_prefix(inode));
     // LIMIT: a file has at most BODY_BYTES_MAX / BODY_PIECE_BYTES = 16 pieces; a damaged store may have more, all go.
-    let mut found: SmallVec<[(ashlar_kv::Key, Bytes); 4]> = SmallVec::new();
+    let mut found: SmallVec<[(ashlar_kv::Key, usize); 4]> = SmallVec::new();
     txn.scan(&from, &to, &mut |piece_key, value| {
-        found.push((ashlar_kv::Key::from_slice(piece_key), value.clone()));
+        found.push((ashlar_kv::Key::from_slice(piece_key), value.len()));
         ControlFlow::Continue(())
     })?;
     let mut delta = 0;
-    for (piece_key, old) in found {
+    for (piece_key, len) in found {
         let kept = if piece_key == from { (keep % PIECE) as usize } else { 0 };
-        delta += rewrite(txn, piece_key, Some(old), |bytes| bytes.truncate(kept));
+        if kept > 0 {
+            let old = txn.get(&piece_key)?;
+            delta += rewrite(txn, piece_key, old, |bytes| bytes.truncate(kept));
+        } else {
+            txn.delete(piece_key);
+            delta -= units(len);
+        }
     }
     Ok(delta)
 }

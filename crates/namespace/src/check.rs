@@ -26,7 +26,6 @@ use crate::error::NsError;
 use crate::record::Inode;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_types::{InodeId, ShardId, codec};
-use bytes::Bytes;
 use std::ops::ControlFlow;
 
 /// What to check, and with how much memory.
@@ -88,7 +87,7 @@ impl From<ashlar_kv::KvError> for Stop {
 }
 
 /// Looks at one pair of a scan.
-type Visit<'v, C> = dyn FnMut(&mut C, &[u8], &Bytes) -> Result<ControlFlow<()>, Stop> + 'v;
+type Visit<'v, C> = dyn FnMut(&mut C, &[u8], &[u8]) -> Result<ControlFlow<()>, Stop> + 'v;
 
 /// What the stages share.
 struct Checker<'c> {

@@ -5,8 +5,13 @@
 //! - Only held locks are in the way, never waiting ones; when something is released, waiters are tried in the order they came.
 //! - A range lock of one owner replaces what that owner had in the range (split, merge, up- and downgrade are one step; a waiting
 //!   upgrade keeps the old lock). A flock conversion gives up the old lock first, even if it then waits or fails.
-//! - A process that would wait for itself through other waiting processes is told `EDEADLK`; open file descriptions and flock are
-//!   not looked at. Only waits of this table are known: a cycle through files of two servers is not found.
+//! - A process that would wait for itself through other waiting processes is told `EDEADLK`; flock and what is known for an open file
+//!   description are not looked at. Only waits of this table are known: a cycle through files of two servers is not found.
+//!
+//! An owner is an address of the client's kernel. That of a description is used again at once, and the end of the description told later. So a
+//! lock knows through which description it was taken: the end of that one drops its own locks, and not those of another at its address; and
+//! a cycle that may be one only because two have been at an address is a deadlock if it is still there when the end of the
+//! first must have been told ([`LockTable::end_deadlocks`]).
 //!
 //! | state of a request | event | becomes |
 //! |---|---|---|
@@ -14,19 +19,25 @@
 //! | - | [`LockTable::lock_wait`] | held, or queued |
 //! | queued | a release | held: a [`LockGrant`] is put out |
 //! | queued | [`LockTable::cancel`], end of the session | gone |
+//! | queued | [`LockTable::end_deadlocks`] | gone, if it is part of a cycle: a [`LockGrant`] tells |
 //! | held | unlock, release, end of the session | gone |
 
 mod deadlock;
 mod file_locks;
 
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
-use ashlar_types::{Errno, InodeId, LockOwner, SessionId};
-use file_locks::{FileLocks, Waiter};
+use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, SessionId};
+use file_locks::{FileLocks, Held, Waiter};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// The last byte a range can have: a lock up to it is a lock to the end of the file, wherever that is.
 pub const LOCK_END_MAX: u64 = u64::MAX >> 1;
+
+/// In this time the end of a description has been told: by the kernel at once, in the background, so that only a server without a free
+/// thread hears of it late.
+pub const DESCRIPTION_END_MAX: Duration = Duration::from_secs(1);
 
 /// Bounds of a table; what would exceed one is refused with `ENOLCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +67,15 @@ pub struct LockHolder {
     pub owner: LockOwner,
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockFrom {
+    /// The session.
+    pub session: SessionId,
+    /// The open file description that it was made through.
+    pub through: DescriptionId,
+}
+
 /// A waiting request: the session and the ticket it chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitId {
@@ -70,7 +90,7 @@ pub struct WaitId {
 pub struct LockGrant {
     /// Which request.
     pub wait: WaitId,
-    /// Held from now on, or `ENOLCK` when the table was full at that moment.
+    /// Held from now on, or `ENOLCK` when the table was full at that moment, or `EDEADLK`.
     pub outcome: Result<(), Errno>,
 }
 
@@ -101,8 +121,10 @@ pub enum LockWait {
 pub struct WaitArgs {
     /// Names the request in its session; not used by another waiting request of it.
     pub ticket: u64,
-    /// Whether the owner is an open file description (`F_OFD_SETLKW`): it is no party to a deadlock.
+    /// Whether the owner is known for an open file description (`F_OFD_SETLKW`): it is no party to a deadlock.
     pub is_ofd: bool,
+    /// The time, by a clock that does not go back.
+    pub now: Duration,
 }
 
 /// See the module.
@@ -114,7 +136,12 @@ pub struct LockTable {
     index: BTreeSet<(LockHolder, InodeId)>,
     /// On which file, and for whom, a request waits.
     waits: BTreeMap<WaitId, (InodeId, LockHolder)>,
+    /// Which of them may be part of a deadlock, and since when.
+    // LIMIT: as `waits`.
+    doubtful: BTreeMap<WaitId, Duration>,
     held: usize,
+    /// Grows with every lock taken or waited for.
+    last_mark: u64,
 }
 
 impl Default for LockTable {
@@ -131,7 +158,9 @@ impl LockTable {
             files: FxHashMap::default(),
             index: BTreeSet::new(),
             waits: BTreeMap::new(),
+            doubtful: BTreeMap::new(),
             held: 0,
+            last_mark: 0,
         }
     }
 
@@ -143,13 +172,13 @@ impl LockTable {
     /// `ENOLCK` when a bound is reached (an unlock in the middle of a range needs one more record, too).
     pub fn lock(
         &mut self,
-        session: SessionId,
+        LockFrom { session, through }: LockFrom,
         request: &LockRequest,
         grants: &mut Vec<LockGrant>,
     ) -> Result<(), Errno> {
         check(request)?;
         let holder = LockHolder { session, owner: request.owner };
-        let outcome = self.try_now(holder, request);
+        let outcome = self.try_now(holder, through, request);
         self.settle(request.inode, grants);
         outcome
     }
@@ -161,7 +190,7 @@ impl LockTable {
     /// ticket that is in use.
     pub fn lock_wait(
         &mut self,
-        session: SessionId,
+        LockFrom { session, through }: LockFrom,
         request: &LockRequest,
         wait: WaitArgs,
         grants: &mut Vec<LockGrant>,
@@ -172,11 +201,12 @@ impl LockTable {
             return Err(Errno::EINVAL);
         }
         let holder = LockHolder { session, owner: request.owner };
-        let outcome = match self.try_now(holder, request) {
+        let outcome = match self.try_now(holder, through, request) {
             Ok(()) => Ok(LockWait::Granted),
             Err(Errno::EAGAIN) => {
-                let waiter = Waiter { id: wait_id, holder, request: *request, is_ofd: wait.is_ofd };
-                self.enqueue(waiter).map(|()| LockWait::Queued)
+                let (id, request, is_ofd, mark) = (wait_id, *request, wait.is_ofd, self.next_mark());
+                let waiter = Waiter { id, holder, through, request, is_ofd, mark };
+                self.enqueue(waiter, wait.now).map(|()| LockWait::Queued)
             }
             Err(errno) => Err(errno),
         };
@@ -187,7 +217,7 @@ impl LockTable {
     /// Ends a waiting request (its caller was interrupted). `false` when it does not wait: a grant is on its way, or was.
     pub fn cancel(&mut self, session: SessionId, ticket: u64) -> bool {
         let wait_id = WaitId { session, ticket };
-        let Some((inode, holder)) = self.waits.remove(&wait_id) else { return false };
+        let Some((inode, holder)) = self.forget_wait(wait_id) else { return false };
         self.change(inode, holder, |file| file.waiting.retain(|waiter| waiter.id != wait_id));
         true
     }
@@ -202,20 +232,41 @@ impl LockTable {
             return Err(Errno::EINVAL);
         }
         let holder = LockHolder { session, owner: request.owner };
-        Ok(self.files.get(&request.inode).and_then(|file| file.conflicts(holder, request).next()))
+        let first = |file: &FileLocks| file.conflicts(holder, request).next().map(|held| file.shown(held));
+        Ok(self.files.get(&request.inode).and_then(first))
     }
 
-    /// Drops the range locks (or the flock) that an owner holds on a file: a descriptor was closed. Waiting requests stay.
+    /// Drops the range locks (or the flock) that an owner holds on a file, all, because a descriptor was closed, or those taken through
+    /// one description, because that has ended. Waiting requests stay.
     pub fn release(
         &mut self,
         session: SessionId,
-        owner: LockOwner,
+        (owner, through): (LockOwner, Option<DescriptionId>),
         (inode, is_flock): (InodeId, bool),
         grants: &mut Vec<LockGrant>,
     ) {
         let holder = LockHolder { session, owner };
-        self.change(inode, holder, |file| file.drop_held(holder, is_flock));
+        self.change(inode, holder, |file| file.drop_held(holder, is_flock, through));
         self.settle(inode, grants);
+    }
+
+    /// Ends waits that began [`DESCRIPTION_END_MAX`] ago with `EDEADLK` if they may have been part of a deadlock then, and are.
+    /// To be called every now and then; costs nothing when there are none.
+    pub fn end_deadlocks(&mut self, now: Duration, grants: &mut Vec<LockGrant>) {
+        let is_due = |since: Duration| now.saturating_sub(since) >= DESCRIPTION_END_MAX;
+        let due: Vec<WaitId> =
+            self.doubtful.iter().filter(|(_, since)| is_due(**since)).map(|(id, _)| *id).collect();
+        for wait in due {
+            self.doubtful.remove(&wait);
+            let place = self.waits.get(&wait).copied();
+            let waiter = place.and_then(|(inode, _)| self.files.get(&inode)?.waiter(wait));
+            // What was taken since may be from before another use of its address.
+            if waiter.is_some_and(|waiter| deadlock::closes_a_cycle(self, &waiter, waiter.mark))
+                && self.cancel(wait.session, wait.ticket)
+            {
+                grants.push(LockGrant { wait, outcome: Err(Errno::EDEADLK) });
+            }
+        }
     }
 
     /// Drops everything an owner holds or waits for, on all files.
@@ -251,12 +302,12 @@ impl LockTable {
         // Everything goes before anybody is granted: a request of the same session must not be granted on the way.
         for &(holder, inode) in &places {
             let gone = self.change(inode, holder, |file| {
-                file.drop_held(holder, true);
-                file.drop_held(holder, false);
+                file.drop_held(holder, true, None);
+                file.drop_held(holder, false, None);
                 file.drop_waiting(holder)
             });
             for wait_id in gone {
-                self.waits.remove(&wait_id);
+                self.forget_wait(wait_id);
             }
         }
         for (_, inode) in places {
@@ -265,28 +316,48 @@ impl LockTable {
     }
 
     /// Takes the lock if nothing is in the way.
-    fn try_now(&mut self, holder: LockHolder, request: &LockRequest) -> Result<(), Errno> {
+    fn try_now(
+        &mut self,
+        holder: LockHolder,
+        through: DescriptionId,
+        request: &LockRequest,
+    ) -> Result<(), Errno> {
+        let wanted = Held::wanted(holder, through, request, self.next_mark());
         let room = self.limits.held_max.saturating_sub(self.held);
         let per_file_max = self.limits.held_per_file_max;
         self.change(request.inode, holder, |file| {
             let room = room.min(per_file_max.saturating_sub(file.held_count()));
             if request.is_flock {
-                file.flock(holder, request, room)
+                file.flock(wanted, request, room)
             } else {
-                file.lock_range(holder, request, room)
+                file.lock_range(wanted, request, room)
             }
         })
     }
 
-    fn enqueue(&mut self, waiter: Waiter) -> Result<(), Errno> {
+    fn next_mark(&mut self) -> u64 {
+        self.last_mark += 1;
+        self.last_mark
+    }
+
+    fn forget_wait(&mut self, wait_id: WaitId) -> Option<(InodeId, LockHolder)> {
+        self.doubtful.remove(&wait_id);
+        self.waits.remove(&wait_id)
+    }
+
+    fn enqueue(&mut self, waiter: Waiter, now: Duration) -> Result<(), Errno> {
         let is_process = !waiter.is_ofd && !waiter.request.is_flock;
-        if is_process && deadlock::would_close_a_cycle(self, waiter.holder, &waiter.request) {
+        if is_process && deadlock::closes_a_cycle(self, &waiter, 0) {
             return Err(Errno::EDEADLK);
         }
+        let is_doubtful = is_process && deadlock::closes_a_cycle(self, &waiter, waiter.mark);
         if self.waits.len() >= self.limits.waiting_max {
             return Err(Errno::ENOLCK);
         }
         self.waits.insert(waiter.id, (waiter.request.inode, waiter.holder));
+        if is_doubtful {
+            self.doubtful.insert(waiter.id, now);
+        }
         self.change(waiter.request.inode, waiter.holder, |file| file.waiting.push_back(waiter));
         Ok(())
     }
@@ -301,8 +372,8 @@ impl LockTable {
                 at += 1;
                 continue;
             }
-            let outcome = self.try_now(waiter.holder, &waiter.request);
-            self.waits.remove(&waiter.id);
+            let outcome = self.try_now(waiter.holder, waiter.through, &waiter.request);
+            self.forget_wait(waiter.id);
             self.change(inode, waiter.holder, |file| file.waiting.remove(at));
             grants.push(LockGrant { wait: waiter.id, outcome });
             if waiter.request.kind == LockKind::Read {

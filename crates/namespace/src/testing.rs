@@ -18,7 +18,6 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
 /// Keys and values in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,12 +59,7 @@ impl Snapshot for MemoryStore {
         Ok(self.pairs.get(key).cloned())
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
         let range = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
         for (key, value) in self.pairs.range::<[u8], _>(range) {
             if visit(key, value).is_break() {

@@ -163,12 +163,7 @@ impl<'a> Txn<'a> {
     ///
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
-    pub fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), NsError> {
+    pub fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), NsError> {
         let place = |key| self.place_of(key).unwrap_or_else(|at| at);
         let mut own = self.writes.get(place(from)..place(to)).unwrap_or_default().iter();
         let mut next_own = own.next();

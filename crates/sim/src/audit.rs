@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub fn pairs(lane: &Lane) -> Result<Pairs, String> {
     let mut all = Pairs::new();
     let scanned = lane.read().scan(&[], &[0xFF; 64], &mut |key, value| {
-        all.insert(key.to_vec(), value.clone());
+        all.insert(key.to_vec(), Bytes::copy_from_slice(value));
         ControlFlow::Continue(())
     });
     scanned.map_err(|error| format!("the lane cannot be read: {error}"))?;

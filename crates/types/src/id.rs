@@ -53,6 +53,10 @@ integer_id!(
     /// The owner of a lock inside a session, as the kernel names it.
     LockOwner, u64, "owner-"
 );
+integer_id!(
+    /// An open file description inside a session, as the client counts them: unlike a [`LockOwner`] it never names another one later.
+    DescriptionId, u64, "description-"
+);
 
 impl ShardId {
     /// Shards of a new file system (`design.md` D3).

@@ -16,6 +16,7 @@ pub mod errno;
 pub mod id;
 pub mod layout;
 pub mod map;
+pub mod membership;
 pub mod message;
 pub mod name;
 pub mod start;
@@ -25,11 +26,12 @@ pub use attr::{Attr, FileType, StatFs};
 pub use creds::{Capabilities, Credentials};
 pub use errno::Errno;
 pub use id::{
-    ChainId, ChunkId, ClusterId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId, SessionId,
-    ShardId, TargetId,
+    ChainId, ChunkId, ClusterId, DescriptionId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId,
+    SessionId, ShardId, TargetId,
 };
 pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;
+pub use membership::Membership;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
 pub use start::{Start, Starts, TargetStarts};
 pub use time::Timespec;

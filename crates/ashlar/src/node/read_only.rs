@@ -59,7 +59,7 @@ fn is_change(request: &MetaRequest<'_>) -> bool {
         // Without WRITE there is only a time of access in it.
         | MetaRequest::CommitWrite { .. }
         | MetaRequest::Sync(_)
-        | MetaRequest::Lock(_)
+        | MetaRequest::Lock { .. }
         | MetaRequest::LockWait { .. }
         | MetaRequest::LockCancel { .. }
         | MetaRequest::LockTest(_)

@@ -2,11 +2,11 @@
 //! length, numbers that are numbers. All of it ends in a report.
 
 use super::channel::harmless;
+use super::message::TaskDone;
 use crate::chore::Answer;
 use crate::crew::Outcome;
 use crate::inventory::{Inventory, PlaceFacts, Software};
 use crate::sample::Load;
-use crate::task::Done;
 use std::time::Duration;
 
 /// LIMIT: of a name, as of a disk or a setting, characters.
@@ -15,8 +15,11 @@ const NAME_MAX: usize = 100;
 const TEXT_MAX: usize = 2000;
 /// LIMIT: disks, interfaces, NUMA nodes or settings of a machine; those beyond are not kept.
 const LIST_MAX: usize = 512;
-/// LIMIT: disks and interfaces whose load is kept, those that did most. Machines with containers have interfaces by the thousand.
+/// LIMIT: disks whose load is kept of a machine, and interfaces, those that did most: so many at most, and of all machines of a phase so many, but
+/// some of each. Machines with containers have interfaces by the thousand, and every phase is kept.
 const LOADS_MAX: usize = 64;
+const LOADS_OF_ALL_MAX: usize = 2048;
+const LOADS_MIN: usize = 2;
 /// LIMIT: of a rate or a time: what is more is no measurement.
 const NUMBER_MAX: f64 = 1e18;
 /// LIMIT: of one phase on one machine: time, bytes, operations.
@@ -40,7 +43,7 @@ pub(super) fn answer(told: Answer) -> Option<Answer> {
 }
 
 /// Whether what a machine says that it has done can be: sums of what all machines say stay numbers.
-pub(super) fn done(told: &Done) -> bool {
+pub(super) fn done(told: &TaskDone) -> bool {
     let Outcome { tally, time } = &told.outcome;
     *time < TIME_MAX
         && tally.bytes() < BYTES_MAX
@@ -48,8 +51,8 @@ pub(super) fn done(told: &Done) -> bool {
         && (0.0..=1.0).contains(&told.cached_part)
 }
 
-/// What a machine did, as it can be kept; nothing if it tells what cannot be.
-pub(super) fn load(mut told: Load) -> Option<Load> {
+/// What one of `machines` did, as it can be kept; nothing if it tells what cannot be.
+pub(super) fn load(mut told: Load, machines: usize) -> Option<Load> {
     let parts = [told.busy, told.busiest, told.iowait, told.steal];
     let mut amounts = vec![told.seconds];
     amounts.extend(told.interfaces.iter().flat_map(|one| [one.received, one.sent]));
@@ -66,18 +69,33 @@ pub(super) fn load(mut told: Load) -> Option<Load> {
         one.link_bits = one.link_bits.filter(|bits| *bits >= LINK_BITS_MIN);
     }
     // Those that did most are the ones that may limit. The sort is stable: what is kept stays in its order if all of it is.
-    if told.interfaces.len() > LOADS_MAX {
+    let loads_max = (LOADS_OF_ALL_MAX / machines.max(1)).clamp(LOADS_MIN, LOADS_MAX);
+    if told.interfaces.len() > loads_max {
         told.interfaces
             .sort_by(|one, other| (other.received + other.sent).total_cmp(&(one.received + one.sent)));
-        told.interfaces.truncate(LOADS_MAX);
+        told.interfaces.truncate(loads_max);
     }
-    if told.devices.len() > LOADS_MAX {
+    if told.devices.len() > loads_max {
         told.devices.sort_by(|one, other| other.busy.total_cmp(&one.busy));
-        told.devices.truncate(LOADS_MAX);
+        told.devices.truncate(loads_max);
     }
-    told.interfaces.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
-    told.devices.iter_mut().for_each(|one| one.name = harmless(&one.name, NAME_MAX));
+    for one in &mut told.interfaces {
+        one.name = harmless(&one.name, NAME_MAX);
+        [&mut one.received, &mut one.sent].into_iter().for_each(round);
+    }
+    for one in &mut told.devices {
+        one.name = harmless(&one.name, NAME_MAX);
+        [&mut one.busy, &mut one.read, &mut one.written].into_iter().for_each(round);
+    }
+    let Load { seconds, busy, busiest, iowait, steal, .. } = &mut told;
+    [seconds, busy, busiest, iowait, steal].into_iter().for_each(round);
     Some(told)
+}
+
+/// To five digits: all of the others are noise, and take most of the room in a report of hundreds of machines.
+fn round(number: &mut f64) {
+    // What was written as a number can be read as one.
+    *number = format!("{number:.4e}").parse().unwrap_or(*number);
 }
 
 fn is_amount(number: f64) -> bool {
@@ -164,11 +182,11 @@ mod tests {
             devices: vec![DeviceLoad { name: "sda".into(), busy: 1.0, read: 0.0, written: 5.0 }],
             ..Load::default()
         };
-        assert_eq!(load(right.clone()), Some(right.clone()));
+        assert_eq!(load(right.clone(), 1), Some(right.clone()));
         let mut slow = right.clone();
         slow.interfaces[0].link_bits = Some(1);
-        assert_eq!(load(slow).map(|load| load.interfaces[0].link_bits), Some(None), "it would limit all");
-        assert_eq!(load(Load { seconds: 0.0, ..right.clone() }), None);
+        assert_eq!(load(slow, 1).map(|load| load.interfaces[0].link_bits), Some(None), "it would limit all");
+        assert_eq!(load(Load { seconds: 0.0, ..right.clone() }, 1), None);
         let mut many = right.clone();
         many.devices = (0..2000)
             .map(|at| DeviceLoad {
@@ -178,17 +196,21 @@ mod tests {
                 written: 0.0,
             })
             .collect();
-        let kept = load(many).map(|load| (load.devices.len(), load.devices[0].name.clone()));
+        let kept = load(many.clone(), 1).map(|load| (load.devices.len(), load.devices[0].name.clone()));
         assert_eq!(kept, Some((LOADS_MAX, "1999".into())), "those that did most");
+        let of = |machines| load(many.clone(), machines).map(|load| load.devices.len());
+        assert_eq!((of(64), of(512), of(1024)), (Some(32), Some(4), Some(2)), "less of each of many");
+        let exact = Load { busy: 0.123_456_789, seconds: 1_234.567_89, ..right.clone() };
+        assert_eq!(load(exact, 1).map(|load| (load.busy, load.seconds)), Some((0.12346, 1234.6)));
         for wrong in [f64::NAN, f64::INFINITY, -1.0, 1e30] {
-            assert_eq!(load(Load { busy: wrong, ..right.clone() }), None);
-            assert_eq!(load(Load { seconds: wrong, ..right.clone() }), None);
+            assert_eq!(load(Load { busy: wrong, ..right.clone() }, 1), None);
+            assert_eq!(load(Load { seconds: wrong, ..right.clone() }, 1), None);
             let mut one = right.clone();
             one.devices[0].read = wrong;
-            assert_eq!(load(one), None);
+            assert_eq!(load(one, 1), None);
             let mut one = right.clone();
             one.interfaces[0].sent = wrong;
-            assert_eq!(load(one), None);
+            assert_eq!(load(one, 1), None);
             let memory = MemoryCeiling { copy: wrong, triad: 1.0, is_beyond_caches: true };
             assert_eq!(answer(Answer::Memory(Ok(memory))), None);
         }
@@ -204,7 +226,7 @@ mod tests {
             Outcome { tally, time }
         };
         let second = Duration::from_secs(1);
-        let told = |outcome, cached_part| done(&Done { outcome, cached_part, ..Done::default() });
+        let told = |outcome, cached_part| done(&TaskDone { outcome, cached_part, ..TaskDone::default() });
         assert!(told(outcome(1 << 40, second), 1.0));
         for (bytes, time, cached_part) in [
             (u64::MAX, second, 0.0),

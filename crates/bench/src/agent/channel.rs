@@ -24,7 +24,7 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The number of what is said after that. It goes up with every change of a message, so that two builds of one version that differ in them do not
 /// take each other's words for something else.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// Why a channel cannot be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -240,9 +240,36 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// A text from elsewhere as a terminal may have it: what controls it is left out, and so is what is longer than `len_max` characters.
+/// A text from elsewhere as a terminal or a page may have it: a space is in the place of what controls a terminal, turns the direction of what
+/// follows, or is there and cannot be seen; what is longer than `len_max` characters is left out.
 pub(crate) fn harmless(text: &str, len_max: usize) -> String {
-    text.chars().take(len_max).map(|sign| if sign.is_control() { ' ' } else { sign }).collect()
+    let shown = |sign: char| if sign.is_control() || is_unseen(sign) { ' ' } else { sign };
+    text.chars().take(len_max).map(shown).collect()
+}
+
+/// Signs that change how others look and are not seen themselves: marks of direction, of no width, of variants, and what is left empty (Unicode's
+/// `Default_Ignorable_Code_Point`, and the separators of lines and paragraphs).
+fn is_unseen(sign: char) -> bool {
+    matches!(
+        sign,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -361,6 +388,25 @@ mod tests {
     }
 
     #[test]
+    fn signs_that_turn_the_direction_or_are_not_seen_do_not_reach_a_report() {
+        assert_eq!(harmless("plain ä \u{5d0}\u{4e2d} name", 100), "plain ä \u{5d0}\u{4e2d} name");
+        for sign in [
+            '\u{202e}',
+            '\u{2066}',
+            '\u{200f}',
+            '\u{61c}',
+            '\u{200b}',
+            '\u{feff}',
+            '\u{2028}',
+            '\u{e0041}',
+            '\u{ad}',
+        ] {
+            assert_eq!(harmless(&format!("a{sign}b"), 100), "a b", "{}", sign.escape_unicode());
+        }
+        assert_eq!(harmless("abc", 2), "ab");
+    }
+
+    #[test]
     fn versions_that_differ_are_told_to_both_without_what_controls_a_terminal() {
         for (other, shown) in [("1.0.0", None), ("2.0\u{1b}[2J", Some("2.0 [2J".to_owned()))] {
             let (mut here, mut there) = joined();
@@ -372,7 +418,7 @@ mod tests {
             assert_eq!(other_told.is_ok(), shown.is_none());
         }
         // Builds before there was a number, and later ones.
-        for other in ["1.0.0", "1.0.0\n3"] {
+        for other in ["1.0.0", "1.0.0\n2", "1.0.0\n4"] {
             let (mut here, mut there) = joined();
             there.send_bytes(other.as_bytes()).unwrap();
             assert_eq!(

@@ -1,15 +1,15 @@
 //! Waiting for agents: each shows that it has the secret before anything else it says is looked at.
 
-use super::channel::{Broken, Channel, harmless, wait_for_any};
+use super::channel::{Broken, Channel, harmless};
 use super::invitation::{Invitation, random};
 use super::members::Member;
-use super::message::{Introduction, Order, Report};
+use super::message::{AGENTS_MAX, Introduction, Order, Report};
 use super::team::Team;
 use super::tls::{self, Key};
 use crate::BenchError;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,8 +21,6 @@ const STRANGERS_MAX: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// LIMIT: of a host's name, characters.
 const NAME_MAX: usize = 64;
-/// LIMIT: agents of one run.
-const AGENTS_MAX: usize = 1024;
 
 /// Somewhere that agents can join.
 pub struct Coordinator {
@@ -102,9 +100,7 @@ impl Coordinator {
             }
             seat(&mut team, &arrivals, count, tell);
             team.tend()?;
-            let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
-            fds.extend(team.fds());
-            wait_for_any(&fds, LOOK_EVERY)?;
+            team.wait_with(self.listener.as_fd(), LOOK_EVERY)?;
         }
         drop(self.listener);
         turn_away(arrivals);
@@ -121,12 +117,21 @@ impl Coordinator {
         strangers.fetch_add(1, Relaxed);
         let (config, version) = (self.config.clone(), self.version.clone());
         let (strangers, arrive) = (strangers.clone(), arrive.clone());
-        std::thread::spawn(move || {
+        let (counted, told) = (strangers.clone(), arrive.clone());
+        let meeting = move || {
             let met = introduce(tcp, &config, &version);
             strangers.fetch_sub(1, Relaxed);
             // Nobody waits any more when all have come.
             let _ = arrive.send((from, met));
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(meeting) {
+            counted.fetch_sub(1, Relaxed);
+            let why = format!(
+                "no thread can be started for it here: {error}; let this user have more (ulimit -u, TasksMax= of its service)"
+            );
+            // The other end is with whoever waits.
+            let _ = told.send((from, Err(why)));
+        }
     }
 }
 
@@ -176,7 +181,7 @@ fn seat(team: &mut Team<'_>, arrivals: &Receiver<Arrival>, count: usize, tell: &
 
 /// Whoever has the secret and came too late is told so, as long as somebody is there to do it.
 fn turn_away(arrivals: Receiver<Arrival>) {
-    std::thread::spawn(move || {
+    let telling = move || {
         while let Ok((_, met)) = arrivals.recv() {
             if let Ok((mut channel, _)) = met {
                 let text = "all agents of this run have joined already: its secret is used up";
@@ -186,5 +191,7 @@ fn turn_away(arrivals: Receiver<Arrival>) {
                 channel.close();
             }
         }
-    });
+    };
+    // Where no thread can be started they only see that the connection ends.
+    let _ = std::thread::Builder::new().spawn(telling);
 }

@@ -1,16 +1,12 @@
 //! The directory of a run on an agent.
 
 use super::message::{Clean, Prepare};
-use crate::BenchError;
-use crate::place::{Place, remove_left};
-use rustix::process::geteuid;
+use crate::place::Place;
+use crate::{BenchError, mark};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The file by which agents see that they look at one directory.
-const MARK: &str = "mark";
 /// LIMIT: some network file systems show a name that another machine has made after some seconds only.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 /// LIMIT: others may still be stopping, and make files meanwhile.
@@ -30,20 +26,16 @@ impl Ground {
     /// [`BenchError::Refused`] when it is not, or does not show up; what a call answers.
     pub fn prepare(asked: &Prepare, allowed: &[PathBuf]) -> Result<Ground, BenchError> {
         let directory = allowed_directory(&asked.directory, allowed)?;
-        let root = root_of(&directory, &asked.run)?;
-        let mark = root.join(MARK);
+        check_name(&asked.run)?;
+        let root = directory.join(mark::directory_name(&asked.run));
+        let token: String = asked.token.iter().map(|byte| format!("{byte:02x}")).collect();
         if asked.makes {
             Place::check_empty(&directory, asked.beside_others)?;
-            fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
-            let ground = Ground { root };
-            if let Err(error) = fs::write(&mark, asked.token) {
-                ground.remove();
-                return Err(BenchError::io("write", &mark)(error));
-            }
-            return Ok(ground);
+            mark::make(&root, &asked.run, &token)?;
+            return Ok(Ground { root });
         }
         let deadline = Instant::now() + VISIBLE_WITHIN;
-        while fs::read(&mark).ok().is_none_or(|found| found != asked.token) {
+        while !mark::is_shown(&root, &asked.run, &token) {
             if Instant::now() > deadline {
                 return Err(BenchError::NotShared { path: directory });
             }
@@ -57,12 +49,27 @@ impl Ground {
         &self.root
     }
 
-    /// Removes it with all that is in it; false if something is left. Others may do the same at the same time.
-    pub fn remove(&self) -> bool {
+    /// Removes it with all that is in it, which may take long; false if something is left. Others may do the same at the same time. `meanwhile`
+    /// is called again and again.
+    pub fn remove(&self, meanwhile: &mut dyn FnMut()) -> bool {
+        std::thread::scope(|scope| {
+            let Ok(removing) = std::thread::Builder::new().spawn_scoped(scope, || self.remove_all()) else {
+                // Where no thread can be started, nobody hears meanwhile that it goes on.
+                return self.remove_all();
+            };
+            while !removing.is_finished() {
+                meanwhile();
+                std::thread::park_timeout(LOOK_EVERY);
+            }
+            removing.join().unwrap_or(false)
+        })
+    }
+
+    fn remove_all(&self) -> bool {
         let deadline = Instant::now() + REMOVED_WITHIN;
         loop {
             // Only whether it is gone counts: another agent may have removed what this one was about to.
-            let _ = fs::remove_dir_all(&self.root);
+            let _ = mark::remove(&self.root);
             let is_gone = fs::symlink_metadata(&self.root)
                 .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
             if is_gone || Instant::now() > deadline {
@@ -73,40 +80,23 @@ impl Ground {
     }
 }
 
-/// The directory of a run.
-fn root_of(directory: &Path, run: &str) -> Result<PathBuf, BenchError> {
-    let is_name = run.len() == 16 && run.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if is_name {
-        return Ok(directory.join(own_name(run)));
+fn check_name(run: &str) -> Result<(), BenchError> {
+    if mark::is_run(run) {
+        return Ok(());
     }
     Err(BenchError::Refused("the coordinator names its run with what is no name".into()))
 }
 
-/// What the directory of a run is called.
-pub(super) fn own_name(run: &str) -> String {
-    format!("ashlar-bench.{run}")
-}
-
-/// Removes what earlier parts of a run have left, if its parent is one of `allowed`.
+/// Removes what earlier parts of a run have left, if its parent is one of `allowed` and the mark of the run is in it.
 ///
 /// # Errors
-/// [`BenchError::Refused`] when it is not; what a call answers.
+/// [`BenchError::Refused`] when it is not one of them; what a call answers.
 pub(super) fn clean(asked: &Clean, allowed: &[PathBuf]) -> Result<(), BenchError> {
     let directory = allowed_directory(&asked.directory, allowed)?;
-    for (run, is_made) in &asked.runs {
-        let root = root_of(&directory, run)?;
-        match fs::symlink_metadata(&root) {
-            // Somebody else's, or a way to somewhere else: nothing of it is touched.
-            Ok(found) if !found.is_dir() || found.uid() != geteuid().as_raw() => continue,
-            _ => {}
-        }
-        if !is_made {
-            // It may have been killed between making the directory and saying so: then nothing but the mark is in it.
-            let _ = fs::remove_file(root.join(MARK));
-        }
-        remove_left(&root, *is_made)?;
-    }
-    Ok(())
+    asked.runs.iter().try_for_each(|run| {
+        check_name(run)?;
+        mark::remove_left(&directory, run)
+    })
 }
 
 /// The one of `allowed` that is meant by `asked`, which is another way to say it at most.
@@ -147,7 +137,7 @@ mod tests {
         assert_eq!(made.root().canonicalize().unwrap(), found.root().canonicalize().unwrap());
         fs::write(found.root().join("file"), "x").unwrap();
         std::thread::scope(|scope| {
-            let removing = [&made, &found].map(|ground| scope.spawn(|| ground.remove()));
+            let removing = [&made, &found].map(|ground| scope.spawn(|| ground.remove(&mut || ())));
             assert!(removing.into_iter().all(|thread| thread.join().unwrap()));
         });
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
@@ -171,24 +161,32 @@ mod tests {
             assert!(Ground::prepare(&asked, &allowed).is_err(), "{run}");
         }
         assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 0);
-        let left = |run: &str| {
-            let path = allowed[0].join(format!("ashlar-bench.{run}"));
-            fs::create_dir(&path).unwrap();
+        let runs = ["0000000000000001", "0000000000000002", "0000000000000003"].map(str::to_owned);
+        for run in &runs {
+            let path = allowed[0].join(mark::directory_name(run));
+            mark::make(&path, run, "").unwrap();
             fs::write(path.join("file"), "x").unwrap();
-        };
-        ["0000000000000001", "0000000000000002", "0000000000000003"].iter().for_each(|run| left(run));
-        let barely = allowed[0].join("ashlar-bench.0000000000000004");
-        fs::create_dir(&barely).unwrap();
-        fs::write(barely.join(MARK), "x").unwrap();
-        let runs: Vec<(String, bool)> =
-            [(1, true), (2, false), (4, false)].map(|(run, is_made)| (format!("{run:016}"), is_made)).into();
-        clean(&Clean { directory: allowed[0].clone(), runs: runs.clone() }, &allowed).unwrap();
-        assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 2, "only what it has made goes");
-        assert!(clean(&Clean { directory: root.path().to_owned(), runs }, &allowed).is_err());
-        let runs = vec![("../given".into(), true)];
+        }
+        let asked = Clean { directory: allowed[0].clone(), runs: runs[..2].to_vec() };
+        clean(&asked, &allowed).unwrap();
+        assert_eq!(fs::read_dir(&allowed[0]).unwrap().count(), 1, "only what was named goes");
+        assert!(clean(&Clean { directory: root.path().to_owned(), ..asked }, &allowed).is_err());
+        let runs = vec!["../given".into()];
         assert!(clean(&Clean { directory: allowed[0].clone(), runs }, &allowed).is_err());
         fs::write(allowed[0].join("theirs"), "x").unwrap();
         let refused = Ground::prepare(&prepare(&allowed[0], true), &allowed).unwrap_err();
         assert!(matches!(refused, BenchError::NotEmpty { .. }), "{refused}");
+    }
+
+    #[test]
+    fn others_hear_that_it_goes_on_while_much_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let made = Ground::prepare(&prepare(root.path(), true), &[root.path().to_owned()]).unwrap();
+        for number in 0..2000 {
+            fs::write(made.root().join(number.to_string()), "").unwrap();
+        }
+        let mut heard = 0;
+        assert!(made.remove(&mut || heard += 1));
+        assert!(heard > 0 && !made.root().exists());
     }
 }

@@ -6,6 +6,7 @@ use super::phase_time::phase_time;
 use super::team::Team;
 use crate::chore::{Answer, Chore};
 use crate::crew::Outcome;
+use crate::place::Room;
 use crate::task::{Done, Machines, Task};
 use crate::{BenchError, place};
 use std::collections::HashSet;
@@ -24,7 +25,7 @@ impl Machines for Team<'_> {
     }
 
     fn carry_out(&self, task: &Task) -> Result<Done, BenchError> {
-        let threads = task.threads();
+        let (threads, count) = (task.threads(), self.len());
         self.say_during(&format!("{} with {threads} threads", task.name()));
         let is_watched = self.state.lock().is_watched;
         let mut reports = self.ask_all(|_| Order::Begin { task: task.clone(), is_watched })?;
@@ -43,8 +44,7 @@ impl Machines for Team<'_> {
             all.outcome = Outcome::together(&[all.outcome, done.outcome]);
             all.cached_part = all.cached_part.max(done.cached_part);
             all.has_dropped &= done.has_dropped;
-            let load = done.loads.into_iter().next().flatten();
-            let believed = load.map(|load| believe::load(load).ok_or_else(|| self.nonsense(at)));
+            let believed = done.load.map(|load| believe::load(load, count).ok_or_else(|| self.nonsense(at)));
             all.loads.push(believed.transpose()?);
         }
         all.outcome.time = phase_time(&times);
@@ -61,25 +61,29 @@ impl Machines for Team<'_> {
         }
         let reports = self.ask(&who, |_| Order::Do(chore.clone()))?;
         let believed = who.into_iter().zip(reports).map(|(at, report)| match report {
-            Report::Answer(told) => believe::answer(told).ok_or_else(|| self.nonsense(at)),
+            Report::Answer(told) => match believe::answer(told).ok_or_else(|| self.nonsense(at))? {
+                // By number only: it ends in a report, which names no hosts.
+                Answer::Memory(Err(why)) => Ok(Answer::Memory(Err(format!("agent {}: {why}", at + 1)))),
+                told => Ok(told),
+            },
             other => Err(self.unexpected(at, &other)),
         });
         believed.collect()
     }
 
     /// What the first of them sees.
-    fn free_bytes(&self) -> Result<u64, BenchError> {
+    fn room(&self) -> Result<Room, BenchError> {
         let reports = self.ask(&[0], |_| Order::TellRoom)?;
         match reports.first() {
-            Some(Report::Room(bytes)) => Ok(*bytes),
+            Some(Report::Room(room)) => Ok(*room),
             Some(other) => Err(self.unexpected(0, other)),
             None => Err(BenchError::Plan("there are no agents".into())),
         }
     }
 
-    fn check_room(&self, bytes: u64) -> Result<(), BenchError> {
+    fn check_room(&self, bytes: u64, files: u64) -> Result<(), BenchError> {
         let directory = self.state.lock().directory.clone();
-        place::check_room(&directory, bytes, self.free_bytes()?)
+        place::check_room(&directory, (bytes, files), self.room()?)
     }
 }
 
@@ -87,7 +91,7 @@ impl Machines for Team<'_> {
 mod tests {
     use super::super::channel::Channel;
     use super::super::coordinator::Coordinator;
-    use super::super::message::Introduction;
+    use super::super::message::{Introduction, TaskDone};
     use super::super::tls;
     use super::*;
     use crate::sample::Load;
@@ -113,7 +117,8 @@ mod tests {
                     let mut channel = Channel::new(tcp, tls::agent(invitation).unwrap().into()).unwrap();
                     channel.compare_versions("1").unwrap().unwrap();
                     let (name, boot_id) = ((*name).to_owned(), (*boot_id).to_owned());
-                    let told = Introduction { name: name.clone(), memory_bytes: 1, boot_id, machine: 1 };
+                    let told =
+                        Introduction { name: name.clone(), memory_bytes: 1, boot_id, network: 1, machine: 1 };
                     channel.send(&told).unwrap();
                     loop {
                         let report = match channel.take::<Order>() {
@@ -138,7 +143,7 @@ mod tests {
     }
 
     fn done(load: Option<Load>) -> Report {
-        Report::Done(Box::new(Done { has_dropped: true, loads: vec![load], ..Done::default() }))
+        Report::Done(Box::new(TaskDone { has_dropped: true, load, ..TaskDone::default() }))
     }
 
     #[test]
@@ -170,7 +175,8 @@ mod tests {
             (team.computers(), told, team.have_direct().unwrap())
         });
         assert_eq!(numbers, [1, 1, 2]);
-        assert_eq!(told, ["a", "c"].map(|name| Answer::Memory(Err(name.into()))));
+        let expected = ["agent 1: a", "agent 3: c"].map(|why| Answer::Memory(Err(why.into())));
+        assert_eq!(told, expected, "by their numbers, also where one of a computer was not asked");
         assert!(!direct, "one of them cannot");
     }
 }

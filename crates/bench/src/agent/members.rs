@@ -15,8 +15,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const TAKEN_MAX: usize = 64;
 /// LIMIT: agents stop and remove what they made; who takes longer is left behind.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// LIMIT: reports of one agent that nobody has taken yet; one order has two at most.
-const INBOX_MAX: usize = 16;
+/// LIMIT: reports of one agent that nobody has taken yet: two of an order, what it says when it fails, and its last. Each comes from a message of
+/// `MESSAGE_BYTES_MAX`, of which it takes [`GROWTH_MAX`] times the bytes in memory at most, and is bounded again before it is kept (`believe`): an agent
+/// that means harm costs the coordinator 128 MiB, an honest one some 100 KiB.
+const INBOX_MAX: usize = 4;
+/// LIMIT: bytes in memory for each byte of a message: lists of entries of which each has little to tell.
+#[cfg(test)]
+pub(super) const GROWTH_MAX: usize = 32;
 /// LIMIT: of a reason an agent tells, characters.
 pub(super) const TEXT_MAX: usize = 4000;
 
@@ -106,6 +111,13 @@ impl State {
         let mut asked = who.iter().map(|at| &self.members[*at]);
         let gone = asked.find(|member| member.is_gone && member.inbox.is_empty());
         gone.map_or(Ok(()), |member| Err(lost(member, &self.during, &Broken::Closed)))
+    }
+
+    /// Says to all that somebody is here. Who does not take it is found by whoever asks next.
+    pub fn keep_alive(&mut self) {
+        for member in self.members.iter_mut().filter(|member| !member.is_gone) {
+            let _ = member.channel.keep_alive(&Order::Alive);
+        }
     }
 
     /// Stops all that are there and waits until they are gone.

@@ -3,7 +3,7 @@
 use super::channel::{Broken, Channel, harmless, wait_for_any};
 use super::ground::{self, Ground};
 use super::invitation::Invitation;
-use super::message::{Clean, Introduction, Order, Report};
+use super::message::{Clean, Introduction, Order, Prepare, Report, TaskDone};
 use super::starter::{Reports, Starter};
 use super::tls;
 use crate::chore::Chore;
@@ -11,14 +11,15 @@ use crate::crew::{Crew, Share};
 use crate::network::{Listening, Transfer};
 use crate::run::identity::machine_number;
 use crate::sample::Sampler;
-use crate::task::Task;
+use crate::task::{Done, Task};
 use crate::{BenchError, cache, place};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ impl Agent<'_> {
             agent: self,
             address: self.address.unwrap_or(local.ip()),
             share: Share::WHOLE,
-            ground: None,
+            ground: Arc::default(),
             during: "waiting for the other agents".into(),
             listening: None,
             sampler: None,
@@ -87,19 +88,15 @@ impl Agent<'_> {
             Ok(End::Well) => Ok(()),
             Ok(End::Stopped(text)) => Err(BenchError::Elsewhere { name: name(), text }),
             Ok(End::Lost(broken)) => Err(BenchError::Lost { name: name(), during, text: broken.to_string() }),
-            Ok(End::Cancelled) => {
-                // ORDER: the coordinator hears it before files go that others are still reading; what they say of that is not the reason.
-                say_last(&mut channel, "it was stopped by its user");
-                Err(BenchError::Stopped)
-            }
-            Err(error) => {
-                say_last(&mut channel, &error.to_string());
-                Err(error)
-            }
+            Ok(End::Cancelled) => Err(BenchError::Stopped),
+            Err(error) => Err(error),
         };
         // After a good end the first removes it, when the others do nothing there any more.
         let removes = seat.share.machine == 0 || result.is_err();
-        if let Some(ground) = seat.ground.filter(|ground| removes && !ground.remove()) {
+        // The coordinator waits for it, and would take silence for the end of this machine. Whoever is gone does not hear it.
+        let mut is_here = || drop(channel.keep_alive(&Report::Alive));
+        let ground = seat.ground.get().filter(|_| removes);
+        if let Some(ground) = ground.filter(|ground| !ground.remove(&mut is_here)) {
             let text = format!("{} could not be removed: remove it by hand", ground.root().display());
             (self.tell)(&text);
             result = result.and(Err(BenchError::Refused(text)));
@@ -120,6 +117,11 @@ impl Agent<'_> {
 
     /// Connects; what it is told before both have proven themselves is not looked at.
     fn join(&self) -> Result<(Channel, SocketAddr), BenchError> {
+        let is_address =
+            self.coordinator.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !is_address {
+            return Err(self.refused("it is named as HOST:PORT, which it has printed"));
+        }
         let addresses = self.coordinator.to_socket_addrs().map_err(|error| self.refused(error))?;
         let mut failure = self.refused("it has no address");
         let mut connected = None;
@@ -151,6 +153,7 @@ impl Agent<'_> {
             name: hostname.trim().into(),
             memory_bytes: cache::memory_bytes().unwrap_or(0),
             boot_id: boot_id.trim().into(),
+            network: std::fs::metadata("/proc/self/ns/net").map_or(0, |found| found.ino()),
             machine: machine_number(),
         };
         channel.send(&introduction).map_err(|broken| self.refused(broken))?;
@@ -189,7 +192,8 @@ struct Seat<'a> {
     agent: &'a Agent<'a>,
     address: IpAddr,
     share: Share,
-    ground: Option<Ground>,
+    /// The directory of the run, from the moment on that it is made or found; there is one.
+    ground: Arc<OnceLock<Ground>>,
     during: String,
     listening: Option<Listening>,
     /// Who watches the machine, from the first task on that is to be watched.
@@ -198,6 +202,8 @@ struct Seat<'a> {
 
 /// What a thread of its own does, so that the coordinator is heard meanwhile.
 enum Work {
+    Prepare(Prepare, Vec<PathBuf>, Arc<OnceLock<Ground>>),
+    Room(PathBuf),
     Task(Task, PathBuf, Option<Arc<Sampler>>),
     Transfer(Transfer, Option<Listening>),
     Chore(Chore, PathBuf),
@@ -214,13 +220,18 @@ impl Seat<'_> {
             let end = self.follow(
                 channel,
                 &reports,
-                &|seat: &Seat<'_>, work: Work| {
-                    seat.spawn(scope, (starter, stop), work);
-                },
+                &|seat: &Seat<'_>, work: Work| seat.spawn(scope, (starter, stop), work),
                 starter,
             );
             stop.store(true, Relaxed);
             starter.give_up();
+            // ORDER: the coordinator hears why before what was begun has ended, which may take long (a call to the file system that hangs), and
+            // before files go that others are still reading; what they say of that is not the reason.
+            match &end {
+                Ok(End::Cancelled) => say_last(channel, "it was stopped by its user"),
+                Err(error) => say_last(channel, &error.to_string()),
+                Ok(_) => {}
+            }
             // LIMIT: what was begun ends with its next call to the file system.
             end
         })
@@ -231,20 +242,27 @@ impl Seat<'_> {
         scope: &'scope Scope<'scope, '_>,
         (starter, stop): (&'scope Starter, &'scope AtomicBool),
         work: Work,
-    ) {
+    ) -> Result<(), BenchError> {
         let (crew, machine) =
             (Crew { share: self.share, cancel: stop, barrier: Some(starter) }, self.share.machine);
-        scope.spawn(move || {
+        let body = move || {
             let carried_out = catch_unwind(AssertUnwindSafe(|| match work {
-                Work::Task(task, root, sampler) => task.carry_out(&root, crew).map(|mut done| {
+                Work::Prepare(asked, allowed, place) => Ground::prepare(&asked, &allowed).map(|ground| {
+                    // It is empty: this was looked at before the work began, and there is one work at a time.
+                    let _ = place.set(ground);
+                    Report::Well
+                }),
+                Work::Room(root) => place::room(&root).map(Report::Room),
+                Work::Task(task, root, sampler) => task.carry_out(&root, crew).map(|done| {
                     let watched = sampler.filter(|_| task.is_measured());
-                    done.loads = vec![watched.and_then(|sampler| sampler.last(done.outcome.time))];
-                    Report::Done(Box::new(done))
+                    let load = watched.and_then(|sampler| sampler.last(done.outcome.time));
+                    let Done { outcome, cached_part, has_dropped, loads: _ } = done;
+                    Report::Done(Box::new(TaskDone { outcome, cached_part, has_dropped, load }))
                 }),
                 Work::Transfer(transfer, listening) => {
                     transfer.carry_out(listening, starter, stop).map(Report::Flows)
                 }
-                Work::Chore(chore, root) => chore.carry_out(&root, machine).map(Report::Answer),
+                Work::Chore(chore, root) => chore.carry_out(&root, machine, stop).map(Report::Answer),
                 Work::Clean(asked, allowed) => ground::clean(&asked, &allowed).map(|()| Report::Well),
             }));
             // The coordinator waits for a report, whatever comes.
@@ -253,14 +271,16 @@ impl Seat<'_> {
                 Err(BenchError::Stopped) if stop.load(Relaxed) => {}
                 Err(error) => starter.report(Report::Failed(harmless(&error.to_string(), TEXT_MAX))),
             }
-        });
+        };
+        let started = std::thread::Builder::new().spawn_scoped(scope, body);
+        started.map(drop).map_err(|answer| BenchError::Threads { threads: 1, answer })
     }
 
     fn follow(
         &mut self,
         channel: &mut Channel,
         reports: &Reports,
-        begin: &dyn Fn(&Seat<'_>, Work),
+        begin: &dyn Fn(&Seat<'_>, Work) -> Result<(), BenchError>,
         starter: &Starter,
     ) -> Result<End, BenchError> {
         let mut is_busy = false;
@@ -294,14 +314,12 @@ impl Seat<'_> {
                 }
                 Order::Alive => continue,
                 _ if is_busy => Err(BenchError::Refused("it is at work already".into())),
-                order @ (Order::Begin { .. } | Order::Transfer(_) | Order::Do(_) | Order::Clean(_)) => {
-                    self.work_of(order).map(|work| {
-                        is_busy = true;
-                        begin(self, work);
-                        None
-                    })
-                }
-                other => self.answer(other).map(Some),
+                order @ (Order::Welcome(_) | Order::Listen { .. }) => self.answer(order).map(Some),
+                order => self.work_of(order).and_then(|work| {
+                    begin(self, work)?;
+                    is_busy = true;
+                    Ok(None)
+                }),
             };
             let answer =
                 answer.unwrap_or_else(|error| Some(Report::Failed(harmless(&error.to_string(), TEXT_MAX))));
@@ -314,6 +332,16 @@ impl Seat<'_> {
     /// Orders that are carried out by a thread of their own, so that somebody listens meanwhile.
     fn work_of(&mut self, order: Order) -> Result<Work, BenchError> {
         match order {
+            Order::Prepare(_) if self.ground.get().is_some() => {
+                Err(BenchError::Refused("it measures in a directory already".into()))
+            }
+            Order::Prepare(asked) => {
+                self.during = "making the directory".into();
+                let directory = ground::allowed_directory(&asked.directory, self.agent.directories)?;
+                (self.agent.tell)(&format!("measuring in {}", directory.display()));
+                Ok(Work::Prepare(asked, self.agent.directories.to_vec(), self.ground.clone()))
+            }
+            Order::TellRoom => Ok(Work::Room(self.ground()?.root().to_owned())),
             Order::Begin { task, is_watched } => self.task(task, is_watched),
             Order::Transfer(transfer) => {
                 self.during = "measuring the network".into();
@@ -345,15 +373,8 @@ impl Seat<'_> {
                 (self.agent.tell)(&format!("joined as agent {} of {}", share.machine + 1, share.machines));
                 Ok(Report::Well)
             }
-            Order::Prepare(asked) => {
-                let ground = Ground::prepare(&asked, self.agent.directories)?;
-                (self.agent.tell)(&format!("measuring in {}", asked.directory.display()));
-                self.ground = Some(ground);
-                Ok(Report::Well)
-            }
-            Order::TellRoom => Ok(Report::Room(place::free_bytes(self.ground()?.root())?)),
-            Order::Listen(tokens) => {
-                let listening = Listening::open(self.address, tokens)?;
+            Order::Listen { flows, ports } => {
+                let listening = Listening::open(self.address, ports, flows)?;
                 let address = listening.address()?;
                 self.listening = Some(listening);
                 Ok(Report::Listening(address))
@@ -363,7 +384,7 @@ impl Seat<'_> {
     }
 
     fn ground(&self) -> Result<&Ground, BenchError> {
-        self.ground.as_ref().ok_or_else(|| BenchError::Refused("no directory was named yet".into()))
+        self.ground.get().ok_or_else(|| BenchError::Refused("no directory was named yet".into()))
     }
 
     fn task(&mut self, task: Task, is_watched: bool) -> Result<Work, BenchError> {

@@ -1,20 +1,21 @@
 //! The agents of a run, as the coordinator leads them.
 
 use super::channel::{harmless, wait_for_any};
-use super::ground::own_name;
 use super::invitation::random;
+use super::keeper::Keeper;
 use super::members::{Member, State, TEXT_MAX};
 use super::message::{Clean, Order, Prepare, Report};
-use crate::BenchError;
 use crate::chore::{Answer, Chore};
 use crate::crew::Share;
 use crate::inventory::{AgentMachine, Inventory};
 use crate::task::Machines;
+use crate::{BenchError, mark};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,9 @@ pub struct AgentTold {
 
 /// All agents of a run. They are stopped, and remove what they made, when this goes.
 pub struct Team<'a> {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Arc<Mutex<State>>,
+    /// From the moment on that all have joined.
+    keeper: Option<Keeper>,
     cancel: &'a AtomicBool,
 }
 
@@ -53,7 +56,7 @@ impl<'a> Team<'a> {
         let during = "waiting for the other agents".to_owned();
         let (members, directory) = (Vec::new(), PathBuf::new());
         let state = State { members, during, directory, is_watched: false, is_over: false };
-        Team { state: Mutex::new(state), cancel }
+        Team { state: Arc::new(Mutex::new(state)), keeper: None, cancel }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -61,20 +64,24 @@ impl<'a> Team<'a> {
     }
 
     pub(super) fn add(&mut self, member: Member) {
-        self.state.get_mut().members.push(member);
+        self.state.lock().members.push(member);
     }
 
-    pub(super) fn fds(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.state.get_mut().members.iter().map(|member| member.channel.as_fd())
+    /// Waits until one of them says something, or `listener` has something to take, `time_max` at most.
+    pub(super) fn wait_with(&self, listener: BorrowedFd<'_>, time_max: Duration) -> Result<(), BenchError> {
+        let state = self.state.lock();
+        let members = state.members.iter().map(|member| member.channel.as_fd());
+        let fds: Vec<BorrowedFd<'_>> = [listener].into_iter().chain(members).collect();
+        wait_for_any(&fds, time_max)
     }
 
-    pub(super) fn tend(&mut self) -> Result<(), BenchError> {
-        self.state.get_mut().tend()
+    pub(super) fn tend(&self) -> Result<(), BenchError> {
+        self.state.lock().tend()
     }
 
     /// Gives each a number, by the names of their machines: the same machines have the same numbers in every run, in whatever order they came.
     pub(super) fn number(&mut self) {
-        let members = &mut self.state.get_mut().members;
+        let members = &mut self.state.lock().members;
         members
             .sort_by_cached_key(|member| (place_of(&member.introduction.name), member.introduction.machine));
         for (at, member) in members.iter_mut().enumerate() {
@@ -82,8 +89,10 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// Tells each its number.
+    /// Tells each its number. From now on they hear that somebody is there whatever is done with the team, or not.
     pub(super) fn welcome(&mut self) -> Result<(), BenchError> {
+        let cannot = |error| BenchError::Refused(format!("cannot start a thread to lead agents: {error}"));
+        self.keeper = Some(Keeper::start(&self.state).map_err(cannot)?);
         let machines = self.len();
         self.ask_all(|machine| Order::Welcome(Share { machine, machines }))?.iter().enumerate().try_for_each(
             |(at, report)| match report {
@@ -132,6 +141,22 @@ impl<'a> Team<'a> {
         state.members.iter().map(number).collect()
     }
 
+    /// For each agent the network that it is in, from 1: agents of one machine and one network name space of it have the same. What they send each
+    /// other passes through no link.
+    pub fn networks(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let mut known: Vec<(&str, u64)> = Vec::new();
+        let number = |member| {
+            let Member { introduction, .. }: &Member = member;
+            let id = (introduction.boot_id.as_str(), introduction.network);
+            // Who does not know its network is taken for somebody with one of its own.
+            let at = known.iter().position(|one| *one == id && id.1 != 0);
+            known.push(id);
+            at.map_or(known.len(), |at| at + 1)
+        };
+        state.members.iter().map(number).collect()
+    }
+
     /// What their machines are, and what the first of them sees at `directory`.
     ///
     /// # Errors
@@ -148,17 +173,13 @@ impl<'a> Team<'a> {
         first.map(|first| (first, machines)).ok_or_else(|| BenchError::Plan("there are no agents".into()))
     }
 
-    /// Has the first of them remove what earlier parts of an interrupted run have left below `directory`: names as [`Team::prepare_as`] makes
-    /// them, and whether each was made. Other names are passed over.
+    /// Has the first of them remove what earlier parts of an interrupted run have left below `directory`: of these runs, as [`Team::prepare_as`] was
+    /// told them, and only what has their marks. What is no run's name is passed over.
     ///
     /// # Errors
     /// [`BenchError::Elsewhere`] with what the agent says.
-    pub fn clean(&self, directory: &Path, left: &[(String, bool)]) -> Result<(), BenchError> {
-        let prefix = own_name("");
-        let runs = left
-            .iter()
-            .filter_map(|(name, is_made)| Some((name.strip_prefix(&prefix)?.to_owned(), *is_made)));
-        let runs: Vec<(String, bool)> = runs.collect();
+    pub fn clean(&self, directory: &Path, left: &[String]) -> Result<(), BenchError> {
+        let runs: Vec<String> = left.iter().filter(|run| mark::is_run(run)).cloned().collect();
         if runs.is_empty() {
             return Ok(());
         }
@@ -174,11 +195,6 @@ impl<'a> Team<'a> {
     /// From now on agents look at what their machines do while they measure.
     pub fn watch(&self) {
         self.state.lock().is_watched = true;
-    }
-
-    /// What the directory of `run` is called.
-    pub fn own_name(run: &str) -> String {
-        own_name(run)
     }
 
     /// Has the first of them make a directory below `directory`, and all of them find it.
@@ -228,8 +244,8 @@ impl<'a> Team<'a> {
     }
 
     /// Ends it otherwise: all stop and remove what they made, and hear why. Waits for them, 30 seconds at most.
-    pub fn abandon(mut self, why: &str) {
-        let state = self.state.get_mut();
+    pub fn abandon(self, why: &str) {
+        let mut state = self.state.lock();
         state.stop(&format!("the run has failed: {why}"));
         state.is_over = true;
     }
@@ -318,7 +334,7 @@ fn place_of(name: &str) -> (String, u64, String) {
 
 impl Drop for Team<'_> {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
+        let mut state = self.state.lock();
         if !state.is_over {
             state.stop("the run has ended before its time");
         }
@@ -327,9 +343,10 @@ impl Drop for Team<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::channel::Channel;
+    use super::super::channel::{Channel, SILENCE_MAX};
     use super::super::coordinator::Coordinator;
     use super::super::message::Introduction;
+    use super::super::serve::Agent;
     use super::super::tls;
     use super::*;
     use std::net::TcpStream;
@@ -343,6 +360,75 @@ mod tests {
         assert_eq!(names, ["disk", "node", "node1", "node2", "node2.example.org", "node10"]);
     }
 
+    /// `use_it` with a team of one real agent that may use `directory` and ends when somebody sets `cancel`; and how the agent has ended.
+    fn with_agent<T>(
+        directory: &Path,
+        cancel: &AtomicBool,
+        use_it: impl FnOnce(Team<'_>) -> T,
+    ) -> (T, Result<(), BenchError>) {
+        let coordinator = Coordinator::listen("127.0.0.1:0", "1").unwrap();
+        let address = coordinator.address().unwrap().to_string();
+        let (invitation, directories) = (coordinator.invitation().clone(), [directory.to_owned()]);
+        let agent = Agent {
+            coordinator: &address,
+            invitation: &invitation,
+            directories: &directories,
+            address: None,
+            version: "1",
+            cancel,
+            tell: &|_| (),
+        };
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| agent.serve());
+            let told = use_it(coordinator.gather(1, Duration::from_secs(60), &GO_ON, &|_| ()).unwrap());
+            (told, serving.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn agents_stay_while_the_coordinator_is_busy_with_something_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (told, ended) = with_agent(root.path(), &GO_ON, |team| {
+            team.prepare(root.path(), false).unwrap();
+            std::thread::sleep(SILENCE_MAX + Duration::from_secs(1));
+            let told = team.room();
+            team.finish().unwrap();
+            told
+        });
+        assert!(told.is_ok() && ended.is_ok(), "{told:?} {ended:?}");
+    }
+
+    #[test]
+    fn an_agent_has_one_directory_and_leaves_none() {
+        let root = tempfile::tempdir().unwrap();
+        let (told, ended) = with_agent(root.path(), &GO_ON, |team| {
+            team.prepare(root.path(), false).unwrap();
+            team.prepare(root.path(), true).unwrap_err().to_string()
+        });
+        assert!(told.contains("agent 1") && told.contains("measures in a directory already"), "{told}");
+        assert!(ended.is_err());
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_agent_that_is_interrupted_while_it_measures_memory_says_so_and_is_not_lost() {
+        let (root, cancel) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
+        let (told, ended) = with_agent(root.path(), &cancel, |team| {
+            team.prepare(root.path(), false).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(500));
+                    cancel.store(true, Relaxed);
+                });
+                team.do_chore(&Chore::MeasureMemory { is_in_a_hurry: false })
+            })
+        });
+        let Err(BenchError::Elsewhere { name, text }) = &told else { panic!("{told:?}") };
+        assert!(name.starts_with("agent 1") && text == "it was stopped by its user", "{name}: {text}");
+        assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn an_agent_that_goes_right_after_its_answer_is_not_waited_for() {
         let coordinator = Coordinator::listen("127.0.0.1:0", "1").unwrap();
@@ -353,15 +439,20 @@ mod tests {
                 let tcp = TcpStream::connect(address).unwrap();
                 let mut channel = Channel::new(tcp, tls::agent(&invitation).unwrap().into()).unwrap();
                 channel.compare_versions("1").unwrap().unwrap();
-                let introduction =
-                    Introduction { name: "x".into(), memory_bytes: 1, boot_id: "1".into(), machine: 1 };
+                let introduction = Introduction {
+                    name: "x".into(),
+                    memory_bytes: 1,
+                    boot_id: "1".into(),
+                    network: 1,
+                    machine: 1,
+                };
                 channel.send(&introduction).unwrap();
                 while channel.take::<Order>().unwrap().is_none() {}
                 channel.send(&Report::Well).unwrap();
                 channel.close();
             });
             let team = coordinator.gather(1, Duration::from_secs(60), &GO_ON, &|_| ()).unwrap();
-            let asked = team.free_bytes();
+            let asked = team.room();
             assert!(
                 matches!(&asked, Err(BenchError::Lost { name, .. }) if name.contains("agent 1")),
                 "{asked:?}"

@@ -37,11 +37,21 @@ impl AgentMachine {
     }
 
     fn is_like(&self, other: &AgentMachine) -> bool {
-        let hardware = Hardware { memory_bytes: other.hardware.memory_bytes, ..self.hardware.clone() };
+        let of_any = |one: &AgentMachine| {
+            let mut hardware = Hardware { memory_bytes: 0, ..one.hardware.clone() };
+            hardware.interfaces.iter_mut().for_each(|one| one.name = without_address(&one.name));
+            hardware
+        };
         is_near(self.hardware.memory_bytes as f64, other.hardware.memory_bytes as f64)
-            && hardware == other.hardware
+            && of_any(self) == of_any(other)
             && is_same_software(&self.software, &other.software)
     }
+}
+
+/// The name of an interface without the address of its hardware, which some are called by (`enx0050b6123456`) and which is another on every machine.
+fn without_address(name: &str) -> String {
+    let is_address = |rest: &&str| rest.len() == 12 && rest.bytes().all(|digit| digit.is_ascii_hexdigit());
+    name.strip_prefix("enx").filter(is_address).map_or(name, |_| "enx").to_owned()
 }
 
 fn is_near(one: f64, other: f64) -> bool {
@@ -117,6 +127,7 @@ pub fn line(agents: &[AgentMachine]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Interface;
     use std::path::Path;
 
     #[test]
@@ -137,6 +148,14 @@ mod tests {
             }
         });
         let half = of(3, &|told| told.hardware.memory_bytes /= 2);
+        let called = |computer, name: &str| {
+            let interface =
+                Interface { name: name.into(), megabits: None, mtu: 1500, driver: "cdc_ether".into() };
+            of(computer, &|told| told.hardware.interfaces.push(interface.clone()))
+        };
+        let by_address = [called(8, "enx0050b6123456"), called(9, "enx0050b6654321"), called(10, "enxeth")];
+        let names: Vec<String> = kinds(&by_address).iter().map(Kind::who).collect();
+        assert_eq!(names, ["agents 1-2", "agent 3"]);
         let newer = of(4, &|told| told.software.kernel += "-new");
         let set = of(5, &|told| told.software.settings[0].1 += "1");
         let all = [same.clone(), near, same.clone(), half, same, newer, set];

@@ -62,7 +62,7 @@ pub struct Hardware {
     pub memory_bytes: u64,
     /// Disks.
     pub disks: Vec<Disk>,
-    /// Network interfaces but the loopback.
+    /// Network interfaces with a link of their own, as `has_link` tells; where none has one (in a container), all but the loopback.
     pub interfaces: Vec<Interface>,
 }
 
@@ -77,7 +77,7 @@ impl Hardware {
             .collect();
         found.memory_bytes = cache::memory_bytes().unwrap_or(0);
         found.disks = names("/sys/block").iter().filter_map(|name| disk(name)).collect();
-        found.interfaces = names("/sys/class/net").iter().filter_map(|name| interface(name)).collect();
+        found.interfaces = interfaces(Path::new(NETWORKS));
         found
     }
 
@@ -88,7 +88,10 @@ impl Hardware {
     }
 }
 
-fn names(folder: &str) -> Vec<String> {
+/// Where the kernel shows network interfaces.
+const NETWORKS: &str = "/sys/class/net";
+
+fn names(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
@@ -150,15 +153,38 @@ fn chosen(text: &str) -> String {
     inside.map_or(text, |(word, _)| word).to_owned()
 }
 
-fn interface(name: &str) -> Option<Interface> {
-    if name == "lo" {
-        return None;
-    }
-    let folder = Path::new("/sys/class/net").join(name);
+/// Whether the interface that the kernel shows in `folder` has a link with a speed: hardware, or several or a part of one (bond, VLAN). What containers
+/// and virtual machines make (veth, bridges, tunnels) has none, is there by the thousand, and is called otherwise on every machine.
+fn is_linked(folder: &Path) -> bool {
+    let is_vlan = || {
+        let text = fs::read_to_string(folder.join("uevent")).unwrap_or_default();
+        text.lines().any(|line| line == "DEVTYPE=vlan")
+    };
+    folder.join("device").exists() || folder.join("bonding").exists() || is_vlan()
+}
+
+/// [`is_linked`] of the interface `name` of this machine.
+pub(crate) fn has_link(name: &str) -> bool {
+    is_linked(&Path::new(NETWORKS).join(name))
+}
+
+fn interfaces(networks: &Path) -> Vec<Interface> {
+    let all: Vec<String> = names(networks).into_iter().filter(|name| name != "lo").collect();
+    let linked: Vec<String> = all.iter().filter(|name| is_linked(&networks.join(name))).cloned().collect();
+    let told = if linked.is_empty() { all } else { linked };
+    told.iter().filter_map(|name| interface(networks, name)).collect()
+}
+
+fn interface(networks: &Path, name: &str) -> Option<Interface> {
+    let folder = networks.join(name);
     let driver = fs::read_link(folder.join("device/driver")).ok();
     Some(Interface {
         name: name.to_owned(),
-        megabits: line_of(folder.join("speed")).and_then(|text| text.parse().ok()).filter(|speed| *speed > 0),
+        // Drivers without a link tell one that they do not have: veth 10 Gbit/s, tun 10 Mbit/s.
+        megabits: line_of(folder.join("speed"))
+            .filter(|_| is_linked(&folder))
+            .and_then(|text| text.parse().ok())
+            .filter(|speed| *speed > 0),
         mtu: line_of(folder.join("mtu"))?.parse().ok()?,
         driver: driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned())).unwrap_or_default(),
     })
@@ -181,6 +207,33 @@ mod tests {
         assert!(found.is_virtual && found.model == "Example 9000");
         let other = processors("processor\t: 0\nBogoMIPS\t: 50\n\nprocessor\t: 1\n");
         assert_eq!((other.sockets, other.cores, other.processors), (1, 2, 2));
+    }
+
+    #[test]
+    fn what_containers_make_is_not_told_among_the_interfaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str, inside: &str, uevent: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.join(inside)).unwrap();
+            for (file, text) in [("mtu", "1500\n"), ("speed", "10000\n"), ("uevent", uevent)] {
+                fs::write(path.join(file), text).unwrap();
+            }
+        };
+        let told = || {
+            let all = interfaces(folder.path()).into_iter();
+            all.map(|one| (one.name, one.megabits)).collect::<Vec<_>>()
+        };
+        make("lo", "statistics", "");
+        make("veth12ab34c", "statistics", "INTERFACE=veth12ab34c\n");
+        assert_eq!(told(), [("veth12ab34c".to_owned(), None)], "in a container there is nothing else");
+        make("eth0", "device", "");
+        make("bond0", "bonding", "DEVTYPE=bond\n");
+        make("eth0.7", "statistics", "DEVTYPE=vlan\nINTERFACE=eth0.7\n");
+        make("docker0", "bridge", "DEVTYPE=bridge\n");
+        make("cni0", "bridge", "DEVTYPE=bridge\n");
+        make("tun0", "statistics", "INTERFACE=tun0\n");
+        let speed = Some(10_000);
+        assert_eq!(told(), ["bond0", "eth0", "eth0.7"].map(|name| (name.to_owned(), speed)));
     }
 
     #[test]

@@ -25,12 +25,12 @@ pub struct NumaNode {
 #[derive(Debug, thiserror::Error)]
 pub enum NumaError {
     /// A file of the kernel could not be read.
-    #[error("read {path}: {source}")]
+    #[error("read {path}: {answer}")]
     Read {
         /// The file.
         path: String,
         /// Why.
-        source: std::io::Error,
+        answer: std::io::Error,
     },
     /// A list of numbers such as `0-3,8` was expected.
     #[error("{path} is no list of numbers: `{text}`")]
@@ -73,7 +73,7 @@ fn nodes_in(root: &Path, processors: &Path) -> Result<Vec<NumaNode>, NumaError> 
 }
 
 fn read(path: &Path) -> Result<String, NumaError> {
-    fs::read_to_string(path).map_err(|source| NumaError::Read { path: path.display().to_string(), source })
+    fs::read_to_string(path).map_err(|answer| NumaError::Read { path: path.display().to_string(), answer })
 }
 
 /// The numbers of a list as the kernel writes it.

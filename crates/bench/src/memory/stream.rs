@@ -6,6 +6,7 @@ use parking_lot::RwLock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// STREAM's rule: each array at least so many times as large as all caches together.
@@ -83,21 +84,21 @@ pub enum StreamError {
     },
     /// The kernel refuses threads.
     #[error(
-        "cannot start {threads} threads: {source}; let this user have more (ulimit -u, TasksMax= of its service)"
+        "cannot start {threads} threads: {answer}; let this user have more (ulimit -u, TasksMax= of its service)"
     )]
     Threads {
         /// How many were to run.
         threads: usize,
         /// The answer.
-        source: std::io::Error,
+        answer: std::io::Error,
     },
     /// A thread could not be bound to its processor.
-    #[error("stay on processor {processor}: {source}")]
+    #[error("stay on processor {processor}: {answer}")]
     Processor {
         /// Which.
         processor: usize,
         /// Why not.
-        source: std::io::Error,
+        answer: std::io::Error,
     },
     /// The arrays do not hold what the kernels make.
     #[error(
@@ -114,6 +115,9 @@ pub enum StreamError {
     /// A thread ended without a result.
     #[error("a thread of the measurement panicked")]
     Panicked,
+    /// Somebody asked to stop.
+    #[error("stopped")]
+    Stopped,
 }
 
 impl StreamPlan {
@@ -197,8 +201,8 @@ type Span = (Instant, Instant);
 /// Runs `plan` on `node`; one entry per kernel of [`Kernel::ALL`].
 ///
 /// # Errors
-/// When memory is short or wrong, or a thread cannot be bound to its processor.
-pub fn stream(node: &NumaNode, plan: &StreamPlan) -> Result<Vec<Rates>, StreamError> {
+/// When memory is short or wrong, or a thread cannot be bound to its processor; [`StreamError::Stopped`] when somebody sets `stop`.
+pub fn stream(node: &NumaNode, plan: &StreamPlan, stop: &AtomicBool) -> Result<Vec<Rates>, StreamError> {
     plan.check(node)?;
     let threads = plan.threads.clamp(1, node.processors.len());
     let len = (plan.array_bytes / size_of::<f64>() as u64) as usize / threads;
@@ -209,11 +213,11 @@ pub fn stream(node: &NumaNode, plan: &StreamPlan) -> Result<Vec<Rates>, StreamEr
         let mut running = Vec::with_capacity(threads);
         for &processor in &node.processors[..threads] {
             let body = move || match *start.read() {
-                true => work(node.number, processor, len, plan.repetitions, barrier),
+                true => work(node.number, processor, len, plan.repetitions, (barrier, stop)),
                 false => Ok(Vec::new()),
             };
             let started = std::thread::Builder::new().spawn_scoped(scope, body);
-            running.push(started.map_err(|source| StreamError::Threads { threads, source })?);
+            running.push(started.map_err(|answer| StreamError::Threads { threads, answer })?);
         }
         *are_all_there = true;
         drop(are_all_there);
@@ -234,21 +238,28 @@ fn work(
     processor: usize,
     len: usize,
     repetitions: u32,
-    barrier: &Barrier,
+    (barrier, stop): (&Barrier, &AtomicBool),
 ) -> Result<Vec<Span>, StreamError> {
     let bound = stay_on(processor);
     let mut arrays = Arrays::new(if bound.is_ok() { len } else { 0 });
     let mut spans = Vec::with_capacity(repetitions as usize * Kernel::ALL.len());
-    // ORDER: one that is not bound takes part all the same, or the others would wait for it for ever.
+    let mut is_stopped = false;
+    // ORDER: one that is not bound, or has stopped, takes part all the same, or the others would wait for it for ever.
     for _ in 0..repetitions {
         for kernel in Kernel::ALL {
             barrier.wait();
+            if !is_stopped && stop.load(Relaxed) {
+                (is_stopped, arrays) = (true, Arrays::new(0));
+            }
             let start = Instant::now();
             arrays.run(kernel);
             spans.push((start, Instant::now()));
         }
     }
-    bound.map_err(|source| StreamError::Processor { processor, source })?;
+    bound.map_err(|answer| StreamError::Processor { processor, answer })?;
+    if is_stopped {
+        return Err(StreamError::Stopped);
+    }
     arrays.check(repetitions, node)?;
     Ok(spans)
 }
@@ -295,6 +306,8 @@ mod tests {
     use super::super::nodes;
     use super::*;
 
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
     #[test]
     fn the_kernels_make_what_stream_makes_and_damage_is_seen() {
         let mut arrays = Arrays::new(1000);
@@ -338,16 +351,33 @@ mod tests {
     fn every_kernel_has_a_rate_on_this_machine() {
         let nodes = nodes().unwrap();
         let plan = StreamPlan { threads: 64, array_bytes: 1 << 20, repetitions: 3 };
-        let found = stream(&nodes[0], &plan).unwrap();
+        let found = stream(&nodes[0], &plan, &GO_ON).unwrap();
         assert_eq!(found.iter().map(|rates| rates.kernel).collect::<Vec<_>>(), Kernel::ALL);
         assert!(found.iter().all(|r| r.best >= r.mean && r.mean >= r.worst && r.worst > 0.0), "{found:?}");
+    }
+
+    #[test]
+    fn whoever_measures_memory_can_be_stopped() {
+        let nodes = nodes().unwrap();
+        // Hours of it.
+        let plan = StreamPlan { threads: 64, array_bytes: 64 << 20, repetitions: 100_000 };
+        let stop = AtomicBool::new(false);
+        let (ended, begun) = std::thread::scope(|scope| {
+            let measuring = scope.spawn(|| stream(&nodes[0], &plan, &stop));
+            std::thread::sleep(Duration::from_millis(200));
+            let begun = Instant::now();
+            stop.store(true, Relaxed);
+            (measuring.join().unwrap(), begun)
+        });
+        assert!(matches!(ended, Err(StreamError::Stopped)), "{ended:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]
     fn a_processor_that_is_not_there_is_named_and_nobody_waits_for_ever() {
         let node = NumaNode { number: 0, processors: vec![0, 1023], free_bytes: 0, cache_bytes: 0 };
         let plan = StreamPlan { threads: 2, array_bytes: 1 << 16, repetitions: 2 };
-        let error = stream(&node, &plan).unwrap_err();
+        let error = stream(&node, &plan, &GO_ON).unwrap_err();
         assert!(matches!(error, StreamError::Processor { processor: 1023, .. }), "{error}");
     }
 }

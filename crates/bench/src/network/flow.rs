@@ -5,6 +5,7 @@ use super::listen::Listening;
 use crate::BenchError;
 use crate::agent::Token;
 use crate::crew::{Barrier, Tally};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// LIMIT: how much longer than the receiver a sender goes on, should it hear nothing.
 const SENDER_PATIENCE: Duration = Duration::from_secs(5);
+/// LIMIT: of one measurement.
+const TIME_MAX: Duration = Duration::from_secs(86_400);
 /// LIMIT: connections of one agent at the same time.
 const CONNECTIONS_MAX: usize = 4096;
 
@@ -66,8 +69,15 @@ pub(crate) struct FlowDone {
     pub token: Token,
     /// Bytes that arrived while it was measured.
     pub bytes: u64,
-    /// How long messages took.
-    pub tally: Tally,
+    /// How long messages took; nothing of a stream.
+    pub tally: Option<Box<Tally>>,
+}
+
+/// Who sends what is measured.
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    In,
 }
 
 /// When what arrives counts.
@@ -92,31 +102,54 @@ impl Transfer {
         if streams > CONNECTIONS_MAX || self.sends.iter().any(|flow| flow.streams > STREAMS_MAX) {
             return Err(BenchError::Refused(format!("{streams} connections are too many for one agent")));
         }
+        if self.warm_up > TIME_MAX || self.measured > TIME_MAX {
+            return Err(BenchError::Refused("so long no network is measured".into()));
+        }
         // Both at the same time, or two agents with more connections than their kernels keep waiting would wait for each other.
         let (accepted, connected) = std::thread::scope(|scope| {
-            let accepting =
-                scope.spawn(|| listening.map_or_else(|| Ok(Vec::new()), |listening| listening.accept(stop)));
+            let accept = || listening.map_or_else(|| Ok(Vec::new()), |listening| listening.accept(stop));
+            let accepting = std::thread::Builder::new().spawn_scoped(scope, accept);
+            let accepting = accepting.map_err(|answer| BenchError::Threads { threads: 1, answer })?;
             let connected: Result<Vec<_>, _> = self.sends.iter().map(|flow| connect(flow, stop)).collect();
-            (accepting.join().unwrap_or(Err(BenchError::Panicked)), connected)
-        });
+            Ok((accepting.join().unwrap_or(Err(BenchError::Panicked)), connected))
+        })?;
         // A connection that failed is the reason why the other side may not have come.
         let (connected, accepted) = (connected?, accepted?);
-        let released = barrier.pass()?;
-        let begin = released + self.warm_up;
-        let window = Window { begin, end: begin + self.measured };
+        let outgoing = self.sends.iter().zip(connected).flat_map(|(flow, connections)| {
+            connections.into_iter().map(move |tcp| (Way::Out, flow.token, tcp))
+        });
+        let incoming = accepted.into_iter().map(|(token, tcp)| (Way::In, token, tcp));
+        self.run(outgoing.chain(incoming).collect(), barrier, stop)
+    }
+
+    /// A thread for each connection; all begin when the barrier opens.
+    fn run(
+        &self,
+        connections: Vec<(Way, Token, TcpStream)>,
+        barrier: &dyn Barrier,
+        stop: &AtomicBool,
+    ) -> Result<Vec<FlowDone>, BenchError> {
+        let threads = connections.len();
+        let window: &RwLock<Option<Window>> = &RwLock::new(None);
         std::thread::scope(|scope| {
-            let outgoing =
-                self.sends.iter().zip(connected).flat_map(|(flow, connections)| {
-                    connections.into_iter().map(move |tcp| (flow.token, tcp))
-                });
-            let sending: Vec<_> = outgoing
-                .map(|(token, tcp)| scope.spawn(move || self.send(token, tcp, window, stop)))
-                .collect();
-            let receiving: Vec<_> = accepted
-                .into_iter()
-                .map(|(token, tcp)| scope.spawn(move || self.receive(token, tcp, window, stop)))
-                .collect();
-            let ended = sending.into_iter().chain(receiving);
+            // ORDER: all threads are there before it is said that this machine is ready, and go when they can read what the window is.
+            let mut to_come = window.write();
+            let mut running = Vec::with_capacity(threads);
+            for (way, token, tcp) in connections {
+                let body = move || {
+                    let Some(window) = *window.read() else { return Err(BenchError::Stopped) };
+                    match way {
+                        Way::Out => self.send(token, tcp, window, stop),
+                        Way::In => self.receive(token, tcp, window, stop),
+                    }
+                };
+                let started = std::thread::Builder::new().spawn_scoped(scope, body);
+                running.push(started.map_err(|answer| BenchError::Threads { threads, answer })?);
+            }
+            let begin = barrier.pass()? + self.warm_up;
+            *to_come = Some(Window { begin, end: begin + self.measured });
+            drop(to_come);
+            let ended = running.into_iter();
             let ended = ended.map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked)));
             let ended: Vec<FlowDone> = ended.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
             Ok(sum_up(ended))
@@ -133,7 +166,8 @@ impl Transfer {
         match self.kind {
             Kind::Stream => pour(tcp, window, stop).map(|()| None),
             Kind::Echo => {
-                ask(tcp, window, stop).map(|tally| Some(FlowDone { token, bytes: tally.bytes(), tally }))
+                let tally = ask(tcp, window, stop)?;
+                Ok(Some(FlowDone { token, bytes: tally.bytes(), tally: Some(Box::new(tally)) }))
             }
         }
     }
@@ -148,7 +182,7 @@ impl Transfer {
         match self.kind {
             Kind::Stream => {
                 let bytes = count(tcp, window, stop)?;
-                Ok(Some(FlowDone { token, bytes, tally: Tally::default() }))
+                Ok(Some(FlowDone { token, bytes, tally: None }))
             }
             Kind::Echo => answer(tcp, window, stop).map(|()| None),
         }
@@ -171,7 +205,7 @@ fn connect(flow: &Outgoing, stop: &AtomicBool) -> Result<Vec<TcpStream>, BenchEr
     let cannot = |error: std::io::Error| {
         let to = flow.to;
         BenchError::Refused(format!(
-            "cannot connect to the agent at {to}: {error}; is there a firewall between the machines, or does --address name another network?"
+            "cannot connect to the agent at {to}: {error}; is there a firewall between the machines (--data-ports names the ports that it has to let through), or does --address name another network?"
         ))
     };
     let connect = |_| {

@@ -11,6 +11,9 @@ use super::number::{self, percent};
 use super::{Report, date};
 use crate::run::Tool;
 
+/// A peak that is so much of its ceiling and more is not one of what the ceiling is of. Ceilings vary, too.
+const ABOVE_PART: f64 = 1.1;
+
 /// All of it.
 pub fn document(report: &Report) -> Document {
     let mut out = Document { title: report.title.clone(), ..Document::default() };
@@ -57,6 +60,17 @@ fn summary(report: &Report, out: &mut Document) {
         out.push(Block::Caution(
             "phases were planned to take less than a second: start and end weigh much".into(),
         ));
+    }
+    let above: Vec<f64> =
+        report.curves.iter().filter_map(Curve::of_ceiling).filter(|part| *part > ABOVE_PART).collect();
+    if !above.is_empty() {
+        let most = percent(above.iter().copied().fold(0.0, f64::max));
+        out.push(Block::Caution(format!(
+            "{} of {} peaks are above their ceilings, up to {most}: a cache answered, or the ceiling was measured too low (with fewer threads, less data, \
+             or while the machine had something else to do)",
+            above.len(),
+            report.curves.len()
+        )));
     }
     let left = plan.left_out.iter().map(|text| format!("Left out: {text}."));
     let shortened = plan.shortened.iter().map(|text| format!("Shortened: {text}."));

@@ -28,8 +28,9 @@ pub struct CurvePoint {
     pub is_spoiled: bool,
     /// What the machine did meanwhile, if it measured alone.
     pub load: Option<Load>,
-    /// What each agent's machine did, in their order, where there were several.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// What each agent's machine did, in their order, where there were several. Not written: it is the mean of what the figures tell, and is much
+    /// where there are many agents.
+    #[serde(skip)]
     pub loads: Vec<Option<Load>>,
 }
 

@@ -248,12 +248,13 @@ impl Draft<'_> {
     fn point(&self, part: Part, threads: usize) -> Point {
         let rates = between(&self.probe.rates, threads);
         let phase = self.phase;
-        let room = self.probe.free_bytes / 100 * ROOM_PERCENT;
+        let room = self.probe.room.bytes / 100 * ROOM_PERCENT;
         let mut amount = Amount { bytes: 0, files: 0, seconds: phase };
         let expected_seconds = if let Some(file_bytes) = part.file_bytes() {
             let each = if file_bytes == 0 { rates.empty_file_seconds } else { rates.full_file_seconds };
             let files = phase * METADATA_PHASES / each.max(1e-9) / threads as f64;
-            let most = (room / file_bytes.max(1) / threads as u64).min(FILES_MAX);
+            let room = (room / file_bytes.max(1)).min(self.probe.room.files / 100 * ROOM_PERCENT);
+            let most = (room / threads as u64).min(FILES_MAX);
             amount.files = rounded(files, FILES_STEP, most);
             amount.files as f64 * threads as f64 * each + 5.0 * rates.aside_seconds
         } else {
@@ -303,6 +304,7 @@ fn between(rates: &[Rates], threads: usize) -> Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Room;
 
     fn wish(budget: u64) -> Wish {
         Wish {
@@ -331,7 +333,7 @@ mod tests {
             rates: vec![rates(1), rates(32)],
             has_direct: true,
             can_drop: true,
-            free_bytes: 1 << 40,
+            room: Room { bytes: 1 << 40, files: u64::MAX },
             seconds: 2.0,
         }
     }
@@ -388,8 +390,12 @@ mod tests {
         let plan = wish(1000).plan(&Probe { has_direct: false, can_drop: false, ..probe() }).unwrap();
         assert!(!plan.is_direct && !plan.drops_caches);
         assert!(plan.left_out.iter().any(|text| text.contains("O_DIRECT")), "{:?}", plan.left_out);
-        let small = wish(1000).plan(&Probe { free_bytes: 1 << 30, ..probe() }).unwrap();
+        let small =
+            wish(1000).plan(&Probe { room: Room { bytes: 1 << 30, files: u64::MAX }, ..probe() }).unwrap();
         assert!(small.bytes_max() <= (1 << 30) / 100 * ROOM_PERCENT, "{}", small.bytes_max());
+        let few = Room { bytes: 1 << 40, files: 100_000 };
+        let few = wish(1000).plan(&Probe { room: few, ..probe() }).unwrap();
+        assert!(few.files_max() <= 100_000 / 100 * ROOM_PERCENT, "{} files", few.files_max());
     }
 
     #[test]

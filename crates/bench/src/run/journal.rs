@@ -4,9 +4,8 @@
 
 use super::identity::Identity;
 use super::plan::{Measured, Plan, Tool};
-use crate::BenchError;
 use crate::ceiling::Ceilings;
-use crate::place::remove_left;
+use crate::{BenchError, mark};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The first line's number; another one is another program's.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// One repetition of one point by one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,7 +34,7 @@ pub struct Key {
 #[serde(rename_all = "kebab-case")]
 enum Record {
     Begun { format: u32, identity: Identity },
-    Place { name: String, is_made: bool },
+    Place { run: String },
     Plan(Plan),
     Ceilings(Ceilings),
     Done { key: Key, seconds: f64, measured: Vec<Measured> },
@@ -50,18 +49,15 @@ pub struct Progress {
     pub ceilings: Option<Ceilings>,
     /// What was measured, with the seconds that it took.
     pub done: BTreeMap<Key, (f64, Vec<Measured>)>,
-    /// Directories that were made or were about to be, and whether they were.
-    places: Vec<(String, bool)>,
+    /// The runs whose directories were made or were about to be.
+    places: Vec<String>,
 }
 
 impl Progress {
     fn take(&mut self, record: Record) {
         match record {
             Record::Begun { .. } => {}
-            Record::Place { name, is_made } => {
-                self.places.retain(|(known, _)| *known != name);
-                self.places.push((name, is_made));
-            }
+            Record::Place { run } => self.places.push(run),
             Record::Plan(plan) => self.plan = Some(plan),
             Record::Ceilings(ceilings) => self.ceilings = Some(ceilings),
             Record::Done { key, seconds, measured } => {
@@ -85,20 +81,15 @@ impl Progress {
     /// # Errors
     /// What a call answers.
     pub fn clean(&self, directory: &Path) -> Result<(), BenchError> {
-        for (name, is_made) in &self.places {
-            let path = directory.join(name);
-            // The journal is a file that anybody may have written: only names of ours, and no way out of the directory.
-            if !name.starts_with("ashlar-bench.") || name.contains('/') {
-                continue;
-            }
-            remove_left(&path, *is_made)?;
-        }
-        Ok(())
+        // The journal is a file that anybody may have written: only what has the mark of the run goes, and no name leads out of the directory.
+        self.places
+            .iter()
+            .filter(|run| mark::is_run(run))
+            .try_for_each(|run| mark::remove_left(directory, run))
     }
 
-    /// The names of directories that the run has made, or was about to make, and whether they were made: for whoever sees the directory that was
-    /// measured in.
-    pub fn left(&self) -> &[(String, bool)] {
+    /// The runs whose directories were made, or were about to be: for whoever sees the directory that was measured in.
+    pub fn left(&self) -> &[String] {
         &self.places
     }
 }
@@ -131,11 +122,11 @@ impl Journal {
     /// [`BenchError::Unfit`] if an interrupted run's is there; what a call answers.
     pub fn begin(path: &Path, identity: &Identity) -> Result<Journal, BenchError> {
         let file =
-            OpenOptions::new().create_new(true).read(true).write(true).open(path).map_err(|source| {
-                if source.kind() == std::io::ErrorKind::AlreadyExists {
+            OpenOptions::new().create_new(true).read(true).write(true).open(path).map_err(|answer| {
+                if answer.kind() == std::io::ErrorKind::AlreadyExists {
                     is_there(path)
                 } else {
-                    BenchError::Io { what: "make", path: path.to_owned(), source }
+                    BenchError::Io { what: "make", path: path.to_owned(), answer }
                 }
             })?;
         let mut journal = Journal { path: path.to_owned(), file, progress: Progress::default() };
@@ -150,11 +141,11 @@ impl Journal {
     /// [`BenchError::Unfit`] if it is of another place, machine or task, or no journal at all; what a call answers.
     pub fn resume(path: &Path, identity: &Identity) -> Result<Journal, BenchError> {
         let fault = |text: String| BenchError::Unfit(format!("{}: {text}", path.display()));
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|source| {
-            if source.kind() == std::io::ErrorKind::NotFound {
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|answer| {
+            if answer.kind() == std::io::ErrorKind::NotFound {
                 is_missing(path)
             } else {
-                BenchError::Io { what: "open", path: path.to_owned(), source }
+                BenchError::Io { what: "open", path: path.to_owned(), answer }
             }
         })?;
         let mut journal = Journal { path: path.to_owned(), file, progress: Progress::default() };
@@ -198,12 +189,12 @@ impl Journal {
         Ok(())
     }
 
-    /// A directory is about to be made, or was.
+    /// The directory of `run` is about to be made.
     ///
     /// # Errors
     /// What a call answers.
-    pub fn place(&mut self, name: &str, is_made: bool) -> Result<(), BenchError> {
-        self.append(Record::Place { name: name.to_owned(), is_made })
+    pub fn place(&mut self, run: &str) -> Result<(), BenchError> {
+        self.append(Record::Place { run: run.to_owned() })
     }
 
     /// It is known what will be done.
@@ -318,20 +309,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.journal");
         let place = folder.path().join("place");
-        for name in ["ashlar-bench.1", "ashlar-bench.2", "ashlar-bench.3", "theirs"] {
-            fs::create_dir_all(place.join(name)).unwrap();
+        let runs = ["0000000000000001", "0000000000000002", "0000000000000003"];
+        fs::create_dir_all(place.join("theirs")).unwrap();
+        for run in [runs[0], runs[2]] {
+            mark::make(&place.join(mark::directory_name(run)), run, "").unwrap();
+        }
+        // The name of a run, made by somebody else.
+        fs::create_dir(place.join(mark::directory_name(runs[1]))).unwrap();
+        for name in runs.map(mark::directory_name).iter().map(String::as_str).chain(["theirs"]) {
             fs::write(place.join(name).join("x"), "x").unwrap();
         }
         let mut journal = Journal::begin(&path, &identity()).unwrap();
-        journal.place("ashlar-bench.1", false).unwrap();
-        journal.place("ashlar-bench.1", true).unwrap();
-        journal.place("ashlar-bench.2", false).unwrap();
-        journal.place("theirs", true).unwrap();
-        journal.place("ashlar-bench.1/../theirs", true).unwrap();
+        for run in [runs[0], runs[1], "theirs", "../theirs", "1/../../theirs/."] {
+            journal.place(run).unwrap();
+        }
         journal.progress.clean(&place).unwrap();
         let mut left: Vec<_> =
             fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["ashlar-bench.2", "ashlar-bench.3", "theirs"]);
+        assert_eq!(left, ["ashlar-bench.0000000000000002", "ashlar-bench.0000000000000003", "theirs"]);
+        let theirs = place.join("ashlar-bench.0000000000000002");
+        assert!(theirs.join("x").exists() && place.join("theirs/x").exists());
     }
 }

@@ -213,6 +213,12 @@ impl Plan {
         self.points.iter().chain(&self.fill_points).map(Point::bytes).max().unwrap_or(0)
     }
 
+    /// Most files that are there at the same time.
+    pub fn files_max(&self) -> u64 {
+        let files = |point: &Point| point.amount.files.max(1).saturating_mul(point.threads as u64);
+        self.points.iter().chain(&self.fill_points).map(files).max().unwrap_or(0)
+    }
+
     /// Whether every point can be carried out.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use crate::BenchError;
 use crate::data::{Action, DataPlan, Files, Order};
 use crate::figure::Figure;
 use crate::metadata::{MetadataPlan, Step};
+use crate::place::Room;
 use crate::task::{Machines, Task};
 use crate::workload::{Rules, Workload};
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ pub struct Probe {
     /// Whether caches of all machines can be dropped.
     pub can_drop: bool,
     /// Free space, bytes.
-    pub free_bytes: u64,
+    pub room: Room,
     /// Seconds that the trial took.
     pub seconds: f64,
 }
@@ -66,7 +67,7 @@ struct Trial<'a> {
     rules: Rules,
     is_direct: bool,
     limit: Duration,
-    free_bytes: u64,
+    room: Room,
 }
 
 /// Tries `threads` (fewest and most are enough) on `machines`, for `limit` at most or a little more.
@@ -82,14 +83,14 @@ pub fn probe(
 ) -> Result<Probe, BenchError> {
     let begun = Instant::now();
     let has_direct = machines.have_direct()?;
-    let free_bytes = machines.free_bytes()?;
+    let room = machines.room()?;
     let can_drop = rules.drops_caches && machines.carry_out(&Task::DropCaches)?.has_dropped;
     let rules = Rules { repetitions: 1, ..rules };
     let trials = threads.len() as u32
         * (u32::from(wanted.data) + u32::from(wanted.empty_files) + u32::from(wanted.full_files));
-    let trial = Trial { machines, rules, is_direct: has_direct, limit: limit / trials.max(1), free_bytes };
+    let trial = Trial { machines, rules, is_direct: has_direct, limit: limit / trials.max(1), room };
     let rates = threads.iter().map(|threads| trial.rates(*threads, wanted)).collect::<Result<_, _>>()?;
-    Ok(Probe { rates, has_direct, can_drop, free_bytes, seconds: begun.elapsed().as_secs_f64() })
+    Ok(Probe { rates, has_direct, can_drop, room, seconds: begun.elapsed().as_secs_f64() })
 }
 
 impl Trial<'_> {
@@ -146,7 +147,7 @@ impl Trial<'_> {
     }
 
     fn data(&self, threads: usize, bytes: u64) -> Result<Vec<Figure>, BenchError> {
-        let room = (self.free_bytes / ROOM_PART / threads.max(1) as u64) >> 20 << 20;
+        let room = (self.room.bytes / ROOM_PART / threads.max(1) as u64) >> 20 << 20;
         let plan = DataPlan {
             threads,
             files: Files::PerThread,
@@ -203,7 +204,7 @@ mod tests {
             assert!(rates.write_bytes > 0.0 && rates.read_bytes > 0.0 && rates.empty_file_seconds > 0.0);
             assert!(rates.full_file_seconds == 0.0 && rates.aside_seconds > 0.0);
         }
-        assert!(told.free_bytes > 0 && !told.can_drop);
+        assert!(told.room.bytes > 0 && !told.can_drop);
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
     }
 }

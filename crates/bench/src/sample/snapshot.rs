@@ -1,5 +1,6 @@
 //! The kernel's counters at one moment.
 
+use crate::inventory::has_link;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -68,8 +69,11 @@ impl Snapshot {
     }
 }
 
-/// What the driver says of the link; -1 and an error are both "not known".
+/// What the driver says of the link; -1 and an error are both "not known", and so is what drivers say that have none (veth, tun).
 fn link_bits(name: &str) -> Option<u64> {
+    if !has_link(name) {
+        return None;
+    }
     let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     let megabits: u64 = text.trim().parse().ok()?;
     (megabits > 0).then(|| megabits.saturating_mul(1_000_000))

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Capabilities, Errno, FileLayout};
+use ashlar_types::{Errno, FileLayout};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,7 @@ impl Client {
         mode: AllocateMode,
         (offset, len): (u64, u64),
     ) -> Result<(), Errno> {
-        let kill_set_id = !who.creds.caps.has(Capabilities::FSETID);
-        let flags = WriteFlags { kill_set_id, ..WriteFlags::default() };
+        let flags = WriteFlags::on_behalf_of(who);
         self.clear_set_id(who, &handle.file, flags)?;
         self.allocate(handle, mode, offset, len)?;
         if self.must_sync(handle, flags) {

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::file::{Data, File, FileState, Handle};
 use crate::pages::Stretch;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Durability, Errno};
+use ashlar_types::{Capabilities, Durability, Errno};
 use parking_lot::MutexGuard;
 
 /// How a write came about.
@@ -21,6 +21,13 @@ pub struct WriteFlags {
     pub is_sync: bool,
     /// A call of a program that goes past the kernel's page cache, which may have pages of the file all the same.
     pub is_past_cache: bool,
+}
+
+impl WriteFlags {
+    /// Of a call for which the kernel does not say whether set-id bits must be cleared: they must unless `who` is privileged.
+    pub(super) fn on_behalf_of(who: &Who) -> WriteFlags {
+        WriteFlags { kill_set_id: !who.creds.caps.has(Capabilities::FSETID), ..WriteFlags::default() }
+    }
 }
 
 /// What a write has done.
@@ -66,12 +73,23 @@ impl Client {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        let who = Who::system();
-        Ok(match self.write_as(&who, handle, offset, data, flags)? {
+        self.write_whole(&Who::system(), handle, offset, data, flags)
+    }
+
+    /// As [`Client::write`], on behalf of `who`.
+    pub(super) fn write_whole(
+        &self,
+        who: &Who,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Errno> {
+        Ok(match self.write_as(who, handle, offset, data, flags)? {
             Written::Done(taken) | Written::BesidePages(taken) => taken.bytes,
             Written::MeetsPages => {
                 let mut taken = Err(Errno::EIO);
-                self.write_over_pages(&who, handle, offset, data, flags, |answer| taken = answer);
+                self.write_over_pages(who, handle, offset, data, flags, |answer| taken = answer);
                 taken?.bytes
             }
         })

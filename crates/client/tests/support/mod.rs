@@ -250,13 +250,17 @@ pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeI
 
 /// Asks for a lock of the whole file without waiting.
 pub fn lock(client: &Client, handle: &Handle, owner: u64, is_flock: bool) -> Result<(), Errno> {
-    let request = LockRequest {
+    client.lock(handle, lock_request(handle, owner, is_flock))
+}
+
+/// The request for an exclusive lock of the whole file.
+pub fn lock_request(handle: &Handle, owner: u64, is_flock: bool) -> LockRequest {
+    LockRequest {
         inode: handle.file.inode,
         owner: LockOwner(owner),
         pid: 1,
         kind: LockKind::Write,
         range: LockRange { start: 0, end: i64::MAX as u64 },
         is_flock,
-    };
-    client.lock(handle, request)
+    }
 }

@@ -5,7 +5,7 @@ use ashlar_fuse::protocol::{
     Create, Flush, Forgets, Fsync, Mkdir, Mknod, Open, Read, ReadDir, Release, SetAttr, Write,
 };
 use ashlar_fuse::{
-    Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle,
+    Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Ended, Entry, Errno, FileHandle,
     FileKind, Filesystem, NodeId, OpenReplyFlags, Opened, ReplyBuffer, Request, Statfs, Timestamp, Written,
 };
 use parking_lot::{Mutex, RwLock};
@@ -224,8 +224,8 @@ impl Filesystem for NullFs {
         Ok(())
     }
 
-    fn fsync(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {
-        Ok(())
+    fn fsync(&self, _request: &Request<'_>, _args: &Fsync, _: &Deferral<'_>) -> Result<Ended, Errno> {
+        Ok(Ended::Now)
     }
 
     fn flush(&self, _request: &Request<'_>, _args: &Flush) -> Result<(), Errno> {

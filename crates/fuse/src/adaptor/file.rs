@@ -1,6 +1,6 @@
 //! Requests on open files.
 
-use super::late_write::Rest;
+use super::late::Rest;
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -9,11 +9,14 @@ use crate::protocol::{
 };
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
-use crate::{Deferral, Written};
+use crate::{Deferral, Ended, Written};
 use ashlar_client::{AllocateMode, Handle, OpenFlags, Seek, Taken, Who, WriteFlags};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What is allocated, punched or zeroed by a worker itself, bytes: some milliseconds on memory, much less on a disk.
+const SHORT_ALLOCATION_BYTES: u64 = 16 << 20;
 
 /// `__FMODE_EXEC`, which the kernel passes in the flags of an open for execution.
 const FMODE_EXEC: u32 = 0x20;
@@ -47,7 +50,7 @@ impl Adaptor {
     /// go on beside each other, and the chunk store keeps overlapping ones apart block by block.
     ///
     /// A file that is open here for reading, too, is written through the page cache: its pages are used, and a write past them costs more (see
-    /// [`super::late_write`]).
+    /// [`super::late`]).
     fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
         let flags = &opened.handle.flags;
         let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
@@ -133,7 +136,7 @@ impl Adaptor {
         // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
         let replier = deferral.defer_write();
         let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes(taken)) };
-        self.late_writes.add(Rest::DropPages { handle: handle.clone(), taken, replier });
+        self.late.add(Rest::DropPages { handle: handle.clone(), taken, replier });
         answer
     }
 
@@ -154,11 +157,11 @@ impl Adaptor {
             else {
                 return Err(Errno::EIO);
             };
-            self.late_writes.add(Rest::DropPages { handle: handle.clone(), taken, replier: None });
+            self.late.add(Rest::DropPages { handle: handle.clone(), taken, replier: None });
             return Ok(Written::Bytes(bytes(taken)));
         };
         let (handle, data) = (handle.clone(), args.data.into());
-        self.late_writes.add(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
+        self.late.add(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
         Ok(Written::Deferred)
     }
 
@@ -179,15 +182,36 @@ impl Adaptor {
         Ok(unlocked?)
     }
 
-    pub(super) fn on_fsync(&self, args: &Fsync) -> Result<(), Errno> {
-        Ok(self.client.fsync(&*self.handles.find(args.fh)?)?)
+    /// One at a time is a worker's own doing where there are others: a program that syncs alone is answered sooner.
+    pub(super) fn on_fsync(&self, args: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+        let handle = self.handles.find(args.fh)?;
+        let own = if self.has_other_workers.load(Relaxed) { self.worker_sync.try_lock() } else { None };
+        let replier = if own.is_some() { None } else { deferral.defer_long() };
+        let Some(replier) = replier else {
+            self.client.fsync(&handle)?;
+            return Ok(Ended::Now);
+        };
+        self.late.add(Rest::Sync { handle: handle.clone(), replier });
+        Ok(Ended::Deferred)
     }
 
-    pub(super) fn on_fallocate(&self, request: &Request<'_>, args: &Fallocate) -> Result<(), Errno> {
+    pub(super) fn on_fallocate(
+        &self,
+        request: &Request<'_>,
+        args: &Fallocate,
+        deferral: &Deferral<'_>,
+    ) -> Result<Ended, Errno> {
         let handle = self.handles.find(args.fh)?;
         let mode = AllocateMode::from_bits(args.mode)?;
         let range = (args.offset, args.length);
-        Ok(self.client.fallocate(&identity::who(request), &handle, mode, range)?)
+        let who = identity::who(request);
+        let replier = if args.length > SHORT_ALLOCATION_BYTES { deferral.defer_long() } else { None };
+        let Some(replier) = replier else {
+            self.client.fallocate(&who, &handle, mode, range)?;
+            return Ok(Ended::Now);
+        };
+        self.late.add(Rest::Allocate { who, handle: handle.clone(), mode, range, replier });
+        Ok(Ended::Deferred)
     }
 
     pub(super) fn on_lseek(&self, args: &Lseek) -> Result<u64, Errno> {
@@ -200,8 +224,18 @@ impl Adaptor {
         Ok(self.client.seek(&handle, args.offset, what)?)
     }
 
-    pub(super) fn on_copy_file_range(&self, args: &CopyFileRange) -> Result<u64, Errno> {
+    pub(super) fn on_copy_file_range(
+        &self,
+        request: &Request<'_>,
+        args: &CopyFileRange,
+    ) -> Result<u64, Errno> {
         let (from, to) = (self.handles.find(args.fh_in)?, self.handles.find(args.fh_out)?);
-        Ok(self.client.copy_file_range((&from, args.offset_in), (&to, args.offset_out), args.length)?)
+        // After the copy the kernel throws away the target's pages, and what was stored into other bytes of them meanwhile with them
+        // (`fuse_copy_file_range`). Told this, it copies through its cache.
+        if self.client.may_be_stored_into(&to, args.offset_out, args.length) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let who = identity::who(request);
+        Ok(self.client.copy_file_range(&who, (&from, args.offset_in), (&to, args.offset_out), args.length)?)
     }
 }

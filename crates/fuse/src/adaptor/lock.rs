@@ -4,7 +4,7 @@ use super::{Adaptor, convert};
 use crate::errno::Errno;
 use crate::protocol::{FileLock, LockKind, LockRequest};
 use crate::request::Request;
-use crate::{Deferral, LockWait};
+use crate::{Deferral, Ended};
 use ashlar_types::message;
 
 fn kind(kind: LockKind) -> message::LockKind {
@@ -47,19 +47,19 @@ impl Adaptor {
         request: &Request<'_>,
         lock: &LockRequest,
         deferral: &Deferral<'_>,
-    ) -> Result<LockWait, Errno> {
+    ) -> Result<Ended, Errno> {
         let handle = self.handles.find(lock.fh)?;
         let wanted = lock_request(request, lock);
         // Most blocking calls find the lock free; only those that do not are parked.
         match self.client.lock(&handle, wanted) {
             Err(ashlar_types::Errno::EAGAIN) => {}
-            other => return Ok(other.map(|()| LockWait::Granted)?),
+            other => return Ok(other.map(|()| Ended::Now)?),
         }
         let replier = deferral.defer()?;
         let answer = Box::new(move |outcome: Result<(), ashlar_types::Errno>| {
             replier.reply(outcome.map_err(Errno::from));
         });
         self.client.lock_wait_deferred(&handle, wanted, request.unique.0, answer);
-        Ok(LockWait::Deferred)
+        Ok(Ended::Deferred)
     }
 }

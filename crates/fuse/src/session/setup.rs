@@ -178,7 +178,14 @@ fn assemble_crew<F: Filesystem>(
     rollcall: &Rollcall,
 ) -> io::Result<(Crew, Transport)> {
     let depth = (usize::from(options.ring_depth), options.threads_per_ring.get());
-    let plan = CrewPlan::new(cpu::possible_count()?, &cpu::online()?, &cpu::allowed(), depth, payload_len);
+    let (online, allowed) = (cpu::online()?, cpu::allowed());
+    // The kernel gives requests that it holds back in a processor's queue out again only if something is asked on that processor: who may not run there
+    // cannot see to it that unlocking gets through.
+    if let Some(barred) = online.iter().find(|cpu| !allowed.contains(cpu)) {
+        let why = format!("this process may not run on processor {barred} (taskset, cpuset or CPUAffinity=)");
+        return Err(io::Error::other(why));
+    }
+    let plan = CrewPlan::new(cpu::possible_count()?, &online, &allowed, depth, payload_len);
     let crew = Crew::assemble(&plan, service, device, rollcall)?;
     Ok((crew, Transport::Ring { queues: plan.queues, depth: plan.depth }))
 }

@@ -17,6 +17,7 @@
 mod crew;
 mod entry;
 mod reserve;
+mod seats;
 mod slots;
 mod worker;
 

@@ -2,7 +2,7 @@
 
 use super::State;
 use ashlar_fuse::protocol::{FileLock, LockKind, LockRequest};
-use ashlar_fuse::{Deferral, Errno, LockOwner, LockWait, Replier, Unique};
+use ashlar_fuse::{Deferral, Ended, Errno, LockOwner, Replier, Unique};
 
 #[derive(Clone, Copy)]
 pub(super) struct Held {
@@ -72,13 +72,13 @@ impl State {
         ino: u64,
         wanted: &LockRequest,
         deferral: &Deferral<'_>,
-    ) -> Result<LockWait, Errno> {
+    ) -> Result<Ended, Errno> {
         match self.set_lock(ino, wanted) {
-            Ok(()) => Ok(LockWait::Granted),
+            Ok(()) => Ok(Ended::Now),
             Err(Errno::EAGAIN) => {
                 let replier = deferral.defer()?;
                 self.waiting.push(Waiting { ino, request: *wanted, replier });
-                Ok(LockWait::Deferred)
+                Ok(Ended::Deferred)
             }
             Err(errno) => Err(errno),
         }

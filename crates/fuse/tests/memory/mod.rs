@@ -14,9 +14,9 @@ use ashlar_fuse::protocol::{
     Rename, RetrieveReply, SetAttr, SetTime, SetXattr, Write,
 };
 use ashlar_fuse::{
-    Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Entry, Errno, FileHandle,
-    FileKind, Filesystem, LockWait, Negotiated, NodeId, Notifier, Opened, ReplyBuffer, Request, Statfs,
-    Timestamp, Unique, Written, XattrBuffer,
+    Attr, AttrReply, Created, Deferral, DirBuffer, DirEntry, DirPlusBuffer, Ended, Entry, Errno, FileHandle,
+    FileKind, Filesystem, Negotiated, NodeId, Notifier, Opened, ReplyBuffer, Request, Statfs, Timestamp,
+    Unique, Written, XattrBuffer,
 };
 use locks::{Held, Waiting};
 use parking_lot::Mutex;
@@ -392,8 +392,8 @@ impl Filesystem for MemoryFs {
         Ok(())
     }
 
-    fn fsync(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {
-        Ok(())
+    fn fsync(&self, _request: &Request<'_>, _args: &Fsync, _: &Deferral<'_>) -> Result<Ended, Errno> {
+        Ok(Ended::Now)
     }
 
     fn setxattr(&self, request: &Request<'_>, args: &SetXattr<'_>) -> Result<(), Errno> {
@@ -477,7 +477,7 @@ impl Filesystem for MemoryFs {
         request: &Request<'_>,
         lock: &LockRequest,
         deferral: &Deferral<'_>,
-    ) -> Result<LockWait, Errno> {
+    ) -> Result<Ended, Errno> {
         self.state.lock().wait_lock(request.node.0, lock, deferral)
     }
 }

@@ -15,11 +15,13 @@ mod view;
 use super::sealed::{self, SEAL_BYTES};
 use super::{Changes, Engine, EngineReport};
 use crate::KvError;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use files::Found;
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::config::{BloomConstructionPolicy, RestartIntervalPolicy};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, UserValue,
+};
 use parking_lot::RwLock;
 use std::io;
 use std::ops::ControlFlow;
@@ -36,6 +38,8 @@ const KEY_MIN: [u8; 2] = [0, 0];
 const UNMERGED_TABLES_MAX: usize = 16;
 // LIMIT: how long it waits. Reads get slower beyond it; nothing fails.
 const MERGE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Values up to here are copied out of the block that they are in, which need not stay in memory for them then.
+const COPIED_BYTES_MAX: usize = 512;
 const MERGE_POLL: Duration = Duration::from_millis(2);
 
 /// Settings of the engine.
@@ -161,8 +165,12 @@ impl FjallEngine {
     }
 
     fn get_sealed(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        let stored = self.with_open("read", |open| open.keyspace.get(key))?;
-        stored.map(|stored| sealed::open(key, stored.into(), &self.place())).transpose()
+        let Some(stored) = self.with_open("read", |open| open.keyspace.get(key))? else { return Ok(None) };
+        let value = sealed::open(key, &stored, &self.place())?;
+        if value.len() < COPIED_BYTES_MAX {
+            return Ok(Some(Bytes::copy_from_slice(value)));
+        }
+        Ok(Some(Bytes::from_owner(stored).slice(SEAL_BYTES..)))
     }
 }
 
@@ -221,12 +229,7 @@ impl Engine for FjallEngine {
         self.get_sealed(key)
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
         let from = from.max(&KEY_MIN);
         if from >= to {
             return Ok(());
@@ -240,8 +243,7 @@ impl Engine for FjallEngine {
         while let Some((key, stored)) =
             guard(&self.path, "scan", || pairs.next().map(|pair| pair.into_inner()).transpose())?
         {
-            let value = sealed::open(&key, stored.into(), &place)?;
-            if visit(&key, value).is_break() {
+            if visit(&key, sealed::open(&key, &stored, &place)?).is_break() {
                 break;
             }
         }
@@ -249,12 +251,12 @@ impl Engine for FjallEngine {
     }
 
     fn apply(&self, changes: &mut Changes<'_>, note: &[u8]) -> Result<(), KvError> {
-        let mut buffer = BytesMut::new();
-        let mut seal = |key: &[u8], value: &[u8]| -> Bytes {
-            buffer.reserve(SEAL_BYTES + value.len());
-            buffer.put_slice(&sealed::seal(key, value));
-            buffer.put_slice(value);
-            buffer.split().freeze()
+        let mut sealed = Vec::new();
+        let mut seal = |key: &[u8], value: &[u8]| {
+            sealed.clear();
+            sealed.extend_from_slice(&sealed::seal(key, value));
+            sealed.extend_from_slice(value);
+            UserValue::from(sealed.as_slice())
         };
         self.with_open("checkpoint into", |open| {
             // Says whether a merge has failed; an ingestion does not.

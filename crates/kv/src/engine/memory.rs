@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 
 #[derive(Debug, Default)]
@@ -42,18 +42,13 @@ impl Engine for MemoryEngine {
         Ok(self.content.read().pairs.get(key).cloned())
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
         if from >= to {
             return Ok(());
         }
         let content = self.content.read();
         for (key, value) in content.pairs.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
-            if visit(key, value.clone()).is_break() {
+            if visit(key, value).is_break() {
                 break;
             }
         }

@@ -35,12 +35,7 @@ impl Snapshot for LaneReader<'_> {
         self.shared.get(&self.state, key)
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
         self.shared.scan(&self.state, from, to, visit)
     }
 }
@@ -63,7 +58,7 @@ impl Shared {
         state: &State,
         from: &[u8],
         to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+        visit: &mut crate::Visit<'_>,
     ) -> Result<(), KvError> {
         self.health.check()?;
         let mut changes = MergedChanges::new(&state.active, state.frozen.as_deref(), from, to);
@@ -83,7 +78,7 @@ impl Shared {
                     return ControlFlow::Continue(());
                 }
             }
-            let flow = visit(stored_key, &stored);
+            let flow = visit(stored_key, stored);
             is_done = flow.is_break();
             flow
         })?;

@@ -8,7 +8,6 @@ use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
-use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// Whether a group is taken when space is short.
@@ -87,12 +86,7 @@ impl Snapshot for LaneWriter<'_> {
         self.shared.get(&self.state, key)
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
         self.shared.scan(&self.state, from, to, visit)
     }
 }

@@ -79,7 +79,7 @@ pub fn scan_all(lane: &Lane) -> Result<Pairs, KvError> {
     lane.read().scan(&[], &[0xFF; 600], &mut |key, value| {
         assert!(previous.as_slice() < key, "scan is out of order");
         previous = key.to_vec();
-        pairs.insert(key.to_vec(), value.clone());
+        pairs.insert(key.to_vec(), bytes::Bytes::copy_from_slice(value));
         ControlFlow::Continue(())
     })?;
     Ok(pairs)

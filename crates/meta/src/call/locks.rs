@@ -1,7 +1,7 @@
 //! Calls on locks.
 
 use crate::MetaService;
-use ashlar_namespace::lock::{LockGrant, LockWait, WaitArgs};
+use ashlar_namespace::lock::{LockFrom, LockGrant, LockWait, WaitArgs};
 use ashlar_rpc::Caller;
 use ashlar_types::Errno;
 use ashlar_types::message::{LockKind, MetaReply, MetaRequest, SessionEvent};
@@ -22,13 +22,16 @@ impl MetaService {
                 return Err(Errno::ENOTCONN);
             }
             match request {
-                MetaRequest::Lock(request) => {
-                    locks.lock(session, request, &mut grants).map(|()| MetaReply::Done)
+                MetaRequest::Lock { request, through } => {
+                    let from = LockFrom { session, through: *through };
+                    locks.lock(from, request, &mut grants).map(|()| MetaReply::Done)
                 }
-                MetaRequest::LockWait { request, ticket } => {
+                MetaRequest::LockWait { request, through, ticket } => {
+                    let from = LockFrom { session, through: *through };
                     // The kernel does not tell descriptor-owned locks from process-owned ones; both are watched for deadlock.
-                    let wait = WaitArgs { ticket: *ticket, is_ofd: false };
-                    locks.lock_wait(session, request, wait, &mut grants).map(|outcome| match outcome {
+                    let now = self.env.clock.monotonic();
+                    let wait = WaitArgs { ticket: *ticket, is_ofd: false, now };
+                    locks.lock_wait(from, request, wait, &mut grants).map(|outcome| match outcome {
                         LockWait::Granted => MetaReply::Done,
                         LockWait::Queued => MetaReply::LockQueued,
                     })
@@ -44,8 +47,8 @@ impl MetaService {
                     let conflict = conflict.map(|found| (found.kind, found.range, found.pid));
                     MetaReply::LockConflict { conflict }
                 }),
-                MetaRequest::LockRelease { inode, owner, is_flock } => {
-                    locks.release(session, *owner, (*inode, *is_flock), &mut grants);
+                MetaRequest::LockRelease { inode, owner, through, is_flock } => {
+                    locks.release(session, (*owner, *through), (*inode, *is_flock), &mut grants);
                     Ok(MetaReply::Done)
                 }
                 _ => Err(Errno::EPROTO),
@@ -53,6 +56,13 @@ impl MetaService {
         };
         self.announce_locks(grants);
         reply
+    }
+
+    /// Ends lock calls that have turned out to wait for themselves.
+    pub(crate) fn end_deadlocks(&self) {
+        let mut grants = Vec::new();
+        self.locks.lock().end_deadlocks(self.env.clock.monotonic(), &mut grants);
+        self.announce_locks(grants);
     }
 
     /// Tells sessions that their waits are over.
@@ -66,7 +76,7 @@ impl MetaService {
 
 fn takes_a_lock(request: &MetaRequest<'_>) -> bool {
     match request {
-        MetaRequest::Lock(request) => request.kind != LockKind::Unlock,
+        MetaRequest::Lock { request, .. } => request.kind != LockKind::Unlock,
         MetaRequest::LockWait { .. } => true,
         _ => false,
     }

@@ -8,6 +8,7 @@ use ashlar_namespace::{NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Attr, Errno, InodeId, Name, SessionId};
+use bytes::BytesMut;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
@@ -17,6 +18,8 @@ const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
 /// Most bytes of entries in one reply.
 // LIMIT: a reply is built in memory while the lane is read-locked.
 const LISTING_BYTES_MAX: u32 = 128 << 10;
+/// Names of a listing that share a piece of memory, bytes.
+const NAMES_BYTES: usize = 4096;
 
 /// The reply for a name in `parent` that stands for `attr`, with the leases that go with it.
 pub(super) fn named(session: SessionId, parent: InodeId, attr: Attr, leases: &mut LeaseTable) -> MetaReply {
@@ -167,16 +170,20 @@ impl MetaService {
                 let mut entries = listed.borrow_mut();
                 entries.clear();
                 let mut bytes = 0;
+                // A piece of memory for many names; a piece for each was a tenth of a listing's time.
+                let mut names = BytesMut::with_capacity(NAMES_BYTES);
                 verb::readdir(txn, context, directory, after, with_attributes, &mut |entry| {
                     bytes += base + entry.name.len() as u32;
                     if bytes > bytes_max && !entries.is_empty() {
                         return ControlFlow::Break(());
                     }
+                    names.extend_from_slice(entry.name);
+                    let name = names.split().freeze();
                     entries.push(DirEntry {
                         cookie: entry.cookie.0,
                         inode: entry.inode,
                         file_type: entry.file_type,
-                        name: bytes::Bytes::copy_from_slice(entry.name),
+                        name,
                         attr: entry.attr,
                         leases: LeaseSet::NONE,
                     });

@@ -5,7 +5,6 @@ use crate::body;
 use crate::key::{self, BODY_PIECE_BYTES, COLLISIONS_MAX, NameHash};
 use crate::record::{Bucket, FileData, Garbage, Inode, Kind};
 use ashlar_types::{FileType, InodeId, Name, SessionId, codec};
-use bytes::Bytes;
 
 /// Sums over the records of one inode.
 #[derive(Default)]
@@ -26,7 +25,7 @@ pub(super) const TABLES: [(u8, usize); 7] =
 pub(super) fn check_record(
     checker: &mut Checker<'_>,
     table: u8,
-    (record_key, value): (&[u8], &Bytes),
+    (record_key, value): (&[u8], &[u8]),
     (id, inode): (InodeId, &Inode),
     side: &mut Side,
 ) -> Result<(), Stop> {
@@ -50,7 +49,7 @@ pub(super) fn check_record(
 }
 
 /// Adds a piece of a body; `false` for one that no verb can have written.
-fn add_piece(side: &mut Side, record_key: &[u8], value: &Bytes) -> bool {
+fn add_piece(side: &mut Side, record_key: &[u8], value: &[u8]) -> bool {
     let piece = record_key.get(11..15).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
     let start = u64::from(piece.unwrap_or(u32::MAX)) * u64::from(BODY_PIECE_BYTES);
     let is_possible =
@@ -66,7 +65,7 @@ fn check_bucket(
     checker: &mut Checker<'_>,
     directory: InodeId,
     record_key: &[u8],
-    value: &Bytes,
+    value: &[u8],
     side: &mut Side,
 ) -> Result<(), Stop> {
     let (Ok(bucket), Some(hash)) =
@@ -116,7 +115,7 @@ fn check_garbage(
     inode: InodeId,
     data: &FileData,
     record_key: &[u8],
-    value: &Bytes,
+    value: &[u8],
 ) -> Result<(), Stop> {
     let (Ok(garbage), Some(generation)) =
         (codec::decode::<Garbage>(value, "garbage record"), generation_of(record_key))

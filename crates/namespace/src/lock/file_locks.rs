@@ -1,10 +1,10 @@
 //! The locks of one file: ranges by ascending start, flocks, and the requests that wait, in the order they came.
 //!
-//! Ranges of one holder never overlap, and touching ones of the same kind are one.
+//! Ranges of one holder never overlap, and touching ones of the same kind that were taken through the same description are one.
 
 use super::{LOCK_END_MAX, LockConflict, LockHolder, WaitId};
-use ashlar_types::Errno;
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
+use ashlar_types::{DescriptionId, Errno};
 use std::collections::VecDeque;
 
 /// A request that waits.
@@ -12,16 +12,42 @@ use std::collections::VecDeque;
 pub(super) struct Waiter {
     pub(super) id: WaitId,
     pub(super) holder: LockHolder,
+    pub(super) through: DescriptionId,
     pub(super) request: LockRequest,
     pub(super) is_ofd: bool,
+    /// When it began, in the count of the table.
+    pub(super) mark: u64,
 }
 
+/// A lock that is held.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    holder: LockHolder,
+pub(super) struct Held {
+    pub(super) holder: LockHolder,
+    pub(super) through: DescriptionId,
     kind: LockKind,
     range: LockRange,
     pid: u32,
+    /// When it, or the newest part of it, was taken, in the count of the table.
+    pub(super) mark: u64,
+}
+
+impl Held {
+    /// What `request` asks for.
+    pub(super) fn wanted(
+        holder: LockHolder,
+        through: DescriptionId,
+        request: &LockRequest,
+        mark: u64,
+    ) -> Held {
+        let range = if request.is_flock { WHOLE } else { request.range };
+        Held { holder, through, kind: request.kind, range, pid: request.pid, mark }
+    }
+
+    /// Whether it and `wanted`, which touches it, become one.
+    fn joins(&self, wanted: &Held) -> bool {
+        (self.holder, self.through, self.kind) == (wanted.holder, wanted.through, wanted.kind)
+            && meet(self.range, wanted.range)
+    }
 }
 
 /// See the module.
@@ -69,7 +95,7 @@ impl FileLocks {
         &'a self,
         holder: LockHolder,
         request: &LockRequest,
-    ) -> impl Iterator<Item = LockConflict> + use<'a> {
+    ) -> impl Iterator<Item = &'a Held> + use<'a> {
         let (list, range) =
             if request.is_flock { (&self.flocks, WHOLE) } else { (&self.ranges, request.range) };
         let kind = request.kind;
@@ -77,27 +103,39 @@ impl FileLocks {
             .take_while(move |held| held.range.start <= range.end)
             .filter(move |held| held.holder != holder && kind != LockKind::Unlock)
             .filter(move |held| overlap(held.range, range) && excludes(held.kind, kind))
-            .map(|held| LockConflict {
-                holder: held.holder,
-                kind: held.kind,
-                range: held.range,
-                pid: held.pid,
-            })
+    }
+
+    /// `held` as a caller sees it: one lock with what the same holder has beside it, through whichever description.
+    pub(super) fn shown(&self, held: &Held) -> LockConflict {
+        let &Held { holder, kind, mut range, pid, .. } = held;
+        let same = || self.ranges.iter().filter(|other| other.holder == holder && other.kind == kind);
+        for other in same() {
+            if other.range.start == range.end + 1 {
+                range.end = other.range.end;
+            }
+        }
+        for other in same().rev() {
+            if other.range.end + 1 == range.start {
+                range.start = other.range.start;
+            }
+        }
+        LockConflict { holder, kind, range, pid }
+    }
+
+    /// The request that waits as `id`.
+    pub(super) fn waiter(&self, id: WaitId) -> Option<Waiter> {
+        self.waiting.iter().find(|waiter| waiter.id == id).copied()
     }
 
     /// Sets what `holder` has of the whole file. The old lock goes first, even when the new one is refused.
-    pub(super) fn flock(
-        &mut self,
-        holder: LockHolder,
-        request: &LockRequest,
-        room: usize,
-    ) -> Result<(), Errno> {
+    pub(super) fn flock(&mut self, wanted: Held, request: &LockRequest, room: usize) -> Result<(), Errno> {
+        let holder = wanted.holder;
         let old = self.flocks.iter().find(|held| held.holder == holder);
         if old.is_some_and(|held| held.kind == request.kind) {
             return Ok(());
         }
         let room = room + usize::from(old.is_some());
-        self.drop_held(holder, true);
+        self.drop_held(holder, true, None);
         if request.kind == LockKind::Unlock {
             return Ok(());
         }
@@ -107,43 +145,43 @@ impl FileLocks {
         if room == 0 {
             return Err(Errno::ENOLCK);
         }
-        self.flocks.push(Held { holder, kind: request.kind, range: WHOLE, pid: request.pid });
+        self.flocks.push(wanted);
         Ok(())
     }
 
-    /// Sets what `holder` has of a range, or nothing of it, if no other holder is in the way and at most `room` more records come
-    /// of it.
+    /// Sets what a holder has of a range to `wanted`, which is what `request` asks for, or to nothing, if no other holder is in the way
+    /// and at most `room` more records come of it.
     pub(super) fn lock_range(
         &mut self,
-        holder: LockHolder,
+        mut wanted: Held,
         request: &LockRequest,
         room: usize,
     ) -> Result<(), Errno> {
+        let (holder, asked) = (wanted.holder, wanted);
         if self.conflicts(holder, request).next().is_some() {
             return Err(Errno::EAGAIN);
         }
-        let mut range = request.range;
         let mut rest: Vec<Held> = Vec::new();
         let mut replaced = 0;
         for old in self.ranges.iter().filter(|held| held.holder == holder && meet(held.range, request.range))
         {
-            if old.kind == request.kind {
+            if old.joins(&asked) {
                 replaced += 1;
-                (range.start, range.end) = (range.start.min(old.range.start), range.end.max(old.range.end));
+                wanted.range.start = wanted.range.start.min(old.range.start);
+                wanted.range.end = wanted.range.end.max(old.range.end);
             } else if overlap(old.range, request.range) {
                 replaced += 1;
                 rest.extend(cut(old, request.range));
             }
         }
         if request.kind != LockKind::Unlock {
-            rest.push(Held { holder, kind: request.kind, range, pid: request.pid });
+            rest.push(wanted);
         }
         if rest.len() > replaced + room {
             return Err(Errno::ENOLCK);
         }
         self.ranges.retain(|held| {
-            let is_merged = held.kind == request.kind && meet(held.range, request.range);
-            held.holder != holder || !(is_merged || overlap(held.range, request.range))
+            held.holder != holder || !(held.joins(&asked) || overlap(held.range, request.range))
         });
         for held in rest {
             let at = self.ranges.partition_point(|other| other.range.start <= held.range.start);
@@ -152,10 +190,10 @@ impl FileLocks {
         Ok(())
     }
 
-    /// Drops what `holder` holds in ranges, or as a flock.
-    pub(super) fn drop_held(&mut self, holder: LockHolder, is_flock: bool) {
+    /// Drops what `holder` holds in ranges, or as a flock: what it took through `through`, or all.
+    pub(super) fn drop_held(&mut self, holder: LockHolder, is_flock: bool, through: Option<DescriptionId>) {
         let list = if is_flock { &mut self.flocks } else { &mut self.ranges };
-        list.retain(|held| held.holder != holder);
+        list.retain(|held| held.holder != holder || through.is_some_and(|through| through != held.through));
     }
 
     /// Drops the requests of `holder` that wait, and names them.

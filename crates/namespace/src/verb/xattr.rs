@@ -27,7 +27,6 @@ use crate::record::{Inode, Kind};
 use crate::txn::Txn;
 use ashlar_types::attr::MODE_STICKY;
 use ashlar_types::{Capabilities, Errno, InodeId};
-use bytes::Bytes;
 use std::ops::ControlFlow;
 
 /// Longest name, bytes (`XATTR_NAME_MAX`).
@@ -125,11 +124,7 @@ fn is_admin(context: &OpContext<'_>) -> bool {
 }
 
 /// Visits the stored attributes of `id`: name and value.
-fn for_each(
-    txn: &Txn<'_>,
-    id: InodeId,
-    visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-) -> Result<(), NsError> {
+fn for_each(txn: &Txn<'_>, id: InodeId, visit: &mut ashlar_kv::Visit<'_>) -> Result<(), NsError> {
     let prefix = key::xattr_prefix(id);
     txn.scan(&prefix, &key::after_prefix(&prefix), &mut |xattr_key, value| {
         visit(xattr_key.get(prefix.len()..).unwrap_or_default(), value)

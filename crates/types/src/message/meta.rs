@@ -1,8 +1,8 @@
 //! Calls to the metadata service.
 
 use crate::{
-    Attr, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, SessionId, StatFs,
-    Timespec,
+    Attr, DescriptionId, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, SessionId,
+    StatFs, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -289,15 +289,15 @@ pub enum MetaRequest<'a> {
     /// Make every acknowledged change of metadata durable.
     Sync(SyncScope),
     /// A lock without waiting, or an unlock.
-    Lock(LockRequest),
+    Lock { request: LockRequest, through: DescriptionId },
     /// A lock with waiting: answered `LockQueued`, and later announced to the session under this ticket.
-    LockWait { request: LockRequest, ticket: u64 },
+    LockWait { request: LockRequest, through: DescriptionId, ticket: u64 },
     /// Give up waiting.
     LockCancel { ticket: u64 },
     /// Which lock would prevent this one.
     LockTest(LockRequest),
-    /// Drop all locks of an owner on an inode (close of a descriptor).
-    LockRelease { inode: InodeId, owner: LockOwner, is_flock: bool },
+    /// Drop the locks of an owner on an inode: all (close of a descriptor), or those taken through one description (its end).
+    LockRelease { inode: InodeId, owner: LockOwner, through: Option<DescriptionId>, is_flock: bool },
     /// Layout settings of a directory, or layout of a file.
     LayoutShow { inode: InodeId },
     /// Change layout settings of a directory.

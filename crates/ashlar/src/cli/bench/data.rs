@@ -2,6 +2,7 @@
 
 use super::BenchRunArgs;
 use crate::cli::parse_bytes;
+use ashlar_bench::data::DEPTH_MAX;
 use clap::{Args, ValueEnum};
 
 /// What reading and writing content have in common.
@@ -9,6 +10,18 @@ use clap::{Args, ValueEnum};
 pub struct BenchDataArgs {
     #[command(flatten)]
     pub run: BenchRunArgs,
+
+    /// Leave the files there, in DIR/ashlar-bench.kept, to be read by another command with --use-kept: after the file system was mounted anew, or
+    /// the caches of its servers were emptied. With one number of threads.
+    #[arg(long, conflicts_with_all = ["agents", "use_kept"])]
+    pub keep_files: bool,
+
+    /// Read the files that --keep-files has left, with the same threads and records, and write none. They stay.
+    #[arg(
+        long,
+        conflicts_with_all = ["agents", "threads", "total", "thread_bytes", "shared", "segments", "only", "without_fsync", "record"]
+    )]
+    pub use_kept: bool,
 
     /// Bytes of all files together, shared out among the threads. Without it twice the memory, or 40 % of what is free if that is less.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "thread_bytes")]
@@ -61,7 +74,7 @@ pub struct BenchRandomArgs {
     pub record: u64,
 
     /// Requests of each thread that are under way at the same time (io_uring); 1 is pread(2) and pwrite(2).
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub depth: u32,
 
     /// Seconds of each phase; 0 goes on until every record was hit once.

@@ -2,7 +2,7 @@
 
 use super::BenchRunArgs;
 use crate::cli::parse_bytes;
-use ashlar_bench::metadata::Step;
+use ashlar_bench::metadata::{DEPTH_MAX, Step};
 use clap::{Args, ValueEnum};
 
 /// `ashlar bench metadata`
@@ -28,12 +28,16 @@ pub struct BenchMetadataArgs {
     pub neighbour: bool,
 
     /// Levels of directories above the files, which are in the lowest only.
-    #[arg(long, value_name = "LEVELS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=20))]
+    #[arg(long, value_name = "LEVELS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(DEPTH_MAX)))]
     pub depth: u32,
 
     /// With --depth: directories in each directory.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub branches: u32,
+
+    /// Files in each directory: each thread has as many directories as that takes, side by side. Without it all files of a thread are in one.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["depth", "branches", "shared"], value_parser = clap::value_parser!(u64).range(1..))]
+    pub files_per_directory: Option<u64>,
 
     /// fsync each file that is created.
     #[arg(long)]

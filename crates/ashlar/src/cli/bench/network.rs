@@ -1,6 +1,7 @@
 //! `ashlar bench network`.
 
 use super::BenchTeamArgs;
+use ashlar_bench::network::Ports;
 use clap::Args;
 
 /// `ashlar bench network`
@@ -20,6 +21,11 @@ pub struct BenchNetworkArgs {
     /// How often each measurement is done; what is printed is the mean.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+
+    /// Ports on which agents are connected to by each other, as 5000-5010: those that a firewall between the machines lets through. One for each
+    /// agent of a machine is enough. Without it their systems choose.
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub data_ports: Option<Ports>,
 
     /// Print JSON.
     #[arg(long)]

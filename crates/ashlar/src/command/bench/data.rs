@@ -4,8 +4,11 @@ use super::workload::{Session, cancelled_by_signals};
 use crate::cli::{BenchAction, BenchDataArgs, BenchRandomArgs, BenchSequentialArgs};
 use anyhow::{Result, bail};
 use ashlar_bench::data::{Action, DataPlan, Files, Order};
+use ashlar_bench::place::Place;
 use ashlar_bench::run::Unit;
+use ashlar_bench::workload::Origin;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Part of the free space that is used when nobody says how much, percent.
@@ -29,7 +32,16 @@ pub fn random(args: &BenchRandomArgs) -> Result<ExitCode> {
 
 fn run(args: &BenchDataArgs, unit: Unit, make: impl Fn(DataPlan) -> DataPlan) -> Result<ExitCode> {
     let cancel = cancelled_by_signals()?;
-    let session = Session::begin(&args.run, unit, &cancel)?;
+    if args.use_kept {
+        return read_kept(args, unit, make, &cancel);
+    }
+    if args.keep_files && args.run.threads.0.len() != 1 {
+        bail!("--keep-files leaves the files of one number of threads: name one with --threads");
+    }
+    if args.keep_files {
+        Place::check_none_kept(&args.run.directory)?;
+    }
+    let mut session = Session::begin(&args.run, unit, &cancel)?;
     let actions: &[Action] = match args.only {
         None => &[Action::Write, Action::Read],
         Some(BenchAction::Write) => &[Action::Write],
@@ -62,7 +74,26 @@ fn run(args: &BenchDataArgs, unit: Unit, make: impl Fn(DataPlan) -> DataPlan) ->
             whole_records(plan, args.segments)
         })
         .collect::<Result<_>>()?;
-    session.run(&plans, |workload, plan| workload.data(plan, actions))
+    session.keeps = plans.first().filter(|_| args.keep_files).cloned();
+    let origin = Origin::Made { is_kept: args.keep_files };
+    session.run(&plans, |workload, plan| workload.data_of(plan, actions, origin))
+}
+
+/// Reads what an earlier command has kept, in the order of this one.
+fn read_kept(
+    args: &BenchDataArgs,
+    unit: Unit,
+    make: impl Fn(DataPlan) -> DataPlan,
+    cancel: &AtomicBool,
+) -> Result<ExitCode> {
+    let (place, kept) = Place::kept(&args.run.directory)?;
+    let record_bytes = kept.record_bytes;
+    let asked = make(DataPlan { order: Order::Sequential, depth: 1, time_max: None, ..kept });
+    // The stamps in the files are those of their records.
+    let plan = DataPlan { record_bytes, is_direct: args.direct, ..asked };
+    plan.check()?;
+    let session = Session::begin_in(place, &args.run, unit, cancel)?;
+    session.run(&[plan], |workload, plan| workload.data_of(plan, &[Action::Read], Origin::Found))
 }
 
 /// Takes off what does not fill a record of each segment, or large pieces of it if there are many.

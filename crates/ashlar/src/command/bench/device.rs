@@ -2,12 +2,27 @@
 
 use super::workload::cancelled_by_signals;
 use crate::cli::BenchDeviceArgs;
-use crate::terminal::say;
-use anyhow::Result;
+use crate::terminal::{say, shown};
+use anyhow::{Result, bail};
 use ashlar_bench::device::{DeviceFigure, DevicePlan, Sharing};
 use ashlar_bench::figure::{Figure, summarize};
 use ashlar_bench::place::Place;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Refuses a directory that is named twice.
+fn check_apart(directories: &[PathBuf]) -> Result<()> {
+    let mut known = Vec::new();
+    for directory in directories {
+        // What cannot be found is refused for that later.
+        let Ok(real) = directory.canonicalize() else { continue };
+        if known.contains(&real) {
+            bail!("{} is named twice: name a directory on each device", shown(directory));
+        }
+        known.push(real);
+    }
+    Ok(())
+}
 
 pub fn run(args: &BenchDeviceArgs) -> Result<ExitCode> {
     let plan = DevicePlan {
@@ -18,6 +33,7 @@ pub fn run(args: &BenchDeviceArgs) -> Result<ExitCode> {
         repetitions: args.repetitions,
     };
     plan.check()?;
+    check_apart(&args.directories)?;
     let cancel = cancelled_by_signals()?;
     let places: Vec<Place> = (args.directories.iter())
         .map(|directory| Place::make(directory, args.beside_others))

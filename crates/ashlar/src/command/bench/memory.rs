@@ -8,6 +8,10 @@ use ashlar_bench::memory::{
 };
 use serde::Serialize;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+/// Ctrl-C ends this process at once: nothing would have to be removed.
+static GO_ON: AtomicBool = AtomicBool::new(false);
 
 /// What was measured on one node.
 #[derive(Serialize)]
@@ -67,7 +71,7 @@ fn measure(node: &NumaNode, args: &BenchMemoryArgs) -> Result<Measured> {
         None => StreamPlan::for_node(node)?,
     };
     (plan.threads, plan.repetitions) = (threads, args.repetitions);
-    Ok(Measured { node: node.number, plan, bytes_per_second: stream(node, &plan)? })
+    Ok(Measured { node: node.number, plan, bytes_per_second: stream(node, &plan, &GO_ON)? })
 }
 
 fn show(node: &NumaNode, found: &Measured) {

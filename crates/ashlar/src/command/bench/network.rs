@@ -14,8 +14,12 @@ use std::process::ExitCode;
 const MEGABIT: f64 = 1e6;
 
 pub fn run(args: &BenchNetworkArgs) -> Result<ExitCode> {
-    let plan =
-        NetworkPlan { streams: args.streams.clone(), seconds: args.seconds, repetitions: args.repetitions };
+    let plan = NetworkPlan {
+        streams: args.streams.clone(),
+        seconds: args.seconds,
+        repetitions: args.repetitions,
+        ports: args.data_ports,
+    };
     plan.check()?;
     let count = match args.team.agents {
         Some(count) if count >= 2 => count,
@@ -25,7 +29,11 @@ pub fn run(args: &BenchNetworkArgs) -> Result<ExitCode> {
     };
     let cancel = cancelled_by_signals()?;
     let team = gather(&args.team, count, None, &cancel)?;
-    eprintln!("measuring for {} seconds", plan.time(count as usize).as_secs());
+    let networks = team.networks();
+    if is_all_one(&networks) {
+        eprintln!("all agents are on one machine: what is measured passes through no link");
+    }
+    eprintln!("measuring for {} seconds", plan.time(&networks).as_secs());
     let agents = team.told();
     let mut figures = NetworkFigures::default();
     let tell = |text: &str| tracing::info!("{text}");
@@ -60,6 +68,8 @@ fn show(agents: &[AgentTold], plan: &NetworkPlan, figures: &NetworkFigures) {
             say(format!("  {from:>4} -> {to:<4} {p50:>10.1} {p99:>10.1} {max:>10.1}"));
         }
     }
+    let within: Vec<(usize, usize)> =
+        figures.flows.iter().filter(|flow| flow.is_within_machine).map(|flow| (flow.from, flow.to)).collect();
     for (pattern, what) in [
         (Pattern::OnePair, "TCP payload, one pair at a time"),
         (Pattern::Bisection, "TCP payload, one half of the agents to the other and back"),
@@ -75,7 +85,8 @@ fn show(agents: &[AgentTold], plan: &NetworkPlan, figures: &NetworkFigures) {
             "from", "to", "streams", "Mbit/s", "MiB/s", "+- %"
         ));
         for (_, from, to, streams, rate) in &flows {
-            say(format!("  {from:>4} -> {to:<4} {}", row(*streams, *rate)));
+            let note = if within.contains(&(*from, *to)) { "  one machine, no link" } else { "" };
+            say(format!("  {from:>4} -> {to:<4} {}{note}", row(*streams, *rate)));
         }
         for &streams in plan.streams.iter().filter(|_| pattern != Pattern::OnePair) {
             if let Some(rate) = figures.together(pattern, streams) {
@@ -83,6 +94,10 @@ fn show(agents: &[AgentTold], plan: &NetworkPlan, figures: &NetworkFigures) {
             }
         }
     }
+}
+
+fn is_all_one(networks: &[usize]) -> bool {
+    networks.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 fn row(streams: u32, rate: Spread) -> String {

@@ -45,6 +45,21 @@ pub fn check_output(output: &Path, replaces: bool) -> Result<()> {
     Ok(())
 }
 
+/// Refuses to write into the directory that is measured, which would not be empty then.
+pub fn check_apart(output: &Path, directory: &Path) -> Result<()> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // What cannot be found is refused for that later.
+    let (Ok(folder), Ok(real)) = (folder.canonicalize(), directory.canonicalize()) else { return Ok(()) };
+    if folder.starts_with(&real) {
+        bail!(
+            "--output {} is in {}, which is measured: name another directory for the report, or say --beside-others",
+            shown(output),
+            shown(directory)
+        );
+    }
+    Ok(())
+}
+
 /// Refuses rows that were never published.
 pub fn check_rows(beside: &[String]) -> Result<()> {
     let rows = published::rows();

@@ -6,7 +6,7 @@ mod progress;
 mod together;
 mod wording;
 
-use super::report::{check_output, check_rows, names};
+use super::report::{check_apart, check_output, check_rows, names};
 use super::workload::cancelled_by_signals;
 use crate::cli::BenchSweepArgs;
 use crate::terminal::{say, shown};
@@ -39,6 +39,9 @@ const MEMORY_TIME: Duration = Duration::from_secs(8);
 pub fn run(args: &BenchSweepArgs) -> Result<ExitCode> {
     // What can be refused before anything is touched.
     check_output(&args.output, args.replace || args.dry_run)?;
+    if !args.beside_others {
+        check_apart(&args.output, &args.directory)?;
+    }
     check_rows(&args.beside)?;
     together::check(args)?;
     let wanted: Vec<Tool> = args.with.iter().map(|tool| Tool::from(*tool)).collect();
@@ -153,7 +156,7 @@ impl Run<'_> {
         if let Some(path) = &args.same_as {
             let plan = Plan { budget_seconds: 0.0, ..Report::read(path)?.plan };
             plan.tools.iter().try_for_each(|tool| tools::check(*tool))?;
-            machines.check_room(plan.bytes_max())?;
+            machines.check_room(plan.bytes_max(), plan.files_max())?;
             if plan.is_direct && !machines.have_direct()? {
                 bail!(
                     "{} was measured past the page cache, and this file system does not do that (O_DIRECT)",

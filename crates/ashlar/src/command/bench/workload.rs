@@ -6,6 +6,7 @@ use crate::cli::BenchRunArgs;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_bench::agent::{AgentTold, Team};
+use ashlar_bench::data::DataPlan;
 use ashlar_bench::figure::Figure;
 use ashlar_bench::place::Place;
 use ashlar_bench::run::Unit;
@@ -49,6 +50,8 @@ pub struct Session<'a> {
     who: Who<'a>,
     /// How it is measured.
     pub rules: Rules,
+    /// The plan of the files that stay at the end, should all go well.
+    pub keeps: Option<DataPlan>,
     cancel: &'a AtomicBool,
 }
 
@@ -56,11 +59,7 @@ impl<'a> Session<'a> {
     /// Makes the place, here or on the agents that are waited for. `cancel` ends the run from now on, and what it made goes.
     pub fn begin(args: &'a BenchRunArgs, unit: Unit, cancel: &'a AtomicBool) -> Result<Session<'a>> {
         let (who, memory) = match args.team.agents {
-            None => {
-                let memory = cache::memory_bytes()
-                    .context("cannot find out how much memory there is (/proc/meminfo)")?;
-                (Who::Alone(Place::make(&args.directory, args.beside_others)?), memory)
-            }
+            None => (Who::Alone(Place::make(&args.directory, args.beside_others)?), memory_here()?),
             Some(count) => {
                 if !args.directory.is_absolute() {
                     bail!(
@@ -77,19 +76,25 @@ impl<'a> Session<'a> {
                 (Who::Team(team), memory)
             }
         };
-        let rules = Rules {
-            repetitions: args.repetitions,
-            drops_caches: !args.keep_caches,
-            memory_bytes: memory.saturating_add(args.server_memory),
-        };
-        Ok(Session { args, unit, who, rules, cancel })
+        Ok(Session { args, unit, who, rules: rules(args, memory), keeps: None, cancel })
+    }
+
+    /// In a place with files that were kept.
+    pub fn begin_in(
+        place: Place,
+        args: &'a BenchRunArgs,
+        unit: Unit,
+        cancel: &'a AtomicBool,
+    ) -> Result<Session<'a>> {
+        let rules = rules(args, memory_here()?);
+        Ok(Session { args, unit, who: Who::Alone(place), rules, keeps: None, cancel })
     }
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> Result<u64> {
         Ok(match &self.who {
-            Who::Alone(place) => place.free_bytes()?,
-            Who::Team(team) => team.free_bytes()?,
+            Who::Alone(place) => place.room()?.bytes,
+            Who::Team(team) => team.room()?.bytes,
         })
     }
 
@@ -125,6 +130,12 @@ impl<'a> Session<'a> {
             Ok(())
         };
         let mut outcome: Result<(), BenchError> = measure_all();
+        if let (Ok(()), Some(plan), Who::Alone(place)) = (&outcome, &self.keeps, &self.who) {
+            let kept = place.keep(plan);
+            outcome = kept.map(|kept| {
+                eprintln!("the files are in {}: --use-kept reads them, and you remove them", shown(&kept));
+            });
+        }
         let agents = match self.who {
             Who::Alone(_) => Vec::new(),
             Who::Team(team) => {
@@ -160,6 +171,18 @@ impl<'a> Session<'a> {
         }
         outcome?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn memory_here() -> Result<u64> {
+    cache::memory_bytes().context("cannot find out how much memory there is (/proc/meminfo)")
+}
+
+fn rules(args: &BenchRunArgs, memory_bytes: u64) -> Rules {
+    Rules {
+        repetitions: args.repetitions,
+        drops_caches: !args.keep_caches,
+        memory_bytes: memory_bytes.saturating_add(args.server_memory),
     }
 }
 

@@ -10,6 +10,7 @@
 //! Dropping a crew ends its threads in every state before `serve`; later they end with the mount.
 
 use super::reserve::{Reserve, Rollcall};
+use super::seats;
 use super::slots::{Relief, Slots};
 use super::worker::{Queue, RingWorker};
 use super::{PAYLOAD_BYTES_MAX, SHARED_THREADS_MAX};
@@ -111,6 +112,8 @@ impl Crew {
         device: &Arc<Device>,
         rollcall: &Rollcall,
     ) -> io::Result<Self> {
+        let few = || io::Error::other("too few open files allowed for its threads (LimitNOFILE=)");
+        let mut seats = seats::take(plan.threads.len()).ok_or_else(few)?;
         let slots = plan.slots();
         let relief: Option<Arc<dyn Relief>> = plan.is_shared.then(|| {
             let reserve = Reserve {
@@ -134,7 +137,9 @@ impl Crew {
             let (service, device) = (Arc::clone(service), Arc::clone(device));
             let (report, on_end) = (report.clone(), Arc::clone(&rollcall.on_end));
             let mailboxes = Arc::clone(&rollcall.mailboxes);
+            let seat = seats.pop();
             let body = move || {
+                let _seat = seat;
                 if let Err(error) = cpu::pin(cpu) {
                     tracing::debug!(cpu, %error, "ring thread runs unpinned");
                 }
@@ -144,7 +149,7 @@ impl Crew {
                 // The device must not be kept open by a thread that waits for it to close.
                 drop(device);
                 if let Some(worker) = advance(worker, &steps, &report) {
-                    on_end(worker.run());
+                    on_end(worker.run_contained());
                 }
             };
             crew.threads.push(std::thread::Builder::new().name(format!("fuse-ring-{cpu}")).spawn(body)?);

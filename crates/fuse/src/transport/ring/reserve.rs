@@ -1,5 +1,6 @@
 //! Further threads for queues that threads share: see [`super::slots`].
 
+use super::seats;
 use super::slots::{Relief, Slots};
 use super::worker::{Queue, RingWorker};
 use crate::filesystem::Filesystem;
@@ -58,13 +59,20 @@ impl<F: Filesystem> Reserve<F> {
 impl<F: Filesystem> Relief for Enlisted<F> {
     fn call(&self, qid: u16, slots: &Arc<Slots>, node: NodeId) -> bool {
         let Some(own) = self.own.upgrade() else { return false };
+        let Some(seat) = seats::take(1) else {
+            self.tell(&io::Error::other("ring threads have half of the open files already"));
+            return false;
+        };
         if !(self.reserve.rollcall.join)() {
             return false;
         }
         let own_slots = Arc::clone(slots);
         let (report, begun) = sync_channel(1);
         // It inherits the processor of the thread that calls, to whose queue the nudge goes.
-        let body = move || own.serve(qid, own_slots, node, &report);
+        let body = move || {
+            let _seat = seat;
+            own.serve(qid, own_slots, node, &report);
+        };
         match std::thread::Builder::new().name(format!("fuse-ring-{qid}")).spawn(body) {
             Ok(_) => begun.recv_timeout(BEGIN_MAX).unwrap_or(false),
             Err(error) => {
@@ -95,7 +103,7 @@ impl<F: Filesystem> Enlisted<F> {
         match worker {
             Ok(worker) => {
                 drop(self);
-                (rollcall.on_end)(worker.run());
+                (rollcall.on_end)(worker.run_contained());
             }
             Err(error) => {
                 self.tell(&error);

@@ -15,6 +15,7 @@ use crate::transport::mailbox::{Mailbox, Parcel};
 use crate::transport::{LateReply, Route};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,10 @@ const BELL: u64 = u64::MAX;
 
 /// When several requests completed at once, replies made so far are submitted after this long instead of after the last.
 const REPLY_DELAY_MAX: Duration = Duration::from_micros(50);
+
+/// LIMIT: how long a full submission queue may stay full, two seconds: the kernel is out of memory for requests until then.
+const SUBMIT_TRIES: usize = 400;
+const SUBMIT_PAUSE: Duration = Duration::from_millis(5);
 
 /// A queue this worker serves.
 pub(super) struct Queue {
@@ -112,22 +117,23 @@ impl<F: Filesystem> RingWorker<F> {
         refused.map_or(Ok(()), |(_, result)| Err(io::Error::from_raw_os_error(-result)))
     }
 
+    /// As [`Self::run`], and a panic outside a handler is its error: the mount must not go on without this thread's entries, unnoticed.
+    pub(super) fn run_contained(self) -> io::Result<()> {
+        let run = catch_unwind(AssertUnwindSafe(|| self.run()));
+        run.unwrap_or_else(|_| Err(io::Error::other("a ring thread panicked")))
+    }
+
     /// Serves until the mount is gone. `register` comes first.
     ///
     /// # Errors
     /// The ring does not work any more.
-    pub(super) fn run(mut self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         loop {
             let is_connected = self.serve_completed()?;
             if !is_connected {
                 return Ok(());
             }
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error)
-                    if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
-                Err(error) => return Err(error),
-            }
+            passing(self.ring.submit_and_wait(1))?;
             self.collect_completions();
         }
     }
@@ -158,7 +164,7 @@ impl<F: Filesystem> RingWorker<F> {
             if let Some(since) = submitted_at
                 && since.elapsed() > REPLY_DELAY_MAX
             {
-                self.ring.submit()?;
+                passing(self.ring.submit())?;
                 submitted_at = Some(Instant::now());
             }
         }
@@ -269,7 +275,7 @@ impl<F: Filesystem> RingWorker<F> {
     /// requests wait for the next one that this processor's callers make.)
     pub(super) fn nudge(&mut self, node: NodeId) -> io::Result<()> {
         // ORDER: the spare entry first; without a free one the nudge would be held back too.
-        self.ring.submit()?;
+        passing(self.ring.submit())?;
         let Some(device) = self.device.upgrade() else { return Ok(()) };
         if let Err(error) = notify::nudge(&device, node) {
             tracing::debug!(%error, "cannot nudge the kernel; waiting requests go on with the next request");
@@ -316,14 +322,28 @@ impl<F: Filesystem> RingWorker<F> {
     }
 
     fn push(&mut self, sqe: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the memory a submission refers to (iovecs and buffers of an entry) lives in `entries`, which never
-        // shrinks and is dropped after the ring.
-        if unsafe { self.ring.submission().push(sqe) }.is_ok() {
-            return Ok(());
+        for pause in [Duration::ZERO].into_iter().chain([SUBMIT_PAUSE; SUBMIT_TRIES]) {
+            // SAFETY: the memory a submission refers to (iovecs and buffers of an entry) lives in `entries`, which never
+            // shrinks and is dropped after the ring.
+            if unsafe { self.ring.submission().push(sqe) }.is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(pause);
+            passing(self.ring.submit())?;
         }
-        self.ring.submit()?;
         // SAFETY: as above.
         unsafe { self.ring.submission().push(sqe) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+    }
+}
+
+/// What a submission came to; what will pass (no memory just now, a signal) is no error, what was not taken stays in the queue.
+fn passing(submitted: io::Result<usize>) -> io::Result<()> {
+    match submitted {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 

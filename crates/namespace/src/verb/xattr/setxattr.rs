@@ -78,7 +78,7 @@ fn set_stored(
     if txn.inode(id)?.has_xattrs {
         for_each(txn, id, &mut |name, value| {
             if name == args.name {
-                (is_there, is_same) = (true, *value == args.value);
+                (is_there, is_same) = (true, *value == *args.value);
             } else {
                 names_bytes += name.len() + 1;
                 total_bytes += name.len() + 1 + value.len();

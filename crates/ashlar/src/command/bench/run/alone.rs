@@ -5,6 +5,7 @@ use super::{Run, keep, open, wording};
 use crate::cli::BenchSweepArgs;
 use crate::terminal::say;
 use anyhow::{Context, Result};
+use ashlar_bench::agent::draw_run;
 use ashlar_bench::cache;
 use ashlar_bench::ceiling::Ceilings;
 use ashlar_bench::device::DevicePlan;
@@ -51,9 +52,10 @@ pub fn run(
 
 fn measure(run: &Run<'_>, journal: &mut Journal, wanted: Vec<Tool>) -> Result<()> {
     let (args, cancel) = (run.args, run.cancel);
-    journal.place(&Place::own_name(), false)?;
-    let place = Place::make(&args.directory, args.beside_others)?;
-    journal.place(&Place::own_name(), true)?;
+    let name = draw_run()?;
+    // ORDER: the journal knows the name before the directory is there; should this be killed, the next run removes it.
+    journal.place(&name)?;
+    let place = Place::make_for(&name, &args.directory, args.beside_others)?;
     let machine = Alone { place: &place, cancel, sampler: None };
     let devices = |ceilings: &mut Ceilings, plan: &Plan| measure_devices(run, ceilings, plan);
     let plan = run.prepared(&machine, journal, wanted, &devices)?;

@@ -37,7 +37,9 @@ impl Network {
     pub fn of_machine(&self, agent: usize) -> Result<NetworkCeiling> {
         let name = &self.name;
         NetworkCeiling::of_machine(&self.figures, agent).with_context(|| {
-            format!("{name} tells of no agent {agent}: --network-agent is the number of this machine in it")
+            format!(
+                "{name} tells of no agent {agent} with a link in both directions (agents of one machine have none between them): --network-agent is the number of this machine in it"
+            )
         })
     }
 
@@ -72,7 +74,7 @@ impl Network {
             })?
         };
         NetworkCeiling::of_machines(&self.figures, &numbers)
-            .with_context(|| format!("{name} does not tell of both directions of every machine: {again}"))
+            .with_context(|| format!("{name} does not tell of links in both directions of every machine (agents of one machine have none between them): {again}"))
     }
 
     /// Which agents of the file are on `hosts`, each once; the first host that none is on.
@@ -103,6 +105,7 @@ mod tests {
             repetition: 1,
             bytes,
             seconds: 1.0,
+            is_within_machine: false,
         };
         let flows = [(1, 2, 100), (2, 3, 200), (3, 1, 300)].map(flow).into();
         let figures = NetworkFigures { flows, latencies: Vec::new() };

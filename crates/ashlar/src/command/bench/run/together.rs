@@ -107,9 +107,8 @@ fn measure(run: &Run<'_>, team: &Team<'_>, journal: &mut Journal) -> Result<Plan
     team.clean(&args.directory, journal.progress.left())?;
     let name = draw_run()?;
     // ORDER: the journal knows the name before the directory is there; should all be killed, the next run removes it.
-    journal.place(&Team::own_name(&name), false)?;
+    journal.place(&name)?;
     team.prepare_as(&name, &args.directory, args.beside_others)?;
-    journal.place(&Team::own_name(&name), true)?;
     let plan = run.prepared(team, journal, Vec::new(), &|_, _| Ok(()))?;
     team.watch();
     run.sweep(team, None, journal, &plan)?;

@@ -1,4 +1,5 @@
-//! Writes past the page cache of files of which the kernel may have pages.
+//! What a worker must not do itself, because it may take long: writes past the page cache of files of which the kernel may have pages, and what waits for a
+//! disk (a mount that is a server's only one has no more workers than processors, and without one nothing is answered, no recall either).
 //!
 //! Kernels before 2026 drop the pages of such a write ahead of it and do not look again; no kernel does after asynchronous `O_DIRECT`
 //! (`fuse_direct_io`). What is read into the cache meanwhile, through another descriptor or a mapping, is from before the write: it would be seen after it,
@@ -10,16 +11,19 @@
 
 use crate::deferral::Replier;
 use crate::errno::Errno;
-use ashlar_client::{Client, Handle, KernelCache, Taken, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Client, Handle, KernelCache, Taken, Who, WriteFlags};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Threads per mount, started as needed: one that waits for a page, or for a lease, must not hold up the writers of all other files.
-const THREADS: usize = 32;
+const THREADS: usize = 64;
+/// Of these, those that may wait for a disk at a time.
+const DISK_THREADS: usize = 32;
 
-/// What is left of a write when its worker goes on with other requests.
+/// What is left of a request when its worker goes on with others.
 pub(super) enum Rest {
     /// All of it.
     Write {
@@ -38,10 +42,14 @@ pub(super) enum Rest {
         /// Who waits for the answer, unless it was given.
         replier: Option<Replier>,
     },
+    /// All of an fsync.
+    Sync { handle: Arc<Handle>, replier: Replier },
+    /// All of a fallocate.
+    Allocate { who: Who, handle: Arc<Handle>, mode: AllocateMode, range: (u64, u64), replier: Replier },
 }
 
-/// Ends writes that workers have begun.
-pub(super) struct LateWrites {
+/// Ends requests that workers have begun.
+pub(super) struct Late {
     client: Arc<Client>,
     kernel: Arc<dyn KernelCache>,
     queue: Arc<Queue>,
@@ -55,18 +63,20 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    // LIMIT: the writes that are kept (`Deferral::defer_write`), and one job more per file.
+    // LIMIT: the requests that are kept (`Deferral::defer_write`, `defer_long`), and one job more per file.
     waiting: VecDeque<Rest>,
+    /// Threads that may be waiting for a disk.
+    at_disk: usize,
     /// Threads there are; they are started when the first write needs one.
     threads: usize,
     idle: usize,
     is_closed: bool,
 }
 
-impl LateWrites {
+impl Late {
     /// Those of `client`, over the cache of its `kernel`.
-    pub(super) fn new(client: Arc<Client>, kernel: Arc<dyn KernelCache>) -> LateWrites {
-        LateWrites { client, kernel, queue: Arc::default() }
+    pub(super) fn new(client: Arc<Client>, kernel: Arc<dyn KernelCache>) -> Late {
+        Late { client, kernel, queue: Arc::default() }
     }
 
     /// Has `rest` done by another thread.
@@ -75,12 +85,19 @@ impl LateWrites {
         if state.idle <= state.waiting.len() && state.threads < THREADS {
             match self.start_thread() {
                 Ok(()) => state.threads += 1,
+                Err(error) if state.threads == 0 && rest.is_at_disk() => {
+                    drop(state);
+                    tracing::warn!(%error, "no thread for a request that may take long; a worker does it");
+                    return rest.end(&self.client, &*self.kernel);
+                }
                 Err(error) if state.threads == 0 => {
                     drop(state);
                     // Dropped without an answer it is answered with EIO.
-                    return tracing::error!(%error, "no thread for a write over pages of the kernel");
+                    return tracing::error!(%error, "no thread for a request that may take long");
                 }
-                Err(error) => tracing::warn!(%error, "fewer threads for writes over pages than wanted"),
+                Err(error) => {
+                    tracing::warn!(%error, "fewer threads for requests that may take long than wanted")
+                }
             }
         }
         if !state.waiting.iter_mut().any(|waiting| waiting.takes_in(&rest)) {
@@ -99,15 +116,22 @@ impl LateWrites {
         let (client, kernel, queue) = (self.client.clone(), self.kernel.clone(), self.queue.clone());
         let run = move || {
             while let Some(rest) = queue.next() {
-                rest.end(&client, &*kernel);
+                let is_at_disk = rest.is_at_disk();
+                // Its replier answers EIO as it goes; the thread is needed for others.
+                if catch_unwind(AssertUnwindSafe(|| rest.end(&client, &*kernel))).is_err() {
+                    tracing::error!("a request that may take long ended in a panic");
+                }
+                if is_at_disk {
+                    queue.leave_disk();
+                }
             }
         };
         // Not joined: it ends when the mount's adaptor goes, or with the page it waits for.
-        std::thread::Builder::new().name("fuse-late-write".into()).spawn(run).map(drop)
+        std::thread::Builder::new().name("fuse-late".into()).spawn(run).map(drop)
     }
 }
 
-impl Drop for LateWrites {
+impl Drop for Late {
     fn drop(&mut self) {
         self.queue.state.lock().is_closed = true;
         self.queue.ready.notify_all();
@@ -118,7 +142,10 @@ impl Queue {
     fn next(&self) -> Option<Rest> {
         let mut state = self.state.lock();
         loop {
-            if let Some(rest) = state.waiting.pop_front() {
+            let may_go_to_disk = state.at_disk < DISK_THREADS;
+            let next = state.waiting.iter().position(|rest| may_go_to_disk || !rest.is_at_disk());
+            if let Some(rest) = next.and_then(|index| state.waiting.remove(index)) {
+                state.at_disk += usize::from(rest.is_at_disk());
                 return Some(rest);
             }
             if state.is_closed {
@@ -128,6 +155,11 @@ impl Queue {
             self.ready.wait(&mut state);
             state.idle -= 1;
         }
+    }
+
+    fn leave_disk(&self) {
+        self.state.lock().at_disk -= 1;
+        // The thread that says so looks for the next one itself.
     }
 }
 
@@ -147,8 +179,16 @@ impl Rest {
         true
     }
 
+    fn is_at_disk(&self) -> bool {
+        matches!(self, Rest::Sync { .. } | Rest::Allocate { .. })
+    }
+
     fn end(self, client: &Client, kernel: &dyn KernelCache) {
         match self {
+            Rest::Sync { handle, replier } => replier.reply(client.fsync(&handle).map_err(Errno::from)),
+            Rest::Allocate { who, handle, mode, range, replier } => {
+                replier.reply(client.fallocate(&who, &handle, mode, range).map_err(Errno::from));
+            }
             Rest::Write { who, handle, offset, data, flags, replier } => {
                 client.write_over_pages(&who, &handle, offset, &data, flags, |taken| {
                     // The kernel bounds a write by max_write, far below 4 GiB.

@@ -1,0 +1,110 @@
+//! A backup's part: compares, drops what the primary does not have, appends, reports.
+
+use super::replica::{Backup, LogReplica, Role};
+use super::{Command, EntryRun, LogIndex, LogPosition, Message, Sequence};
+use crate::membership::ReplicaId;
+
+impl<R: ReplicaId> LogReplica<R> {
+    /// Entries after `previous` came from the primary of this epoch.
+    pub(super) fn prepare(
+        &mut self,
+        base: Sequence,
+        previous: LogPosition,
+        entries: &[EntryRun],
+        committed: Sequence,
+        out: &mut Vec<Command<R>>,
+    ) {
+        if !matches!(self.role, Role::Backup(_)) {
+            return;
+        }
+        // What the checkpoint covers is committed, so the primary has the same.
+        let is_covered = previous.sequence < self.index.floor().sequence;
+        if !is_covered && !self.index.has(previous) {
+            let message = Message::Mismatch { epoch: self.member.epoch(), committed: self.committed };
+            out.push(Command::Send { to: self.member.membership().primary(), message });
+            return;
+        }
+        if self.index.epoch_at(base.next()).is_some_and(|epoch| epoch < self.member.epoch()) {
+            self.truncate(base, out);
+        }
+        let through = self.take_entries(previous.sequence, entries, out);
+        let Role::Backup(Backup { matched }) = &mut self.role else { return };
+        *matched = (*matched).max(Some(through));
+        self.report_prepared(out);
+        let known = committed.min(through);
+        if known > self.committed {
+            self.committed = known;
+            out.push(Command::Commit { through: known });
+        }
+    }
+
+    /// Appends the entries the log does not have and tells where they end.
+    fn take_entries(
+        &mut self,
+        previous: Sequence,
+        entries: &[EntryRun],
+        out: &mut Vec<Command<R>>,
+    ) -> Sequence {
+        let (mut sequence, mut skip, mut is_new) = (previous, 0, false);
+        for run in entries {
+            for _ in 0..run.count {
+                sequence = sequence.next();
+                is_new = is_new
+                    || (sequence > self.index.floor().sequence
+                        && self.index.epoch_at(sequence) != Some(run.epoch));
+                if !is_new {
+                    skip += 1;
+                    continue;
+                }
+                if sequence <= self.index.last().sequence {
+                    self.truncate(Sequence(sequence.0 - 1), out);
+                }
+                self.index.append(EntryRun { epoch: run.epoch, count: 1 });
+            }
+        }
+        if is_new {
+            out.push(Command::Append { skip });
+        }
+        sequence
+    }
+
+    /// A checkpoint came from the primary of this epoch.
+    pub(super) fn checkpoint(&mut self, at: LogPosition, out: &mut Vec<Command<R>>) {
+        if !matches!(self.role, Role::Backup(_)) {
+            return;
+        }
+        if at.sequence > self.committed {
+            out.push(Command::Install { at });
+        } else if let Role::Backup(Backup { matched }) = &mut self.role {
+            *matched = (*matched).max(Some(at.sequence));
+            self.report_prepared(out);
+        }
+    }
+
+    /// State and log were replaced by a checkpoint that covers `at`, durably.
+    pub fn installed(&mut self, at: LogPosition, out: &mut Vec<Command<R>>) {
+        self.index = LogIndex::new(at, []);
+        self.stored = at.sequence;
+        self.committed = at.sequence;
+        if let Role::Backup(Backup { matched }) = &mut self.role {
+            *matched = Some(at.sequence);
+            self.report_prepared(out);
+        }
+    }
+
+    /// Tells the primary what is both compared and stored.
+    pub(super) fn report_prepared(&mut self, out: &mut Vec<Command<R>>) {
+        let Role::Backup(Backup { matched: Some(matched) }) = self.role else { return };
+        let (epoch, through) = (self.member.epoch(), matched.min(self.stored));
+        let to = self.member.membership().primary();
+        out.push(Command::Send { to, message: Message::Prepared { epoch, through } });
+    }
+
+    fn truncate(&mut self, after: Sequence, out: &mut Vec<Command<R>>) {
+        // INVARIANT: what is committed is in every in-sync log, the primary's too, and never differs.
+        assert!(after >= self.committed, "{} is committed", self.committed);
+        self.index.truncate(after);
+        self.stored = self.stored.min(after);
+        out.push(Command::Truncate { after });
+    }
+}
