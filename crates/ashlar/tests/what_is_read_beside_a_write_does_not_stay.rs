@@ -366,6 +366,9 @@ fn a_store_into_another_part_of_a_page_outlives_a_copy() {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         file.set_len(place + 4096).unwrap();
         let page = mapped_with(&file, (place, 4096), libc::PROT_READ | libc::PROT_WRITE);
+        // Not during a copy for the first time: that the kernel cannot be kept from losing.
+        // SAFETY: eight aligned bytes of the mapping.
+        unsafe { (page as *mut u64).write_volatile(0) };
         let stop = AtomicBool::new(false);
         let undone = std::thread::scope(|threads| {
             let storer = threads.spawn(|| {

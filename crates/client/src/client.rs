@@ -1,7 +1,7 @@
 //! The client: one session with the metadata service and the files open in it.
 
 use crate::call::{ResolveCredentials, Who};
-use crate::events::{Answering, EventQueue, KernelCache};
+use crate::events::{Answering, EventQueue, KernelCache, Recalled};
 use crate::file::{File, FileTable};
 use crate::reports::Reports;
 use ashlar_env::{Env, Task};
@@ -54,6 +54,7 @@ pub struct Client {
     pub(crate) recall_floor: AtomicU64,
     /// Files whose content is being given back at this moment.
     pub(crate) answering: Answering,
+    pub(crate) recalled: Recalled,
     /// Reports of size and times that have ended.
     pub(crate) reports: Reports,
     /// Whether a write over pages of the kernel has made a file longer, ever.
@@ -90,6 +91,7 @@ impl Client {
             lock_waits: crate::locks::LockWaits::default(),
             recall_floor: AtomicU64::new(0),
             answering: Answering::new(tasks.signal()),
+            recalled: Recalled::default(),
             reports: Reports::default(),
             has_grown: AtomicBool::new(false),
             handles_made: AtomicU64::new(0),

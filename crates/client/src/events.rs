@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+/// What is given back with the kernel's pages of a file.
+const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
+
 /// For how long a report that finds no space is tried again; less than a recall may take.
 const REPORT_MAX: Duration = Duration::from_secs(4);
 
@@ -80,6 +83,12 @@ impl EventQueue {
 
 impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
+        if let SessionEvent::Recall(recall) = &event
+            && recall.leases.meets(CONTENT)
+            && let Some(client) = self.client.get().and_then(Weak::upgrade)
+        {
+            client.note_recalled(recall);
+        }
         self.queue.lock().0.push_back(event);
         self.ready.notify_one();
     }
@@ -141,6 +150,31 @@ impl Answering {
     }
 }
 
+/// Inodes of which somebody waits for READ or WRITE that this session holds: from the moment at which it is told of a recall, which may be long before a thread takes it up.
+#[derive(Default)]
+pub(crate) struct Recalled {
+    // LIMIT: as [`EventQueue::queue`].
+    inodes: Mutex<Vec<InodeId>>,
+}
+
+impl Recalled {
+    pub(crate) fn has(&self, inode: InodeId) -> bool {
+        self.inodes.lock().contains(&inode)
+    }
+}
+
+/// Ends what [`Client::note_recalled`] began as it goes.
+struct RecalledOne<'a>(&'a Recalled, InodeId);
+
+impl Drop for RecalledOne<'_> {
+    fn drop(&mut self) {
+        let mut inodes = self.0.inodes.lock();
+        if let Some(at) = inodes.iter().position(|&inode| inode == self.1) {
+            inodes.swap_remove(at);
+        }
+    }
+}
+
 /// Answers events until the queue is closed or the client is gone.
 pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>) {
     while let Some(event) = queue.next() {
@@ -149,7 +183,10 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>) {
         // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would
         // notice. What was not answered ends the session, loudly.
         let went_well = client.env.tasks.contain(&mut || match event.take() {
-            Some(SessionEvent::Recall(recall)) => client.answer_recall(&recall),
+            Some(SessionEvent::Recall(recall)) => {
+                let _recalled = recall.leases.meets(CONTENT).then(|| RecalledOne(&client.recalled, recall.inode));
+                client.answer_recall(&recall);
+            }
             Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
             Some(SessionEvent::Evicted { session }) => {
                 tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
@@ -164,17 +201,26 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>) {
 }
 
 impl Client {
+    /// Notes a recall that has come, and tells whoever holds a page of the file.
+    fn note_recalled(&self, recall: &Recall) {
+        self.recalled.inodes.lock().push(recall.inode);
+        if let Some(file) = self.open_file(recall.inode) {
+            // Who looked before this is waiting now.
+            drop(file.state.lock());
+            file.changed.notify_all();
+        }
+    }
+
     fn answer_recall(&self, recall: &Recall) {
-        let content = LeaseSet::READ.with(LeaseSet::WRITE);
         if let Some(kernel) = self.kernel.get() {
             if recall.leases.meets(LeaseSet::ENTRIES) {
                 kernel.drop_entries(recall.inode);
             }
-            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(content) {
+            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(CONTENT) {
                 kernel.drop_attributes(recall.inode);
             }
         }
-        if recall.leases.meets(content) {
+        if recall.leases.meets(CONTENT) {
             self.give_back_content(recall);
         } else {
             self.acknowledge(recall);

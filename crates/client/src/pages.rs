@@ -11,7 +11,7 @@
 //! Where it may have pages is known as one stretch, from the first to the last: for a log that is read while it is written that is exact.
 //!
 //! Requests for pages come with a page locked in the kernel, for which a recall may be waiting. So they never wait long for anything that may itself wait for a
-//! lease: not for being held back, nor for an inline write.
+//! lease: not for being held back, nor, once a recall of the file has come, for an inline write.
 
 use crate::client::{Client, WAIT_MAX};
 use crate::file::{File, FileState};
@@ -19,7 +19,7 @@ use ashlar_types::{Attr, Errno};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// For how long a request for pages is held back, or waits for inline writes, before it goes on all the same.
+/// For how long a request for pages is held back, or waits for inline writes whose lease somebody may be waiting for, before it goes on all the same.
 const HOLD_MAX: Duration = Duration::from_millis(2);
 
 /// For how long a program that has been answered may take to get a processor, at most.
@@ -101,6 +101,17 @@ impl Pages {
 
 fn permissions(attr: &Attr) -> Permissions {
     Some((attr.mode, attr.uid, attr.gid))
+}
+
+/// What a request for pages waits for; the longest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    /// For what may itself be waiting for the page that the request has locked: [`HOLD_MAX`] at most.
+    AWhile,
+    /// For a write with the inode to end.
+    ForInode,
+    /// For a write to chunks to end: what it is about to change must not be read before, so the request fails if it does not.
+    ForChunks,
 }
 
 /// Who holds requests for pages of a stretch back.
@@ -195,13 +206,18 @@ impl Pages {
         Beside { file, entry }
     }
 
-    /// For how long a request for `range` must wait; nothing if it need not.
-    fn must_wait(&self, range: Stretch) -> Option<Duration> {
+    /// For what a request for `range` must wait; nothing if it need not. `is_recalled` says whether somebody waits for this file's leases.
+    fn must_wait(&self, range: Stretch, is_recalled: bool) -> Option<Wait> {
         let met = self.beside.iter().filter(|(written, _)| written.meets(range));
-        // Those to chunks wait for storage alone, and what they are about to change must not be read before.
-        let bound = |is_inline: bool| if is_inline { HOLD_MAX } else { WAIT_MAX };
-        let held = self.holders.iter().any(|holder| holder.range.meets(range)).then_some(HOLD_MAX);
-        met.map(|(_, is_inline)| bound(*is_inline)).chain(held).max()
+        // Those to chunks wait for storage alone. One with the inode may wait for a lease of another session that writes this file, too, and that one
+        // for the page that this request has locked; both hear of it by a recall.
+        let wait = |is_inline: bool| match (is_inline, is_recalled) {
+            (false, _) => Wait::ForChunks,
+            (true, false) => Wait::ForInode,
+            (true, true) => Wait::AWhile,
+        };
+        let held = self.holders.iter().any(|holder| holder.range.meets(range)).then_some(Wait::AWhile);
+        met.map(|(_, is_inline)| wait(*is_inline)).chain(held).max()
     }
 }
 
@@ -261,14 +277,15 @@ impl Client {
         loop {
             // From now on no write past the cache begins here beside this. Each turn anew: the pages may have been dropped meanwhile.
             state.pages.cached = state.pages.cached.with(range);
-            let Some(bound) = state.pages.must_wait(range) else { break };
+            let is_recalled = self.recalled.has(file.inode);
+            let Some(wait) = state.pages.must_wait(range, is_recalled) else { break };
+            let bound = if wait == Wait::AWhile { HOLD_MAX } else { WAIT_MAX };
             let now = self.env.clock.monotonic();
             let left = bound.saturating_sub(now.saturating_sub(*begun.get_or_insert(now)));
-            if left.is_zero() && bound == WAIT_MAX {
-                return Err(Errno::ETIMEDOUT);
-            }
-            if left.is_zero() {
-                break;
+            match wait {
+                Wait::ForChunks if left.is_zero() => return Err(Errno::ETIMEDOUT),
+                _ if left.is_zero() => break,
+                _ => {}
             }
             file.changed.wait_for(&mut state, left);
         }

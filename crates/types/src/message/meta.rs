@@ -38,7 +38,7 @@ impl LeaseSet {
 
     /// All bits of both.
     #[must_use]
-    pub fn with(self, other: LeaseSet) -> LeaseSet {
+    pub const fn with(self, other: LeaseSet) -> LeaseSet {
         LeaseSet(self.0 | other.0)
     }
 

@@ -1,0 +1,139 @@
+//! Goal: a page that is asked for while a write past the kernel's cache is on its way to metadata is filled after it, however long that takes: filled from before it, and
+//! stored into, it would undo the write. Only once somebody waits for a lease of the file does the request go on, because that may be waiting for
+//! its page. Method: metadata that keeps a write for as long as a test wants.
+#![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
+
+mod support;
+
+use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags};
+use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
+use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::{Errno, InodeId, SessionId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{Scope, ScopedJoinHandle, sleep};
+use std::time::Duration;
+use support::{World, make, read, write};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Much longer than a request for pages is ever held back, by the clock of the file system.
+const LONG: Duration = Duration::from_secs(2);
+
+struct Keeping {
+    service: Arc<dyn MetaCalls>,
+    keeps: AtomicBool,
+    has_one: AtomicBool,
+}
+
+impl MetaCalls for Keeping {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.service.open_session(events)
+    }
+    fn close_session(&self, session: SessionId) {
+        self.service.close_session(session);
+    }
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        if matches!(request, MetaRequest::WriteInline { .. }) {
+            while self.keeps.load(SeqCst) {
+                self.has_one.store(true, SeqCst);
+                sleep(Duration::from_millis(1));
+            }
+        }
+        self.service.call(caller, request)
+    }
+}
+
+/// One page, which is locked while it is asked for.
+#[derive(Default)]
+struct Page(Mutex<()>);
+
+impl KernelCache for Page {
+    fn drop_attributes(&self, _: InodeId) {}
+    fn drop_content(&self, _: InodeId) {
+        drop(self.0.lock());
+    }
+    fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
+        self.drop_content(inode);
+    }
+    fn drop_entries(&self, _: InodeId) {}
+}
+
+struct Setting {
+    world: World,
+    meta: Arc<Keeping>,
+    page: Arc<Page>,
+    client: Arc<Client>,
+    file: Arc<Handle>,
+}
+
+impl Setting {
+    /// A file with its inode, which a mount has open.
+    fn new() -> Setting {
+        let world = World::new(64 << 20);
+        let (keeps, has_one) = (AtomicBool::new(false), AtomicBool::new(false));
+        let meta = Arc::new(Keeping { service: world.meta.clone(), keeps, has_one });
+        let client = world.client_over(meta.clone());
+        let page = Arc::new(Page::default());
+        client.set_kernel_cache(page.clone());
+        let file = make(&client, "f").unwrap();
+        write(&client, &file, 0, b"before").unwrap();
+        meta.keeps.store(true, SeqCst);
+        Setting { world, meta, page, client, file }
+    }
+
+    /// Begins a write that metadata keeps, and then a request for its page, which tells what it is filled with.
+    fn begin<'s>(&'s self, threads: &'s Scope<'s, '_>) -> ScopedJoinHandle<'s, Vec<u8>> {
+        let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
+        threads.spawn(move || self.client.write_as(&Who::system(), &self.file, 0, b"behind", flags).unwrap());
+        while !self.meta.has_one.load(SeqCst) {
+            sleep(Duration::from_millis(1));
+        }
+        threads.spawn(|| {
+            let _locked = self.page.0.lock();
+            self.client.begin_pages(&self.file.file, 0, PAGE_BYTES).unwrap();
+            read(&self.client, &self.file, 6)
+        })
+    }
+
+    /// Lets time go by, and the threads run.
+    fn pass(&self, time: Duration) {
+        const STEPS: u32 = 100;
+        for _ in 0..STEPS {
+            self.world.clock.advance(time / STEPS);
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn it_waits_for_the_end_of_the_write() {
+    let setting = Setting::new();
+    std::thread::scope(|threads| {
+        let filled = setting.begin(threads);
+        setting.pass(LONG);
+        let is_filled = filled.is_finished();
+        setting.meta.keeps.store(false, SeqCst);
+        assert!(!is_filled, "from before the write");
+        assert_eq!(filled.join().unwrap(), b"behind");
+    });
+}
+
+#[test]
+fn it_goes_on_once_another_session_waits_for_a_lease() {
+    let setting = Setting::new();
+    read(&setting.client, &setting.file, 6);
+    let other = setting.world.client();
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let theirs = other.open(&Who::system(), setting.file.file.inode, flags).unwrap().handle;
+    std::thread::scope(|threads| {
+        let filled = setting.begin(threads);
+        // It needs what the first one has cached, of which a page is locked.
+        let written = threads.spawn(|| write(&other, &theirs, 0, b"theirs").unwrap());
+        setting.pass(LONG);
+        let has_ended = (filled.is_finished(), written.is_finished());
+        setting.meta.keeps.store(false, SeqCst);
+        assert_eq!(has_ended, (true, true), "they wait for each other");
+    });
+}
