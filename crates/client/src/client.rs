@@ -1,7 +1,7 @@
 //! The client: one session with the metadata service and the files open in it.
 
 use crate::call::{ResolveCredentials, Who};
-use crate::events::{Answering, EventQueue, KernelCache, Recalled};
+use crate::events::{Answering, EventQueue, KernelCache, Recalled, Share};
 use crate::file::{File, FileTable};
 use crate::reports::Reports;
 use ashlar_env::{Env, Task};
@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Threads that answer recalls. The answer to one may wait for the kernel, and the kernel for a write that waits for another session's
+/// Threads that answer recalls of content. The answer to one may wait for the kernel, and the kernel for a write that waits for another session's
 /// answer on another file; one thread would make a ring of that.
-const EVENT_THREADS: usize = 4;
+const CONTENT_THREADS: usize = 4;
 
 /// What a client is made of.
 pub struct ClientConfig {
@@ -100,9 +100,9 @@ impl Client {
             event_threads: Mutex::default(),
         });
         queue.set_client(Arc::downgrade(&client));
-        for _ in 0..EVENT_THREADS {
+        for share in std::iter::once(Share::Others).chain([Share::Content; CONTENT_THREADS]) {
             let (weak, queue) = (Arc::downgrade(&client), queue.clone());
-            let run = Box::new(move || crate::events::run_events(&queue, &weak));
+            let run = Box::new(move || crate::events::run_events(&queue, &weak, share));
             let thread = tasks.spawn("ashlar-recall", run).map_err(|_| Errno::EAGAIN)?;
             client.event_threads.lock().push(thread);
         }

@@ -1,7 +1,7 @@
 //! Answers recalls: takes what is recalled out of the kernel's caches, reports, and gives the lease back.
 //!
 //! A few threads per session do this, holding no lock while they wait for the kernel, because the kernel may hold a lock that
-//! one of its own calls into this client is waiting to release. Content is given back like this: invalidate; if no read or
+//! one of its own calls into this client is waiting to release. What waits for no page has a thread of its own: whoever asked may be what those threads wait for. Content is given back like this: invalidate; if no read or
 //! write began meanwhile and none is under way, the lease is gone from that instant; else once more. While a recall is in
 //! work the lease still holds, so reads and writes that hold kernel page locks finish.
 
@@ -45,11 +45,46 @@ pub trait KernelCache: Send + Sync {
 
 /// Events on their way to the session's thread.
 pub(crate) struct EventQueue {
-    // LIMIT: at most one recall per lease this session holds, and one event per lock it waits for.
-    queue: Mutex<(VecDeque<SessionEvent>, bool)>,
+    queue: Mutex<Events>,
     ready: Signal,
     /// Whose events these are, once it is connected.
     client: OnceLock<Weak<Client>>,
+}
+
+/// Events by what answering them waits for.
+#[derive(Default)]
+struct Events {
+    // LIMIT: at most one recall of content and one of other leases per inode under lease here, and one event per lock this session waits for.
+    of_content: VecDeque<SessionEvent>,
+    others: VecDeque<SessionEvent>,
+    is_closed: bool,
+}
+
+/// Which events a thread answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Recalls of content, which wait for pages.
+    Content,
+    /// The rest.
+    Others,
+}
+
+impl Share {
+    fn of(event: &SessionEvent) -> Share {
+        match event {
+            SessionEvent::Recall(recall) if recall.leases.meets(CONTENT) => Share::Content,
+            _ => Share::Others,
+        }
+    }
+}
+
+impl Events {
+    fn of(&mut self, share: Share) -> &mut VecDeque<SessionEvent> {
+        match share {
+            Share::Content => &mut self.of_content,
+            Share::Others => &mut self.others,
+        }
+    }
 }
 
 impl EventQueue {
@@ -63,17 +98,17 @@ impl EventQueue {
     }
 
     pub(crate) fn close(&self) {
-        self.queue.lock().1 = true;
+        self.queue.lock().is_closed = true;
         self.ready.notify_all();
     }
 
-    fn next(&self) -> Option<SessionEvent> {
+    fn next(&self, share: Share) -> Option<SessionEvent> {
         let mut queue = self.queue.lock();
         loop {
-            if let Some(event) = queue.0.pop_front() {
+            if let Some(event) = queue.of(share).pop_front() {
                 return Some(event);
             }
-            if queue.1 {
+            if queue.is_closed {
                 return None;
             }
             self.ready.wait(&mut queue);
@@ -89,8 +124,9 @@ impl SessionEvents for EventQueue {
         {
             client.note_recalled(recall);
         }
-        self.queue.lock().0.push_back(event);
-        self.ready.notify_one();
+        self.queue.lock().of(Share::of(&event)).push_back(event);
+        // Not one of them: it may be of the other share.
+        self.ready.notify_all();
     }
 
     fn is_busy(&self, inode: InodeId) -> bool {
@@ -175,9 +211,9 @@ impl Drop for RecalledOne<'_> {
     }
 }
 
-/// Answers events until the queue is closed or the client is gone.
-pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>) {
-    while let Some(event) = queue.next() {
+/// Answers events of `share` until the queue is closed or the client is gone.
+pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
+    while let Some(event) = queue.next(share) {
         let Some(client) = client.upgrade() else { return };
         let mut event = Some(event);
         // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would

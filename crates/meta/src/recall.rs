@@ -128,7 +128,7 @@ impl MetaService {
         reported: &mut Reported<'_>,
     ) -> Result<(), Errno> {
         self.recall_until(conflicts, deadline, reported, |leases, late| {
-            leases.has_gone_before(session, late.session, late.inode)
+            late.is_of_content && leases.has_gone_before(session, late.session, late.inode)
         })
     }
 
@@ -144,7 +144,7 @@ impl MetaService {
         deadline: Duration,
     ) -> Result<(), Errno> {
         self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, late| {
-            leases.may_go_before(session, late.session, inode)
+            late.is_of_content && leases.may_go_before(session, late.session, inode)
         })
     }
 

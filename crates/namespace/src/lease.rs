@@ -19,6 +19,11 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// What is given back together with pages of the content.
+const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
+/// What is in the way of whoever changes a file.
+const OF_FILE: LeaseSet = LeaseSet::ATTR.with(CONTENT);
+
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
 // LIMIT: about 48 bytes each; what a hash table of 2^20 places takes before it doubles, so 50 MiB at the most.
 pub const LEASED_INODES_MAX: usize = (1 << 20) / 8 * 7;
@@ -72,6 +77,8 @@ pub struct RecallUnderWay {
     pub inode: InodeId,
     /// When it began.
     pub since: Duration,
+    /// Whether content is to be given back, so that the answer may wait for a page. Any other is answered at once.
+    pub is_of_content: bool,
 }
 
 /// See the module.
@@ -120,17 +127,12 @@ impl LeaseTable {
         flushed: &[(SessionId, InodeId)],
     ) -> SmallVec<[Conflict; 2]> {
         let mut found = SmallVec::new();
-        let of_content = LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE);
         for &inode in &outcome.changed {
-            let conflicts = self
-                .others(session, inode, of_content)
-                .filter(|&(holder, _)| !self.has_gone_before(session, holder, inode));
-            found.extend(conflicts.map(|(holder, leases)| Conflict {
-                session: holder,
-                inode,
-                leases,
-                flush_only: false,
-            }));
+            found.extend(
+                self.in_the_way(session, inode, OF_FILE, |holder| {
+                    self.has_gone_before(session, holder, inode)
+                }),
+            );
         }
         let counts = outcome.recounted.iter().map(|&inode| (inode, LeaseSet::ATTR));
         let names = outcome.entries.iter().map(|&(inode, _)| (inode, LeaseSet::ENTRIES));
@@ -164,12 +166,26 @@ impl LeaseTable {
         inode: InodeId,
         write: bool,
     ) -> SmallVec<[Conflict; 2]> {
-        let wanted =
-            if write { LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE) } else { LeaseSet::WRITE };
-        self.others(session, inode, wanted)
-            .filter(|&(holder, _)| !self.may_go_before(session, holder, inode))
-            .map(|(holder, leases)| Conflict { session: holder, inode, leases, flush_only: false })
+        let unwanted = if write { OF_FILE } else { LeaseSet::WRITE };
+        self.in_the_way(session, inode, unwanted, |holder| self.may_go_before(session, holder, inode))
             .collect()
+    }
+
+    /// Leases of others on `inode` that meet `unwanted`. Of a holder whose pages need not be waited for, as `is_excused` says, attributes still are: nobody may
+    /// be told a length from before a write that has ended.
+    fn in_the_way(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        unwanted: LeaseSet,
+        is_excused: impl Fn(SessionId) -> bool,
+    ) -> impl Iterator<Item = Conflict> {
+        self.others(session, inode, unwanted)
+            .map(move |(holder, leases)| {
+                let leases = if is_excused(holder) { leases.without(CONTENT) } else { leases };
+                Conflict { session: holder, inode, leases, flush_only: false }
+            })
+            .filter(|conflict| conflict.leases != LeaseSet::NONE)
     }
 
     /// Whether `session`, which has been asked for its lease and wants WRITE, need not wait until `holder` has given READ back. The answer of
@@ -210,13 +226,12 @@ impl LeaseTable {
 
     /// Whether a recall of content of `inode` from `session` is under way.
     fn is_recalled_from(&self, session: SessionId, inode: InodeId) -> bool {
-        let content = LeaseSet::READ.with(LeaseSet::WRITE);
         self.recalling.contains_key(&inode)
             && self.pending.values().any(|pending| {
                 pending.session == session
                     && pending.inode == inode
                     && !pending.flush_only
-                    && pending.leases.meets(content)
+                    && pending.leases.meets(CONTENT)
             })
     }
 
@@ -231,12 +246,8 @@ impl LeaseTable {
         if !self.is_recalled_from(session, inode) {
             return self.grant_below(session, inode, wanted, LEASED_INODES_WITH_CONTENT_MAX);
         }
-        // A holder of WRITE always keeps others out.
-        let keeps_others_out = |(holder, _)| !self.may_go_before(session, holder, inode);
-        // Attributes, too, may have been granted since the caller looked, and are answered for at once.
-        let all = LeaseSet::ATTR.with(LeaseSet::READ).with(LeaseSet::WRITE);
-        let in_the_way = if wanted.has(LeaseSet::WRITE) { all } else { LeaseSet::WRITE };
-        let is_free = !self.others(session, inode, in_the_way).any(keeps_others_out);
+        // A holder of WRITE always keeps others out. Attributes, too, may have been granted since the caller looked.
+        let is_free = self.conflicts_of_data(session, inode, wanted.has(LeaseSet::WRITE)).is_empty();
         let Some(holders) = self.holders.get_mut(&inode) else { return LeaseSet::NONE };
         match holders.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, set)) if is_free => {
@@ -337,11 +348,10 @@ impl LeaseTable {
             return None;
         }
         // A recall of attributes alone is answered at once. It must not join one of content, whose answer may wait for whoever asks here.
-        let content = LeaseSet::READ.with(LeaseSet::WRITE);
         let same = self.pending.iter().find(|(_, pending)| {
             (pending.session, pending.inode, pending.flush_only) == (session, inode, flush_only)
                 && pending.leases.has(leases)
-                && pending.leases.meets(content) == leases.meets(content)
+                && pending.leases.meets(CONTENT) == leases.meets(CONTENT)
         });
         if let Some((&id, _)) = same {
             return Some((id, None));
@@ -444,8 +454,8 @@ impl LeaseTable {
 
     /// What the recall `id` waits for, if it is not over.
     pub fn recall_under_way(&self, id: u64) -> Option<RecallUnderWay> {
-        let Pending { session, inode, since, .. } = *self.pending.get(&id)?;
-        Some(RecallUnderWay { session, inode, since })
+        let Pending { session, inode, leases, since, .. } = *self.pending.get(&id)?;
+        Some(RecallUnderWay { session, inode, since, is_of_content: leases.meets(CONTENT) })
     }
 
     /// Lets a session hold leases.
@@ -698,6 +708,32 @@ mod tests {
     }
 
     #[test]
+    fn of_two_that_write_each_waits_for_the_others_attributes_though_not_for_its_pages() {
+        let mut table = table();
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        for session in [A, B] {
+            table.grant(session, X, LeaseSet::ATTR.with(LeaseSet::READ));
+            table.begin_wanting(session, X);
+        }
+        for session in [A, B] {
+            let found = table.conflicts_of_data(session, X, true)[0];
+            assert_eq!(found.leases, LeaseSet::ATTR.with(LeaseSet::READ));
+            let (id, _) = table.begin_recall(found, Duration::ZERO).unwrap();
+            assert!(table.recall_under_way(id).unwrap().is_of_content);
+        }
+        let attributes = Conflict { session: B, inode: X, leases: LeaseSet::ATTR, flush_only: false };
+        assert_eq!(table.conflicts_of_data(A, X, true).as_slice(), [attributes]);
+        assert_eq!(table.conflicts(A, &changed, &[]).as_slice(), [attributes], "also with the inode");
+        let (id, recall) = table.begin_recall(attributes, Duration::ZERO).unwrap();
+        assert_eq!(recall.unwrap().leases, LeaseSet::ATTR, "it joins nothing that waits for a page");
+        assert!(!table.recall_under_way(id).unwrap().is_of_content);
+        assert!(!table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
+        table.end_recall(id);
+        assert!(table.conflicts(A, &changed, &[]).is_empty());
+        assert!(table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
+    }
+
+    #[test]
     fn who_has_only_attributes_left_to_give_back_does_not_read_beside_the_one_that_went_first() {
         let mut table = table();
         table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::READ));
@@ -715,6 +751,11 @@ mod tests {
             "nobody writes"
         );
         table.drop_leases(A, X, LeaseSet::READ);
+        assert!(
+            !table.grant_data(B, X, LeaseSet::WRITE).has(LeaseSet::WRITE),
+            "A may still tell the old size"
+        );
+        table.drop_leases(A, X, LeaseSet::ATTR);
         assert!(table.grant_data(B, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
         assert!(!table.grant_data(A, X, LeaseSet::READ).has(LeaseSet::READ));
     }
