@@ -23,10 +23,12 @@
 //! | held | unlock, release, end of the session | gone |
 
 mod deadlock;
+mod doubt;
 mod file_locks;
 
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
 use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, SessionId};
+use doubt::{Doubt, Doubts};
 use file_locks::{FileLocks, Held, Waiter};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,9 +138,8 @@ pub struct LockTable {
     index: BTreeSet<(LockHolder, InodeId)>,
     /// On which file, and for whom, a request waits.
     waits: BTreeMap<WaitId, (InodeId, LockHolder)>,
-    /// Which of them may be part of a deadlock, and since when.
-    // LIMIT: as `waits`.
-    doubtful: BTreeMap<WaitId, Duration>,
+    /// Which of them may be part of a deadlock.
+    doubts: Doubts,
     held: usize,
     /// Grows with every lock taken or waited for.
     last_mark: u64,
@@ -158,7 +159,7 @@ impl LockTable {
             files: FxHashMap::default(),
             index: BTreeSet::new(),
             waits: BTreeMap::new(),
-            doubtful: BTreeMap::new(),
+            doubts: Doubts::default(),
             held: 0,
             last_mark: 0,
         }
@@ -204,8 +205,7 @@ impl LockTable {
         let outcome = match self.try_now(holder, through, request) {
             Ok(()) => Ok(LockWait::Granted),
             Err(Errno::EAGAIN) => {
-                let (id, request, is_ofd, mark) = (wait_id, *request, wait.is_ofd, self.next_mark());
-                let waiter = Waiter { id, holder, through, request, is_ofd, mark };
+                let waiter = Waiter { id: wait_id, holder, through, request: *request, is_ofd: wait.is_ofd };
                 self.enqueue(waiter, wait.now).map(|()| LockWait::Queued)
             }
             Err(errno) => Err(errno),
@@ -217,7 +217,13 @@ impl LockTable {
     /// Ends a waiting request (its caller was interrupted). `false` when it does not wait: a grant is on its way, or was.
     pub fn cancel(&mut self, session: SessionId, ticket: u64) -> bool {
         let wait_id = WaitId { session, ticket };
-        let Some((inode, holder)) = self.forget_wait(wait_id) else { return false };
+        let doubt = self.doubts.end(wait_id);
+        let Some((inode, holder)) = self.waits.remove(&wait_id) else { return false };
+        if let Some(doubt) = doubt
+            && let Some(waiter) = self.files.get(&inode).and_then(|file| file.waiter(wait_id))
+        {
+            self.doubts.note_interrupted(waiter, doubt);
+        }
         self.change(inode, holder, |file| file.waiting.retain(|waiter| waiter.id != wait_id));
         true
     }
@@ -253,18 +259,18 @@ impl LockTable {
     /// Ends waits that began [`DESCRIPTION_END_MAX`] ago with `EDEADLK` if they may have been part of a deadlock then, and are.
     /// To be called every now and then; costs nothing when there are none.
     pub fn end_deadlocks(&mut self, now: Duration, grants: &mut Vec<LockGrant>) {
-        let is_due = |since: Duration| now.saturating_sub(since) >= DESCRIPTION_END_MAX;
-        let due: Vec<WaitId> =
-            self.doubtful.iter().filter(|(_, since)| is_due(**since)).map(|(id, _)| *id).collect();
-        for wait in due {
-            self.doubtful.remove(&wait);
+        for (wait, doubt) in self.doubts.take_due(now) {
             let place = self.waits.get(&wait).copied();
             let waiter = place.and_then(|(inode, _)| self.files.get(&inode)?.waiter(wait));
-            // What was taken since may be from before another use of its address.
-            if waiter.is_some_and(|waiter| deadlock::closes_a_cycle(self, &waiter, waiter.mark))
-                && self.cancel(wait.session, wait.ticket)
-            {
-                grants.push(LockGrant { wait, outcome: Err(Errno::EDEADLK) });
+            let Some(waiter) = waiter else { continue };
+            if deadlock::closes_a_cycle(self, &waiter, doubt.mark) {
+                if self.cancel(wait.session, wait.ticket) {
+                    grants.push(LockGrant { wait, outcome: Err(Errno::EDEADLK) });
+                }
+            } else if deadlock::may_close_a_cycle(self, &waiter) {
+                // A part of it was taken meanwhile, which may be of a description that is closed: that will have been told next time.
+                let mark = self.next_mark();
+                self.doubts.begin(wait, Doubt { since: now, mark });
             }
         }
     }
@@ -341,7 +347,7 @@ impl LockTable {
     }
 
     fn forget_wait(&mut self, wait_id: WaitId) -> Option<(InodeId, LockHolder)> {
-        self.doubtful.remove(&wait_id);
+        self.doubts.end(wait_id);
         self.waits.remove(&wait_id)
     }
 
@@ -350,13 +356,16 @@ impl LockTable {
         if is_process && deadlock::closes_a_cycle(self, &waiter, 0) {
             return Err(Errno::EDEADLK);
         }
-        let is_doubtful = is_process && deadlock::closes_a_cycle(self, &waiter, waiter.mark);
+        let is_doubtful = is_process && deadlock::may_close_a_cycle(self, &waiter);
         if self.waits.len() >= self.limits.waiting_max {
             return Err(Errno::ENOLCK);
         }
         self.waits.insert(waiter.id, (waiter.request.inode, waiter.holder));
         if is_doubtful {
-            self.doubtful.insert(waiter.id, now);
+            // A call that a signal has interrupted begins anew, and signals may come more often than doubts are looked at.
+            let fresh = Doubt { since: now, mark: self.next_mark() };
+            let doubt = self.doubts.take_interrupted(&waiter).unwrap_or(fresh);
+            self.doubts.begin(waiter.id, doubt);
         }
         self.change(waiter.request.inode, waiter.holder, |file| file.waiting.push_back(waiter));
         Ok(())

@@ -482,6 +482,71 @@ fn processes_that_lock_through_several_descriptors_are_told_of_a_deadlock_a_mome
     assert_eq!(grants[1], LockGrant { wait: WaitId { session: ONE, ticket: 1 }, outcome: Ok(()) });
 }
 
+/// Two processes that hold one file each, of which the first waits for the second's; and the request of the second that closes the circle.
+fn nearly_a_deadlock() -> (LockTable, LockRequest) {
+    let mut table = LockTable::default();
+    for (owner, through) in [(1, 11), (2, 21)] {
+        let held = request(owner, owner, LockKind::Write, 0, 9);
+        table.lock(from(through), &held, &mut Vec::new()).unwrap();
+    }
+    let first = request(2, 1, LockKind::Write, 0, 9);
+    assert_eq!(table.lock_wait(from(12), &first, wait_args(1), &mut Vec::new()), Ok(LockWait::Queued));
+    (table, request(1, 2, LockKind::Write, 0, 9))
+}
+
+fn deadlock(ticket: u64) -> LockGrant {
+    LockGrant { wait: WaitId { session: ONE, ticket }, outcome: Err(Errno::EDEADLK) }
+}
+
+#[test]
+fn a_deadlock_is_told_though_signals_interrupt_the_wait_again_and_again() {
+    let (mut table, second) = nearly_a_deadlock();
+    let mut grants = Vec::new();
+    let step = DESCRIPTION_END_MAX / 4;
+    for turn in 0..5 {
+        let ticket = 2 + u64::from(turn);
+        let args = WaitArgs { now: turn * step, ..wait_args(ticket) };
+        assert_eq!(table.lock_wait(from(22), &second, args, &mut grants), Ok(LockWait::Queued));
+        table.end_deadlocks(turn * step, &mut grants);
+        if turn < 4 {
+            assert!(grants.is_empty(), "{turn}");
+            assert!(table.cancel(ONE, ticket));
+        } else {
+            assert_eq!(grants, [deadlock(ticket)]);
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_was_given_up_long_ago_says_nothing_of_one_that_begins_now() {
+    let (mut table, second) = nearly_a_deadlock();
+    let mut grants = Vec::new();
+    table.lock_wait(from(22), &second, wait_args(2), &mut grants).unwrap();
+    assert!(table.cancel(ONE, 2));
+    for turn in 1..3 {
+        table.end_deadlocks(turn * DESCRIPTION_END_MAX, &mut grants);
+    }
+    let now = 2 * DESCRIPTION_END_MAX;
+    table.lock_wait(from(22), &second, WaitArgs { now, ..wait_args(3) }, &mut grants).unwrap();
+    table.end_deadlocks(now, &mut grants);
+    assert!(grants.is_empty());
+}
+
+#[test]
+fn a_deadlock_is_told_though_a_lock_of_it_is_taken_anew_meanwhile() {
+    let (mut table, second) = nearly_a_deadlock();
+    let mut grants = Vec::new();
+    table.lock_wait(from(22), &second, wait_args(2), &mut grants).unwrap();
+    // Through another description: it may be somebody else's.
+    table.lock(from(13), &request(1, 1, LockKind::Write, 0, 9), &mut grants).unwrap();
+    table.end_deadlocks(DESCRIPTION_END_MAX, &mut grants);
+    assert!(grants.is_empty());
+    // Through the same: nothing new.
+    table.lock(from(13), &request(1, 1, LockKind::Write, 2, 5), &mut grants).unwrap();
+    table.end_deadlocks(2 * DESCRIPTION_END_MAX, &mut grants);
+    assert_eq!(grants, [deadlock(2)]);
+}
+
 #[test]
 fn malformed_ranges_are_refused() {
     let mut table = LockTable::default();

@@ -5,7 +5,7 @@ use super::{LockHolder, LockTable};
 use ashlar_types::{DescriptionId, InodeId};
 use std::collections::BTreeSet;
 
-/// Most locks in the way that one walk looks at.
+/// Most locks in the way, files of those who hold them, and requests that wait there, that one walk looks at.
 // LIMIT: beyond it the request waits, as if there were no cycle: Linux gives up after ten steps, for the same reason.
 const STEPS_MAX: usize = 10_000;
 
@@ -25,6 +25,11 @@ impl Blocker {
     }
 }
 
+/// Whether the request `waiter` waits for itself, or would, if all who have the same name are the same.
+pub(super) fn may_close_a_cycle(table: &LockTable, waiter: &Waiter) -> bool {
+    closes_a_cycle(table, waiter, u64::MAX)
+}
+
 /// Whether the request `waiter` waits for itself, or would if it waited. Of locks taken before `mark` it is known that they are not of a
 /// description that is closed.
 pub(super) fn closes_a_cycle(table: &LockTable, waiter: &Waiter, mark: u64) -> bool {
@@ -41,12 +46,13 @@ pub(super) fn closes_a_cycle(table: &LockTable, waiter: &Waiter, mark: u64) -> b
         let files = (next.holder, InodeId(0))..=(next.holder, InodeId(u64::MAX));
         for (_, inode) in table.index.range(files) {
             let Some(file) = table.files.get(inode) else { continue };
+            steps += 1 + file.waiting.len();
+            if steps >= STEPS_MAX {
+                return false;
+            }
             let of_next = file.waiting.iter().filter(|waiter| next.waits_as(waiter));
             for waiter in of_next.filter(|waiter| !waiter.is_ofd && !waiter.request.is_flock) {
                 open.append(&mut blockers(table, waiter, mark, &mut steps));
-                if steps >= STEPS_MAX {
-                    return false;
-                }
             }
         }
     }

@@ -15,8 +15,6 @@ pub(super) struct Waiter {
     pub(super) through: DescriptionId,
     pub(super) request: LockRequest,
     pub(super) is_ofd: bool,
-    /// When it began, in the count of the table.
-    pub(super) mark: u64,
 }
 
 /// A lock that is held.
@@ -167,6 +165,10 @@ impl FileLocks {
         {
             if old.joins(&asked) {
                 replaced += 1;
+                if covers(old.range, asked.range) {
+                    // Nothing of it is new.
+                    wanted.mark = old.mark;
+                }
                 wanted.range.start = wanted.range.start.min(old.range.start);
                 wanted.range.end = wanted.range.end.max(old.range.end);
             } else if overlap(old.range, request.range) {
@@ -203,6 +205,10 @@ impl FileLocks {
         self.waiting.retain(|waiter| waiter.holder != holder);
         gone
     }
+}
+
+fn covers(range: LockRange, part: LockRange) -> bool {
+    range.start <= part.start && range.end >= part.end
 }
 
 /// What is left of `held` outside `range`, which overlaps it.
