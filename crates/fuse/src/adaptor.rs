@@ -80,6 +80,7 @@ impl Adaptor {
 
 impl Filesystem for Adaptor {
     fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
+        self.late.start()?;
         self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
         let has_others = matches!(granted.transport, Transport::Device { threads: 2.., .. });
         self.has_other_workers.store(has_others, Relaxed);
@@ -216,8 +217,8 @@ impl Filesystem for Adaptor {
         self.on_releasedir(args)
     }
 
-    fn fsyncdir(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {
-        Ok(self.client.fsyncdir()?)
+    fn fsyncdir(&self, _: &Request<'_>, _: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+        self.sync(late::Sync::Names, None, deferral)
     }
 
     fn getlk(&self, request: &Request<'_>, lock: &LockRequest) -> Result<FileLock, Errno> {
@@ -266,8 +267,8 @@ impl Filesystem for Adaptor {
         self.on_copy_file_range(request, args)
     }
 
-    fn syncfs(&self, _request: &Request<'_>) -> Result<(), Errno> {
-        Ok(self.client.sync()?)
+    fn syncfs(&self, _request: &Request<'_>, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+        self.sync(late::Sync::All, None, deferral)
     }
 
     fn statx(&self, request: &Request<'_>, _args: &StatxQuery) -> Result<StatxReply, Errno> {

@@ -85,6 +85,27 @@ macro_rules! filesystem {
                 Err(Errno::ENOSYS)
             }
 
+            /// Make a directory durable; answered as `fsync`.
+            ///
+            /// # Errors
+            /// Those of fsync(2).
+            fn fsyncdir(
+                &self,
+                request: &Request<'_>,
+                args: &Fsync,
+                deferral: &Deferral<'_>,
+            ) -> Result<Ended, Errno> {
+                Err(Errno::ENOSYS)
+            }
+
+            /// Make the file system durable; answered as `fsync`.
+            ///
+            /// # Errors
+            /// Those of syncfs(2).
+            fn syncfs(&self, request: &Request<'_>, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
+                Err(Errno::ENOSYS)
+            }
+
             /// Allocate, punch or zero a range; answered as `fsync`.
             ///
             /// # Errors
@@ -160,8 +181,6 @@ filesystem! {
     fn readdirplus(args: &ReadDir, reply: &mut DirPlusBuffer<'_, '_>) -> ();
     /// Last close of an open directory; the kernel does not wait for the answer.
     fn releasedir(args: &Release) -> ();
-    /// Make a directory durable.
-    fn fsyncdir(args: &Fsync) -> ();
     /// The first lock in the way of `lock`, or one of kind `Unlock`.
     fn getlk(lock: &LockRequest) -> FileLock;
     /// Set or clear a lock; EAGAIN if it is taken.
@@ -182,8 +201,6 @@ filesystem! {
     fn lseek(args: &Lseek) -> u64;
     /// Copy inside the file system; the reply is the number of bytes.
     fn copy_file_range(args: &CopyFileRange) -> u64;
-    /// Make the file system durable.
-    fn syncfs() -> ();
     /// Attributes beyond getattr's.
     fn statx(args: &StatxQuery) -> StatxReply;
 }

@@ -19,6 +19,8 @@ pub struct WriteFlags {
     pub append: Option<bool>,
     /// Durable before it is answered, however the file was opened (`RWF_DSYNC`).
     pub is_sync: bool,
+    /// The caller calls [`Client::fsync`] where the write is to be durable ([`Written::ToSync`]); for calls of programs only.
+    pub leaves_sync: bool,
     /// A call of a program that goes past the kernel's page cache, which may have pages of the file all the same.
     pub is_past_cache: bool,
 }
@@ -44,6 +46,8 @@ pub struct Taken {
 pub enum Written {
     /// It is done.
     Done(Taken),
+    /// It is done, and to be made durable before it is answered. Only where [`WriteFlags::leaves_sync`].
+    ToSync(Taken),
     /// It is done, but beside a request for pages that may be from before it: they are to be dropped ([`crate::KernelCache::drop_range`])
     /// before it is answered. Only of writes past the page cache.
     BesidePages(Taken),
@@ -86,7 +90,7 @@ impl Client {
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
         Ok(match self.write_as(who, handle, offset, data, flags)? {
-            Written::Done(taken) | Written::BesidePages(taken) => taken.bytes,
+            Written::Done(taken) | Written::ToSync(taken) | Written::BesidePages(taken) => taken.bytes,
             Written::MeetsPages => {
                 let mut taken = Err(Errno::EIO);
                 self.write_over_pages(who, handle, offset, data, flags, |answer| taken = answer);
@@ -127,8 +131,13 @@ impl Client {
             };
             match tried {
                 Tried::Written(Written::MeetsPages) => return Ok(Written::MeetsPages),
-                Tried::Written(written @ (Written::Done(taken) | Written::BesidePages(taken))) => {
+                Tried::Written(
+                    written @ (Written::Done(taken) | Written::ToSync(taken) | Written::BesidePages(taken)),
+                ) => {
                     if self.must_sync(handle, flags) {
+                        if flags.leaves_sync && written == Written::Done(taken) {
+                            return Ok(Written::ToSync(taken));
+                        }
                         self.fsync(handle)?;
                     }
                     if taken.bytes < data.len() && flags.is_writeback {

@@ -267,7 +267,7 @@ impl Filesystem for NullFs {
         Ok(())
     }
 
-    fn fsyncdir(&self, _request: &Request<'_>, _args: &Fsync) -> Result<(), Errno> {
-        Ok(())
+    fn fsyncdir(&self, _request: &Request<'_>, _args: &Fsync, _: &Deferral<'_>) -> Result<Ended, Errno> {
+        Ok(Ended::Now)
     }
 }

@@ -1,6 +1,6 @@
 //! Requests on open files.
 
-use super::late::Rest;
+use super::late::{Rest, Sync};
 use super::{Adaptor, convert, identity, name};
 use crate::errno::Errno;
 use crate::id::LockOwner;
@@ -118,6 +118,7 @@ impl Adaptor {
             is_writeback: args.from_cache,
             append: Some(asked.append),
             is_sync: asked.sync,
+            leaves_sync: !args.from_cache,
             is_past_cache,
         };
         if !is_past_cache && !args.from_cache {
@@ -126,6 +127,13 @@ impl Adaptor {
         let who = identity::who(request);
         match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {
             ashlar_client::Written::Done(taken) => Ok(Written::Bytes(bytes(taken))),
+            ashlar_client::Written::ToSync(taken) => {
+                let bytes = bytes(taken);
+                Ok(match self.sync(Sync::File(handle), Some(bytes), deferral)? {
+                    Ended::Now => Written::Bytes(bytes),
+                    Ended::Deferred => Written::Deferred,
+                })
+            }
             ashlar_client::Written::BesidePages(taken) => Ok(self.drop_pages(&handle, taken, deferral)),
             ashlar_client::Written::MeetsPages => self.write_over_pages(who, &handle, args, flags, deferral),
         }
@@ -151,7 +159,7 @@ impl Adaptor {
     ) -> Result<Written, Errno> {
         let Some(replier) = deferral.defer_write() else {
             // LIMIT: as above; such a write can be undone by a store into one of its pages.
-            let flags = WriteFlags { is_past_cache: false, ..flags };
+            let flags = WriteFlags { is_past_cache: false, leaves_sync: false, ..flags };
             let ashlar_client::Written::Done(taken) =
                 self.client.write_as(&who, handle, args.offset, args.data, flags)?
             else {
@@ -182,16 +190,25 @@ impl Adaptor {
         Ok(unlocked?)
     }
 
-    /// One at a time is a worker's own doing where there are others: a program that syncs alone is answered sooner.
     pub(super) fn on_fsync(&self, args: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {
-        let handle = self.handles.find(args.fh)?;
+        self.sync(Sync::File(self.handles.find(args.fh)?), None, deferral)
+    }
+
+    /// Makes something durable, and answers a write that took `written` bytes, or what says no more than that it went well. One at a time is a worker's
+    /// own doing where there are others: a program that syncs alone is answered sooner.
+    pub(super) fn sync(
+        &self,
+        what: Sync,
+        written: Option<u32>,
+        deferral: &Deferral<'_>,
+    ) -> Result<Ended, Errno> {
         let own = if self.has_other_workers.load(Relaxed) { self.worker_sync.try_lock() } else { None };
         let replier = if own.is_some() { None } else { deferral.defer_long() };
         let Some(replier) = replier else {
-            self.client.fsync(&handle)?;
+            what.carry_out(&self.client)?;
             return Ok(Ended::Now);
         };
-        self.late.add(Rest::Sync { handle: handle.clone(), replier });
+        self.late.add(Rest::Sync { what, written, replier });
         Ok(Ended::Deferred)
     }
 

@@ -11,6 +11,7 @@
 
 use crate::deferral::Replier;
 use crate::errno::Errno;
+use crate::transport::cpu;
 use ashlar_client::{AllocateMode, Client, Handle, KernelCache, Taken, Who, WriteFlags};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -20,8 +21,10 @@ use std::sync::Arc;
 
 /// Threads per mount, started as needed: one that waits for a page, or for a lease, must not hold up the writers of all other files.
 const THREADS: usize = 64;
-/// Of these, those that may wait for a disk at a time.
-const DISK_THREADS: usize = 32;
+/// Of these, those that may be syncing at a time.
+const SYNCING_MAX: usize = 32;
+/// Of these, those that may be allocating at a time; that takes seconds, and syncs must not wait for it.
+const ALLOCATING_MAX: usize = 16;
 
 /// What is left of a request when its worker goes on with others.
 pub(super) enum Rest {
@@ -42,14 +45,55 @@ pub(super) enum Rest {
         /// Who waits for the answer, unless it was given.
         replier: Option<Replier>,
     },
-    /// All of an fsync.
-    Sync { handle: Arc<Handle>, replier: Replier },
+    /// What was written is to be made durable; `written` bytes, if it is a write that waits for that.
+    Sync { what: Sync, written: Option<u32>, replier: Replier },
     /// All of a fallocate.
     Allocate { who: Who, handle: Arc<Handle>, mode: AllocateMode, range: (u64, u64), replier: Replier },
 }
 
+/// What is to be durable.
+pub(super) enum Sync {
+    /// One file.
+    File(Arc<Handle>),
+    /// Names.
+    Names,
+    /// Everything.
+    All,
+}
+
+impl Sync {
+    pub(super) fn carry_out(&self, client: &Client) -> Result<(), Errno> {
+        Ok(match self {
+            Sync::File(handle) => client.fsync(handle),
+            Sync::Names => client.fsyncdir(),
+            Sync::All => client.sync(),
+        }?)
+    }
+}
+
+/// What a thread may be waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Pages,
+    Sync,
+    Allocation,
+}
+
+impl Wait {
+    /// Most threads that wait so at a time.
+    fn max(self) -> usize {
+        match self {
+            Wait::Pages => THREADS,
+            Wait::Sync => SYNCING_MAX,
+            Wait::Allocation => ALLOCATING_MAX,
+        }
+    }
+}
+
 /// Ends requests that workers have begun.
 pub(super) struct Late {
+    /// Where its threads may run: a worker that starts one may itself be bound to one processor.
+    cpus: Vec<usize>,
     client: Arc<Client>,
     kernel: Arc<dyn KernelCache>,
     queue: Arc<Queue>,
@@ -65,9 +109,9 @@ struct Queue {
 struct State {
     // LIMIT: the requests that are kept (`Deferral::defer_write`, `defer_long`), and one job more per file.
     waiting: VecDeque<Rest>,
-    /// Threads that may be waiting for a disk.
-    at_disk: usize,
-    /// Threads there are; they are started when the first write needs one.
+    /// Threads at work, by what for.
+    busy: [usize; 3],
+    /// Threads there are: one from [`Late::start`] on, the others are started when they are needed.
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -76,7 +120,21 @@ struct State {
 impl Late {
     /// Those of `client`, over the cache of its `kernel`.
     pub(super) fn new(client: Arc<Client>, kernel: Arc<dyn KernelCache>) -> Late {
-        Late { client, kernel, queue: Arc::default() }
+        Late { cpus: cpu::allowed(), client, kernel, queue: Arc::default() }
+    }
+
+    /// Starts the first thread, so that there always is one.
+    ///
+    /// # Errors
+    /// `EAGAIN` when it cannot be started.
+    pub(super) fn start(&self) -> Result<(), Errno> {
+        let mut state = self.queue.state.lock();
+        self.start_thread().map_err(|error| {
+            tracing::error!(%error, "no thread for requests that may take long");
+            Errno::EAGAIN
+        })?;
+        state.threads += 1;
+        Ok(())
     }
 
     /// Has `rest` done by another thread.
@@ -85,16 +143,6 @@ impl Late {
         if state.idle <= state.waiting.len() && state.threads < THREADS {
             match self.start_thread() {
                 Ok(()) => state.threads += 1,
-                Err(error) if state.threads == 0 && rest.is_at_disk() => {
-                    drop(state);
-                    tracing::warn!(%error, "no thread for a request that may take long; a worker does it");
-                    return rest.end(&self.client, &*self.kernel);
-                }
-                Err(error) if state.threads == 0 => {
-                    drop(state);
-                    // Dropped without an answer it is answered with EIO.
-                    return tracing::error!(%error, "no thread for a request that may take long");
-                }
                 Err(error) => {
                     tracing::warn!(%error, "fewer threads for requests that may take long than wanted")
                 }
@@ -114,16 +162,18 @@ impl Late {
 
     fn start_thread(&self) -> io::Result<()> {
         let (client, kernel, queue) = (self.client.clone(), self.kernel.clone(), self.queue.clone());
+        let cpus = self.cpus.clone();
         let run = move || {
+            if let Err(error) = cpu::bind(&cpus) {
+                tracing::debug!(%error, "a thread runs where its starter did");
+            }
             while let Some(rest) = queue.next() {
-                let is_at_disk = rest.is_at_disk();
+                let wait = rest.wait();
                 // Its replier answers EIO as it goes; the thread is needed for others.
                 if catch_unwind(AssertUnwindSafe(|| rest.end(&client, &*kernel))).is_err() {
                     tracing::error!("a request that may take long ended in a panic");
                 }
-                if is_at_disk {
-                    queue.leave_disk();
-                }
+                queue.end(wait);
             }
         };
         // Not joined: it ends when the mount's adaptor goes, or with the page it waits for.
@@ -142,10 +192,10 @@ impl Queue {
     fn next(&self) -> Option<Rest> {
         let mut state = self.state.lock();
         loop {
-            let may_go_to_disk = state.at_disk < DISK_THREADS;
-            let next = state.waiting.iter().position(|rest| may_go_to_disk || !rest.is_at_disk());
+            let next =
+                state.waiting.iter().position(|rest| state.busy[rest.wait() as usize] < rest.wait().max());
             if let Some(rest) = next.and_then(|index| state.waiting.remove(index)) {
-                state.at_disk += usize::from(rest.is_at_disk());
+                state.busy[rest.wait() as usize] += 1;
                 return Some(rest);
             }
             if state.is_closed {
@@ -157,9 +207,9 @@ impl Queue {
         }
     }
 
-    fn leave_disk(&self) {
-        self.state.lock().at_disk -= 1;
-        // The thread that says so looks for the next one itself.
+    /// One that waited so has ended. The thread that says so looks for the next one itself.
+    fn end(&self, wait: Wait) {
+        self.state.lock().busy[wait as usize] -= 1;
     }
 }
 
@@ -179,13 +229,23 @@ impl Rest {
         true
     }
 
-    fn is_at_disk(&self) -> bool {
-        matches!(self, Rest::Sync { .. } | Rest::Allocate { .. })
+    fn wait(&self) -> Wait {
+        match self {
+            Rest::Write { .. } | Rest::DropPages { .. } => Wait::Pages,
+            Rest::Sync { .. } => Wait::Sync,
+            Rest::Allocate { .. } => Wait::Allocation,
+        }
     }
 
     fn end(self, client: &Client, kernel: &dyn KernelCache) {
         match self {
-            Rest::Sync { handle, replier } => replier.reply(client.fsync(&handle).map_err(Errno::from)),
+            Rest::Sync { what, written, replier } => {
+                let synced = what.carry_out(client);
+                match written {
+                    None => replier.reply(synced),
+                    Some(bytes) => replier.reply_written(synced.map(|()| bytes)),
+                }
+            }
             Rest::Allocate { who, handle, mode, range, replier } => {
                 replier.reply(client.fallocate(&who, &handle, mode, range).map_err(Errno::from));
             }

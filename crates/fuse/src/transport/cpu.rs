@@ -46,18 +46,17 @@ pub(crate) fn allowed() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Binds the calling thread to a processor.
+/// Binds the calling thread to `cpus`.
 ///
 /// # Errors
-/// EINVAL if it is offline or not allowed; the thread then runs where it may.
-pub(crate) fn pin(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
+/// EINVAL if none of them is online and allowed; the thread then runs where it did.
+pub(crate) fn bind(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `cpu` is below the size of the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: `cpu` is below the size of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: `set` is as large as said.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

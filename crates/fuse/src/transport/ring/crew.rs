@@ -140,7 +140,7 @@ impl Crew {
             let seat = seats.pop();
             let body = move || {
                 let _seat = seat;
-                if let Err(error) = cpu::pin(cpu) {
+                if let Err(error) = cpu::bind(&[cpu]) {
                     tracing::debug!(cpu, %error, "ring thread runs unpinned");
                 }
                 let worker = mailboxes.open_one().and_then(|mailbox| {
