@@ -206,14 +206,15 @@ pub fn stream(node: &NumaNode, plan: &StreamPlan, stop: &AtomicBool) -> Result<V
     plan.check(node)?;
     let threads = plan.threads.clamp(1, node.processors.len());
     let len = (plan.array_bytes / size_of::<f64>() as u64) as usize / threads;
-    let (barrier, start) = (&Barrier::new(threads), &RwLock::new(false));
+    let start = &RwLock::new(false);
+    let crew = &Crew { barrier: Barrier::new(threads), is_over: AtomicBool::new(false), stop };
     let spans = std::thread::scope(|scope| {
         // ORDER: nobody goes to the barrier before all are there, or they would wait for one that could not be started.
         let mut are_all_there = start.write();
         let mut running = Vec::with_capacity(threads);
         for &processor in &node.processors[..threads] {
             let body = move || match *start.read() {
-                true => work(node.number, processor, len, plan.repetitions, (barrier, stop)),
+                true => work(node.number, processor, len, plan.repetitions, crew),
                 false => Ok(Vec::new()),
             };
             let started = std::thread::Builder::new().spawn_scoped(scope, body);
@@ -232,25 +233,44 @@ pub fn stream(node: &NumaNode, plan: &StreamPlan, stop: &AtomicBool) -> Result<V
         .collect())
 }
 
+/// Threads that run each kernel together.
+struct Crew<'a> {
+    barrier: Barrier,
+    is_over: AtomicBool,
+    stop: &'a AtomicBool,
+}
+
+impl Crew<'_> {
+    /// Whether somebody wants it stopped: all of them are told the same.
+    fn is_stopped(&self) -> bool {
+        if self.barrier.wait().is_leader() {
+            self.is_over.store(self.stop.load(Relaxed), Relaxed);
+        }
+        self.barrier.wait();
+        self.is_over.load(Relaxed)
+    }
+}
+
 /// One thread; its times are kernel by kernel, repetition by repetition.
 fn work(
     node: u32,
     processor: usize,
     len: usize,
     repetitions: u32,
-    (barrier, stop): (&Barrier, &AtomicBool),
+    crew: &Crew<'_>,
 ) -> Result<Vec<Span>, StreamError> {
     let bound = stay_on(processor);
     let mut arrays = Arrays::new(if bound.is_ok() { len } else { 0 });
     let mut spans = Vec::with_capacity(repetitions as usize * Kernel::ALL.len());
     let mut is_stopped = false;
-    // ORDER: one that is not bound, or has stopped, takes part all the same, or the others would wait for it for ever.
+    // ORDER: one that is not bound takes part all the same, or the others would wait for it for ever.
     for _ in 0..repetitions {
+        is_stopped = crew.is_stopped();
+        if is_stopped {
+            break;
+        }
         for kernel in Kernel::ALL {
-            barrier.wait();
-            if !is_stopped && stop.load(Relaxed) {
-                (is_stopped, arrays) = (true, Arrays::new(0));
-            }
+            crew.barrier.wait();
             let start = Instant::now();
             arrays.run(kernel);
             spans.push((start, Instant::now()));
