@@ -203,7 +203,12 @@ impl Adaptor {
         deferral: &Deferral<'_>,
     ) -> Result<Ended, Errno> {
         let own = if self.has_other_workers.load(Relaxed) { self.worker_sync.try_lock() } else { None };
-        let replier = if own.is_some() { None } else { deferral.defer_long() };
+        let replier = match written {
+            _ if own.is_some() => None,
+            // It may be a background request, of which reads that have pages locked need their part.
+            Some(_) => deferral.defer_write(),
+            None => deferral.defer_long(),
+        };
         let Some(replier) = replier else {
             what.carry_out(&self.client)?;
             return Ok(Ended::Now);
