@@ -54,6 +54,7 @@ pub struct Client {
     pub(crate) recall_floor: AtomicU64,
     /// Files whose content is being given back at this moment.
     pub(crate) answering: Answering,
+    /// Files of whose content somebody waits for a lease.
     pub(crate) recalled: Recalled,
     /// Reports of size and times that have ended.
     pub(crate) reports: Reports,

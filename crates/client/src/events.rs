@@ -19,9 +19,6 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// What is given back with the kernel's pages of a file.
-const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
-
 /// For how long a report that finds no space is tried again; less than a recall may take.
 const REPORT_MAX: Duration = Duration::from_secs(4);
 
@@ -43,21 +40,49 @@ pub trait KernelCache: Send + Sync {
     fn drop_entries(&self, directory: InodeId);
 }
 
-/// Events on their way to the session's thread.
+/// Events on their way to the session's threads, by what answering them waits for.
 pub(crate) struct EventQueue {
-    queue: Mutex<Events>,
-    ready: Signal,
+    // LIMIT: one recall per inode under lease here.
+    of_content: Line,
+    // LIMIT: one recall per inode under lease here, and one event per lock this session waits for.
+    others: Line,
     /// Whose events these are, once it is connected.
     client: OnceLock<Weak<Client>>,
 }
 
-/// Events by what answering them waits for.
-#[derive(Default)]
-struct Events {
-    // LIMIT: at most one recall of content and one of other leases per inode under lease here, and one event per lock this session waits for.
-    of_content: VecDeque<SessionEvent>,
-    others: VecDeque<SessionEvent>,
-    is_closed: bool,
+/// Events that some threads take one after the other, and whether no more will come.
+struct Line {
+    events: Mutex<(VecDeque<SessionEvent>, bool)>,
+    ready: Signal,
+}
+
+impl Line {
+    fn new(ready: Signal) -> Line {
+        Line { events: Mutex::default(), ready }
+    }
+
+    fn close(&self) {
+        self.events.lock().1 = true;
+        self.ready.notify_all();
+    }
+
+    fn add(&self, event: SessionEvent) {
+        self.events.lock().0.push_back(event);
+        self.ready.notify_one();
+    }
+
+    fn next(&self) -> Option<SessionEvent> {
+        let mut events = self.events.lock();
+        loop {
+            if let Some(event) = events.0.pop_front() {
+                return Some(event);
+            }
+            if events.1 {
+                return None;
+            }
+            self.ready.wait(&mut events);
+        }
+    }
 }
 
 /// Which events a thread answers.
@@ -72,24 +97,19 @@ pub(crate) enum Share {
 impl Share {
     fn of(event: &SessionEvent) -> Share {
         match event {
-            SessionEvent::Recall(recall) if recall.leases.meets(CONTENT) => Share::Content,
+            SessionEvent::Recall(recall) if recall.leases.meets(LeaseSet::CONTENT) => Share::Content,
             _ => Share::Others,
-        }
-    }
-}
-
-impl Events {
-    fn of(&mut self, share: Share) -> &mut VecDeque<SessionEvent> {
-        match share {
-            Share::Content => &mut self.of_content,
-            Share::Others => &mut self.others,
         }
     }
 }
 
 impl EventQueue {
     pub(crate) fn new(ready: Signal) -> EventQueue {
-        EventQueue { queue: Mutex::default(), ready, client: OnceLock::new() }
+        EventQueue {
+            of_content: Line::new(ready.another()),
+            others: Line::new(ready),
+            client: OnceLock::new(),
+        }
     }
 
     pub(crate) fn set_client(&self, client: Weak<Client>) {
@@ -98,20 +118,14 @@ impl EventQueue {
     }
 
     pub(crate) fn close(&self) {
-        self.queue.lock().is_closed = true;
-        self.ready.notify_all();
+        self.of_content.close();
+        self.others.close();
     }
 
-    fn next(&self, share: Share) -> Option<SessionEvent> {
-        let mut queue = self.queue.lock();
-        loop {
-            if let Some(event) = queue.of(share).pop_front() {
-                return Some(event);
-            }
-            if queue.is_closed {
-                return None;
-            }
-            self.ready.wait(&mut queue);
+    fn line(&self, share: Share) -> &Line {
+        match share {
+            Share::Content => &self.of_content,
+            Share::Others => &self.others,
         }
     }
 }
@@ -119,14 +133,12 @@ impl EventQueue {
 impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
         if let SessionEvent::Recall(recall) = &event
-            && recall.leases.meets(CONTENT)
+            && recall.leases.meets(LeaseSet::CONTENT)
             && let Some(client) = self.client.get().and_then(Weak::upgrade)
         {
             client.note_recalled(recall);
         }
-        self.queue.lock().of(Share::of(&event)).push_back(event);
-        // Not one of them: it may be of the other share.
-        self.ready.notify_all();
+        self.line(Share::of(&event)).add(event);
     }
 
     fn is_busy(&self, inode: InodeId) -> bool {
@@ -189,7 +201,7 @@ impl Answering {
 /// Inodes of which somebody waits for READ or WRITE that this session holds: from the moment at which it is told of a recall, which may be long before a thread takes it up.
 #[derive(Default)]
 pub(crate) struct Recalled {
-    // LIMIT: as [`EventQueue::queue`].
+    // LIMIT: as the recalls of content.
     inodes: Mutex<Vec<InodeId>>,
 }
 
@@ -213,14 +225,14 @@ impl Drop for RecalledOne<'_> {
 
 /// Answers events of `share` until the queue is closed or the client is gone.
 pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
-    while let Some(event) = queue.next(share) {
+    while let Some(event) = queue.line(share).next() {
         let Some(client) = client.upgrade() else { return };
         let mut event = Some(event);
         // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would
         // notice. What was not answered ends the session, loudly.
         let went_well = client.env.tasks.contain(&mut || match event.take() {
             Some(SessionEvent::Recall(recall)) => {
-                let _recalled = recall.leases.meets(CONTENT).then(|| RecalledOne(&client.recalled, recall.inode));
+                let _recalled = recall.leases.meets(LeaseSet::CONTENT).then(|| RecalledOne(&client.recalled, recall.inode));
                 client.answer_recall(&recall);
             }
             Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
@@ -252,11 +264,11 @@ impl Client {
             if recall.leases.meets(LeaseSet::ENTRIES) {
                 kernel.drop_entries(recall.inode);
             }
-            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(CONTENT) {
+            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(LeaseSet::CONTENT) {
                 kernel.drop_attributes(recall.inode);
             }
         }
-        if recall.leases.meets(CONTENT) {
+        if recall.leases.meets(LeaseSet::CONTENT) {
             self.give_back_content(recall);
         } else {
             self.acknowledge(recall);

@@ -222,7 +222,7 @@ impl Client {
     fn opened(&self, reply: MetaReply, flags: OpenFlags) -> Result<Opened, Errno> {
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
         let OpenReply { attr, data, leases, recall_mark, is_shared, kept_read, durability } = open;
-        let granted = leases.and(LeaseSet::READ.with(LeaseSet::WRITE));
+        let granted = leases.and(LeaseSet::CONTENT);
         let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
         let update_data = fresh_data.clone();

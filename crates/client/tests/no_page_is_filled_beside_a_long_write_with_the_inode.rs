@@ -5,16 +5,15 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags};
+use ashlar_client::{Client, Handle, OpenFlags, Who, WriteFlags};
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Errno, InodeId, SessionId};
-use parking_lot::Mutex;
+use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::Duration;
-use support::{World, make, read, write};
+use support::{LockedPages, World, make, read, write};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -45,25 +44,10 @@ impl MetaCalls for Keeping {
     }
 }
 
-/// One page, which is locked while it is asked for.
-#[derive(Default)]
-struct Page(Mutex<()>);
-
-impl KernelCache for Page {
-    fn drop_attributes(&self, _: InodeId) {}
-    fn drop_content(&self, _: InodeId) {
-        drop(self.0.lock());
-    }
-    fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
-        self.drop_content(inode);
-    }
-    fn drop_entries(&self, _: InodeId) {}
-}
-
 struct Setting {
     world: World,
     meta: Arc<Keeping>,
-    page: Arc<Page>,
+    page: Arc<LockedPages>,
     client: Arc<Client>,
     file: Arc<Handle>,
 }
@@ -75,7 +59,7 @@ impl Setting {
         let (keeps, has_one) = (AtomicBool::new(false), AtomicBool::new(false));
         let meta = Arc::new(Keeping { service: world.meta.clone(), keeps, has_one });
         let client = world.client_over(meta.clone());
-        let page = Arc::new(Page::default());
+        let page = Arc::new(LockedPages::default());
         client.set_kernel_cache(page.clone());
         let file = make(&client, "f").unwrap();
         write(&client, &file, 0, b"before").unwrap();

@@ -4,36 +4,19 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags};
-use ashlar_types::InodeId;
+use ashlar_client::{Client, Handle, OpenFlags, Who, WriteFlags};
 use ashlar_types::message::SetAttr;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use support::{KIB64, World, content, make, write};
+use support::{KIB64, LockedPages, World, content, make, write};
 
 /// Less than the time after which a session that does not answer is ended: nothing waits long here, but on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The pages of one mount: one lock for all of them.
-#[derive(Default)]
-struct Pages(Mutex<()>);
-
-impl KernelCache for Pages {
-    fn drop_attributes(&self, _: InodeId) {}
-    fn drop_content(&self, _: InodeId) {
-        drop(self.0.lock());
-    }
-    fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
-        self.drop_content(inode);
-    }
-    fn drop_entries(&self, _: InodeId) {}
-}
-
 struct Mount {
     client: Arc<Client>,
-    pages: Arc<Pages>,
+    pages: Arc<LockedPages>,
     file: Arc<Handle>,
 }
 
@@ -66,7 +49,7 @@ fn take_turns(size: usize, flags: WriteFlags) {
     let open_flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let mounts = [(); 2].map(|()| {
         let client = world.client();
-        let pages = Arc::new(Pages::default());
+        let pages = Arc::new(LockedPages::default());
         client.set_kernel_cache(pages.clone());
         let file = client.open(&Who::system(), file.file.inode, open_flags).unwrap().handle;
         Mount { client, pages, file }

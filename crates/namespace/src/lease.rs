@@ -19,10 +19,8 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What is given back together with pages of the content.
-const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
 /// What is in the way of whoever changes a file.
-const OF_FILE: LeaseSet = LeaseSet::ATTR.with(CONTENT);
+const OF_FILE: LeaseSet = LeaseSet::ATTR.with(LeaseSet::CONTENT);
 
 /// Most inodes under lease at once; beyond it calls are answered without a lease.
 // LIMIT: about 48 bytes each; what a hash table of 2^20 places takes before it doubles, so 50 MiB at the most.
@@ -182,7 +180,7 @@ impl LeaseTable {
     ) -> impl Iterator<Item = Conflict> {
         self.others(session, inode, unwanted)
             .map(move |(holder, leases)| {
-                let leases = if is_excused(holder) { leases.without(CONTENT) } else { leases };
+                let leases = if is_excused(holder) { leases.without(LeaseSet::CONTENT) } else { leases };
                 Conflict { session: holder, inode, leases, flush_only: false }
             })
             .filter(|conflict| conflict.leases != LeaseSet::NONE)
@@ -231,7 +229,7 @@ impl LeaseTable {
                 pending.session == session
                     && pending.inode == inode
                     && !pending.flush_only
-                    && pending.leases.meets(CONTENT)
+                    && pending.leases.meets(LeaseSet::CONTENT)
             })
     }
 
@@ -351,7 +349,7 @@ impl LeaseTable {
         let same = self.pending.iter().find(|(_, pending)| {
             (pending.session, pending.inode, pending.flush_only) == (session, inode, flush_only)
                 && pending.leases.has(leases)
-                && pending.leases.meets(CONTENT) == leases.meets(CONTENT)
+                && pending.leases.meets(LeaseSet::CONTENT) == leases.meets(LeaseSet::CONTENT)
         });
         if let Some((&id, _)) = same {
             return Some((id, None));
@@ -455,7 +453,7 @@ impl LeaseTable {
     /// What the recall `id` waits for, if it is not over.
     pub fn recall_under_way(&self, id: u64) -> Option<RecallUnderWay> {
         let Pending { session, inode, leases, since, .. } = *self.pending.get(&id)?;
-        Some(RecallUnderWay { session, inode, since, is_of_content: leases.meets(CONTENT) })
+        Some(RecallUnderWay { session, inode, since, is_of_content: leases.meets(LeaseSet::CONTENT) })
     }
 
     /// Lets a session hold leases.

@@ -20,7 +20,7 @@ impl Client {
                 Data::Chunks(layout) => Some(layout.clone()),
                 Data::Inline(_) => None,
             };
-            (known, state.leases.meets(LeaseSet::READ.with(LeaseSet::WRITE)))
+            (known, state.leases.meets(LeaseSet::CONTENT))
         };
         let inode = handle.file.inode;
         // Without a lease somebody else may have moved the file to chunks, or to others, and what was written there counts too.

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)] // the helpers of a test panic as the test does
 
 use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
-use ashlar_client::{Client, ClientConfig, Handle, OpenFlags, ResolveCredentials, Who, WriteFlags};
+use ashlar_client::{
+    Client, ClientConfig, Handle, KernelCache, OpenFlags, ResolveCredentials, Who, WriteFlags,
+};
 use ashlar_env::sim::{SimClock, SimDisk};
 use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
@@ -19,7 +21,7 @@ use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, FileLayout, InodeId, LayoutPolicy, LockOwner,
     Name, NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,21 @@ impl ResolveCredentials for Nobody {
     fn resolve(&self, _: u32, _: &Credentials) -> Option<Credentials> {
         None
     }
+}
+
+/// A kernel's pages of one mount, under one lock: held while a page is read or written, and needed to drop any.
+#[derive(Default)]
+pub struct LockedPages(pub Mutex<()>);
+
+impl KernelCache for LockedPages {
+    fn drop_attributes(&self, _: InodeId) {}
+    fn drop_content(&self, _: InodeId) {
+        drop(self.0.lock());
+    }
+    fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
+        self.drop_content(inode);
+    }
+    fn drop_entries(&self, _: InodeId) {}
 }
 
 pub struct World {

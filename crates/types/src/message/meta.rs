@@ -23,6 +23,8 @@ impl LeaseSet {
     pub const READ: LeaseSet = LeaseSet(4);
     /// Content, size and times of a file: the sole writer, whose own knowledge of size is the authority.
     pub const WRITE: LeaseSet = LeaseSet(8);
+    /// READ and WRITE: what is given back with the kernel's pages of a file.
+    pub const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
     /// Nothing.
     pub const NONE: LeaseSet = LeaseSet(0);
 
