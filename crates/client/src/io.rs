@@ -14,4 +14,4 @@ mod write;
 pub use allocate::AllocateMode;
 pub use seek::Seek;
 pub(crate) use set_id::SetId;
-pub use write::{Taken, WriteFlags, Written};
+pub use write::{Left, Taken, WriteFlags, Written};

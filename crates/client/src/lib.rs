@@ -28,6 +28,6 @@ pub use client::{Client, ClientConfig};
 pub use directory::Listing;
 pub use events::KernelCache;
 pub use file::{Handle, OpenFlags};
-pub use io::{AllocateMode, Seek, Taken, WriteFlags, Written};
+pub use io::{AllocateMode, Left, Seek, Taken, WriteFlags, Written};
 pub use layout_text::LAYOUT_ATTRIBUTE;
 pub use names::{Found, Opened};

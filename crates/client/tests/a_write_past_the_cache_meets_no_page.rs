@@ -106,11 +106,12 @@ fn lost(size: usize, place: u64) -> (u32, u32) {
                     client.write_over_pages(&who, &handle, at, &data, flags, |answer| taken = Some(answer));
                     taken.unwrap().unwrap()
                 }
-                Written::BesidePages(taken) => {
-                    kernel.drop_range(handle.file.inode, at, 8);
+                Written::Done(taken, left) => {
+                    if left.drop_pages {
+                        kernel.drop_range(handle.file.inode, at, 8);
+                    }
                     taken
                 }
-                Written::Done(taken) | Written::ToSync(taken) => taken,
             };
             assert_eq!((written.offset, written.bytes), (at, 8));
             undone += u32::from(kernel.with_page(|page| number(&page.bytes, WRITTEN_AT)) != count);
@@ -166,7 +167,7 @@ fn where_pages_are_wanted_all_the_time_the_write_is_done_all_the_same_also_if_th
     let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
     let who = Who::system();
     let mut taken = Some(client.write_as(&who, &file, at, &data, flags).map(|written| match written {
-        Written::Done(taken) | Written::ToSync(taken) | Written::BesidePages(taken) => Some(taken),
+        Written::Done(taken, _) => Some(taken),
         Written::MeetsPages => None,
     }));
     let is_done = AtomicBool::new(false);

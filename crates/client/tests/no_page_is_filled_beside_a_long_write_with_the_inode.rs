@@ -5,7 +5,7 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, OpenFlags, Who, WriteFlags};
+use ashlar_client::{Client, Handle, Left, OpenFlags, Taken, Who, WriteFlags, Written};
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::{Errno, SessionId};
@@ -19,6 +19,9 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Much longer than a request for pages is ever held back, by the clock of the file system.
 const LONG: Duration = Duration::from_secs(2);
+
+/// Longer than a request for pages waits for a write that does not end.
+const LONGER_THAN_ANY_REQUEST_WAITS: Duration = Duration::from_secs(60);
 
 struct Keeping {
     service: Arc<dyn MetaCalls>,
@@ -44,6 +47,11 @@ impl MetaCalls for Keeping {
     }
 }
 
+struct Begun<'s> {
+    write: ScopedJoinHandle<'s, Written>,
+    fill: ScopedJoinHandle<'s, Vec<u8>>,
+}
+
 struct Setting {
     world: World,
     meta: Arc<Keeping>,
@@ -67,18 +75,20 @@ impl Setting {
         Setting { world, meta, page, client, file }
     }
 
-    /// Begins a write that metadata keeps, and then a request for its page, which tells what it is filled with.
-    fn begin<'s>(&'s self, threads: &'s Scope<'s, '_>) -> ScopedJoinHandle<'s, Vec<u8>> {
-        let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
-        threads.spawn(move || self.client.write_as(&Who::system(), &self.file, 0, b"behind", flags).unwrap());
+    /// Begins a write that is to be durable and that metadata keeps, and then a request for its page, which tells what it is filled with.
+    fn begin<'s>(&'s self, threads: &'s Scope<'s, '_>) -> Begun<'s> {
+        let flags = WriteFlags { is_past_cache: true, is_sync: true, ..WriteFlags::default() };
+        let write = threads
+            .spawn(move || self.client.write_as(&Who::system(), &self.file, 0, b"behind", flags).unwrap());
         while !self.meta.has_one.load(SeqCst) {
             sleep(Duration::from_millis(1));
         }
-        threads.spawn(|| {
+        let fill = threads.spawn(|| {
             let _locked = self.page.0.lock();
             self.client.begin_pages(&self.file.file, 0, PAGE_BYTES).unwrap();
             read(&self.client, &self.file, 6)
-        })
+        });
+        Begun { write, fill }
     }
 
     /// Lets time go by, and the threads run.
@@ -95,12 +105,12 @@ impl Setting {
 fn it_waits_for_the_end_of_the_write() {
     let setting = Setting::new();
     std::thread::scope(|threads| {
-        let filled = setting.begin(threads);
+        let begun = setting.begin(threads);
         setting.pass(LONG);
-        let is_filled = filled.is_finished();
+        let is_filled = begun.fill.is_finished();
         setting.meta.keeps.store(false, SeqCst);
         assert!(!is_filled, "from before the write");
-        assert_eq!(filled.join().unwrap(), b"behind");
+        assert_eq!(begun.fill.join().unwrap(), b"behind");
     });
 }
 
@@ -112,12 +122,28 @@ fn it_goes_on_once_another_session_waits_for_a_lease() {
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let theirs = other.open(&Who::system(), setting.file.file.inode, flags).unwrap().handle;
     std::thread::scope(|threads| {
-        let filled = setting.begin(threads);
+        let begun = setting.begin(threads);
         // It needs what the first one has cached, of which a page is locked.
         let written = threads.spawn(|| write(&other, &theirs, 0, b"theirs").unwrap());
         setting.pass(LONG);
-        let has_ended = (filled.is_finished(), written.is_finished());
+        let has_ended = (begun.fill.is_finished(), written.is_finished());
         setting.meta.keeps.store(false, SeqCst);
         assert_eq!(has_ended, (true, true), "they wait for each other");
+    });
+}
+
+#[test]
+fn where_it_was_filled_all_the_same_it_is_dropped_even_if_the_write_cannot_be_made_durable() {
+    let setting = Setting::new();
+    std::thread::scope(|threads| {
+        let begun = setting.begin(threads);
+        setting.pass(LONGER_THAN_ANY_REQUEST_WAITS);
+        // It looks at the clock again when something happens to the file.
+        read(&setting.client, &setting.file, 6);
+        assert_eq!(begun.fill.join().unwrap(), b"before");
+        setting.meta.keeps.store(false, SeqCst);
+        // Both are the caller's to do: were it synced here, the page would stay if that failed.
+        let left = Left { drop_pages: true, sync: true };
+        assert_eq!(begun.write.join().unwrap(), Written::Done(Taken { offset: 0, bytes: 6 }, left));
     });
 }

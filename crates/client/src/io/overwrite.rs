@@ -1,6 +1,6 @@
 //! `write` past the kernel's page cache where the kernel may have pages: see [`crate::pages`].
 
-use super::write::{Taken, Tried, WriteFlags, Written};
+use super::write::{Taken, Tried, WriteFlags};
 use crate::call::Who;
 use crate::client::Client;
 use crate::data::Exclusive;
@@ -31,7 +31,7 @@ struct Kept<'a> {
 type Tries<'a> = Option<(Tried, Kept<'a>)>;
 
 impl Client {
-    /// Does what [`Written::MeetsPages`] left undone, as [`Client::write_as`] would have, and has `answer` tell the kernel what came of it, once. Waits for the kernel to
+    /// Does what [`crate::Written::MeetsPages`] left undone, as [`Client::write_as`] would have, and has `answer` tell the kernel what came of it, once. Waits for the kernel to
     /// drop pages, which may wait for reads and writes of pages that come to this client: so not to be called by a thread that these need.
     ///
     /// Where programs ask for pages of the range so fast that it is never without, they are dropped after the write instead: then a store into such a page
@@ -54,7 +54,7 @@ impl Client {
         for count in 1..=TRIES_MAX + MOVES_MAX {
             let is_last = count >= TRIES_MAX;
             match self.overwrite(who, file, put, flags, is_last) {
-                Ok(Some((Tried::Written(Written::Done(taken)), kept))) => {
+                Ok(Some((Tried::Written(taken), kept))) => {
                     // A write that is to be durable lets others go on before it waits for a disk.
                     let is_to_sync = self.must_sync(handle, flags);
                     let kept = (!is_last && !is_to_sync).then_some(kept);

@@ -19,8 +19,6 @@ pub struct WriteFlags {
     pub append: Option<bool>,
     /// Durable before it is answered, however the file was opened (`RWF_DSYNC`).
     pub is_sync: bool,
-    /// The caller calls [`Client::fsync`] where the write is to be durable ([`Written::ToSync`]); for calls of programs only.
-    pub leaves_sync: bool,
     /// A call of a program that goes past the kernel's page cache, which may have pages of the file all the same.
     pub is_past_cache: bool,
 }
@@ -44,20 +42,29 @@ pub struct Taken {
 /// How a write went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is done.
-    Done(Taken),
-    /// It is done, and to be made durable before it is answered. Only where [`WriteFlags::leaves_sync`].
-    ToSync(Taken),
-    /// It is done, but beside a request for pages that may be from before it: they are to be dropped ([`crate::KernelCache::drop_range`])
-    /// before it is answered. Only of writes past the page cache.
-    BesidePages(Taken),
+    /// It is done, but for what is left.
+    Done(Taken, Left),
     /// Nothing is done, because the kernel may have pages: [`Client::write_over_pages`] does it. Only of writes past the page cache.
     MeetsPages,
 }
 
+/// What the caller is to do before a write is answered, in this order; both may take long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Have the kernel drop pages that may be from before the write ([`crate::KernelCache::drop_range`]), also where making it durable fails. Only of
+    /// writes past the page cache.
+    pub drop_pages: bool,
+    /// Make it durable ([`Client::fsync`]).
+    pub sync: bool,
+}
+
 /// How one try went.
 pub(super) enum Tried {
-    Written(Written),
+    Written(Taken),
+    /// Beside a request for pages.
+    BesidePages(Taken),
+    /// Not at all.
+    MeetsPages,
     /// The content is not where it was: with the inode, or in chunks.
     IsElsewhere,
 }
@@ -89,18 +96,18 @@ impl Client {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        Ok(match self.write_as(who, handle, offset, data, flags)? {
-            Written::Done(taken) | Written::ToSync(taken) | Written::BesidePages(taken) => taken.bytes,
-            Written::MeetsPages => {
-                let mut taken = Err(Errno::EIO);
-                self.write_over_pages(who, handle, offset, data, flags, |answer| taken = answer);
-                taken?.bytes
-            }
-        })
+        let flags = WriteFlags { is_past_cache: false, ..flags };
+        let Written::Done(taken, left) = self.write_as(who, handle, offset, data, flags)? else {
+            return Err(Errno::EIO);
+        };
+        if left.sync {
+            self.fsync(handle)?;
+        }
+        Ok(taken.bytes)
     }
 
-    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits, and tells where the bytes are, and what a write past
-    /// the page cache met. The right to write came with `handle`.
+    /// As [`Client::write`], on behalf of `who`, whose groups decide about some set-id bits; tells where the bytes are, and what is left to do. The right
+    /// to write came with `handle`.
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -118,7 +125,7 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         if data.is_empty() {
-            return Ok(Written::Done(Taken { offset, bytes: 0 }));
+            return Ok(Written::Done(Taken { offset, bytes: 0 }, Left::default()));
         }
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
@@ -129,27 +136,24 @@ impl Client {
                 self.clear_set_id(who, file, flags)?;
                 self.write_to_chunks(file, offset, data, (append, flags))?
             };
-            match tried {
-                Tried::Written(Written::MeetsPages) => return Ok(Written::MeetsPages),
-                Tried::Written(
-                    written @ (Written::Done(taken) | Written::ToSync(taken) | Written::BesidePages(taken)),
-                ) => {
-                    if self.must_sync(handle, flags) {
-                        if flags.leaves_sync && written == Written::Done(taken) {
-                            return Ok(Written::ToSync(taken));
-                        }
-                        self.fsync(handle)?;
+            let (taken, drop_pages) = match tried {
+                Tried::Written(taken) => (taken, false),
+                Tried::BesidePages(taken) => (taken, true),
+                Tried::MeetsPages => return Ok(Written::MeetsPages),
+                Tried::IsElsewhere => {
+                    if is_inline {
+                        self.spill(file)?;
                     }
-                    if taken.bytes < data.len() && flags.is_writeback {
-                        // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
-                        self.write(handle, offset + taken.bytes as u64, &data[taken.bytes..], flags)?;
-                        return Ok(Written::Done(Taken { offset, bytes: data.len() }));
-                    }
-                    return Ok(written);
+                    continue;
                 }
-                Tried::IsElsewhere if is_inline => self.spill(file)?,
-                Tried::IsElsewhere => {}
+            };
+            let left = Left { drop_pages, sync: self.must_sync(handle, flags) };
+            if taken.bytes < data.len() && flags.is_writeback {
+                // The kernel takes a page that was written back in part for a clean one: it must hear of the failure.
+                self.write(handle, offset + taken.bytes as u64, &data[taken.bytes..], flags)?;
+                return Ok(Written::Done(Taken { offset, bytes: data.len() }, left));
             }
+            return Ok(Written::Done(taken, left));
         }
         Err(Errno::EIO)
     }
@@ -171,7 +175,7 @@ impl Client {
         let writing = file.begin_inline()?;
         let beside = if flags.is_past_cache {
             let beside = file.state.lock().pages.begin_beside(file, Stretch::ALL, true);
-            let Some(beside) = beside else { return Ok(Tried::Written(Written::MeetsPages)) };
+            let Some(beside) = beside else { return Ok(Tried::MeetsPages) };
             Some(beside)
         } else {
             None
@@ -181,9 +185,7 @@ impl Client {
         // A request for pages that came meanwhile does not wait for long.
         let meets_pages = beside.is_some() && file.state.lock().pages.may_exist();
         Ok(match tried {
-            Tried::Written(Written::Done(taken)) if meets_pages => {
-                Tried::Written(Written::BesidePages(taken))
-            }
+            Tried::Written(taken) if meets_pages => Tried::BesidePages(taken),
             tried => tried,
         })
     }
@@ -224,7 +226,7 @@ impl Client {
                 }
                 // What was appended ends where the file ended then.
                 let offset = if append { attr.size.saturating_sub(data.len() as u64) } else { offset };
-                Ok(Tried::Written(Written::Done(Taken { offset, bytes: data.len() })))
+                Ok(Tried::Written(Taken { offset, bytes: data.len() }))
             }
             MetaReply::NeedsChunks => Ok(Tried::IsElsewhere),
             other => Err(unexpected(&other)),
@@ -246,7 +248,7 @@ impl Client {
         let _beside = if flags.is_past_cache {
             let range = Stretch::of_pages(state.place(append, offset), data.len() as u64);
             let Some(beside) = state.pages.begin_beside(file, range, false) else {
-                return Ok(Tried::Written(Written::MeetsPages));
+                return Ok(Tried::MeetsPages);
             };
             Some(beside)
         } else {
@@ -294,7 +296,7 @@ impl Client {
         drop(state);
         match written.outcome {
             Err(errno) if written.bytes == 0 => Err(errno),
-            _ => Ok(Tried::Written(Written::Done(Taken { offset: at, bytes: written.bytes }))),
+            _ => Ok(Tried::Written(Taken { offset: at, bytes: written.bytes })),
         }
     }
 }

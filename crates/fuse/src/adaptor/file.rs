@@ -10,7 +10,7 @@ use crate::protocol::{
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use crate::{Deferral, Ended, Written};
-use ashlar_client::{AllocateMode, Handle, OpenFlags, Seek, Taken, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Handle, Left, OpenFlags, Seek, Taken, Who, WriteFlags};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -118,7 +118,6 @@ impl Adaptor {
             is_writeback: args.from_cache,
             append: Some(asked.append),
             is_sync: asked.sync,
-            leaves_sync: !args.from_cache,
             is_past_cache,
         };
         if !is_past_cache && !args.from_cache {
@@ -126,50 +125,79 @@ impl Adaptor {
         }
         let who = identity::who(request);
         match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {
-            ashlar_client::Written::Done(taken) => Ok(Written::Bytes(bytes(taken))),
-            ashlar_client::Written::ToSync(taken) => {
+            ashlar_client::Written::Done(taken, Left { drop_pages: true, sync }) => {
+                self.drop_pages(handle, taken, sync, deferral)
+            }
+            // What the kernel writes back is of the requests that reads may wait for.
+            ashlar_client::Written::Done(taken, left) if left.sync && args.from_cache => {
+                self.client.fsync(&handle)?;
+                Ok(Written::Bytes(bytes(taken)))
+            }
+            ashlar_client::Written::Done(taken, left) if left.sync => {
                 let bytes = bytes(taken);
                 Ok(match self.sync(Sync::File(handle), Some(bytes), deferral)? {
                     Ended::Now => Written::Bytes(bytes),
                     Ended::Deferred => Written::Deferred,
                 })
             }
-            ashlar_client::Written::BesidePages(taken) => Ok(self.drop_pages(&handle, taken, deferral)),
-            ashlar_client::Written::MeetsPages => self.write_over_pages(who, &handle, args, flags, deferral),
+            ashlar_client::Written::Done(taken, _) => Ok(Written::Bytes(bytes(taken))),
+            ashlar_client::Written::MeetsPages => self.write_over_pages(who, handle, args, flags, deferral),
         }
     }
 
-    /// Answers a write that is done once the pages are dropped that were read beside it.
-    fn drop_pages(&self, handle: &Arc<Handle>, taken: Taken, deferral: &Deferral<'_>) -> Written {
-        // LIMIT: where the transport has no room to keep the request, it is answered at once, and the pages go a moment later.
+    /// Answers a write that is done once the pages are dropped that were read beside it, and then, if it `is_to_sync`, once it is durable.
+    fn drop_pages(
+        &self,
+        handle: Arc<Handle>,
+        taken: Taken,
+        is_to_sync: bool,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
         let replier = deferral.defer_write();
-        let answer = if replier.is_some() { Written::Deferred } else { Written::Bytes(bytes(taken)) };
-        self.late.add(Rest::DropPages { handle: handle.clone(), taken, replier });
-        answer
+        // LIMIT: where the transport has no room to keep the request, it is answered by this worker, and the pages go a moment later.
+        let is_kept = replier.is_some();
+        self.late.add(Rest::DropPages {
+            handle: handle.clone(),
+            taken,
+            is_to_sync: is_to_sync && is_kept,
+            replier,
+        });
+        if is_kept {
+            return Ok(Written::Deferred);
+        }
+        if is_to_sync {
+            self.client.fsync(&handle)?;
+        }
+        Ok(Written::Bytes(bytes(taken)))
     }
 
     /// Has a write done by a thread that may wait for the kernel's pages.
     fn write_over_pages(
         &self,
         who: Who,
-        handle: &Arc<Handle>,
+        handle: Arc<Handle>,
         args: &Write<'_>,
         flags: WriteFlags,
         deferral: &Deferral<'_>,
     ) -> Result<Written, Errno> {
         let Some(replier) = deferral.defer_write() else {
             // LIMIT: as above; such a write can be undone by a store into one of its pages.
-            let flags = WriteFlags { is_past_cache: false, leaves_sync: false, ..flags };
-            let ashlar_client::Written::Done(taken) =
-                self.client.write_as(&who, handle, args.offset, args.data, flags)?
+            let flags = WriteFlags { is_past_cache: false, ..flags };
+            let ashlar_client::Written::Done(taken, left) =
+                self.client.write_as(&who, &handle, args.offset, args.data, flags)?
             else {
                 return Err(Errno::EIO);
             };
-            self.late.add(Rest::DropPages { handle: handle.clone(), taken, replier: None });
-            return Ok(Written::Bytes(bytes(taken)));
+            return self.drop_pages(handle, taken, left.sync, deferral);
         };
-        let (handle, data) = (handle.clone(), args.data.into());
-        self.late.add(Rest::Write { who, handle, offset: args.offset, data, flags, replier });
+        self.late.add(Rest::Write {
+            who,
+            handle,
+            offset: args.offset,
+            data: args.data.into(),
+            flags,
+            replier,
+        });
         Ok(Written::Deferred)
     }
 

@@ -42,6 +42,8 @@ pub(super) enum Rest {
     DropPages {
         handle: Arc<Handle>,
         taken: Taken,
+        /// Whether it is made durable then, before it is answered.
+        is_to_sync: bool,
         /// Who waits for the answer, unless it was given.
         replier: Option<Replier>,
     },
@@ -216,8 +218,8 @@ impl Queue {
 impl Rest {
     /// Where nobody waits for either, pages of one file are dropped in one go: true if this does what `other` would.
     fn takes_in(&mut self, other: &Rest) -> bool {
-        let Rest::DropPages { handle, taken, replier: None } = self else { return false };
-        let Rest::DropPages { handle: other_handle, taken: other, replier: None } = other else {
+        let Rest::DropPages { handle, taken, replier: None, .. } = self else { return false };
+        let Rest::DropPages { handle: other_handle, taken: other, replier: None, .. } = other else {
             return false;
         };
         if handle.file.inode != other_handle.file.inode {
@@ -231,8 +233,8 @@ impl Rest {
 
     fn wait(&self) -> Wait {
         match self {
+            Rest::Sync { .. } | Rest::DropPages { is_to_sync: true, .. } => Wait::Sync,
             Rest::Write { .. } | Rest::DropPages { .. } => Wait::Pages,
-            Rest::Sync { .. } => Wait::Sync,
             Rest::Allocate { .. } => Wait::Allocation,
         }
     }
@@ -255,10 +257,11 @@ impl Rest {
                     replier.reply_written(taken.map(|taken| taken.bytes as u32).map_err(Errno::from));
                 });
             }
-            Rest::DropPages { handle, taken, replier } => {
+            Rest::DropPages { handle, taken, is_to_sync, replier } => {
                 kernel.drop_range(handle.file.inode, taken.offset, taken.bytes as u64);
+                let synced = if is_to_sync { client.fsync(&handle) } else { Ok(()) };
                 if let Some(replier) = replier {
-                    replier.reply_written(Ok(taken.bytes as u32));
+                    replier.reply_written(synced.map(|()| taken.bytes as u32).map_err(Errno::from));
                 }
             }
         }
