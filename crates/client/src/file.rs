@@ -113,6 +113,8 @@ pub(crate) struct FileState {
     pub is_for_writeback: bool,
     /// Valid while a lease is held.
     pub data: Data,
+    /// Bytes up to which it lives with its inode, as last known.
+    pub inline_bytes: u64,
     /// Places behind the end that appends under way have taken.
     pub appends: Appends,
     /// Length in bytes; valid while a lease is held.

@@ -221,7 +221,8 @@ impl Client {
 
     fn opened(&self, reply: MetaReply, flags: OpenFlags) -> Result<Opened, Errno> {
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
-        let OpenReply { attr, data, leases, recall_mark, is_shared, kept_read, durability } = open;
+        let OpenReply { attr, data, inline_bytes, leases, recall_mark, is_shared, kept_read, durability } =
+            open;
         let granted = leases.and(LeaseSet::CONTENT);
         let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
@@ -230,6 +231,7 @@ impl Client {
         let fresh = || FileState {
             leases: granted,
             data: fresh_data,
+            inline_bytes,
             appends: Appends::default(),
             size,
             unreported: Unreported::default(),
@@ -269,6 +271,7 @@ impl Client {
                 state.data = update_data;
                 state.size = size;
             }
+            state.inline_bytes = inline_bytes;
             state.leases = state.leases.with(granted);
             state.times = times;
         };

@@ -80,7 +80,7 @@ fn what_a_session_was_filling_goes_when_it_ends() {
     let (_, _, newer) = {
         let session = deaf_session(&world);
         let reply = call(&world, session, MetaRequest::ProposeLayout { inode }).unwrap();
-        let MetaReply::Layout { layout } = reply else { panic!() };
+        let MetaReply::Layout { layout, is_bound: false } = reply else { panic!() };
         (session, inode, layout)
     };
     assert!(newer.generation > 0);
@@ -123,7 +123,7 @@ fn a_newer_proposal_to_somebody_else_survives_the_end_of_the_first_session() {
     let (first, inode, old) = half_spilled_by(&world, obliging_session(&world), b"f");
     let second = deaf_session(&world);
     let reply = call(&world, second, MetaRequest::ProposeLayout { inode });
-    let MetaReply::Layout { layout: new } = reply.unwrap() else { panic!() };
+    let MetaReply::Layout { layout: new, is_bound: false } = reply.unwrap() else { panic!() };
     assert!(call(&world, first, MetaRequest::Getattr { inode }).is_ok(), "the first session lives");
     put_chunk(&world, inode, &new);
     world.meta.close_session(first);

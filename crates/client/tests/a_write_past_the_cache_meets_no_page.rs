@@ -5,7 +5,7 @@
 mod support;
 
 use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags, Written};
-use ashlar_types::InodeId;
+use ashlar_types::{InodeId, LayoutPolicy};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -158,18 +158,21 @@ fn where_pages_are_wanted_all_the_time_the_write_is_done_all_the_same_also_if_th
     let world = World::new(64 << 20);
     let client = world.client();
     let file = make(&client, "f").unwrap();
-    write(&client, &file, 0, b"small").unwrap();
+    // So that an append finds only there that it outgrows the inode.
+    let at = LayoutPolicy::root_default().inline_bytes.unwrap() - 50;
+    write(&client, &file, 0, &content(3, at as usize)).unwrap();
     let kernel = Arc::new(Greedy::default());
     assert!(kernel.mount.set((client.clone(), file.clone())).is_ok());
     client.set_kernel_cache(kernel.clone());
     client.begin_pages(&file.file, 0, PAGE_BYTES as u64).unwrap();
-    let (at, data) = (3 * KIB64 as u64, content(7, 100));
-    let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
+    let data = content(7, 100);
+    let flags = WriteFlags { is_past_cache: true, append: Some(true), ..WriteFlags::default() };
     let who = Who::system();
-    let mut taken = Some(client.write_as(&who, &file, at, &data, flags).map(|written| match written {
-        Written::Done(taken, _) => Some(taken),
-        Written::MeetsPages => None,
-    }));
+    let mut taken =
+        Some(client.write_as(&who, &file, at.into(), &data, flags).map(|written| match written {
+            Written::Done(taken, _) => Some(taken),
+            Written::MeetsPages => None,
+        }));
     let is_done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -179,13 +182,15 @@ fn where_pages_are_wanted_all_the_time_the_write_is_done_all_the_same_also_if_th
             }
         });
         if taken == Some(Ok(None)) {
-            client.write_over_pages(&who, &file, at, &data, flags, |answer| taken = Some(answer.map(Some)));
+            client.write_over_pages(&who, &file, at.into(), &data, flags, |answer| {
+                taken = Some(answer.map(Some))
+            });
         }
         is_done.store(true, SeqCst);
     });
     assert_eq!(taken.unwrap().unwrap().unwrap().bytes, data.len());
     assert!(kernel.drops.load(SeqCst) > 40, "it was not the last try: {:?}", kernel.drops);
     let mut back = vec![0; data.len()];
-    assert_eq!(client.read(&file, at, &mut back).unwrap(), data.len());
+    assert_eq!(client.read(&file, at.into(), &mut back).unwrap(), data.len());
     assert_eq!(back, data);
 }

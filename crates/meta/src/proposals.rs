@@ -50,19 +50,21 @@ impl Proposals {
 }
 
 impl MetaService {
-    /// Proposes a layout, and notes to whom.
+    /// Proposes a layout, and notes to whom, unless it could be bound at once.
     pub(crate) fn propose_layout(&self, caller: Caller<'_>, inode: InodeId) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         // Asked before the lane is held: the choice leaves out targets that do not answer.
         let map = self.map.read().clone();
         self.space(&map);
-        let layout = self.mutate(
+        let verb::Proposal { layout, is_bound } = self.mutate(
             caller,
             number::PROPOSE_LAYOUT,
             |txn, context| verb::propose_layout(txn, context, inode),
-            |layout, _| {
-                self.proposals.note(session, inode, layout.generation);
-                layout
+            |proposal, _| {
+                if !proposal.is_bound {
+                    self.proposals.note(session, inode, proposal.layout.generation);
+                }
+                proposal
             },
         )?;
         // ORDER: noted, then asked whether the session is still there; its end removes the session and then takes the notes. So
@@ -71,7 +73,7 @@ impl MetaService {
             self.withdraw_layouts_of(session)?;
             return Err(Errno::ENOTCONN);
         }
-        Ok(MetaReply::Layout { layout })
+        Ok(MetaReply::Layout { layout, is_bound })
     }
 
     /// Makes one proposal void; nothing when it was bound, withdrawn or replaced by a newer one.

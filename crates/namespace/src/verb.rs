@@ -55,7 +55,7 @@ pub use lookup::{LookupReply, lookup};
 pub use mkdir::{MkdirReply, mkdir};
 pub use mknod::{MknodArgs, MknodReply, mknod};
 pub use open::{OPEN_BODY_BYTES_MAX, OpenArgs, OpenReply, open};
-pub use propose_layout::propose_layout;
+pub use propose_layout::{Proposal, propose_layout};
 pub use read_inline::{READ_INLINE_BYTES_MAX, ReadInlineReply, read_inline};
 pub use readdir::{COOKIE_DOT, COOKIE_DOT_DOT, DirEntry, Emit, readdir};
 pub use readlink::{ReadlinkReply, readlink};

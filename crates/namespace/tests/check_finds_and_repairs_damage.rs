@@ -64,8 +64,9 @@ fn sample() -> Sample {
     world.as_root(|txn, context| verb::setxattr(txn, context, inline, &xattr)).unwrap();
     world.as_root(|txn, context| verb::link(txn, context, inline, nested, name("second"))).unwrap();
     let chunked = world.make_file(ROOT, "chunked");
-    let layout = world.as_root(|txn, context| verb::propose_layout(txn, context, chunked)).unwrap();
-    world.as_root(|txn, context| verb::set_layout(txn, context, chunked, &layout, 8)).unwrap();
+    world.as_root(|txn, context| verb::write_inline(txn, context, chunked, 0, b"start", write)).unwrap();
+    let proposal = world.as_root(|txn, context| verb::propose_layout(txn, context, chunked)).unwrap();
+    world.as_root(|txn, context| verb::set_layout(txn, context, chunked, &proposal.layout, 8)).unwrap();
     world.as_root(|txn, context| verb::symlink(txn, context, ROOT, name("link"), b"target")).unwrap();
     let link = world.find(ROOT, "link").unwrap();
     let orphan = world.make_file(ROOT, "orphan");

@@ -34,8 +34,11 @@ fn findings(world: &World) -> Vec<Finding> {
     found
 }
 
+/// A layout for a file that has bytes to copy.
 fn propose(world: &mut World, id: InodeId) -> Result<FileLayout, Errno> {
-    world.as_root(|txn, context| verb::propose_layout(txn, context, id))
+    let proposal = world.as_root(|txn, context| verb::propose_layout(txn, context, id))?;
+    assert!(!proposal.is_bound);
+    Ok(proposal.layout)
 }
 
 fn bind(world: &mut World, id: InodeId, layout: &FileLayout, blocks: u64) -> Result<Attr, Errno> {
@@ -84,6 +87,26 @@ fn chunked(world: &mut World) -> (InodeId, FileLayout) {
     let layout = propose(world, id).unwrap();
     bind(world, id, &layout, 8).unwrap();
     (id, layout)
+}
+
+#[test]
+fn what_has_nothing_to_copy_is_bound_at_once_at_any_length() {
+    let mut world = world();
+    for (name, size) in [("empty", 0), ("hole", 1 << 40)] {
+        let id = world.make_file(ROOT, name);
+        truncate(&mut world, id, size).unwrap();
+        let proposal = world.as_root(|txn, context| verb::propose_layout(txn, context, id)).unwrap();
+        assert!(proposal.is_bound);
+        assert!(world.outcome.changed.contains(&id), "leases on the content are recalled");
+        let attr = world.inode(id).attr(id);
+        assert_eq!((attr.size, attr.blocks), (size, 0));
+        assert_eq!(garbage(&world, id, proposal.layout.generation), None);
+        assert_eq!(write(&mut world, id, b"x"), WriteReply::InChunks { layout: proposal.layout.clone() });
+        assert_eq!(bind(&mut world, id, &proposal.layout, 8), Err(Errno::EAGAIN));
+        assert_eq!(propose(&mut world, id), Err(Errno::EAGAIN));
+    }
+    assert_eq!(world.store.table(b'W').count(), 2, "the session is noted as writing them");
+    assert_eq!((world.accounted().blocks, findings(&world)), (0, Vec::new()));
 }
 
 #[test]
@@ -142,6 +165,7 @@ fn a_proposal_is_void_once_the_content_changed() {
 fn a_pending_proposal_is_collected_only_after_it_was_withdrawn() {
     let mut world = world();
     let id = world.make_file(ROOT, "f");
+    write(&mut world, id, b"x");
     let layout = propose(&mut world, id).unwrap();
     let may_collect = |world: &mut World, id, generation| {
         world.as_root(|txn, _| verb::may_collect(txn, id, generation)).unwrap()
@@ -371,8 +395,7 @@ fn layout_settings_belong_to_directories_and_empty_files() {
     let none = LayoutPolicy { inline_bytes: Some(0), ..LayoutPolicy::default() };
     layout_set(&mut world, &root, id, none).unwrap();
     assert_eq!(write(&mut world, id, b"x"), WriteReply::NeedsChunks);
-    let layout = propose(&mut world, id).unwrap();
-    bind(&mut world, id, &layout, 0).unwrap();
+    let layout = world.as_root(|txn, context| verb::propose_layout(txn, context, id)).unwrap().layout;
     assert_eq!(layout_set(&mut world, &root, id, one), Err(Errno::EINVAL));
     assert_eq!(show(&mut world, id).unwrap().layout, Some(layout));
     let full = world.make_file(directory, "g");

@@ -255,6 +255,9 @@ impl MetaCalls for WatchedMeta {
         self.shared.scheduler.set_serving(true);
         let reply = self.inner.call(caller, request);
         self.shared.scheduler.set_serving(false);
+        if matches!(reply, Ok(MetaReply::Layout { is_bound: true, .. })) {
+            self.is_spilling.store(false, Relaxed);
+        }
         self.shared.scheduler.note(&|| format!("<- {brief}: {}", brief_reply(&reply)));
         self.shared.pause();
         reply

@@ -75,6 +75,7 @@ pub fn mount(
         checks_payload: false,
     })
     .context("cannot open a session with the metadata service")?;
+    let defaults = MountOptions::default();
     let options = MountOptions {
         source: config.source.clone(),
         // Permissions are checked by the kernel as well, which knows all of a caller's groups and capabilities.
@@ -92,9 +93,13 @@ pub fn mount(
         // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
         // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
         threads: (!config.is_sole_session).then_some(SHARED_THREADS),
-        ring_depth: if config.is_sole_session { 8 } else { SHARED_RING_THREADS.get() as u16 },
+        ring_depth: if config.is_sole_session {
+            defaults.ring_depth
+        } else {
+            SHARED_RING_THREADS.get() as u16
+        },
         threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
-        ..MountOptions::default()
+        ..defaults
     };
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
     let session = match Session::mount(adaptor, mountpoint, &options) {

@@ -4,7 +4,8 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Errno, FileLayout};
+use ashlar_types::{Errno, FileLayout, LayoutPolicy};
+use bytes::Bytes;
 use std::sync::Arc;
 
 impl Client {
@@ -14,27 +15,13 @@ impl Client {
     /// `ENOSPC` when the pool has no usable target; what storage and metadata answer. The file is as before then.
     pub(crate) fn spill(&self, file: &File) -> Result<(), Errno> {
         let _exclusive = self.exclusive(file)?;
-        let (body, size) = {
-            let state = file.state.lock();
-            match &state.data {
-                Data::Chunks(_) => return Ok(()),
-                Data::Inline(body) => (body.clone(), state.size),
-            }
-        };
-        let body = match body {
-            Some(body) => body,
-            None => {
-                let len =
-                    u32::try_from(size).unwrap_or(u32::MAX).min(ashlar_types::LayoutPolicy::INLINE_BYTES_MAX);
-                self.call_bytes(
-                    &Who::system(),
-                    MetaRequest::ReadInline { inode: file.inode, offset: 0, len },
-                )?
-            }
+        let body = match &file.state.lock().data {
+            Data::Chunks(_) => return Ok(()),
+            Data::Inline(body) => body.clone(),
         };
         let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
-        let MetaReply::Layout { layout } = reply else { return Err(unexpected(&reply)) };
-        let bound = self.fill_and_bind(file, &layout, &body);
+        let MetaReply::Layout { layout, is_bound } = reply else { return Err(unexpected(&reply)) };
+        let bound = if is_bound { Ok(()) } else { self.fill_and_bind(file, &layout, body) };
         if bound.is_err() {
             // What was written there goes now; if this call does not come through, when the session ends.
             let withdraw = MetaRequest::WithdrawLayout { inode: file.inode, generation: layout.generation };
@@ -56,11 +43,19 @@ impl Client {
         Ok(())
     }
 
-    /// Writes `body` to the chunks of a proposed layout and binds it.
-    fn fill_and_bind(&self, file: &File, layout: &FileLayout, body: &[u8]) -> Result<(), Errno> {
+    /// Writes `body`, or what metadata has if it is not known, to the chunks of a proposed layout and binds it.
+    fn fill_and_bind(&self, file: &File, layout: &FileLayout, body: Option<Bytes>) -> Result<(), Errno> {
+        let body = match body {
+            Some(body) => body,
+            None => {
+                let len = LayoutPolicy::INLINE_BYTES_MAX;
+                let request = MetaRequest::ReadInline { inode: file.inode, offset: 0, len };
+                self.call_bytes(&Who::system(), request)?
+            }
+        };
         // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
         // promised that they are, because the binding drops the inline copy and may become durable on its own.
-        let written = self.write_chunks(file.inode, layout, 0, body);
+        let written = self.write_chunks(file.inode, layout, 0, &body);
         written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
         if is_synced {

@@ -129,8 +129,14 @@ impl Client {
         }
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
-            let is_inline = matches!(file.state.lock().data, Data::Inline(_));
-            let tried = if is_inline {
+            let (is_inline, outgrows_inode) = {
+                let state = file.state.lock();
+                let end_at_least = data.len() as u64 + if append { 0 } else { offset };
+                (matches!(state.data, Data::Inline(_)), end_at_least > state.inline_bytes)
+            };
+            let tried = if is_inline && outgrows_inode {
+                Tried::IsElsewhere
+            } else if is_inline {
                 self.write_inline(who, file, offset, data, (append, flags))?
             } else {
                 self.clear_set_id(who, file, flags)?;

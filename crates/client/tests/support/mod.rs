@@ -260,8 +260,12 @@ pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeI
     let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
     let inode = open.attr.inode;
     call(world, session, MetaRequest::AcquireData { inode, write: true, is_writeback: false }).unwrap();
+    let (append, kill_set_id, is_writeback) = (false, false, false);
+    let write =
+        MetaRequest::WriteInline { inode, offset: 0, data: b"before", append, kill_set_id, is_writeback };
+    call(world, session, write).unwrap();
     let proposed = call(world, session, MetaRequest::ProposeLayout { inode }).unwrap();
-    let MetaReply::Layout { layout } = proposed else { panic!() };
+    let MetaReply::Layout { layout, is_bound: false } = proposed else { panic!() };
     (inode, layout)
 }
 

@@ -126,6 +126,7 @@ impl MetaService {
         let is_file = open.attr.file_type() == FileType::Regular;
         let content = if is_file { leases.grant(session, inode, content) } else { LeaseSet::NONE };
         OpenReply {
+            inline_bytes: open.inline_bytes,
             attr: open.attr,
             data: open.data,
             leases: held.with(content),

@@ -6,7 +6,7 @@ use crate::error::NsError;
 use crate::key;
 use crate::record::{FileData, Garbage, Kind};
 use crate::txn::Txn;
-use ashlar_types::{Attr, Errno, FileLayout, InodeId};
+use ashlar_types::{Attr, Errno, FileLayout, InodeId, LayoutPolicy};
 use bytes::Bytes;
 
 /// Binds a proposed layout: the inline bytes go, the file has `blocks` units of 512 bytes in chunks, and the calling session
@@ -36,11 +36,23 @@ pub fn set_layout(
     // and the inode change in one transaction, so that at any crash exactly one of the two copies is the file's.
     body::cut(txn, id, 0)?;
     txn.delete(proposal_key);
+    bind(txn, context, (id, policy), layout, blocks)?;
+    Ok(txn.inode(id)?.attr(id))
+}
+
+/// The inline file `id` of a directory with `policy` has its bytes in chunks from now on.
+pub(super) fn bind(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    (id, policy): (InodeId, LayoutPolicy),
+    layout: &FileLayout,
+    blocks: u64,
+) -> Result<(), NsError> {
     txn.put(key::writer_of(id, context.session), Bytes::new());
     let inode = txn.inode_mut(id)?;
     inode.kind = Kind::Regular(FileData::Chunks { layout: layout.clone(), policy });
     inode.blocks = blocks;
     txn.touch(id);
     txn.reveal(id);
-    Ok(txn.inode(id)?.attr(id))
+    Ok(())
 }

@@ -269,7 +269,7 @@ pub enum MetaRequest<'a> {
     },
     /// `fallocate(2)` on an inline file: `mode` as in that call.
     AllocateInline { inode: InodeId, mode: u32, offset: u64, len: u64 },
-    /// Ask for a layout for a file that outgrows its inode.
+    /// Ask for a layout for a file that outgrows its inode. Where it has no bytes it is bound at once.
     ProposeLayout { inode: InodeId },
     /// Bind the layout after the old bytes have been written to the chunks. If they were not made durable there, and somebody may have
     /// been promised that they are, the answer is `EAGAIN`.
@@ -366,6 +366,8 @@ pub struct OpenReply {
     pub attr: Attr,
     /// Where its content is.
     pub data: DataGrant,
+    /// Bytes up to which a file of its settings lives with its inode: a longer write need not be tried there.
+    pub inline_bytes: u64,
     /// READ, WRITE or nothing on the content; ATTR on the attributes; for `Create`, ENTRIES on the parent.
     pub leases: LeaseSet,
     /// The newest recall when `leases` was granted: a later one may overtake this reply, and then nothing is held.
@@ -402,8 +404,8 @@ pub enum MetaReply {
     WrittenInline { attr: Attr, offset: u64 },
     /// The file must get chunks first.
     NeedsChunks,
-    /// A layout to write the old bytes to.
-    Layout { layout: FileLayout },
+    /// A layout to write the old bytes to; there are none if it is bound.
+    Layout { layout: FileLayout, is_bound: bool },
     /// Settings of a directory or file.
     Policy { policy: LayoutPolicy, layout: Option<FileLayout> },
     /// Space and inodes.
