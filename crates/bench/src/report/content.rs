@@ -32,14 +32,14 @@ pub fn document(report: &Report) -> Document {
 
 fn summary(report: &Report, out: &mut Document) {
     let (inventory, plan) = (&report.inventory, &report.plan);
+    let times = if plan.repetitions == 1 { "once".to_owned() } else { format!("{} times", plan.repetitions) };
     out.say(format!(
-        "{}: {} on {}. Written {}, after {} of measuring, with {} repetitions.",
+        "{}: {} on {}. Written {}, after {} of measuring, every point {times}.",
         report.place_name,
         inventory.place.file_system,
         report.machines(),
         date::utc(report.made_unix_seconds),
         number::time(report.seconds),
-        plan.repetitions
     ));
     if plan.repetitions < 3 {
         out.push(Block::Caution(
