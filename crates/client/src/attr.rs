@@ -140,6 +140,10 @@ impl Client {
     /// # Errors
     /// `EINVAL` for a value out of range, `EPERM` for somebody else's directory.
     pub fn layout_set(&self, who: &Who, inode: InodeId, policy: LayoutPolicy) -> Result<(), Errno> {
-        self.call_done(who, MetaRequest::LayoutSet { inode, policy })
+        self.call_done(who, MetaRequest::LayoutSet { inode, policy })?;
+        if let (Some(file), Some(bytes)) = (self.files.find(inode), policy.inline_bytes) {
+            file.state.lock().inline_bytes = bytes.into();
+        }
+        Ok(())
     }
 }
