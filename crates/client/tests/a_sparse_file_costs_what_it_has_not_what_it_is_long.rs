@@ -10,7 +10,7 @@ use ashlar_types::message::{SetAttr, StorageReply, StorageRequest};
 use ashlar_types::{Errno, LayoutPolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use support::{KIB64, World, content, make, write};
+use support::{KIB64, World, content, make, read, write};
 
 const CHUNK: u64 = KIB64 as u64;
 const LONG: u64 = 1 << 62;
@@ -95,13 +95,18 @@ fn a_punch_passes_over_what_is_not_there() {
 fn a_hole_that_leaves_its_inode_stays_one() {
     let world = World::new(48 << 20);
     let client = world.client();
-    let file = make(&client, "f").unwrap();
-    let longer = SetAttr { size: Some(CHUNK), ..SetAttr::default() };
-    client.setattr(&Who::system(), file.file.inode, Some(&file), longer).unwrap();
-    write(&client, &file, 10 * CHUNK, &content(1, 4096)).unwrap();
-    assert_eq!(client.seek(&file, 0, Seek::Data), Ok(10 * CHUNK));
-    let (_, layout) = client.layout_show(&Who::system(), file.file.inode).unwrap();
-    assert_eq!(world.blocks(file.file.inode, layout.unwrap().generation), 8, "what was written");
+    for (name, start) in [("hole", &[][..]), ("begun", b"start")] {
+        let file = make(&client, name).unwrap();
+        write(&client, &file, 0, start).unwrap();
+        let longer = SetAttr { size: Some(CHUNK), ..SetAttr::default() };
+        client.setattr(&Who::system(), file.file.inode, Some(&file), longer).unwrap();
+        write(&client, &file, 10 * CHUNK, &content(1, 4096)).unwrap();
+        assert_eq!(client.seek(&file, start.len().next_multiple_of(4096) as u64, Seek::Data), Ok(10 * CHUNK));
+        assert_eq!(read(&client, &file, start.len()), start);
+        let (_, layout) = client.layout_show(&Who::system(), file.file.inode).unwrap();
+        let expected = if start.is_empty() { 8 } else { 16 };
+        assert_eq!(world.blocks(file.file.inode, layout.unwrap().generation), expected, "what was written");
+    }
 }
 
 #[test]

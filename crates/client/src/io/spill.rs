@@ -53,9 +53,11 @@ impl Client {
                 self.call_bytes(&Who::system(), request)?
             }
         };
+        // Zeros behind the last byte that is none, up to the whole limit in a file that was made longer, need no space.
+        let used = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
         // promised that they are, because the binding drops the inline copy and may become durable on its own.
-        let written = self.write_chunks(file.inode, layout, 0, &body);
+        let written = self.write_chunks(file.inode, layout, 0, &body[..used]);
         written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
         if is_synced {
