@@ -17,7 +17,7 @@ mod trouble;
 mod usable;
 
 pub use directories::Directories;
-pub use lock::MetaLock;
+pub use lock::{LOCK_FILE, MetaLock};
 pub use mounts::{MountConfig, Mounted, mount};
 pub use services::{Services, ServicesConfig};
 pub use state::State;

@@ -1,11 +1,12 @@
 //! Goal: what one mount tells of a file that another changes just then is not kept by its kernel as it was before the change. Method: one looks a
-//! new file up while the other changes its mode a few times; when all calls have returned, both tell the last mode.
+//! new file up while the other changes its mode a few times; when all calls have returned, both tell the last mode. Two write in turns to a small file that
+//! one of them has had open for longer, and so writes through its page cache; both read what was written last.
 #![allow(clippy::unwrap_used)] // a test panics where it fails
 
 mod support;
 
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Barrier;
 use support::{Site, can_mount};
@@ -49,5 +50,44 @@ fn a_mode_that_another_mount_changes_while_the_file_is_looked_up() {
         }
         assert_eq!(stale, 0, "of {ROUNDS} files");
     });
+    server.stop();
+}
+
+#[test]
+fn what_was_written_through_the_page_cache_to_a_small_file() {
+    if !can_mount("writes of two mounts to one small file") {
+        return;
+    }
+    const PAGES: usize = 3;
+    let site = Site::new();
+    let other = site.path("other");
+    fs::create_dir(&other).unwrap();
+    let server = site.up("up @other @mnt --data @d1");
+    let open = |path: &Path| {
+        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap()
+    };
+    let mut stale = Vec::new();
+    for round in 0..20 {
+        let name = format!("f{round}");
+        // The first has it for itself and keeps pages of it, also when the second has opened it.
+        let first = open(&site.mnt().join(&name));
+        let second = open(&other.join(&name));
+        let mut expected = vec![1; PAGES * 4096];
+        second.write_all_at(&expected, 0).unwrap();
+        // With the length known nothing but a recall drops pages.
+        assert_eq!(first.metadata().unwrap().len(), expected.len() as u64);
+        first.write_all_at(&vec![2; expected.len()], 0).unwrap();
+        second.write_all_at(&[3; 100], 5000).unwrap();
+        expected.fill(2);
+        expected[5000..5100].fill(3);
+        let mut found = vec![0; expected.len()];
+        for (who, file) in [("first", &first), ("second", &second)] {
+            file.read_exact_at(&mut found, 0).unwrap();
+            if found != expected {
+                stale.push((round, who));
+            }
+        }
+    }
+    assert_eq!(stale, []);
     server.stop();
 }

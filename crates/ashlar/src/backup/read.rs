@@ -2,8 +2,8 @@
 
 use super::format::{Kind, Reader, decode_pair};
 use super::write::Summary;
-use crate::node::MetaLock;
 use crate::node::state::{ENGINE_DIR, LANE_DIR, make_private_directory, note_restored, open_lane};
+use crate::node::{LOCK_FILE, MetaLock};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::OsDisk;
@@ -12,6 +12,7 @@ use ashlar_kv::{Frame, KEY_BYTES_MAX, Key, Lane, Urgency, WriteSet};
 use ashlar_manager::{Manager, SECRETS_FILE};
 use ashlar_types::{Epoch, OpId, ShardId};
 use bytes::Bytes;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -34,11 +35,7 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
     // The whole backup is read once before anything is made of it.
     let (files, summary) = read(file, None)?;
     make_private_directory(meta)?;
-    let first =
-        std::fs::read_dir(meta).with_context(|| format!("cannot look into {}", meta.display()))?.next();
-    if first.is_some() {
-        bail!("{} is not empty; name an empty directory, or one that is not there", meta.display());
-    }
+    require_empty(meta)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
     let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     let env = Env::os();
@@ -53,6 +50,23 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
     store(&disk, meta, STATE_FILE, &files.cluster_state)?;
     verify_state(&disk, meta)?;
     Ok(summary)
+}
+
+fn require_empty(meta: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(meta).with_context(|| format!("cannot look into {}", meta.display()))?;
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let of_metadata = |name: &OsString| [ENGINE_DIR, LANE_DIR, LOCK_FILE].iter().any(|known| name == known);
+    if names.iter().any(|name| name == ENGINE_DIR) && names.iter().all(of_metadata) {
+        bail!(
+            "{} has metadata without {STATE_FILE}. A restore that did not end leaves that: then remove it, and restore again. If {STATE_FILE} \
+             was lost otherwise, restore with --state-only",
+            meta.display()
+        );
+    }
+    bail!("{} is not empty; name an empty directory, or one that is not there", meta.display())
 }
 
 /// Puts only the state files of the backup `file` into metadata directory `meta`, which has the rest.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const LOCK_FILE: &str = "lock";
+/// In a metadata directory: locked by whoever uses it.
+pub const LOCK_FILE: &str = "lock";
 /// Longest text of a holder that is shown.
 const HOLDER_BYTES_MAX: usize = 256;
 

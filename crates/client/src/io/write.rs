@@ -169,7 +169,8 @@ impl Client {
         handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync
     }
 
-    /// Writes with the inode, beside other such writes.
+    /// Writes with the inode, beside other such writes. It needs no lease; but what a program writes through the kernel's page cache stays there, and only
+    /// from a session that has READ are pages recalled.
     fn write_inline(
         &self,
         who: &Who,
@@ -178,6 +179,13 @@ impl Client {
         data: &[u8],
         (append, flags): (bool, WriteFlags),
     ) -> Result<Tried, Errno> {
+        if !flags.is_past_cache && !flags.is_writeback {
+            // ORDER: the pages are there already, and a recall whose dropping of pages came before them sees that something began since. It must not wait
+            // for this write, which may itself wait for leases of others.
+            let (begun, state) = self.begin(file, LeaseSet::READ)?;
+            drop(state);
+            drop(begun);
+        }
         let writing = file.begin_inline()?;
         let beside = if flags.is_past_cache {
             let beside = file.state.lock().pages.begin_beside(file, Stretch::ALL, true);

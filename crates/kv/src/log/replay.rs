@@ -187,18 +187,27 @@ fn require_whole(dir: &LogDir, segment: &Segment, end: u64) -> Result<(), KvErro
 fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end: u64) -> Result<(), KvError> {
     let damaged = dir.describe(&segment.name.path);
     let offset = file_offset(segment.name.first, end);
-    let mut limit = later.first().map(|next| next.first);
-    let mut witness = find_witness(dir, &segment, end, limit);
+    let limit = later.first().map(|next| next.first);
+    let mut behind = look_behind(dir, &segment, end, limit);
     drop(segment);
     for (index, name) in later.iter().enumerate() {
-        if witness.is_some() {
+        if behind.witness.is_some() {
             break;
         }
-        limit = later.get(index + 1).map(|next| next.first);
-        witness = find_witness(dir, &read_segment(dir, name)?, end, limit);
+        let limit = later.get(index + 1).map(|next| next.first);
+        let more = look_behind(dir, &read_segment(dir, name)?, end, limit);
+        behind = Behind { witness: more.witness, records: behind.records + more.records };
     }
-    let Some(record) = witness else {
-        tracing::debug!(segment = damaged, position = end, "the log ends here");
+    let Some(record) = behind.witness else {
+        if behind.records > 0 {
+            tracing::warn!(
+                segment = damaged,
+                offset,
+                records = behind.records,
+                "the log ends at a place that was not flushed; records behind it are not used, as after a power cut. If the power was not cut, \
+                 the disk has changed what it was given"
+            );
+        }
         return Ok(());
     };
     let what = format!(
@@ -211,17 +220,27 @@ fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end:
     Err(KvError::Corrupt { what })
 }
 
-/// A valid record of `segment` before `limit` that says the log was durable beyond `end`.
-fn find_witness(dir: &LogDir, segment: &Segment, end: u64, limit: Option<u64>) -> Option<RecordHeader> {
+/// What is behind a place without a valid record.
+#[derive(Default)]
+struct Behind {
+    /// A record that says the log was durable beyond that place.
+    witness: Option<RecordHeader>,
+    /// Valid records, up to the witness.
+    records: u64,
+}
+
+/// Looks through `segment`, up to `limit`, for what is behind `end`.
+fn look_behind(dir: &LogDir, segment: &Segment, end: u64, limit: Option<u64>) -> Behind {
     let seed = dir.identity.seed();
     let first = segment.name.first;
+    let mut behind = Behind::default();
     let mut offset = file_offset(first, end.max(first)) as usize;
     while let Some(rest) = segment.bytes.get(offset..)
         && rest.len() >= RECORD_MAGIC.len()
     {
         let position = first + (offset - SEGMENT_HEADER_BYTES) as u64;
         if limit.is_some_and(|limit| position >= limit) {
-            return None;
+            break;
         }
         let mut step = RECORD_ALIGN;
         if rest.starts_with(&RECORD_MAGIC)
@@ -230,11 +249,12 @@ fn find_witness(dir: &LogDir, segment: &Segment, end: u64, limit: Option<u64>) -
             && segment.header.is_none_or(|header| header.nonce == record.nonce)
         {
             if record.flushed > end {
-                return Some(record);
+                return Behind { witness: Some(record), ..behind };
             }
+            behind.records += 1;
             step = record.record_bytes();
         }
         offset += step;
     }
-    None
+    behind
 }
