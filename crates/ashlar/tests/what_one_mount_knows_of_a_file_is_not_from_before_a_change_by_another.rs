@@ -1,6 +1,6 @@
 //! Goal: what one mount tells of a file that another changes just then is not kept by its kernel as it was before the change. Method: one looks a
 //! new file up while the other changes its mode a few times; when all calls have returned, both tell the last mode. Two write in turns to a small file that
-//! one of them has had open for longer, and so writes through its page cache; both read what was written last.
+//! one of them has had open for longer, and so writes through its page cache; both read what was written last. One reads a file that the other has just made shorter; it gets what is there, and no zeros behind it.
 #![allow(clippy::unwrap_used)] // a test panics where it fails
 
 mod support;
@@ -89,5 +89,40 @@ fn what_was_written_through_the_page_cache_to_a_small_file() {
         }
     }
     assert_eq!(stale, []);
+    server.stop();
+}
+
+#[test]
+fn the_length_of_a_file_that_is_read_right_after_it_was_made_shorter() {
+    if !can_mount("a truncation by another mount") {
+        return;
+    }
+    const LONG: u64 = 2_500_000;
+    let site = Site::new();
+    let other = site.path("other");
+    fs::create_dir(&other).unwrap();
+    let server = site.up("up @other @mnt --data @d1");
+    let open = |path: &Path| {
+        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap()
+    };
+    // Through its page cache, as it had the file for itself then.
+    let reader = open(&site.mnt().join("f"));
+    let writer = open(&other.join("f"));
+    let mut found = vec![0; LONG as usize + 10_000];
+    let mut wrong = Vec::new();
+    for round in 0..150 {
+        writer.write_all_at(&[1; 5000], LONG).unwrap();
+        assert_eq!(reader.read_at(&mut found, 0).unwrap() as u64, LONG + 5000);
+        writer.set_len(3000).unwrap();
+        // The kernel of the reader asks for a hole, this, and what was behind it, side by side. Bytes take longer than zeros.
+        let place = 300_000 + round * 11_117;
+        writer.write_all_at(&[2; 7000], place).unwrap();
+        let length = place + 7000;
+        let read = reader.read_at(&mut found[..length as usize + 10], 0).unwrap() as u64;
+        if read != length {
+            wrong.push((length, read));
+        }
+    }
+    assert_eq!(wrong, []);
     server.stop();
 }

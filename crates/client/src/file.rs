@@ -10,7 +10,7 @@
 //! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
-use crate::io::SetId;
+use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
@@ -144,6 +144,8 @@ pub(crate) struct FileState {
     pub set_id: SetId,
     /// What the kernel may have in its page cache.
     pub pages: Pages,
+    /// Requests for pages.
+    pub fills: Fills,
     /// Whether somebody needs the file for itself; new reads and writes wait.
     pub is_draining: bool,
     /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.

@@ -3,6 +3,7 @@
 mod allocate;
 mod chunk;
 mod copy;
+mod fill;
 mod fsync;
 mod overwrite;
 mod read;
@@ -12,6 +13,7 @@ mod spill;
 mod write;
 
 pub use allocate::AllocateMode;
+pub(crate) use fill::Fills;
 pub use seek::Seek;
 pub(crate) use set_id::SetId;
 pub use write::{Left, Taken, WriteFlags, Written};

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
-use crate::io::SetId;
+use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name};
@@ -247,6 +247,7 @@ impl Client {
             begun: 0,
             set_id: SetId::default(),
             pages,
+            fills: Fills::default(),
             is_draining: false,
             is_acquiring: false,
             handles: 0,

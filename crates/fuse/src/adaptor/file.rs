@@ -92,12 +92,15 @@ impl Adaptor {
     ) -> Result<(), Errno> {
         let handle = self.handles.find(args.fh)?;
         // A read(2) past the cache comes with the owner of its locks; what fills pages does not.
-        if args.lock_owner.is_none() {
-            self.client.begin_pages(&handle.file, args.offset, args.size.into())?;
-        }
+        let fills_pages = args.lock_owner.is_none();
         let spare = reply.spare();
         let want = spare.len().min(args.size as usize);
-        let len = self.client.read(&handle, args.offset, &mut spare[..want])?;
+        let out = &mut spare[..want];
+        let len = if fills_pages {
+            self.client.fill_pages(&handle, args.offset, out)?
+        } else {
+            self.client.read(&handle, args.offset, out)?
+        };
         reply.advance(len);
         Ok(())
     }
