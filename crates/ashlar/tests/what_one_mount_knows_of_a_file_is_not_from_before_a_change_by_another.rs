@@ -7,7 +7,7 @@ mod support;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use support::{Site, can_mount};
 
@@ -17,14 +17,25 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
+/// A place for a file system, and for the second of its mounts.
+fn two_mounts() -> (Site, PathBuf) {
+    let site = Site::new();
+    let other = site.path("other");
+    fs::create_dir(&other).unwrap();
+    (site, other)
+}
+
+/// The file, made if need be, to be read and written.
+fn open(path: &Path) -> File {
+    OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap()
+}
+
 #[test]
 fn a_mode_that_another_mount_changes_while_the_file_is_looked_up() {
     if !can_mount("a change of mode by another mount") {
         return;
     }
-    let site = Site::new();
-    let other = site.path("other");
-    fs::create_dir(&other).unwrap();
+    let (site, other) = two_mounts();
     // Both mounts are there when the second is announced; the first is looked for by the helper.
     let server = site.up("up @other @mnt --data @d1");
     let barrier = Barrier::new(2);
@@ -59,13 +70,8 @@ fn what_was_written_through_the_page_cache_to_a_small_file() {
         return;
     }
     const PAGES: usize = 3;
-    let site = Site::new();
-    let other = site.path("other");
-    fs::create_dir(&other).unwrap();
+    let (site, other) = two_mounts();
     let server = site.up("up @other @mnt --data @d1");
-    let open = |path: &Path| {
-        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap()
-    };
     let mut stale = Vec::new();
     for round in 0..20 {
         let name = format!("f{round}");
@@ -98,13 +104,8 @@ fn the_length_of_a_file_that_is_read_right_after_it_was_made_shorter() {
         return;
     }
     const LONG: u64 = 2_500_000;
-    let site = Site::new();
-    let other = site.path("other");
-    fs::create_dir(&other).unwrap();
+    let (site, other) = two_mounts();
     let server = site.up("up @other @mnt --data @d1");
-    let open = |path: &Path| {
-        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap()
-    };
     // Through its page cache, as it had the file for itself then.
     let reader = open(&site.mnt().join("f"));
     let writer = open(&other.join("f"));
