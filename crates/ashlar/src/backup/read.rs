@@ -14,7 +14,7 @@ use ashlar_types::{Epoch, OpId, ShardId};
 use bytes::Bytes;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -53,8 +53,9 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
 }
 
 fn require_empty(meta: &Path) -> Result<()> {
-    let entries = std::fs::read_dir(meta).with_context(|| format!("cannot look into {}", meta.display()))?;
-    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let names =
+        || std::fs::read_dir(meta)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+    let names = names().with_context(|| format!("cannot look into {}", meta.display()))?;
     if names.is_empty() {
         return Ok(());
     }

@@ -199,6 +199,7 @@ fn require_torn_tail(dir: &LogDir, segment: Segment, later: &[SegmentName], end:
         behind = Behind { witness: more.witness, records: behind.records + more.records };
     }
     let Some(record) = behind.witness else {
+        tracing::debug!(segment = damaged, position = end, "the log ends here");
         if behind.records > 0 {
             tracing::warn!(
                 segment = damaged,
