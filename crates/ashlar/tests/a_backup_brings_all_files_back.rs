@@ -24,10 +24,18 @@ fn files_links_and_attributes_are_there_after_a_restore() {
     assert!(told.stdout.contains("records"), "{}", told.all());
     assert_eq!(fs::metadata(site.path("backup")).unwrap().mode() & 0o777, 0o600, "it holds secrets");
     site.run("backup --data @d1 @backup").refused(&["is there already"]);
+    for part in ["@d1/meta/backup", "@d2/target/backup"] {
+        site.run(&format!("backup --data @d1 --data @d2 {part}")).refused(&["would be inside", "elsewhere"]);
+        assert!(!site.path(&part[1..]).exists());
+    }
     fs::remove_dir_all(site.path("d1/meta")).unwrap();
     site.run("up @mnt --data @d1 --data @d2").refused(&["ashlar restore"]);
     site.run("restore @backup --meta @new/meta").expect(0);
     site.run("restore @backup --meta @new/meta").refused(&["is not empty"]);
+    // What a restore has left that was killed before its last step.
+    site.copy("new/meta", "rest");
+    fs::rename(site.path("rest/cluster-state"), site.path("rest/cluster-state.new")).unwrap();
+    site.run("restore @backup --meta @rest").refused(&["did not end", "remove it"]);
     let server = site.up("up @mnt --meta @new/meta --data @d1 --data @d2");
     assert!(site.has_files());
     assert_eq!(fs::read_link(site.mnt().join("soft")).unwrap().to_str(), Some("dir/small"));

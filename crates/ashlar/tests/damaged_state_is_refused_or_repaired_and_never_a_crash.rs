@@ -205,29 +205,57 @@ fn a_damaged_header_and_a_lost_index_of_a_target_are_repaired_from_what_is_redun
     server.stop();
 }
 
+/// Makes 40 files, does `then` with each, and kills the server.
+fn make_files_and_kill(site: &Site, then: impl Fn(&fs::File)) {
+    let mut server = std::mem::ManuallyDrop::new(site.up("up @mnt --data @d1 --data @d2"));
+    for number in 0..40 {
+        then(&fs::File::create(site.mnt().join(format!("file{number}"))).unwrap());
+    }
+    // SAFETY: kill takes no pointer; the process is our child.
+    unsafe { libc::kill(server.pid(), libc::SIGKILL) };
+    server.wait();
+    site.run("umount @mnt").expect(0);
+}
+
+/// The segment of the metadata log that was written to last, and where what was written ends, bytes.
+fn log_in_use(site: &Site) -> (PathBuf, u64) {
+    let mut logs = Vec::new();
+    files_below(&site.path("d1/meta/lane/log"), &mut logs);
+    logs.sort();
+    let log = logs
+        .into_iter()
+        .rfind(|path| fs::read(path).unwrap().iter().skip(4096).any(|byte| *byte != 0))
+        .unwrap();
+    let used = fs::read(&log).unwrap().iter().rposition(|byte| *byte != 0).unwrap() as u64;
+    (log, used)
+}
+
+#[test]
+fn records_behind_a_hole_that_was_not_flushed_are_left_behind_with_a_warning() {
+    if !can_mount("holes in logs") {
+        return;
+    }
+    let site = Site::new();
+    make_files_and_kill(&site, |_| ());
+    let (log, used) = log_in_use(&site);
+    flip(&log, used - used / 8);
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    let left = fs::read_dir(site.mnt()).unwrap().count();
+    assert!((1..40).contains(&left), "{left} files were made before the damage");
+    let ended = server.end_by(libc::SIGTERM).expect(0);
+    assert!(ended.stderr.contains("at a place that was not flushed"), "{}", ended.all());
+    site.run("fsck --data @d1 --data @d2").expect(0);
+}
+
 #[test]
 fn a_damaged_metadata_log_is_refused_and_can_be_given_up_from_there() {
     if !can_mount("damaged logs") {
         return;
     }
     let site = Site::new();
-    let mut server = std::mem::ManuallyDrop::new(site.up("up @mnt --data @d1 --data @d2"));
-    for number in 0..40 {
-        let file = fs::File::create(site.mnt().join(format!("file{number}"))).unwrap();
-        file.sync_all().unwrap();
-    }
-    // SAFETY: kill takes no pointer; the process is our child.
-    unsafe { libc::kill(server.pid(), libc::SIGKILL) };
-    server.wait();
-    site.run("umount @mnt").expect(0);
-    let mut logs = Vec::new();
-    files_below(&site.path("d1/meta/lane/log"), &mut logs);
-    // The segment in use, and in it the middle of what was written.
-    logs.sort();
-    let log =
-        logs.iter().rfind(|path| fs::read(path).unwrap().iter().skip(4096).any(|byte| *byte != 0)).unwrap();
-    let used = fs::read(log).unwrap().iter().rposition(|byte| *byte != 0).unwrap() as u64;
-    flip(log, used / 2);
+    make_files_and_kill(&site, |file| file.sync_all().unwrap());
+    let (log, used) = log_in_use(&site);
+    flip(&log, used / 2);
     let refused = site.run("up @mnt --data @d1 --data @d2").refused(&["log segment", "--give-up-log-from"]);
     let fsck = site.run("fsck --repair --data @d1 --data @d2").expect(8);
     assert!(fsck.stderr.contains("--give-up-log-from"), "{}", fsck.all());

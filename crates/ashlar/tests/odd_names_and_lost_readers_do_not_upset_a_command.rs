@@ -67,6 +67,21 @@ fn a_mount_point_that_is_no_text_does_not_hide_the_others() {
 }
 
 #[test]
+fn what_has_no_layout_is_told_as_what_it_is() {
+    if !can_mount("what_has_no_layout_is_told_as_what_it_is") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    let pipe = CString::new(site.path("mnt/pipe").as_os_str().as_bytes()).unwrap();
+    // SAFETY: the string ends with a NUL and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    site.run("layout show @mnt/pipe").refused(&["only directories and regular files"]);
+    site.run("layout show @d1").refused(&["not on an Ashlar mount"]);
+    server.stop();
+}
+
+#[test]
 fn umount_leaves_mounts_of_others_alone() {
     if !can_mount("umount_leaves_mounts_of_others_alone") {
         return;

@@ -184,27 +184,46 @@ impl ClassSlots {
     }
 
     fn take(&mut self, is_clean: bool) -> Option<Taken> {
-        let set = if is_clean { &mut self.with_clean } else { &mut self.with_stale };
-        while let Some(slab) = set.first().copied() {
-            let bits = self.slabs.get_mut(&slab)?;
-            let Some(number) = bits.first_free(is_clean) else {
-                set.remove(&slab);
-                continue;
-            };
-            assign(&mut bits.taken, number, true);
-            let is_held = is_set(&bits.held, number);
-            if is_held {
-                assign(&mut bits.held, number, false);
-                self.held -= 1;
+        loop {
+            let set = if is_clean { &self.with_clean } else { &self.with_stale };
+            let slab = set.first().copied()?;
+            if let Some(taken) = self.take_of(slab, is_clean) {
+                return Some(taken);
             }
-            if is_clean {
-                self.clean -= 1;
-            } else {
-                self.stale -= 1;
-            }
-            return Some(Taken { slot: self.slot(slab, number), is_stale: !is_clean, is_held });
         }
-        None
+    }
+
+    /// Takes a stale slot of another slab than that whose clean slots are taken now.
+    fn take_stale_beside_writers(&mut self) -> Option<Taken> {
+        let busy = self.with_clean.first().copied();
+        loop {
+            let slab = self.with_stale.iter().copied().find(|slab| Some(*slab) != busy)?;
+            if let Some(taken) = self.take_of(slab, false) {
+                return Some(taken);
+            }
+        }
+    }
+
+    /// Takes a free slot of a slab; without one the slab leaves the set it was in.
+    fn take_of(&mut self, slab: u32, is_clean: bool) -> Option<Taken> {
+        let found = self.slabs.get_mut(&slab).and_then(|bits| Some((bits.first_free(is_clean)?, bits)));
+        let Some((number, bits)) = found else {
+            let set = if is_clean { &mut self.with_clean } else { &mut self.with_stale };
+            set.remove(&slab);
+            return None;
+        };
+        assign(&mut bits.taken, number, true);
+        let is_held = is_set(&bits.held, number);
+        if is_held {
+            assign(&mut bits.held, number, false);
+            self.held -= 1;
+        }
+        if is_clean {
+            self.clean -= 1;
+        } else {
+            self.stale -= 1;
+        }
+        Some(Taken { slot: self.slot(slab, number), is_stale: !is_clean, is_held })
     }
 
     /// Makes a taken slot free.
@@ -338,6 +357,12 @@ impl Allocator {
     pub(crate) fn take_stale(&self, class: Class, count: usize) -> Vec<Slot> {
         let mut slots = self.class(class).lock();
         std::iter::from_fn(|| slots.take(false)).take(count).map(|taken| taken.slot).collect()
+    }
+
+    /// As [`Allocator::take_stale`], but of slabs that writers do not take clean slots of now: a punch keeps writers out of its slab.
+    pub(crate) fn take_stale_beside_writers(&self, class: Class, count: usize) -> Vec<Slot> {
+        let mut slots = self.class(class).lock();
+        std::iter::from_fn(|| slots.take_stale_beside_writers()).take(count).map(|taken| taken.slot).collect()
     }
 
     /// Takes a free slot that nobody has looked at since the target was opened.

@@ -15,7 +15,7 @@ use crate::recover::RecoveryReport;
 use crate::slab::Slabs;
 use crate::space::Space;
 use crate::stop::StopSwitch;
-use crate::store::ChunkStore;
+use crate::store::{CLEAN_BATCH, ChunkStore};
 use crate::suspects::Touched;
 use crate::sync::SyncRounds;
 use crate::target::{self, TargetHeader, TargetIdentity};
@@ -227,7 +227,7 @@ impl ChunkStore {
     fn stock_clean_slots(&self) -> Result<(), ChunkError> {
         for class in Class::all() {
             if self.alloc.free_slots(class).0 > 0 {
-                self.clean_slots(class)?;
+                self.clean_slots(class, CLEAN_BATCH)?;
             }
         }
         Ok(())

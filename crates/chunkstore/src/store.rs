@@ -22,8 +22,14 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Slots punched together when a writer has to wait for clean ones.
-const CLEAN_BATCH: usize = 64;
+/// Slots punched together while free space is looked for, and when a target is opened.
+pub(crate) const CLEAN_BATCH: usize = 64;
+
+/// Slots punched together when a writer waits for it.
+const WAITED_BATCH: usize = 256;
+
+// LIMIT: slabs' worth of stale slots of a class beyond which a writer that needs a clean one cleans some itself.
+const STALE_SLABS_MAX: u64 = 4;
 
 /// The chunks of one target. See the crate's documentation.
 ///
@@ -173,22 +179,34 @@ impl ChunkStore {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            // A slab's worth of free slots is enough to recycle; below that, growing costs the disk nothing yet.
+            // Cleaning takes a sync, and on some disks a trim per slot, for which all writers wait. So a burst grows into a new slab, which
+            // costs the disk nothing yet, and leaves the cleaning to the background.
             let (stale, _) = self.alloc.free_slots(class);
-            if stale >= u64::from(class.slots_per_slab()) {
-                self.clean_slots(class)?;
-            } else {
-                let id = self.alloc.next_slab(class);
-                self.slabs.create(id)?;
-                self.alloc.add_new_slab(id);
-                tracing::debug!(slab = self.slabs.describe(id), "slab made");
+            if stale >= STALE_SLABS_MAX * u64::from(class.slots_per_slab()) {
+                self.clean_slots(class, WAITED_BATCH)?;
+                continue;
+            }
+            match self.grow(class) {
+                Err(ChunkError::NoSpace { .. }) if stale > 0 => {
+                    self.clean_slots(class, WAITED_BATCH)?;
+                }
+                other => other?,
             }
         }
     }
 
-    /// Turns some stale slots into clean ones at once.
-    pub(crate) fn clean_slots(&self, class: Class) -> Result<usize, ChunkError> {
-        let slots = self.alloc.take_stale(class, CLEAN_BATCH);
+    /// Makes a slab. The caller has `growing` locked.
+    fn grow(&self, class: Class) -> Result<(), ChunkError> {
+        let id = self.alloc.next_slab(class);
+        self.slabs.create(id)?;
+        self.alloc.add_new_slab(id);
+        tracing::debug!(slab = self.slabs.describe(id), "slab made");
+        Ok(())
+    }
+
+    /// Turns up to `count` stale slots into clean ones at once.
+    pub(crate) fn clean_slots(&self, class: Class, count: usize) -> Result<usize, ChunkError> {
+        let slots = self.alloc.take_stale(class, count);
         let cleaned = self.punch_slots(&slots).and_then(|()| {
             let mut slabs: Vec<_> = slots.iter().map(|slot| slot.slab).collect();
             slabs.dedup();

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Free slots that a tick looks at for each one it may change: most have never been used, and cost one short read.
 const LOOK_FACTOR: usize = 16;
 
+/// Free slots punched by one call.
+const PUNCH_RUN: u64 = 16;
+
 /// How much more a tick does while free space is short.
 const SHORT_FACTOR: usize = 16;
 
@@ -155,7 +158,8 @@ impl ChunkStore {
         self.punch_later_clean(&to_punch)
     }
 
-    /// Punches stale slots while they hold too much, or while there are too few clean ones for writes of parts.
+    /// Punches stale slots while they hold too much, while there are too few clean ones for writes of parts, or while there are more than
+    /// a slab of them: writers of parts would go on making slabs.
     fn tick_stale(
         &self,
         class: Class,
@@ -167,8 +171,14 @@ impl ChunkStore {
             let (stale, clean) = self.alloc.free_slots(class);
             let clean = clean + self.alloc.punched_slots(class) as u64;
             let missing = self.config.clean_slots_min.saturating_sub(clean).min(stale);
-            let wanted = if self.is_above(keep_bytes_max) { missing.max(16).min(stale) } else { missing };
-            let slots = self.alloc.take_stale(class, (wanted as usize).min(*budget));
+            let is_many = stale >= u64::from(class.slots_per_slab());
+            let slots = if missing > 0 || self.is_above(keep_bytes_max) {
+                self.alloc.take_stale(class, (missing.max(PUNCH_RUN) as usize).min(*budget))
+            } else if is_many {
+                self.alloc.take_stale_beside_writers(class, (PUNCH_RUN as usize).min(*budget))
+            } else {
+                break;
+            };
             if slots.is_empty() {
                 break;
             }

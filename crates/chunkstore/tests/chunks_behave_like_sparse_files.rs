@@ -194,15 +194,26 @@ fn slots_and_space_come_back_after_deletes() {
 fn small_chunks_that_come_and_go_do_not_grow_the_target_for_ever() {
     let world = World::new();
     let store = world.open();
-    for round in 0..4 {
-        for index in 0..300 {
-            store.write(chunk(1, index), 16 * MIB, 0, &pattern(round, 5000), None).unwrap();
+    let churn = |rounds| {
+        for round in 0..rounds {
+            for index in 0..300 {
+                store.write(chunk(1, index), 16 * MIB, 0, &pattern(round, 5000), None).unwrap();
+            }
+            while store.delete_generation(InodeId(1), 1, 0).unwrap().next.is_some() {}
+            store.sync().unwrap();
         }
-        while store.delete_generation(InodeId(1), 1, 0).unwrap().next.is_some() {}
-        store.sync().unwrap();
-    }
-    let slabs = ashlar_env::Disk::list(&world.disk, "slabs/16777216").unwrap().len();
-    assert!(slabs <= 3, "{slabs} slabs of 256 slots for 300 chunks");
+        ashlar_env::Disk::list(&world.disk, "slabs/16777216").unwrap().len()
+    };
+    // Without ticks: 4 slabs' worth of what was used, and what 300 chunks take.
+    let slabs = churn(20);
+    assert!(slabs <= 6, "{slabs} slabs of 256 slots for 300 chunks");
+    // A tick leaves less than a slab's worth uncleaned.
+    store.background_tick(10_000).unwrap();
+    store.sync().unwrap();
+    assert!(store.stats().stale_slots <= 2 * 256, "{} stale slots", store.stats().stale_slots);
+    let punched = store.stats().slots_punched;
+    assert_eq!(churn(2), slabs);
+    assert_eq!(store.stats().slots_punched, punched, "there are clean slots enough");
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Engine for Lmdb {
             self.pairs.range(&transaction, &(Bound::Included(from), Bound::Excluded(to))).map_err(other)?
         {
             let (key, value) = pair.map_err(other)?;
-            if visit(key, Bytes::copy_from_slice(value)).is_break() {
+            if visit(key, value).is_break() {
                 break;
             }
         }

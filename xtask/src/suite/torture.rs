@@ -39,8 +39,8 @@ fn on_mounts(torture: &Path, work: &Path, others: &[PathBuf], kernel: &MaskedKer
     command
 }
 
-/// A subcommand that races on one mount and `more` of them.
-fn race(torture: &Path, work: &Path, more: u32, subcommand: &str, kernel: &MaskedKernel) -> Command {
+/// A subcommand on one mount and `more` of them.
+fn on_several(torture: &Path, work: &Path, more: u32, subcommand: &str, kernel: &MaskedKernel) -> Command {
     let others: Vec<PathBuf> = (0..more).map(|other| work.join(format!("also-{other}"))).collect();
     let mut command = on_mounts(torture, work, &others, kernel);
     command.args([subcommand, "--dir", "{MOUNT}"]);
@@ -129,20 +129,22 @@ impl Fsx {
         Self { ops: 5000, seed: 1, kernel: MaskedKernel::default() }
     }
 
-    /// Runs it: small files that live in metadata for a while, then large ones, then direct I/O.
+    /// Runs it: small files that live in metadata for a while, then large ones, then direct I/O; then through two and three mounts in turns.
     ///
     /// # Errors
     /// When content is wrong.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
-        let variants: [&[&str]; 3] = [
-            &["--files", "3", "--size-max", "100000"],
-            &["--files", "2", "--size-max", "9000000"],
-            &["--files", "2", "--size-max", "3000000", "--direct"],
+        let variants: [(u32, u64, &[&str]); 5] = [
+            (0, 1, &["--files", "3", "--size-max", "100000"]),
+            (0, 4, &["--files", "2", "--size-max", "9000000"]),
+            (0, 4, &["--files", "2", "--size-max", "3000000", "--direct"]),
+            (1, 1, &["--files", "4", "--size-max", "14000"]),
+            (2, 2, &["--files", "3", "--size-max", "1500000"]),
         ];
-        for (variant, divisor) in variants.into_iter().zip([1, 4, 4]) {
+        for (more_mounts, divisor, variant) in variants {
             run_in_work(repository, "fsx", self.ops > 50_000, |torture, work| {
-                let mut command = on_mount(torture, work, &self.kernel);
-                command.args(["fsx", "--dir", "{MOUNT}"]).args(variant);
+                let mut command = on_several(torture, work, more_mounts, "fsx", &self.kernel);
+                command.args(variant);
                 command.arg("--ops").arg((self.ops / divisor).to_string());
                 command.arg("--seed").arg(self.seed.to_string());
                 command
@@ -275,7 +277,7 @@ impl Racer {
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "racer", self.seconds > 60, |torture, work| {
             let more = if self.one_mount { 0 } else { 1 };
-            let mut command = race(torture, work, more, "racer", &self.kernel);
+            let mut command = on_several(torture, work, more, "racer", &self.kernel);
             command.arg("--seconds").arg(self.seconds.to_string());
             command.arg("--seed").arg(self.seed.to_string());
             command
@@ -318,7 +320,7 @@ impl Share {
     /// When a mount does not show what another has written, or a call fails or takes too long.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
         run_in_work(repository, "share", self.seconds > 60, |torture, work| {
-            let mut command = race(torture, work, self.mounts - 1, "share", &self.kernel);
+            let mut command = on_several(torture, work, self.mounts - 1, "share", &self.kernel);
             if self.kernel.lacks_shared_mappings() {
                 command.arg("--mappings-may-be-refused");
             }

@@ -2,7 +2,9 @@
 
 use super::format::{Kind, Reader, decode_pair};
 use super::write::Summary;
-use crate::node::state::{ENGINE_DIR, LANE_DIR, make_private_directory, note_restored, open_lane};
+use crate::node::state::{
+    ENGINE_DIR, LANE_DIR, RESTORED_FILE, make_private_directory, note_restored, open_lane,
+};
 use crate::node::{LOCK_FILE, MetaLock};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
@@ -59,7 +61,13 @@ fn require_empty(meta: &Path) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let of_metadata = |name: &OsString| [ENGINE_DIR, LANE_DIR, LOCK_FILE].iter().any(|known| name == known);
+    // `cluster-state`, which comes last, is none of them.
+    let of_metadata = |name: &OsString| {
+        let name = name.to_string_lossy();
+        let whole = name.strip_suffix(".new").unwrap_or(&name);
+        whole == STATE_FILE && whole != name
+            || [ENGINE_DIR, LANE_DIR, LOCK_FILE, RESTORED_FILE, SECRETS_FILE].contains(&whole)
+    };
     if names.iter().any(|name| name == ENGINE_DIR) && names.iter().all(of_metadata) {
         bail!(
             "{} has metadata without {STATE_FILE}. A restore that did not end leaves that: then remove it, and restore again. If {STATE_FILE} \

@@ -2,7 +2,7 @@
 
 use super::format::{Header, Kind, Writer, encode_pair};
 use crate::cli::DataArgs;
-use crate::node::{Directories, State};
+use crate::node::{Directories, State, place};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::STATE_FILE;
 use ashlar_kv::{KEY_BYTES_MAX, Snapshot};
@@ -24,15 +24,16 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-/// Writes the metadata of the file system at `place` into `file`, which must not be there yet.
+/// Writes the metadata of the file system at `data` into `file`, which must not be there yet.
 ///
 /// # Errors
 /// When the file system runs or cannot be read, or the file cannot be written; no file is left then.
-pub fn back_up(place: &DataArgs, file: &Path) -> Result<Summary> {
+pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
     if file.exists() {
         bail!("{} is there already; name another file", file.display());
     }
-    let (directories, _) = Directories::find_stopped(place)?;
+    let (directories, _) = Directories::find_stopped(data)?;
+    place::require_outside(&directories, file)?;
     // A backup is wanted most when the disk has failed: it takes what is there, and changes nothing.
     let state = State::look_at(directories, &format!("ashlar backup, process {}", std::process::id()))?;
     let new = with_suffix(file, ".new");

@@ -92,9 +92,12 @@ fn get(path: &Path) -> Result<String> {
         unsafe { libc::getxattr(c_path.as_ptr(), ATTRIBUTE.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
     let Ok(len) = usize::try_from(got) else {
         let error = std::io::Error::last_os_error();
-        return Err(error).with_context(|| {
-            format!("cannot read the layout of {} (is it on an Ashlar mount?)", path.display())
-        });
+        let hint = match error.raw_os_error() {
+            Some(libc::EINVAL) => " (only directories and regular files have one)",
+            Some(libc::EOPNOTSUPP | libc::ENODATA) => " (it is not on an Ashlar mount)",
+            _ => "",
+        };
+        return Err(error).with_context(|| format!("cannot read the layout of {}{hint}", path.display()));
     };
     text.truncate(len);
     String::from_utf8(text).context("the layout is not text")

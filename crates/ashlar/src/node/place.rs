@@ -83,6 +83,25 @@ fn refuse_overlaps(directories: &Directories) -> Result<()> {
 }
 
 /// `path` without symbolic links, also if its last steps are not there yet.
+/// Refuses `file`, which is meant to outlive this file system, in a directory that holds a part of it.
+///
+/// # Errors
+/// With the directory, and the way out.
+pub fn require_outside(directories: &Directories, file: &Path) -> Result<()> {
+    let absolute =
+        std::path::absolute(file).with_context(|| format!("cannot tell where {} is", file.display()))?;
+    let file = real(&absolute);
+    let mut parts = directories.targets.iter().map(|(path, _)| path).chain([&directories.meta]);
+    if let Some(part) = parts.find(|part| file.starts_with(real(part))) {
+        bail!(
+            "{} would be inside {}, a part of the file system that it is to replace; name a file elsewhere, best on another disk",
+            file.display(),
+            part.display()
+        );
+    }
+    Ok(())
+}
+
 fn real(path: &Path) -> PathBuf {
     for ancestor in path.ancestors() {
         if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {

@@ -33,7 +33,8 @@ pub const ENGINE_DIR: &str = "engine";
 pub const LANE_DIR: &str = "lane";
 /// File that is there while a first start is under way.
 pub const CREATING_FILE: &str = "creating";
-const RESTORED_FILE: &str = "restored";
+/// In the metadata directory from a restore to the end of the comparison after it.
+pub const RESTORED_FILE: &str = "restored";
 const LOG_WAY_OUT: &str = "restore the metadata with `ashlar restore`, or, if a position is named, give up what came later with `ashlar fsck --repair --give-up-log-from POSITION`";
 const WAY_OUT: &str =
     "if files of it are damaged or lost, restore the metadata from a backup with `ashlar restore`";

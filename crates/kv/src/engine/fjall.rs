@@ -203,7 +203,8 @@ fn guard<T>(path: &Path, what: &str, run: impl FnOnce() -> fjall::Result<T>) -> 
     }
 }
 
-const WAY_OUT: &str = "restore the lane from a replica or a copy";
+/// Holds for whatever the engine is of; who opens it says more.
+const WAY_OUT: &str = "restore it from a copy, or see what `ashlar fsck` can make anew";
 
 fn translate(path: &Path, what: &str, error: fjall::Error) -> KvError {
     let context = format!("{what} engine {}", path.display());

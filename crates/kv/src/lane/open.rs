@@ -151,7 +151,7 @@ impl<'a> Recovery<'a> {
         } else if let Some(oldest) = files.segments.first().filter(|oldest| oldest.first > 0) {
             // No damage of the log, and giving it up would leave nothing at all.
             let what = format!(
-                "the engine holds nothing, but the log begins at {}: the engine's files are lost; restore this lane from a replica or a copy",
+                "the engine holds nothing, but the log begins at {}: the engine's files are lost; restore them from a copy, or see what `ashlar fsck` can make anew",
                 log_dir.describe(&oldest.path)
             );
             return Err(KvError::Corrupt { what });

@@ -89,8 +89,8 @@ fn first_segment_missing(dir: &LogDir, segments: &[SegmentName], from: u64) -> R
 
 fn way_out(position: u64) -> String {
     format!(
-        "restore this lane from a replica or a copy; or give up every change after position {position} by opening it \
-         with that position as give_up_from"
+        "restore it from a copy, or give up every change after position {position} by opening it with that position as \
+         give_up_from"
     )
 }
 

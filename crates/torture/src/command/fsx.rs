@@ -14,6 +14,9 @@ pub struct Arguments {
     /// A directory on the file system under test.
     #[arg(long)]
     dir: PathBuf,
+    /// The same directory on another mount of the file system: each operation goes through any of them.
+    #[arg(long)]
+    also_dir: Vec<PathBuf>,
     /// Operations per file.
     #[arg(long, default_value_t = 20_000)]
     ops: u64,
@@ -39,7 +42,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut report = Report::new();
     let plans: Vec<Plan> = (0..arguments.files.max(1))
         .map(|number| Plan {
-            path: arguments.dir.join(format!("fsx-{}-{number}", std::process::id())),
+            paths: std::iter::once(&arguments.dir)
+                .chain(&arguments.also_dir)
+                .map(|dir| dir.join(format!("fsx-{}-{number}", std::process::id())))
+                .collect(),
             // The first file has the seed given, so that a failure of one file is repeated with `--files 1`.
             seed: (0..number).fold(arguments.seed, |seed, _| split_mix(seed)),
             ops: arguments.ops,

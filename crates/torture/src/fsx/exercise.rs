@@ -15,8 +15,8 @@ use crate::sys::{Errno, SysResult};
 /// What one exercise does.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The file, created and removed by the exercise.
-    pub path: PathBuf,
+    /// The file, created and removed by the exercise; more than one are the same file on several mounts.
+    pub paths: Vec<PathBuf>,
     /// Fixes all choices.
     pub seed: u64,
     /// Operations.
@@ -30,9 +30,19 @@ pub struct Plan {
 /// LIMIT: operations shown with a failure.
 const LOG_MAX: usize = 30;
 
+/// A descriptor of the file.
+struct Opened {
+    file: OwnedFd,
+    direct: bool,
+}
+
 struct Exercise<'a> {
     plan: &'a Plan,
     rng: Rng,
+    /// The mount that is used now: its place in the plan's paths.
+    mount: usize,
+    /// The descriptors of the other mounts; a mount that has none opens the file when it is its turn.
+    others: Vec<Option<Opened>>,
     file: OwnedFd,
     direct: bool,
     model: Vec<u8>,
@@ -44,17 +54,27 @@ struct Exercise<'a> {
 /// # Errors
 /// As said.
 pub fn run(plan: &Plan) -> Result<u64, String> {
-    let file = open(&plan.path, libc::O_CREAT | libc::O_TRUNC).map_err(|errno| format!("create: {errno}"))?;
-    let rng = Rng::new(plan.seed);
-    let mut exercise = Exercise { plan, rng, file, direct: false, model: Vec::new(), log: VecDeque::new() };
+    let first = plan.paths.first().ok_or("no path")?;
+    let file = open(first, libc::O_CREAT | libc::O_TRUNC).map_err(|errno| format!("create: {errno}"))?;
+    let mut exercise = Exercise {
+        plan,
+        rng: Rng::new(plan.seed),
+        mount: 0,
+        others: plan.paths.iter().map(|_| None).collect(),
+        file,
+        direct: false,
+        model: Vec::new(),
+        log: VecDeque::new(),
+    };
     for number in 0..plan.ops {
         exercise
-            .step()
+            .change_mount()
+            .and_then(|()| exercise.step())
             .and_then(|()| exercise.check_size())
             .map_err(|what| exercise.explain(number, &what))?;
     }
     exercise.reopen().map_err(|what| exercise.explain(plan.ops, &what))?;
-    std::fs::remove_file(&plan.path).map_err(|error| format!("unlink: {error}"))?;
+    std::fs::remove_file(first).map_err(|error| format!("unlink: {error}"))?;
     Ok(plan.ops)
 }
 
@@ -71,7 +91,7 @@ impl Exercise<'_> {
         let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
         format!(
             "{}: seed {}, operation {number}: {what}\n  operations before it, the last one at the end:\n    {}",
-            self.plan.path.display(),
+            self.plan.paths[self.mount].display(),
             self.plan.seed,
             log.join("\n    ")
         )
@@ -82,7 +102,33 @@ impl Exercise<'_> {
             self.log.pop_front();
         }
         let mode = if self.direct { "direct " } else { "" };
-        self.log.push_back(format!("{mode}{line} (size {})", self.model.len()));
+        let mount = if self.others.len() > 1 { format!("mount {}: ", self.mount) } else { String::new() };
+        self.log.push_back(format!("{mount}{mode}{line} (size {})", self.model.len()));
+    }
+
+    /// Goes on through any of the mounts, which has the file open from earlier or not.
+    fn change_mount(&mut self) -> Result<(), String> {
+        let next = if self.others.len() > 1 { self.rng.index(self.others.len()) } else { self.mount };
+        if next == self.mount {
+            return Ok(());
+        }
+        let opened = match self.others[next].take() {
+            Some(opened) => opened,
+            None => {
+                let file = open(&self.plan.paths[next], 0).map_err(|errno| failed("open", errno))?;
+                Opened { file, direct: false }
+            }
+        };
+        let file = std::mem::replace(&mut self.file, opened.file);
+        let left = Opened { file, direct: std::mem::replace(&mut self.direct, opened.direct) };
+        if self.rng.percent(90) {
+            self.others[self.mount] = Some(left);
+        } else {
+            data::close(left.file).map_err(|errno| failed("close", errno))?;
+        }
+        self.mount = next;
+        // A mapping ends where the kernel knows the end to be, and it asks for that with stat, not with mmap.
+        self.check_size()
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -218,7 +264,8 @@ impl Exercise<'_> {
     fn map_write(&mut self) -> Result<(), String> {
         let Some((page, at, len)) = self.mapped_range() else { return Ok(()) };
         let bytes = pattern(self.rng.next_u64(), len);
-        let sync = self.rng.percent(50);
+        // Other mounts see a store once it is written back.
+        let sync = self.rng.percent(50) || self.others.len() > 1;
         self.note(format!("map-write {}+{len}{}", page + at, if sync { " msync" } else { "" }));
         let stored = Mapping::new(self.file.as_fd(), page as i64, at + len, true).and_then(|mut mapping| {
             mapping.store(at, &bytes)?;
@@ -326,7 +373,7 @@ impl Exercise<'_> {
         self.direct = self.plan.direct && self.rng.percent(50);
         self.note("close, open, read all".into());
         let extra = if self.direct { libc::O_DIRECT } else { 0 };
-        let fresh = open(&self.plan.path, extra).map_err(|errno| failed("open", errno))?;
+        let fresh = open(&self.plan.paths[self.mount], extra).map_err(|errno| failed("open", errno))?;
         let old = std::mem::replace(&mut self.file, fresh);
         data::close(old).map_err(|errno| failed("close", errno))?;
         let (mut at, piece) = (0, 1 << 20);
