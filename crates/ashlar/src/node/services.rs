@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Time between turns of background work of the targets.
 const TICK: Duration = Duration::from_millis(100);
 /// Slots of background work per turn and target.
-const TICK_SLOTS: usize = 512;
+const TICK_SLOTS: usize = 64;
 
 /// How to start.
 #[derive(Clone, Copy, Debug, Default)]
