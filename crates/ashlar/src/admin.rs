@@ -1,7 +1,8 @@
 //! The local socket through which commands reach a running file system: one JSON line in, one JSON line out.
 //!
 //! The socket is named after the file system's id, in /run/ashlar for root and in the user's runtime directory else. Only root
-//! and the user who runs the file system are answered.
+//! and the user who runs the file system are answered. Root asks the servers of all users, and believes a user what it says of
+//! mounts that this user has made.
 
 mod connect;
 mod path_text;
@@ -15,7 +16,9 @@ pub use serve::AdminSocket;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -138,8 +141,7 @@ pub enum AdminReply {
 /// Directories that may hold sockets, the own one first.
 fn socket_directories() -> Vec<PathBuf> {
     let system = PathBuf::from("/run/ashlar");
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let uid = unsafe { libc::geteuid() };
+    let uid = own_uid();
     if uid == 0 {
         return vec![system];
     }
@@ -150,10 +152,31 @@ fn socket_directories() -> Vec<PathBuf> {
     vec![own, system]
 }
 
-/// Whether a user may ask here, and be believed.
-fn is_trusted(uid: u32) -> bool {
+/// Sockets of servers that listen now, as the kernel lists them (proc_net(5)): one may be in a runtime directory of another user, or of another
+/// session of this one.
+fn listening_sockets() -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    table.split(|&byte| byte == b'\n').filter_map(socket_of_line).collect()
+}
+
+/// `ffff: 00000002 00000000 00010000 0001 01 4242 /run/user/1000/ashlar/ID.sock`
+fn socket_of_line(line: &[u8]) -> Option<PathBuf> {
+    let start = line.iter().position(|&byte| byte == b'/')?;
+    let path = PathBuf::from(OsStr::from_bytes(&line[start..]));
+    let parent = path.parent()?.file_name()?.to_str()?;
+    let is_ours = parent == "ashlar" || parent.starts_with("ashlar-");
+    (is_ours && path.extension().is_some_and(|end| end == "sock")).then_some(path)
+}
+
+/// The user of this process.
+fn own_uid() -> u32 {
     // SAFETY: geteuid has no preconditions and cannot fail.
-    uid == 0 || uid == unsafe { libc::geteuid() }
+    unsafe { libc::geteuid() }
+}
+
+/// Whether a user may ask here, and be believed in everything.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == own_uid()
 }
 
 /// The user at the other end: who asks a server, or who made the socket that a command asks.
@@ -174,4 +197,22 @@ fn peer_uid(stream: &UnixStream) -> Result<u32> {
         return Err(std::io::Error::last_os_error()).context("cannot tell who is at the other end");
     }
     Ok(peer.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_servers_are_told_from_other_lines_of_the_table() {
+        let line = |path: &str| format!("00000000aa: 00000002 00000000 00010000 0001 01 4242 {path}").into_bytes();
+        for path in ["/run/ashlar/a-b.sock", "/run/user/7/ashlar/a b.sock", "/tmp/ashlar-7/x.42.sock"] {
+            assert_eq!(socket_of_line(&line(path)), Some(PathBuf::from(path)));
+        }
+        for path in ["", "@/ashlar/x.sock", "/run/other/x.sock", "/run/ashlar/x.pid", "/x.sock"] {
+            let found = socket_of_line(&line(path));
+            assert!(found.is_none() || path.starts_with('@'), "{path}: {found:?}");
+        }
+        assert_eq!(socket_of_line(b"Num       RefCount Protocol Flags    Type St Inode Path"), None);
+    }
 }

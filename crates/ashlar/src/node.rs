@@ -21,3 +21,4 @@ pub use lock::{LOCK_FILE, MetaLock};
 pub use mounts::{MountConfig, Mounted, mount};
 pub use services::{Services, ServicesConfig};
 pub use state::State;
+pub use usable::require_owner;

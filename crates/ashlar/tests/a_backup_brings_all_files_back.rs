@@ -152,3 +152,30 @@ fn a_damaged_backup_is_refused_before_anything_is_made() {
     site.run("restore @nowhere --meta @meta").refused(&["nowhere", "No such file"]);
     site.run("backup --data @mnt @other").refused(&["there is no file system at"]);
 }
+
+#[test]
+fn of_two_backups_to_one_file_at_once_one_is_refused() {
+    if !can_mount("two backups at once") {
+        return;
+    }
+    let site = Site::with_files();
+    site.up("up @mnt --data @other").stop();
+    for round in 0..3 {
+        let both: Vec<_> = ["backup --data @d1 --data @d2", "backup --data @other"]
+            .map(|line| format!("{line} @backup{round}"))
+            .map(|line| {
+                let args = site.args(&line);
+                std::thread::spawn(move || support::ashlar(&args))
+            })
+            .into_iter()
+            .map(|running| running.join().unwrap())
+            .collect();
+        let saved = both.iter().filter(|ended| ended.code == Some(0)).count();
+        let refused = |ended: &support::Ended| {
+            ended.stderr.contains("meanwhile; name another") || ended.stderr.contains("is there already")
+        };
+        assert!(saved == 1 && both.iter().any(refused), "{}{}", both[0].all(), both[1].all());
+    }
+    let left = fs::read_dir(site.path("")).unwrap().flatten().filter(|entry| entry.path().extension().is_some());
+    assert_eq!(left.count(), 0, "nothing half made is left");
+}

@@ -54,6 +54,30 @@ fn set_id_programs_and_devices_have_no_effect_and_nobody_else_looks_in() {
 }
 
 #[test]
+fn root_and_other_sessions_of_the_user_reach_the_server_and_root_leaves_the_directories_to_the_user() {
+    UserWorld::enter("root and the file system of an ordinary user", "", |world| {
+        const ROOT: (u32, u32) = (0, 0);
+        let server = world.up("up @mnt --data @d1");
+        let mnt = world.site.mnt().display().to_string();
+        world.shell(NOBODY, "echo mine > file").expect(0);
+        for user in [ROOT, NOBODY] {
+            for line in ["status @mnt", "status", "scrub @mnt"] {
+                let told = finish(&mut world.command_of(user, line)).expect(0);
+                assert!(line.starts_with("scrub") || told.stdout.contains(&mnt), "{line}: {}", told.all());
+            }
+        }
+        server.stop();
+        finish(&mut world.command_of(ROOT, "fsck --data @d1")).expect(0);
+        for line in ["fsck --repair --data @d1", "up @mnt --data @d1"] {
+            finish(&mut world.command_of(ROOT, line)).refused(&["belongs to user 65534", "as that user"]);
+        }
+        let server = world.up("up @mnt --data @d1");
+        world.shell(NOBODY, "cat file").expect(0);
+        server.stop();
+    });
+}
+
+#[test]
 fn the_user_asks_and_unmounts_and_another_user_does_neither() {
     UserWorld::enter("status of an ordinary user", "", |world| {
         let server = world.up("up @mnt --data @d1");
@@ -69,7 +93,7 @@ fn the_user_asks_and_unmounts_and_another_user_does_neither() {
         }
         let mut command = world.command_of(DAEMON, "status @mnt");
         finish(command.env("XDG_RUNTIME_DIR", world.site.path("run"))).refused(&refused);
-        finish(&mut world.command_of(DAEMON, "umount @mnt")).refused(&[&mnt]);
+        finish(&mut world.command_of(DAEMON, "umount @mnt")).refused(&[&mnt, "user 65534", "only they and root"]);
         assert!(is_mounted(&world.site.mnt()));
 
         let who = format!("is in use by ashlar up, process {}", server.pid());

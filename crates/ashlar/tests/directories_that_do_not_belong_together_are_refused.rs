@@ -189,3 +189,24 @@ fn a_read_only_disk_is_named() {
     assert!(site.has_files());
     server.stop();
 }
+
+#[test]
+fn a_newer_format_of_the_state_files_is_told_as_that() {
+    if !can_mount("newer formats") {
+        return;
+    }
+    let site = Site::with_files();
+    for (file, old) in [("cluster-state", b"ASHLCRD1"), ("secrets", b"ASHLSEC1")] {
+        let path = site.path("d1/meta").join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        assert_eq!(&bytes[..8], old);
+        bytes[7] = b'2';
+        fs::write(&path, &bytes).unwrap();
+        for line in ["up @mnt --data @d1 --data @d2", "fsck --data @d1 --data @d2"] {
+            site.run(line).refused(&[file, "a newer format", "use a newer ashlar"]);
+        }
+        bytes[7] = b'1';
+        fs::write(&path, &bytes).unwrap();
+    }
+    site.up("up @mnt --data @d1 --data @d2").stop();
+}

@@ -48,7 +48,7 @@ pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
 pub use mount::{
     Connection, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
-    file_system_type_at, give_up, mount_points, table_path,
+    file_system_type_at, give_up, mount_points, mount_user_at, table_path,
 };
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};

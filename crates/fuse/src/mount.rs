@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use table::MountId;
 
-pub use table::{file_system_type_at, mount_points, table_path};
+pub use table::{file_system_type_at, mount_points, mount_user_at, table_path};
 
 /// Checks whether `mountpoint` is fit to be mounted on, and changes nothing; returns it absolute and without symbolic links.
 ///

@@ -1,6 +1,9 @@
 //! The asking side of the socket.
 
-use super::{AdminReply, AdminRequest, LINE_BYTES_MAX, Status, is_trusted, peer_uid, socket_directories};
+use super::{
+    AdminReply, AdminRequest, LINE_BYTES_MAX, Status, is_trusted, listening_sockets, own_uid, peer_uid,
+    socket_directories,
+};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,7 +24,7 @@ const SOCKETS_MAX: usize = 512;
 /// # Errors
 /// When nobody answers, or the answer is an error.
 pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
-    ask_within(socket, request, ANSWER_MAX)
+    Ok(ask_within(socket, request, ANSWER_MAX)?.0)
 }
 
 /// As [`ask`], for a message that can do without the answer.
@@ -29,12 +32,14 @@ pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_briefly(socket: &Path, request: &AdminRequest) -> Result<AdminReply> {
-    ask_within(socket, request, LOOK_MAX)
+    Ok(ask_within(socket, request, LOOK_MAX)?.0)
 }
 
-fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<AdminReply> {
+/// The answer, and the user whose server has given it. Root gets an answer from anybody.
+fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<(AdminReply, u32)> {
     let stream = UnixStream::connect(socket).with_context(|| format!("cannot reach {}", socket.display()))?;
-    if !is_trusted(peer_uid(&stream)?) {
+    let user = peer_uid(&stream)?;
+    if !is_trusted(user) && own_uid() != 0 {
         bail!("{} belongs to a server of another user", socket.display());
     }
     stream.set_read_timeout(Some(bound))?;
@@ -48,8 +53,22 @@ fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<
         .with_context(|| format!("the server behind {} does not answer", socket.display()))?;
     match serde_json::from_str(&answer).context("the answer is of another version")? {
         AdminReply::Error(text) => bail!("{text}"),
-        reply => Ok(reply),
+        reply => Ok((reply, user)),
     }
+}
+
+/// The state of the file system behind `socket`, if it tells, and if it may be believed.
+fn look_at(socket: &Path) -> Option<Status> {
+    let (AdminReply::Status(mut status), user) =
+        ask_within(socket, &AdminRequest::Status, LOOK_MAX).ok()?
+    else {
+        return None;
+    };
+    if !is_trusted(user) {
+        // Anybody could say that a mount of somebody else is theirs.
+        status.mounts.retain(|mount| matches!(ashlar_fuse::mount_user_at(mount), Ok(Some(owner)) if owner == user));
+    }
+    (is_trusted(user) || !status.mounts.is_empty()).then_some(*status)
 }
 
 /// The running file systems that can be asked, with their sockets; only the one mounted at `mountpoint` if that is given.
@@ -64,6 +83,9 @@ pub fn find_running(mountpoint: Option<&Path>) -> Result<Vec<(PathBuf, Status)>>
         .filter(|path| path.extension().is_some_and(|end| end == "sock"))
         .collect();
     sockets.sort();
+    // Those behind: nobody else's sockets may keep the own ones from being looked at.
+    let more: Vec<PathBuf> = listening_sockets().into_iter().filter(|path| !sockets.contains(path)).collect();
+    sockets.extend(more);
     sockets.truncate(SOCKETS_MAX);
     let (sender, receiver) = std::sync::mpsc::channel();
     for socket in sockets {
@@ -72,9 +94,9 @@ pub fn find_running(mountpoint: Option<&Path>) -> Result<Vec<(PathBuf, Status)>>
             .name("ashlar-look".into())
             .spawn(move || {
                 // A socket nobody answers on was left by a process that was killed, or is one of a process that hangs.
-                if let Ok(AdminReply::Status(status)) = ask_briefly(&socket, &AdminRequest::Status) {
+                if let Some(status) = look_at(&socket) {
                     // The receiver may have found what it looked for.
-                    let _ = sender.send((socket, *status));
+                    let _ = sender.send((socket, status));
                 }
             })
             .context("cannot start a thread")?;

@@ -5,7 +5,7 @@ use super::write::Summary;
 use crate::node::state::{
     ENGINE_DIR, LANE_DIR, RESTORED_FILE, make_private_directory, note_restored, open_lane,
 };
-use crate::node::{LOCK_FILE, MetaLock};
+use crate::node::{LOCK_FILE, MetaLock, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::OsDisk;
@@ -38,6 +38,7 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
     let (files, summary) = read(file, None)?;
     make_private_directory(meta)?;
     require_empty(meta)?;
+    require_owner(meta)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
     let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     let env = Env::os();
@@ -92,6 +93,7 @@ pub fn restore_state(file: &Path, meta: &Path) -> Result<()> {
             );
         }
     }
+    require_owner(meta)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
     let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     // Opening tells whether the metadata is of the same file system, before anything is changed.

@@ -7,9 +7,11 @@ use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::STATE_FILE;
 use ashlar_kv::{KEY_BYTES_MAX, Snapshot};
 use ashlar_manager::SECRETS_FILE;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -36,10 +38,11 @@ pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
     place::require_outside(&directories, file)?;
     // A backup is wanted most when the disk has failed: it takes what is there, and changes nothing.
     let state = State::look_at(directories, &format!("ashlar backup, process {}", std::process::id()))?;
-    let new = with_suffix(file, ".new");
+    // Of this process: another backup may be on its way to the same name.
+    let new = with_suffix(file, &format!(".{}.new", std::process::id()));
     let outcome = write_file(&state, &new).and_then(|summary| {
         // ORDER: whole and durable before it gets its name.
-        std::fs::rename(&new, file).with_context(|| format!("cannot name {}", file.display()))?;
+        rename_if_free(&new, file)?;
         let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|parent| parent.sync_all()).context("cannot sync the directory")?;
         Ok(summary)
@@ -49,6 +52,25 @@ pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
         let _ = std::fs::remove_file(&new);
     }
     outcome
+}
+
+/// Names `new` `file`, unless somebody else has made a file of that name meanwhile.
+fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
+    let c_path = |path: &Path| CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte");
+    let (from, to) = (c_path(new)?, c_path(file)?);
+    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
+    // SAFETY: the strings are NUL-terminated and live through the call.
+    if unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => bail!("{} has been made by somebody else meanwhile; name another file", file.display()),
+        // Some file systems, as NFS, cannot refuse to replace.
+        Some(libc::EINVAL | libc::ENOSYS) if !file.exists() => std::fs::rename(new, file),
+        _ => Err(error),
+    }
+    .with_context(|| format!("cannot name {}", file.display()))
 }
 
 fn with_suffix(file: &Path, suffix: &str) -> PathBuf {

@@ -38,7 +38,11 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode> {
         format!("cannot run {program}; install the package {}", if is_root { "mount" } else { "fuse3" })
     })?;
     if !status.success() {
-        bail!("{program} could not unmount {}", shown(&args.mountpoint));
+        let whose = match ashlar_fuse::mount_user_at(&path) {
+            Ok(Some(user)) if !is_root => format!(": user {user} has mounted it, and only they and root may"),
+            _ => String::new(),
+        };
+        bail!("{program} could not unmount {}{whose}", shown(&args.mountpoint));
     }
     Ok(ExitCode::SUCCESS)
 }

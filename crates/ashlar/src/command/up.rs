@@ -54,12 +54,19 @@ fn require_sense(directories: &Directories, args: &UpArgs) -> Result<()> {
             directories.meta.display()
         );
     }
+    let mut seen = BTreeSet::new();
+    for mountpoint in &args.mountpoints {
+        if !seen.insert(std::path::absolute(mountpoint).unwrap_or_else(|_| mountpoint.clone())) {
+            bail!("mount point {} is listed twice", mountpoint.display());
+        }
+    }
     if directories.exists && directories.targets.iter().all(|(_, header)| header.is_some()) {
         // The mount point is looked at when it is mounted on: by then a server that is ending has taken its mounts away.
         return Ok(());
     }
     let mut seen = BTreeSet::new();
     for mountpoint in &args.mountpoints {
+        // Only now: a mount point of a server that has died cannot be looked at.
         check_mountpoint(mountpoint, &MountOptions::default())
             .with_context(|| format!("cannot mount on {}", mountpoint.display()))?;
         if !seen.insert(mountpoint.canonicalize().unwrap_or_else(|_| mountpoint.clone())) {

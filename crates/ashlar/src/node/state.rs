@@ -11,7 +11,7 @@
 use super::first_start::FirstStart;
 use super::scratch::Scratch;
 use super::trouble;
-use super::{Directories, MetaLock};
+use super::{Directories, MetaLock, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::ViewDisk;
@@ -63,6 +63,7 @@ impl State {
     /// # Errors
     /// When somebody else has it open, or a file of it is damaged; the text names the file and the way out.
     pub fn open(mut directories: Directories, holder: &str) -> Result<State> {
+        require_owner(&directories.meta)?;
         let (env, disk) = (Env::os(), directories.meta_disk());
         let lock = MetaLock::take(&disk, &directories.meta, holder)?;
         directories.look_again()?;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use std::ffi::CString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Checks that `path` is a directory that can be looked into, or that nothing is there.
@@ -44,6 +44,23 @@ pub fn require(path: &Path) -> Result<()> {
 
 /// What to do about a directory that this user may not use.
 pub const NO_PERMISSION: &str = "this user may not use it: start as its owner, or have it given to this user (`chown -R`, and `chmod u+rwx`), or name another one";
+
+/// Refuses root a metadata directory of another user, to change it: what root makes there that user cannot use any more.
+///
+/// # Errors
+/// With the path, and what to do.
+pub fn require_owner(path: &Path) -> Result<()> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let owner = path.metadata().with_context(|| format!("cannot look at {}", path.display()))?.uid();
+    if is_root && owner != 0 {
+        bail!(
+            "{} belongs to user {owner}, who could not use any more what root makes there: do this as that user (`runuser`, `sudo -u`), or              take the file system over first (`chown -R root` all its directories)",
+            path.display()
+        );
+    }
+    Ok(())
+}
 
 fn require_no_dangling_link(path: &Path) -> Result<()> {
     for path in path.ancestors() {

@@ -21,6 +21,8 @@ pub(crate) struct MountEntry {
     pub(crate) path: PathBuf,
     pub(crate) fstype: String,
     pub(crate) source: String,
+    /// Who mounted it, where the file system tells: those of FUSE do.
+    pub(crate) user: Option<u32>,
 }
 
 impl MountEntry {
@@ -45,6 +47,14 @@ pub(crate) fn find(path: &Path) -> io::Result<Option<MountEntry>> {
 /// Those of reading /proc/self/mountinfo.
 pub fn file_system_type_at(path: &Path) -> io::Result<Option<String>> {
     Ok(find(path)?.map(|entry| entry.fstype))
+}
+
+/// The user who made the mount at exactly `path`; nothing when `path` is no mount point of a FUSE file system. Root is 0.
+///
+/// # Errors
+/// Those of reading /proc/self/mountinfo.
+pub fn mount_user_at(path: &Path) -> io::Result<Option<u32>> {
+    Ok(find(path)?.filter(MountEntry::is_fuse).and_then(|entry| entry.user))
 }
 
 /// Every mount point there is.
@@ -78,7 +88,15 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         path: table_path(fields.get(4)?),
         fstype: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
+        user: fields.get(dash + 3).and_then(|options| user_of(options)),
     })
+}
+
+/// `rw,user_id=1000,group_id=1000`
+fn user_of(options: &[u8]) -> Option<u32> {
+    let mut options = options.split(|&byte| byte == b',');
+    let user = options.find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(user).ok()?.parse().ok()
 }
 
 /// Blank, tab, newline and backslash are written as three octal digits.
@@ -109,6 +127,8 @@ mod tests {
         let entry = find_in(TABLE, Path::new("/mnt/a b")).unwrap();
         assert_eq!(entry.id, MountId { major: 0, minor: 52 });
         assert_eq!((entry.fstype.as_str(), entry.source.as_str()), ("fuse.ashlar", "ashlar"));
+        assert_eq!(entry.user, Some(0));
+        assert_eq!(find_in(TABLE, Path::new("/")).unwrap().user, None);
         assert!(entry.is_fuse());
         assert!(!find_in(TABLE, Path::new("/")).unwrap().is_fuse());
         assert_eq!(find_in(TABLE, Path::new("/mnt")), None);
