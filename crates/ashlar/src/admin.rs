@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn sockets_of_servers_are_told_from_other_lines_of_the_table() {
-        let line = |path: &str| format!("00000000aa: 00000002 00000000 00010000 0001 01 4242 {path}").into_bytes();
+        let line =
+            |path: &str| format!("00000000aa: 00000002 00000000 00010000 0001 01 4242 {path}").into_bytes();
         for path in ["/run/ashlar/a-b.sock", "/run/user/7/ashlar/a b.sock", "/tmp/ashlar-7/x.42.sock"] {
             assert_eq!(socket_of_line(&line(path)), Some(PathBuf::from(path)));
         }

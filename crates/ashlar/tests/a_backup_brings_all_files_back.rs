@@ -176,6 +176,7 @@ fn of_two_backups_to_one_file_at_once_one_is_refused() {
         };
         assert!(saved == 1 && both.iter().any(refused), "{}{}", both[0].all(), both[1].all());
     }
-    let left = fs::read_dir(site.path("")).unwrap().flatten().filter(|entry| entry.path().extension().is_some());
+    let left =
+        fs::read_dir(site.path("")).unwrap().flatten().filter(|entry| entry.path().extension().is_some());
     assert_eq!(left.count(), 0, "nothing half made is left");
 }

@@ -68,9 +68,10 @@ fn root_and_other_sessions_of_the_user_reach_the_server_and_root_leaves_the_dire
         }
         server.stop();
         finish(&mut world.command_of(ROOT, "fsck --data @d1")).expect(0);
-        for line in ["fsck --repair --data @d1", "up @mnt --data @d1"] {
-            finish(&mut world.command_of(ROOT, line)).refused(&["belongs to user 65534", "as that user"]);
-        }
+        let words = ["belongs to user 65534", "as that user"];
+        finish(&mut world.command_of(ROOT, "up @mnt --data @d1")).refused(&words);
+        let told = finish(&mut world.command_of(ROOT, "fsck --repair --data @d1")).expect(8);
+        assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.all());
         let server = world.up("up @mnt --data @d1");
         world.shell(NOBODY, "cat file").expect(0);
         server.stop();
@@ -93,7 +94,11 @@ fn the_user_asks_and_unmounts_and_another_user_does_neither() {
         }
         let mut command = world.command_of(DAEMON, "status @mnt");
         finish(command.env("XDG_RUNTIME_DIR", world.site.path("run"))).refused(&refused);
-        finish(&mut world.command_of(DAEMON, "umount @mnt")).refused(&[&mnt, "user 65534", "only they and root"]);
+        finish(&mut world.command_of(DAEMON, "umount @mnt")).refused(&[
+            &mnt,
+            "user 65534",
+            "only they and root",
+        ]);
         assert!(is_mounted(&world.site.mnt()));
 
         let who = format!("is in use by ashlar up, process {}", server.pid());

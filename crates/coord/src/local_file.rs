@@ -44,7 +44,8 @@ impl LocalFile {
     fn newer(&self) -> CoordError {
         CoordError::Corrupt {
             what: format!(
-                "{} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and                  `ashlar restore` brings it back from a backup",
+                "{} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and \
+                 `ashlar restore` brings it back from a backup",
                 self.disk.describe(&self.path(STATE_FILE))
             ),
         }

@@ -59,14 +59,15 @@ fn ask_within(socket: &Path, request: &AdminRequest, bound: Duration) -> Result<
 
 /// The state of the file system behind `socket`, if it tells, and if it may be believed.
 fn look_at(socket: &Path) -> Option<Status> {
-    let (AdminReply::Status(mut status), user) =
-        ask_within(socket, &AdminRequest::Status, LOOK_MAX).ok()?
+    let (AdminReply::Status(mut status), user) = ask_within(socket, &AdminRequest::Status, LOOK_MAX).ok()?
     else {
         return None;
     };
     if !is_trusted(user) {
         // Anybody could say that a mount of somebody else is theirs.
-        status.mounts.retain(|mount| matches!(ashlar_fuse::mount_user_at(mount), Ok(Some(owner)) if owner == user));
+        status
+            .mounts
+            .retain(|mount| matches!(ashlar_fuse::mount_user_at(mount), Ok(Some(owner)) if owner == user));
     }
     (is_trusted(user) || !status.mounts.is_empty()).then_some(*status)
 }

@@ -56,7 +56,8 @@ pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
 
 /// Names `new` `file`, unless somebody else has made a file of that name meanwhile.
 fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
-    let c_path = |path: &Path| CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte");
+    let c_path =
+        |path: &Path| CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte");
     let (from, to) = (c_path(new)?, c_path(file)?);
     let (here, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
     // SAFETY: the strings are NUL-terminated and live through the call.
@@ -65,7 +66,9 @@ fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
     }
     let error = std::io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EEXIST) => bail!("{} has been made by somebody else meanwhile; name another file", file.display()),
+        Some(libc::EEXIST) => {
+            bail!("{} has been made by somebody else meanwhile; name another file", file.display())
+        }
         // Some file systems, as NFS, cannot refuse to replace.
         Some(libc::EINVAL | libc::ENOSYS) if !file.exists() => std::fs::rename(new, file),
         _ => Err(error),

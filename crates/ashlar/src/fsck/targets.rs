@@ -140,7 +140,9 @@ fn restore_header(
         let remedy = if is_newer {
             format!("use a newer ashlar, or leave the --data of {shown} out to start without it")
         } else {
-            format!("the cluster map does not know a target at {shown}; leave its --data out to start without it")
+            format!(
+                "the cluster map does not know a target at {shown}; leave its --data out to start without it"
+            )
         };
         ledger.add(about_target(Class::TargetHeader, what, remedy, State::Left));
         return Ok(None);

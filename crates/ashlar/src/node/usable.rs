@@ -55,7 +55,8 @@ pub fn require_owner(path: &Path) -> Result<()> {
     let owner = path.metadata().with_context(|| format!("cannot look at {}", path.display()))?.uid();
     if is_root && owner != 0 {
         bail!(
-            "{} belongs to user {owner}, who could not use any more what root makes there: do this as that user (`runuser`, `sudo -u`), or              take the file system over first (`chown -R root` all its directories)",
+            "{} belongs to user {owner}, who could not use any more what root makes there: do this as that user (`runuser`, `sudo -u`), or \
+             take the file system over first (`chown -R root` all its directories)",
             path.display()
         );
     }
