@@ -42,6 +42,19 @@ fn checkpoints_bring_a_replica_up_to_date_that_is_behind_the_log() {
 }
 
 #[test]
+fn a_checkpoint_takes_nothing_from_a_replica_in_sync_that_it_has_reported() {
+    let model = LogModel {
+        in_sync: 2,
+        entries_max: 3,
+        changes_max: 1,
+        crashes_max: 0,
+        checkpoints: true,
+        ..LogModel::small()
+    };
+    holds(&model, &["everything was acknowledged"]);
+}
+
+#[test]
 fn messages_of_an_older_epoch_that_are_taken_are_noticed() {
     let what = breaks(Broken::OlderEpochTaken, LogModel::small());
     assert!(what.contains("entry-1 is committed"), "{what}");

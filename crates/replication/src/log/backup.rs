@@ -14,7 +14,8 @@ impl<R: ReplicaId> LogReplica<R> {
         committed: Sequence,
         out: &mut Vec<Command<R>>,
     ) {
-        if !matches!(self.role, Role::Backup(_)) {
+        // What is being installed replaces the log: the primary sends again what comes now.
+        if !matches!(self.role, Role::Backup(_)) || self.installing.is_some() {
             return;
         }
         // What the checkpoint covers is committed, so the primary has the same.
@@ -70,10 +71,12 @@ impl<R: ReplicaId> LogReplica<R> {
 
     /// A checkpoint came from the primary of this epoch.
     pub(super) fn checkpoint(&mut self, at: LogPosition, out: &mut Vec<Command<R>>) {
-        if !matches!(self.role, Role::Backup(_)) {
+        if !matches!(self.role, Role::Backup(_)) || self.installing.is_some() {
             return;
         }
-        if at.sequence > self.committed {
+        // A log that has what the checkpoint covers has more, too, and may have reported it: it is not replaced.
+        if at.sequence > self.committed && !self.index.has(at) {
+            self.installing = Some(at);
             out.push(Command::Install { at });
         } else if let Role::Backup(Backup { matched }) = &mut self.role {
             *matched = (*matched).max(Some(at.sequence));
@@ -81,8 +84,12 @@ impl<R: ReplicaId> LogReplica<R> {
         }
     }
 
-    /// State and log were replaced by a checkpoint that covers `at`, durably.
+    /// State and log were replaced by a checkpoint that covers `at`, durably. Changes nothing if that was told before.
     pub fn installed(&mut self, at: LogPosition, out: &mut Vec<Command<R>>) {
+        if self.installing != Some(at) {
+            return;
+        }
+        self.installing = None;
         self.index = LogIndex::new(at, []);
         self.stored = at.sequence;
         self.committed = at.sequence;

@@ -42,6 +42,8 @@ pub struct LogReplica<R> {
     pub(super) stored: Sequence,
     pub(super) committed: Sequence,
     pub(super) role: Role<R>,
+    /// The checkpoint that replaces the log now.
+    pub(super) installing: Option<LogPosition>,
 }
 
 impl<R: ReplicaId> LogReplica<R> {
@@ -55,7 +57,8 @@ impl<R: ReplicaId> LogReplica<R> {
     ) -> LogReplica<R> {
         let member = Member::join(id, terms, membership, now, out);
         let index = LogIndex::default();
-        LogReplica { member, index, stored: Sequence(0), committed: Sequence(0), role: Role::Idle }
+        let start = Sequence(0);
+        LogReplica { member, index, stored: start, committed: start, role: Role::Idle, installing: None }
     }
 
     /// A replica that starts again with what is on its disk.
@@ -69,7 +72,7 @@ impl<R: ReplicaId> LogReplica<R> {
         let Recovered { membership, index, committed } = recovered;
         let member = Member::recover(id, terms, membership, now);
         let stored = index.last().sequence;
-        let mut replica = LogReplica { member, index, stored, committed, role: Role::Idle };
+        let mut replica = LogReplica { member, index, stored, committed, role: Role::Idle, installing: None };
         if replica.member.is_active() {
             replica.take_role(out);
         }

@@ -68,7 +68,8 @@ struct Peer<R> {
     id: R,
     /// By this replica's clock: until when the lease from the peer lets it answer.
     granted_until: Option<Duration>,
-    /// By this replica's clock: when it last answered the peer, or entered the epoch.
+    /// By this replica's clock: when it last answered the peer, or entered the epoch. Of one that is catching up, which asks for nothing, also
+    /// the last question that it has answered.
     answered_at: Duration,
     /// Its removal was asked for: it is granted nothing more (rule 4).
     is_refused: bool,
@@ -142,17 +143,19 @@ impl<R: ReplicaId> Member<R> {
 
     /// Time has passed: beacons that are due, removals of peers whose grace is over, and requests nobody has answered.
     pub fn tick<C: From<Command<R>>>(&mut self, now: Duration, out: &mut Vec<C>) {
-        if !self.membership.is_in_sync(self.id)
-            || self.standing == Standing::Storing
-            || now < self.next_beacon_at
-        {
+        if self.standing == Standing::Storing || now < self.next_beacon_at {
             return;
         }
-        self.next_beacon_at = now + self.terms.heartbeat;
+        // Also one that is catching up: it takes no part before.
         if self.standing == Standing::Restarted {
+            self.next_beacon_at = now + self.terms.heartbeat;
             self.propose(Change::Renew, out);
             return;
         }
+        if !self.membership.is_in_sync(self.id) {
+            return;
+        }
+        self.next_beacon_at = now + self.terms.heartbeat;
         for i in 0..self.peers.len() {
             let peer = &mut self.peers[i];
             peer.is_refused |= now >= peer.answered_at + self.terms.grace;
@@ -201,6 +204,9 @@ impl<R: ReplicaId> Member<R> {
         }
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == from) {
             peer.granted_until = peer.granted_until.max(Some(sent_at + self.terms.lease));
+            if self.membership.catching_up.contains(&from) {
+                peer.answered_at = peer.answered_at.max(sent_at);
+            }
         }
     }
 
