@@ -68,6 +68,7 @@ fn a_directory_listed_twice_is_refused_however_it_is_spelled() {
     site.run("up @mnt --data @d1 --data @d2/../d1").refused(&["is listed twice"]);
     std::os::unix::fs::symlink(site.path("d1"), site.path("link")).unwrap();
     site.run("up @mnt --data @d1 --data @link").refused(&["is listed twice"]);
+    site.run("up @mnt @mnt --data @d1 --data @d2").refused(&["mount point", "is listed twice"]);
 }
 
 #[test]

@@ -41,16 +41,6 @@ impl LocalFile {
         })
     }
 
-    fn newer(&self) -> CoordError {
-        CoordError::Corrupt {
-            what: format!(
-                "{} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and \
-                 `ashlar restore` brings it back from a backup",
-                self.disk.describe(&self.path(STATE_FILE))
-            ),
-        }
-    }
-
     fn corrupt(&self, what: &str) -> CoordError {
         CoordError::Corrupt {
             what: format!(
@@ -61,10 +51,16 @@ impl LocalFile {
     }
 }
 
-/// Whether the magic is that of a later format: they differ in their last character, a digit.
-fn is_newer(bytes: &[u8]) -> bool {
-    let (known, digit) = (&MAGIC[..7], MAGIC[7]);
-    bytes.starts_with(known) && bytes.get(7).is_some_and(|found| found.is_ascii_digit() && *found > digit)
+/// What to say of `file` if its `magic` is that of a later format than `known`: they differ in their last character, a digit.
+pub fn newer_format(file: &str, magic: &[u8], known: &[u8; 8]) -> Option<String> {
+    let (name, digit) = (&known[..7], known[7]);
+    let is_later = |found: &u8| found.is_ascii_digit() && *found > digit;
+    (magic.starts_with(name) && magic.get(7).is_some_and(is_later)).then(|| {
+        format!(
+            "{file} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and \
+             `ashlar restore` brings it back from a backup"
+        )
+    })
 }
 
 /// Splits the file's bytes into revision and value; `Err` tells what is wrong.
@@ -107,8 +103,9 @@ impl Coord for LocalFile {
         }
         let mut bytes = vec![0; len as usize];
         let got = self.io(STATE_FILE, "reading", file.read_at(0, &mut bytes))?;
-        if is_newer(&bytes[..got]) {
-            return Err(self.newer());
+        let file = self.disk.describe(&self.path(STATE_FILE));
+        if let Some(what) = newer_format(&file, &bytes[..got], MAGIC) {
+            return Err(CoordError::Corrupt { what });
         }
         let (revision, value) = decode(&bytes[..got]).map_err(|what| self.corrupt(what))?;
         Ok((revision, value.to_vec()))

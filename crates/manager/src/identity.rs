@@ -1,6 +1,7 @@
 //! The identity of a file system and its secrets.
 
 use crate::ManagerError;
+use ashlar_coord::local_file::newer_format;
 use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_types::ClusterId;
 use ashlar_types::codec::{self, crc32c};
@@ -125,13 +126,8 @@ pub(crate) fn load_secrets(disk: &Arc<dyn Disk>, directory: &str) -> Result<Secr
         ))
     };
     let (head, body) = bytes.split_at_checked(12).ok_or_else(damaged)?;
-    // Formats differ in the last character of the magic, a digit.
-    if head[..7] == MAGIC[..7] && head[7].is_ascii_digit() && head[7] > MAGIC[7] {
-        return Err(ManagerError::Invalid(format!(
-            "{} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and \
-             `ashlar restore` brings it back from a backup",
-            disk.describe(&target)
-        )));
+    if let Some(what) = newer_format(&disk.describe(&target), head, MAGIC) {
+        return Err(ManagerError::Invalid(what));
     }
     if &head[..8] != MAGIC || head[8..] != crc32c(0, body).to_le_bytes() {
         return Err(damaged());

@@ -63,13 +63,12 @@ fn look_at(socket: &Path) -> Option<Status> {
     else {
         return None;
     };
-    if !is_trusted(user) {
-        // Anybody could say that a mount of somebody else is theirs.
-        status
-            .mounts
-            .retain(|mount| matches!(ashlar_fuse::mount_user_at(mount), Ok(Some(owner)) if owner == user));
+    if is_trusted(user) {
+        return Some(*status);
     }
-    (is_trusted(user) || !status.mounts.is_empty()).then_some(*status)
+    // Anybody could say that a mount of somebody else is theirs.
+    status.mounts.retain(|mount| ashlar_fuse::mount_user_at(mount).is_ok_and(|owner| owner == Some(user)));
+    (!status.mounts.is_empty()).then_some(*status)
 }
 
 /// The running file systems that can be asked, with their sockets; only the one mounted at `mountpoint` if that is given.

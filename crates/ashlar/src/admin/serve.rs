@@ -1,7 +1,7 @@
 //! The serving side of the socket.
 
 use super::{
-    AdminReply, AdminRequest, LINE_BYTES_MAX, ask_briefly, is_trusted, peer_uid, socket_directories,
+    AdminReply, AdminRequest, LINE_BYTES_MAX, ask_briefly, is_trusted, own_uid, peer_uid, socket_directories,
 };
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
@@ -141,9 +141,7 @@ fn serve_one(stream: UnixStream, answer: &Mutex<Option<Answer>>) -> Result<()> {
 fn refuse_directory_of_others(directory: &Path) -> Result<()> {
     let metadata =
         directory.symlink_metadata().with_context(|| format!("cannot look at {}", directory.display()))?;
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    if !metadata.is_dir() || metadata.uid() != own || metadata.mode() & 0o022 != 0 {
+    if !metadata.is_dir() || metadata.uid() != own_uid() || metadata.mode() & 0o022 != 0 {
         bail!(
             "{} is to hold the socket for `ashlar status`, but another user owns it or may write to it: remove it, or set \
              XDG_RUNTIME_DIR to a directory that is yours alone",

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::STATE_FILE;
 use ashlar_kv::{KEY_BYTES_MAX, Snapshot};
 use ashlar_manager::SECRETS_FILE;
-use std::ffi::CString;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -56,22 +56,13 @@ pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
 
 /// Names `new` `file`, unless somebody else has made a file of that name meanwhile.
 fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
-    let c_path =
-        |path: &Path| CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte");
-    let (from, to) = (c_path(new)?, c_path(file)?);
-    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
-    // SAFETY: the strings are NUL-terminated and live through the call.
-    if unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EEXIST) => {
+    match renameat_with(CWD, new, CWD, file, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => {
             bail!("{} has been made by somebody else meanwhile; name another file", file.display())
         }
         // Some file systems, as NFS, cannot refuse to replace.
-        Some(libc::EINVAL | libc::ENOSYS) if !file.exists() => std::fs::rename(new, file),
-        _ => Err(error),
+        Err(Errno::INVAL | Errno::NOSYS) if !file.exists() => std::fs::rename(new, file),
+        outcome => outcome.map_err(std::io::Error::from),
     }
     .with_context(|| format!("cannot name {}", file.display()))
 }

@@ -31,8 +31,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode> {
             Err(error) => tracing::warn!(%error, "the kernel was not told to give the mount up"),
         }
     }
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = rustix::process::geteuid().is_root();
     let (program, flag) = if is_root { ("umount", "-l") } else { ("fusermount3", "-uz") };
     let status = Command::new(program).arg(flag).arg(&args.mountpoint).status().with_context(|| {
         format!("cannot run {program}; install the package {}", if is_root { "mount" } else { "fuse3" })

@@ -77,8 +77,7 @@ fn require_sense(directories: &Directories, args: &UpArgs) -> Result<()> {
 }
 
 fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) -> Result<()> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = rustix::process::geteuid().is_root();
     let config = MountConfig {
         source: args.source.clone(),
         allow_other: args.allow_other || is_root,

@@ -21,8 +21,7 @@ const LOG_FILE: &str = "/var/log/ashlar.log";
 const NO_DIRECTORY: &[&str] = &["none", "ashlar"];
 
 pub(super) fn run(call: &Call) -> Result<()> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !rustix::process::geteuid().is_root() {
         bail!(
             "only root mounts through mount(8); start a file system of your own with: ashlar up {}",
             call.mountpoint.display()

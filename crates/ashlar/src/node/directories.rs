@@ -139,8 +139,7 @@ impl Directories {
 
 /// The data directory of a user who names none.
 fn default_data() -> Result<PathBuf> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/ashlar"));
     }
     let base = std::env::var_os("XDG_DATA_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);

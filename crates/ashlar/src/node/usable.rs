@@ -50,8 +50,7 @@ pub const NO_PERMISSION: &str = "this user may not use it: start as its owner, o
 /// # Errors
 /// With the path, and what to do.
 pub fn require_owner(path: &Path) -> Result<()> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = rustix::process::geteuid().is_root();
     let owner = path.metadata().with_context(|| format!("cannot look at {}", path.display()))?.uid();
     if is_root && owner != 0 {
         bail!(

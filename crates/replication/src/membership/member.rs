@@ -143,19 +143,17 @@ impl<R: ReplicaId> Member<R> {
 
     /// Time has passed: beacons that are due, removals of peers whose grace is over, and requests nobody has answered.
     pub fn tick<C: From<Command<R>>>(&mut self, now: Duration, out: &mut Vec<C>) {
-        if self.standing == Standing::Storing || now < self.next_beacon_at {
-            return;
-        }
-        // Also one that is catching up: it takes no part before.
-        if self.standing == Standing::Restarted {
-            self.next_beacon_at = now + self.terms.heartbeat;
-            self.propose(Change::Renew, out);
-            return;
-        }
-        if !self.membership.is_in_sync(self.id) {
+        // One that is catching up only asks for an epoch in which it takes part.
+        let is_restarted = self.standing == Standing::Restarted;
+        let has_to_speak = is_restarted || self.membership.is_in_sync(self.id);
+        if !has_to_speak || self.standing == Standing::Storing || now < self.next_beacon_at {
             return;
         }
         self.next_beacon_at = now + self.terms.heartbeat;
+        if is_restarted {
+            self.propose(Change::Renew, out);
+            return;
+        }
         for i in 0..self.peers.len() {
             let peer = &mut self.peers[i];
             peer.is_refused |= now >= peer.answered_at + self.terms.grace;
