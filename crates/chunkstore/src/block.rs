@@ -4,7 +4,7 @@
 use crate::cache::Chunk;
 use crate::checksum::{BLOCK, BLOCK_BYTES, sum_of};
 use crate::error::ChunkError;
-use crate::header::{LENGTH_AT, encode_length_and_sums, encode_sums, sum_at};
+use crate::header::{InFlight, LENGTH_AT, encode_length_and_sums, encode_sums, is_in_first_page, sum_at};
 use crate::index::Verb;
 use crate::key;
 use crate::piece::runs;
@@ -35,28 +35,76 @@ impl ChunkStore {
         Err(ChunkError::Checksum { chunk: chunk.identity.chunk, block, expected, got })
     }
 
-    /// Writes the checksums of the blocks `[from, to)` as they are in memory, with the length if it changed. A header has
-    /// its space, so a failure here, whatever it is, stops the target.
+    /// Notes in the header that blocks are being overwritten: [`ChunkStore::write_sums`] takes the note back. To be called before the
+    /// first byte of one that has data changes.
+    pub(crate) fn note_in_flight(&self, chunk: &mut Chunk, blocks: InFlight) -> Result<(), ChunkError> {
+        let all = chunk.in_flight.map_or(blocks, |noted| noted.join(blocks));
+        if chunk.in_flight == Some(all) {
+            return Ok(());
+        }
+        let written = self.write_note(chunk, Some(all));
+        if let Err(ChunkError::NoSpace { .. }) = &written {
+            // A part of it may be there.
+            self.write_note(chunk, chunk.in_flight).map_err(|error| self.stop_for_header(error))?;
+        }
+        written
+    }
+
+    fn write_note(&self, chunk: &mut Chunk, note: Option<InFlight>) -> Result<(), ChunkError> {
+        let (at, bytes) = InFlight::write(note, chunk.identity.generation);
+        let offset = chunk.slot.offset() + u64::from(at);
+        self.slabs.change(&chunk.slab, |file| file.write_at(offset, &bytes))?;
+        chunk.in_flight = note;
+        Ok(())
+    }
+
+    /// A header has its space, so a failure to change it, whatever it is, stops the target.
+    fn stop_for_header(&self, error: ChunkError) -> ChunkError {
+        match error {
+            ChunkError::NoSpace { what } => self.stop.stop("update a slot header".into(), &what),
+            other => other,
+        }
+    }
+
+    /// Writes the checksums of the blocks `[from, to)`, and of those noted as being overwritten, as they are in memory, with the length
+    /// if it changed, and takes the note back. A failure stops the target.
     pub(crate) fn write_sums(
         &self,
-        chunk: &Chunk,
+        chunk: &mut Chunk,
         from: u32,
         to: u32,
         with_length: bool,
     ) -> Result<(), ChunkError> {
-        let (at, bytes) = if with_length {
-            let end = to as usize;
-            (LENGTH_AT, encode_length_and_sums(chunk.len, chunk.identity.generation, &chunk.sums, end))
+        self.try_write_sums(chunk, from, to, with_length).map_err(|error| self.stop_for_header(error))
+    }
+
+    fn try_write_sums(
+        &self,
+        chunk: &mut Chunk,
+        from: u32,
+        to: u32,
+        with_length: bool,
+    ) -> Result<(), ChunkError> {
+        let blocks = InFlight { from, to };
+        let InFlight { from, to } = chunk.in_flight.map_or(blocks, |noted| noted.join(blocks));
+        let is_one_page = is_in_first_page(to);
+        let (at, bytes) = if with_length || (chunk.in_flight.is_some() && is_one_page) {
+            // A killed process leaves a page old or new, but may leave some of several old.
+            let note = chunk.in_flight.filter(|_| !is_one_page);
+            let sums = &chunk.sums[..to as usize];
+            (LENGTH_AT, encode_length_and_sums(chunk.len, chunk.identity.generation, note, sums))
         } else {
             let mut bytes = Vec::with_capacity(4 * (to - from) as usize);
             encode_sums(&chunk.sums[from as usize..to as usize], &mut bytes);
             (sum_at(from), bytes)
         };
         let offset = chunk.slot.offset() + u64::from(at);
-        self.slabs.change(&chunk.slab, |file| file.write_at(offset, &bytes)).map_err(|error| match error {
-            ChunkError::NoSpace { what } => self.stop.stop("update a slot header".into(), &what),
-            other => other,
-        })
+        self.slabs.change(&chunk.slab, |file| file.write_at(offset, &bytes))?;
+        if is_one_page {
+            chunk.in_flight = None;
+        }
+        // ORDER: behind the checksums.
+        if chunk.in_flight.is_some() { self.write_note(chunk, None) } else { Ok(()) }
     }
 
     /// Overwrites bytes inside the blocks `[from, to)`, which have data. Where the local file system needs space for that and
@@ -68,6 +116,7 @@ impl ChunkStore {
         offset: u64,
         parts: &[&[u8]],
     ) -> Result<(), ChunkError> {
+        self.note_in_flight(chunk, InFlight { from, to })?;
         let result = self.slabs.change(&chunk.slab, |file| file.write_vectored_at(offset, parts));
         if let Err(ChunkError::NoSpace { .. }) = &result {
             let stop = |error: ChunkError| self.stop.stop("put a half written chunk right".into(), &error);

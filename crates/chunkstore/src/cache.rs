@@ -3,7 +3,7 @@
 
 use crate::checksum::{SUM_HOLE, has_data};
 use crate::geometry::Slot;
-use crate::header::{Identity, SlotHeader};
+use crate::header::{Identity, InFlight, SlotHeader};
 use crate::key::Placement;
 use crate::slab::Slab;
 use ashlar_types::ChunkId;
@@ -31,6 +31,8 @@ pub(crate) struct Chunk {
     blocks_data: u32,
     /// What the index says.
     pub(crate) is_full_in_index: bool,
+    /// The note in the header on disk.
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 /// What is known of a chunk.
@@ -69,10 +71,10 @@ pub(crate) struct Cache {
 impl Chunk {
     /// A chunk from its header.
     pub(crate) fn new(slab: Arc<Slab>, slot: Slot, header: SlotHeader, is_full_in_index: bool) -> Chunk {
-        let SlotHeader { identity, len, sums } = header;
+        let SlotHeader { identity, len, sums, in_flight } = header;
         let blocks_held = sums.iter().filter(|sum| **sum != SUM_HOLE).count() as u32;
         let blocks_data = sums.iter().filter(|sum| has_data(**sum)).count() as u32;
-        Chunk { slot, slab, identity, len, sums, blocks_held, blocks_data, is_full_in_index }
+        Chunk { slot, slab, identity, len, sums, blocks_held, blocks_data, is_full_in_index, in_flight }
     }
 
     /// The stored checksum of a block; a hole behind the end.

@@ -4,6 +4,9 @@
 //! Identity, length and checksums are guarded one by one, because they change one by one: the identity never while the
 //! slot is in use, length and checksums in place. The identity and the length lie in the first 512 bytes and change by
 //! one write, so no power cut tears them.
+//!
+//! A change of blocks that have data notes them in the header before it begins, and takes the note back with their checksums: see
+//! [`InFlight`].
 
 use crate::checksum::SUM_HOLE;
 use crate::geometry::{Class, HEADER_PREFIX_BYTES, SlabId, Slot};
@@ -21,6 +24,11 @@ const IDENTITY_BYTES: usize = 72;
 /// Offset of the length.
 pub(crate) const LENGTH_AT: u32 = 80;
 
+/// Offset of the note of what is being changed.
+const IN_FLIGHT_AT: u32 = 88;
+/// Bytes that the kernel copies in one go: a process that is killed leaves them old or new.
+const PAGE_BYTES: u32 = 4096;
+
 /// Names the target in every header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
@@ -36,6 +44,44 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
 }
 
+/// The blocks of a chunk that are being overwritten: data and checksum may disagree there, and nowhere else, once the process that did
+/// it is gone. A power cut may lose the note or bring an old one back, and says nothing by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    /// First block.
+    pub(crate) from: u32,
+    /// The block behind the last one.
+    pub(crate) to: u32,
+}
+
+impl InFlight {
+    /// Both ranges and what is between them.
+    pub(crate) fn join(self, other: InFlight) -> InFlight {
+        InFlight { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
+    /// The note for the slot of generation `generation`; zeros say that nothing is being changed.
+    fn encode(note: Option<InFlight>, generation: u64) -> [u8; 8] {
+        let Some(InFlight { from, to }) = note else { return [0; 8] };
+        let range = u64::from(from) | u64::from(to) << 16;
+        let crc = crc32c(crc32c(0, &range.to_le_bytes()[..4]), &generation.to_le_bytes());
+        (range | u64::from(crc) << 32).to_le_bytes()
+    }
+
+    /// A note that fails its check is none: what it said is not known.
+    fn decode(bytes: &[u8], generation: u64, class: Class) -> Option<InFlight> {
+        let (from, to) = (u32::from(u16_at(bytes, 0)), u32::from(u16_at(bytes, 2)));
+        let note = InFlight { from, to };
+        let is_sound = from < to && to <= class.blocks();
+        (is_sound && bytes == InFlight::encode(Some(note), generation)).then_some(note)
+    }
+
+    /// Where in the slot a note is written, and its bytes.
+    pub(crate) fn write(note: Option<InFlight>, generation: u64) -> (u32, [u8; 8]) {
+        (IN_FLIGHT_AT, InFlight::encode(note, generation))
+    }
+}
+
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotHeader {
@@ -43,6 +89,8 @@ pub(crate) struct SlotHeader {
     /// One past the last byte written, at most the chunk size.
     pub(crate) len: u32,
     pub(crate) sums: Box<[u32]>,
+    /// What the process that wrote it was changing when it stopped.
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 /// What is in front of a slot.
@@ -76,14 +124,24 @@ fn length_check(len: u32, generation: u64) -> u32 {
     crc32c(crc32c(0, &len.to_le_bytes()), &generation.to_le_bytes())
 }
 
-/// The bytes from the length up to (without) the checksum of block `end`, for one write at [`LENGTH_AT`].
-pub(crate) fn encode_length_and_sums(len: u32, generation: u64, sums: &[u32], end: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(16 + 4 * end);
+/// The bytes from the length to the end of `sums`, which are those from block 0 on, for one write at [`LENGTH_AT`].
+pub(crate) fn encode_length_and_sums(
+    len: u32,
+    generation: u64,
+    in_flight: Option<InFlight>,
+    sums: &[u32],
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + 4 * sums.len());
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(&length_check(len, generation).to_le_bytes());
-    out.extend_from_slice(&[0; 8]);
-    encode_sums(&sums[..end], &mut out);
+    out.extend_from_slice(&InFlight::encode(in_flight, generation));
+    encode_sums(sums, &mut out);
     out
+}
+
+/// Whether the header up to (without) the checksum of block `end` lies in one page.
+pub(crate) fn is_in_first_page(end: u32) -> bool {
+    sum_at(end) <= PAGE_BYTES
 }
 
 /// Appends checksums as they are on disk.
@@ -105,7 +163,7 @@ impl SlotHeader {
     /// A header without data.
     pub(crate) fn new(slot: Slot, identity: Identity) -> SlotHeader {
         let sums = vec![SUM_HOLE; slot.slab.class.blocks() as usize].into_boxed_slice();
-        SlotHeader { identity, len: 0, sums }
+        SlotHeader { identity, len: 0, sums, in_flight: None }
     }
 
     /// The whole header, padded to whole blocks.
@@ -127,8 +185,8 @@ impl SlotHeader {
         let crc = crc32c(0, &out);
         out.extend_from_slice(&crc.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        let end = self.sums.len();
-        out.extend(encode_length_and_sums(self.len, self.identity.generation, &self.sums, end));
+        let generation = self.identity.generation;
+        out.extend(encode_length_and_sums(self.len, generation, self.in_flight, &self.sums));
         out.resize(class.header_bytes() as usize, 0);
         out
     }
@@ -137,11 +195,12 @@ impl SlotHeader {
     pub(crate) fn is_padding_blank(bytes: &[u8], slot: Slot) -> bool {
         let class = slot.slab.class;
         let end = sum_at(class.blocks()) as usize;
-        let length_end = LENGTH_AT as usize + 8;
+        let note = bytes.get(IN_FLIGHT_AT as usize..sum_at(0) as usize).unwrap_or_default();
+        let is_note = InFlight::decode(note, u64_at(bytes, 64), class).is_some();
         let ranges = [
             11..16,
             IDENTITY_BYTES + 4..LENGTH_AT as usize,
-            length_end..sum_at(0) as usize,
+            if is_note { 0..0 } else { IN_FLIGHT_AT as usize..sum_at(0) as usize },
             end..class.header_bytes() as usize,
         ];
         ranges
@@ -191,7 +250,9 @@ impl SlotHeader {
             return SlotContent::Damaged("the slot's length fails its check".into());
         }
         let sums = (0..class.blocks()).map(|block| u32_at(bytes, sum_at(block) as usize)).collect();
-        SlotContent::Used(SlotHeader { identity, len, sums })
+        let note = &bytes[IN_FLIGHT_AT as usize..sum_at(0) as usize];
+        let in_flight = InFlight::decode(note, identity.generation, class);
+        SlotContent::Used(SlotHeader { identity, len, sums, in_flight })
     }
 }
 

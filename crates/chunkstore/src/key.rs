@@ -5,6 +5,7 @@ use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
 use crate::suspects::FileGeneration;
 use crate::target::TargetUuid;
+use ashlar_env::Continuity;
 use ashlar_kv::Key;
 use ashlar_types::{ChunkId, InodeId, Start};
 use bytes::Bytes;
@@ -65,6 +66,26 @@ pub(crate) fn mark() -> Key {
     let mut key = Key::from_slice(&[0, 0, META]);
     key.extend_from_slice(b"mark");
     key
+}
+
+/// The key under which it says in which span of time the target was opened last.
+pub(crate) fn continuity() -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(b"continuity");
+    key
+}
+
+/// The value of [`continuity`].
+pub(crate) fn encode_continuity(span: Continuity) -> Bytes {
+    [span.boot.as_slice(), &span.mount.to_le_bytes()].concat().into()
+}
+
+/// The span of time of a value of [`continuity`].
+pub(crate) fn decode_continuity(value: &[u8]) -> Result<Continuity, ChunkError> {
+    let mut fields = Fields { rest: value };
+    let decoded = fields.take().zip(fields.u64());
+    let (boot, mount) = decoded.filter(|_| fields.rest.is_empty()).ok_or_else(|| corrupt("m"))?;
+    Ok(Continuity { boot, mount })
 }
 
 /// The key of a chunk.
@@ -348,6 +369,9 @@ mod tests {
         let mark = Mark { uuid: TargetUuid([7; 16]), start, before };
         assert_eq!(Mark::decode(&mark.encode()).unwrap(), mark);
         assert!(Mark::decode(&mark.encode()[..47]).is_err());
+        let span = Continuity { boot: [1; 16], mount: 2 };
+        assert_eq!(decode_continuity(&encode_continuity(span)).unwrap(), span);
+        assert!(decode_continuity(&encode_continuity(span)[..23]).is_err());
         assert_eq!(decode_fresh(&fresh(77)).unwrap(), 77);
         let file = (InodeId(5), 6);
         assert_eq!(decode_suspect(&suspect(file)).unwrap(), file);

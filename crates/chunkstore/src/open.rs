@@ -177,7 +177,7 @@ impl ChunkStore {
             space,
         };
         store.find_slabs()?;
-        let report = store.recover()?;
+        let report = store.recover(disk.continuity())?;
         store.stock_clean_slots()?;
         Ok((store, report))
     }

@@ -1,17 +1,20 @@
 //! Recovery after an unclean stop: only fresh slots and dirty regions are looked at (`design.md` D5).
 //!
-//! | where | what is found | what becomes of it |
-//! |---|---|---|
-//! | fresh slot | no header of the chunk, or (stale slot) not the checksums it was given | the chunk was never synced: it is dropped |
-//! | fresh slot, stale | a block that does not match | bytes of an earlier chunk: the block becomes a hole |
-//! | fresh slot, else | a block that does not match | old or new bytes of a write in flight: accepted |
-//! | dirty region | a block that does not match | the same: accepted |
-//! | either | data behind the length | of a write whose length is lost: becomes zeros |
-//! | either | anything below a block without data | of a write that was cut short: becomes zeros |
+//! What may be found there depends on what stopped. A power cut loses some of what was not synced and keeps the rest. The death of the
+//! process loses nothing: only what it was overwriting at that moment, which the header notes, may disagree with its checksum. Which
+//! of the two it was is told by [`Continuity`], the boot and the mount, as the index has it from the last open and as it is now.
 //!
-//! A stale fresh slot is never changed in place before it is synced, so after the death of the process alone all its
-//! blocks match. Everything is made durable before the index forgets it, so recovery may be interrupted and begin anew. That
-//! includes what was right already: after the death of the process it may be in the page cache only.
+//! | where | what is found | after a power cut | after the death of the process |
+//! |---|---|---|---|
+//! | fresh slot | no header of the chunk, or (stale slot) not the checksums it was given | the chunk was never synced: it is dropped | damage: it stays, reads fail |
+//! | fresh slot, stale | a block that does not match | bytes of an earlier chunk: the block becomes a hole | damage |
+//! | fresh slot, else, and dirty region | a block that does not match | old or new bytes of a write in flight: accepted | so noted in the header: accepted; else damage |
+//! | either | data behind the length | of a write whose length is lost: becomes zeros | the same |
+//! | either | anything below a block without data | of a write that was cut short: becomes zeros | the same |
+//!
+//! Damage is left for the reader to find. A stale fresh slot is never changed in place before it is synced. Everything is made durable
+//! before the index forgets it, so recovery may be interrupted and begin anew. That includes what was right already: after the
+//! death of the process it may be in the page cache only.
 
 use crate::alloc::Rest;
 use crate::cache::Chunk;
@@ -24,9 +27,19 @@ use crate::key::{self, FreshRecord, Placement};
 use crate::piece::runs;
 use crate::store::ChunkStore;
 use crate::suspects::FileGeneration;
+use ashlar_env::Continuity;
 use ashlar_kv::{Key, Urgency};
 use ashlar_types::ChunkId;
 use std::collections::BTreeSet;
+
+/// What the last stop lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// Nothing: the process died.
+    Nothing,
+    /// Some of what was not synced: the power was cut, or nobody knows.
+    Unsynced,
+}
 
 /// Records removed by one commit.
 const REMOVE_BATCH: usize = 4096;
@@ -56,9 +69,12 @@ impl RecoveryReport {
 }
 
 impl ChunkStore {
-    /// Puts right what the last stop left.
-    pub(crate) fn recover(&self) -> Result<RecoveryReport, ChunkError> {
+    /// Puts right what the last stop left. `now` is the span of time the disk is in.
+    pub(crate) fn recover(&self, now: Option<Continuity>) -> Result<RecoveryReport, ChunkError> {
         let mut report = RecoveryReport::default();
+        let before = self.index.get(&key::continuity())?;
+        let before = before.map(|value| key::decode_continuity(&value)).transpose()?;
+        let lost = if now.is_some() && now == before { Lost::Nothing } else { Lost::Unsynced };
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
         // LIMIT: a file per fresh slot, and per slot in a dirty region; both are bounded.
@@ -70,7 +86,7 @@ impl ChunkStore {
             done.push(Key::from_slice(key));
             slabs.insert(record.slot.slab);
             suspects.insert((record.chunk.inode, record.chunk.generation));
-            self.recover_fresh(generation, &record, &mut report)
+            self.recover_fresh(lost, generation, &record, &mut report)
         })?;
         let (from, to) = key::table_range(key::DIRTY);
         self.index.for_each(&from, &to, |key, _| {
@@ -78,7 +94,7 @@ impl ChunkStore {
             done.push(Key::from_slice(key));
             let region = key::decode_dirty(key)?;
             slabs.insert(region.slab);
-            self.recover_region(region, &mut suspects, &mut report)
+            self.recover_region(lost, region, &mut suspects, &mut report)
         })?;
         // ORDER: data and headers are durable before the index forgets where to look.
         for id in slabs {
@@ -101,15 +117,22 @@ impl ChunkStore {
                 changes.extend(keys.iter().map(|key| (key.clone(), None)));
             })?;
         }
+        // ORDER: last, and before the first change of this open: a recovery from a power cut that is cut short begins anew as one.
+        if before != now {
+            self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
+                changes.insert(key::continuity(), now.map(key::encode_continuity));
+            })?;
+        }
         self.index.flush(self.index.appended())?;
         if !report.is_clean() {
-            tracing::info!(?report, "recovered from an unclean stop");
+            tracing::info!(?report, ?lost, "recovered from an unclean stop");
         }
         Ok(report)
     }
 
     fn recover_fresh(
         &self,
+        lost: Lost,
         generation: u64,
         record: &FreshRecord,
         report: &mut RecoveryReport,
@@ -134,22 +157,28 @@ impl ChunkStore {
             is_same && record.stale.is_none_or(|expected| expected == digest(&header.sums))
         };
         let Some(header) = header.filter(is_ours) else {
+            if lost == Lost::Nothing {
+                tracing::error!(place = self.place(record.slot), chunk = %record.chunk, "the header of a new chunk is damaged");
+                report.slots_damaged += 1;
+                return Ok(());
+            }
             report.chunks_dropped += 1;
             return self.drop_chunk(record.chunk, record.slot);
         };
         let mut chunk = Chunk::new(slab, record.slot, header, placement.is_full);
         let blocks = chunk.slot.slab.class.blocks();
         let mut changed = 0;
-        if record.stale.is_some() {
+        if record.stale.is_some() && lost == Lost::Unsynced {
             changed = self.drop_blocks(&mut chunk)?;
             report.blocks_dropped += changed;
         }
-        changed += self.recover_blocks(&mut chunk, 0, blocks, report)?;
+        changed += self.recover_blocks(lost, &mut chunk, (0, blocks), report)?;
         self.finish_chunk(&mut chunk, changed, 0, blocks)
     }
 
     fn recover_region(
         &self,
+        lost: Lost,
         region: Region,
         suspects: &mut BTreeSet<FileGeneration>,
         report: &mut RecoveryReport,
@@ -176,7 +205,7 @@ impl ChunkStore {
             suspects.insert((found.inode, found.generation));
             let mut chunk = Chunk::new(slab, slot, header, placement.is_full);
             let (from, to) = (from / BLOCK, to / BLOCK);
-            let changed = self.recover_blocks(&mut chunk, from, to, report)?;
+            let changed = self.recover_blocks(lost, &mut chunk, (from, to), report)?;
             self.finish_chunk(&mut chunk, changed, from, to)?;
         }
         Ok(())
@@ -187,12 +216,13 @@ impl ChunkStore {
         Ok(self.index.placement(id)?.filter(|placement| placement.slot == slot))
     }
 
-    /// Accepts the blocks `[from, to)` as they are and makes those behind the length holes; returns how many changed.
+    /// Accepts those of the blocks `[from, to)` that may not match as they are, and makes those behind the length holes; returns how many
+    /// changed.
     fn recover_blocks(
         &self,
+        lost: Lost,
         chunk: &mut Chunk,
-        from: u32,
-        to: u32,
+        (from, to): (u32, u32),
         report: &mut RecoveryReport,
     ) -> Result<u64, ChunkError> {
         let mut dropped = 0;
@@ -202,7 +232,16 @@ impl ChunkStore {
                 dropped += 1;
             }
         }
-        let accepted = self.accept_blocks(chunk, from, to)?;
+        let accepted = match (lost, chunk.in_flight) {
+            (Lost::Unsynced, _) => self.accept_blocks(chunk, from, to)?,
+            // The whole note, which may go beyond this region: with it goes what is known.
+            (Lost::Nothing, Some(noted)) => {
+                let accepted = self.accept_blocks(chunk, noted.from, noted.to)?;
+                self.write_sums(chunk, noted.from, noted.to, false)?;
+                accepted
+            }
+            (Lost::Nothing, None) => 0,
+        };
         self.blank_blocks(chunk, from, to)?;
         report.blocks_accepted += accepted;
         report.blocks_dropped += dropped;
@@ -248,7 +287,7 @@ impl ChunkStore {
 
     /// Writes changed checksums, and corrects what the index says about fullness.
     fn finish_chunk(&self, chunk: &mut Chunk, changed: u64, from: u32, to: u32) -> Result<(), ChunkError> {
-        if changed > 0 {
+        if changed > 0 || chunk.in_flight.is_some() {
             self.write_sums(chunk, from, to, false)?;
         }
         let is_full = chunk.is_full();

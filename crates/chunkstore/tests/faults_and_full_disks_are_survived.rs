@@ -156,7 +156,7 @@ fn a_write_that_finds_no_space_half_way_leaves_what_was_there() {
     store.write(id, KIB64, 10_000, &pattern(1, 10_000), None).unwrap();
     store.sync().unwrap();
     // The first write of the call goes to the holes around the old data.
-    for nth in 1..=3 {
+    for nth in 1..=4 {
         world.disk.fail_nth(FaultOp::Write, nth, ENOSPC);
         let result = store.write(id, KIB64, 0, &pattern(2, 50_000), None);
         let (len, bytes) = content(&store, id, KIB64).unwrap();

@@ -9,7 +9,7 @@ mod support;
 
 use ashlar_chunkstore::{ChunkError, ChunkStore};
 use ashlar_env::sim::SimDisk;
-use ashlar_env::{Disk, DiskFile, DiskSpace, OpenMode};
+use ashlar_env::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -95,6 +95,9 @@ impl Disk for SlowDisk {
     }
     fn space(&self) -> io::Result<DiskSpace> {
         self.0.space()
+    }
+    fn continuity(&self) -> Option<Continuity> {
+        self.0.continuity()
     }
     fn describe(&self, path: &str) -> String {
         self.0.describe(path)

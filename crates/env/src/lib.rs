@@ -64,6 +64,16 @@ pub struct DiskSpace {
     pub file_system: Option<u64>,
 }
 
+/// Names a span of time in which a [`Disk`] shows everything that was ever written to it, synced or not, to whichever process. It ends
+/// with a power cut, a kernel crash, and when the local file system is unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Continuity {
+    /// Drawn at random when the machine started.
+    pub boot: [u8; 16],
+    /// The mount of the local file system; no other one of this boot has the number.
+    pub mount: u64,
+}
+
 /// One directory tree on a local file system. Paths are relative, `/`-separated, without `..`.
 pub trait Disk: Send + Sync {
     /// Opens a file.
@@ -101,6 +111,8 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// As `statvfs(3)`.
     fn space(&self) -> io::Result<DiskSpace>;
+    /// The span of time it is in, for the file system of the root; `None` where the operating system does not tell.
+    fn continuity(&self) -> Option<Continuity>;
     /// The absolute path of `path`, for messages and for libraries that open files themselves.
     fn describe(&self, path: &str) -> String;
 }

@@ -4,6 +4,7 @@
 //! cached: what a method returns is what the kernel answered.
 
 mod clock;
+mod continuity;
 mod disk;
 mod entropy;
 mod file;

@@ -4,7 +4,7 @@
 mod ledger;
 
 use ashlar_env::sim::{FaultOp, SimDisk};
-use ashlar_env::{Disk, DiskFile, DiskSpace, OpenMode};
+use ashlar_env::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use ashlar_kv::{Background, Lane, LaneConfig, MemoryEngine};
 use bytes::Bytes;
 use ledger::{CLUSTER, commit, frame, get, key, open_sim, put, sim_env, small_config};
@@ -142,6 +142,9 @@ impl Disk for SlowSync {
     }
     fn space(&self) -> io::Result<DiskSpace> {
         self.inner.space()
+    }
+    fn continuity(&self) -> Option<Continuity> {
+        self.inner.continuity()
     }
     fn describe(&self, path: &str) -> String {
         self.inner.describe(path)

@@ -4,7 +4,7 @@
 mod ledger;
 
 use ashlar_env::sim::{FaultOp, SimDisk};
-use ashlar_env::{Disk, DiskFile, DiskSpace, NoWaiting, OpenMode};
+use ashlar_env::{Continuity, Disk, DiskFile, DiskSpace, NoWaiting, OpenMode};
 use ashlar_kv::{KvError, Lane, MemoryEngine, Snapshot};
 use ledger::{CLUSTER, commit, get, key, open_sim, put, scan_all, sim_env, small_config};
 use parking_lot::Mutex;
@@ -71,6 +71,9 @@ impl Disk for WatchedDisk {
     }
     fn space(&self) -> io::Result<DiskSpace> {
         self.0.space()
+    }
+    fn continuity(&self) -> Option<Continuity> {
+        self.0.continuity()
     }
     fn describe(&self, path: &str) -> String {
         self.0.describe(path)

@@ -4,7 +4,7 @@
 use crate::oracle::Oracle;
 use crate::scheduler::Scheduler;
 use ashlar_env::sim::{SimDisk, SimEntropy};
-use ashlar_env::{Disk, DiskFile, DiskSpace, OpenMode};
+use ashlar_env::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use ashlar_kv::format::{LogIdentity, RecordHeader, decode_frames};
 use ashlar_meta::MetaService;
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
@@ -126,6 +126,10 @@ impl Disk for WatchedDisk {
 
     fn space(&self) -> io::Result<DiskSpace> {
         self.look(|| self.inner.space())
+    }
+
+    fn continuity(&self) -> Option<Continuity> {
+        self.inner.continuity()
     }
 
     fn describe(&self, path: &str) -> String {

@@ -218,7 +218,7 @@ impl PowerLoss {
 /// Options of `corrupt`.
 #[derive(clap::Args, Debug)]
 pub struct Corrupt {
-    /// Damages.
+    /// Damages after a clean stop; half as many after a kill.
     #[arg(long, default_value_t = 200)]
     trials: u64,
     /// The seed.
@@ -232,12 +232,15 @@ impl Corrupt {
     /// # Errors
     /// When wrong content is returned or the server crashes.
     pub fn run(&self, repository: &Repository) -> anyhow::Result<()> {
-        run_in_work(repository, "corrupt", false, |torture, work| {
-            let mut command = Command::new(torture);
-            command.arg("corrupt").arg("--work").arg(work);
-            command.arg("--trials").arg(self.trials.to_string()).arg("--seed").arg(self.seed.to_string());
-            command
-        })
+        for (trials, more) in [(self.trials, None), (self.trials / 2, Some("--killed"))] {
+            run_in_work(repository, "corrupt", false, |torture, work| {
+                let mut command = Command::new(torture);
+                command.arg("corrupt").arg("--work").arg(work).args(more);
+                command.arg("--trials").arg(trials.to_string()).arg("--seed").arg(self.seed.to_string());
+                command
+            })?;
+        }
+        Ok(())
     }
 }
 

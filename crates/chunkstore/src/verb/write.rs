@@ -6,7 +6,7 @@ use crate::checksum::{BLOCK, SUM_HOLE, has_data};
 use crate::error::ChunkError;
 use crate::fresh::FRESH_MAX;
 use crate::geometry::Class;
-use crate::header::{Identity, SlotHeader, digest};
+use crate::header::{Identity, InFlight, SlotHeader, digest};
 use crate::index::{Changes, Verb};
 use crate::key::{self, FreshRecord};
 use crate::piece::{Image, Pieces, runs};
@@ -114,13 +114,22 @@ impl ChunkStore {
         let (first, end) = (image.first_block, image.first_block + image.blocks());
         let mut parts_written: Vec<(u32, u32, bool)> =
             runs(first, &chunk.sums[first as usize..end as usize]).collect();
+        let overwritten = parts_written
+            .iter()
+            .filter(|run| run.2)
+            .map(|(from, to, _)| InFlight { from: *from, to: *to })
+            .reduce(InFlight::join);
         parts_written.sort_by_key(|(_, _, has_data)| *has_data);
         for (index, (from, to, had_data)) in parts_written.iter().copied().enumerate() {
             let offset = chunk.slot.data_offset(from * BLOCK);
             let parts = image.parts(from, to);
-            let result = self.slabs.change(&chunk.slab, |file| match parts.as_slice() {
-                [one] => file.write_at(offset, one),
-                several => file.write_vectored_at(offset, several),
+            let noted =
+                overwritten.filter(|_| had_data).map_or(Ok(()), |all| self.note_in_flight(chunk, all));
+            let result = noted.and_then(|()| {
+                self.slabs.change(&chunk.slab, |file| match parts.as_slice() {
+                    [one] => file.write_at(offset, one),
+                    several => file.write_vectored_at(offset, several),
+                })
             });
             let Err(error) = result else { continue };
             if let ChunkError::NoSpace { .. } = &error {
@@ -145,8 +154,10 @@ impl ChunkStore {
                 let stop =
                     |error: ChunkError| self.stop.stop("put a half written chunk right".into(), &error);
                 self.accept_blocks(chunk, *from, *to).map_err(stop)?;
-                self.write_sums(chunk, *from, *to, false)?;
             }
+            let (first, last) =
+                runs.iter().fold((u32::MAX, 0), |(first, last), run| (first.min(run.0), last.max(run.1)));
+            self.write_sums(chunk, first, last, false)?;
         }
         Ok(())
     }
@@ -242,7 +253,8 @@ impl ChunkStore {
 
     /// The header of a chunk as it is in memory.
     pub(crate) fn encode_header(&self, chunk: &Chunk) -> Vec<u8> {
-        let header = SlotHeader { identity: chunk.identity, len: chunk.len, sums: chunk.sums.clone() };
+        let Chunk { identity, len, in_flight, .. } = *chunk;
+        let header = SlotHeader { identity, len, sums: chunk.sums.clone(), in_flight };
         header.encode(self.owner, chunk.slot)
     }
 }

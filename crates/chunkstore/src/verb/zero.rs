@@ -3,6 +3,7 @@
 use crate::cache::{Chunk, State};
 use crate::checksum::{BLOCK, SUM_HOLE, ZEROS, has_data, sum_of};
 use crate::error::ChunkError;
+use crate::header::InFlight;
 use crate::store::ChunkStore;
 use crate::verb::write::UNITS;
 use ashlar_kv::Urgency;
@@ -109,6 +110,9 @@ impl ChunkStore {
         let zeros = sum_of(&ZEROS);
         let sums = &chunk.sums[from as usize..to.max(from) as usize];
         let all: Vec<_> = crate::piece::runs(from, sums).filter(|(_, _, has_data)| *has_data).collect();
+        if let (Some((from, ..)), Some((_, to, _))) = (all.first(), all.last()) {
+            self.note_in_flight(chunk, InFlight { from: *from, to: *to })?;
+        }
         for (from, to, _) in all {
             let parts: Vec<&[u8]> = (from..to).map(|_| ZEROS.as_slice()).collect();
             let place = chunk.slot.data_offset(from * BLOCK);

@@ -1,7 +1,8 @@
 //! A directory of the local file system as a [`Disk`].
 
 use super::OsFile;
-use crate::{Disk, DiskFile, DiskSpace, OpenMode};
+use super::continuity::continuity_of;
+use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -96,6 +97,10 @@ impl Disk for OsDisk {
             // Not f_fsid, which copies of a disk have in common.
             file_system: Some(std::fs::metadata(&self.root)?.dev()),
         })
+    }
+
+    fn continuity(&self) -> Option<Continuity> {
+        continuity_of(&self.root)
     }
 
     fn describe(&self, path: &str) -> String {

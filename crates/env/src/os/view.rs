@@ -1,7 +1,7 @@
 //! A directory of the local file system as it would be after changes that are kept in memory: to look at what must not change.
 
 use super::OsDisk;
-use crate::{Disk, DiskFile, DiskSpace, OpenMode};
+use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -149,6 +149,10 @@ impl Disk for ViewDisk {
     fn space(&self) -> io::Result<DiskSpace> {
         let space = self.below.space()?;
         Ok(DiskSpace { bytes_free: space.bytes_total, ..space })
+    }
+
+    fn continuity(&self) -> Option<Continuity> {
+        self.below.continuity()
     }
 
     fn describe(&self, path: &str) -> String {

@@ -4,7 +4,7 @@ use super::BLOCK_BYTES;
 use super::content::Content;
 use super::faults::{DiskCounts, FaultOp, Plan, Verdict};
 use super::tree::{Node, Tree};
-use crate::{Disk, DiskFile, DiskSpace, OpenMode};
+use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
@@ -33,6 +33,8 @@ struct State {
     next_id: u64,
     /// Grows with every crash; handles of earlier lives are dead.
     life: u64,
+    /// Power cuts so far.
+    crashes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,16 @@ pub struct SimFile {
 
 fn eio() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// How many of `len` bytes at `offset` are written by a process that is killed meanwhile: whole pages, `chance` decides how many.
+fn pages_before_the_end(offset: u64, len: usize, chance: u64) -> usize {
+    let first = BLOCK_BYTES - (offset % BLOCK_BYTES as u64) as usize;
+    let pages = 1 + len.saturating_sub(first).div_ceil(BLOCK_BYTES);
+    match (chance % (pages as u64 + 1)) as usize {
+        0 => 0,
+        pages => len.min(first + (pages - 1) * BLOCK_BYTES),
+    }
 }
 
 impl Shared {
@@ -123,6 +135,7 @@ impl SimDisk {
         let mut random = seed;
         state.tree.crash(&mut random);
         state.life += 1;
+        state.crashes += 1;
         for inode in state.inodes.values_mut() {
             inode.content.crash(&mut random);
             inode.handles = 0;
@@ -266,6 +279,10 @@ impl Disk for SimDisk {
         Ok(DiskSpace { bytes_total, bytes_free, file_system: None })
     }
 
+    fn continuity(&self) -> Option<Continuity> {
+        Some(Continuity { boot: *b"simulated memory", mount: self.shared.state.lock().crashes })
+    }
+
     fn describe(&self, path: &str) -> String {
         format!("sim:/{path}")
     }
@@ -313,6 +330,7 @@ impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let (mut state, verdict) = self.enter(FaultOp::Write)?;
         state.require_space(self.file, offset, data.len() as u64)?;
+        let cut = pages_before_the_end(offset, data.len(), state.plan.counts.writes);
         let content = &mut state.inodes.get_mut(&self.file).ok_or_else(eio)?.content;
         match verdict {
             Verdict::Fail(errno) => {
@@ -320,7 +338,8 @@ impl DiskFile for SimFile {
                 Err(io::Error::from_raw_os_error(errno))
             }
             Verdict::PowerCut | Verdict::PowerIsOff => {
-                content.write(offset, data);
+                // The kernel copies page by page and stops between two of them when the process is killed.
+                content.write(offset, &data[..cut]);
                 Err(eio())
             }
             Verdict::Proceed => {

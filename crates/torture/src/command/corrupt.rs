@@ -35,6 +35,10 @@ pub struct Arguments {
     /// Writer threads.
     #[arg(long, default_value_t = 3)]
     writers: u32,
+    /// Kill the server, right after the last operation, instead of stopping it, and damage chunks only: what the log had not flushed yet
+    /// is lost with the damaged place, as after a power cut.
+    #[arg(long)]
+    killed: bool,
     /// Fixes the content and the damages.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -66,7 +70,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut tally = [0u64; 3];
     for trial in 0..arguments.trials {
         let damage = *rng.pick(&[Damage::FlipBit, Damage::ZeroBlock, Damage::SwapBlocks, Damage::Truncate]);
-        let (file, what) = inflict(&launch.data_dirs(), damage, &mut rng)?;
+        let (file, what) = inflict(&files_to_damage(arguments)?, damage, &mut rng)?;
         let outcome = judge(arguments, &tree, &ledgers, &file)?;
         tally[outcome.kind as usize] += 1;
         for failure in outcome.failures {
@@ -84,7 +88,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
 }
 
 fn make_corpus(arguments: &Arguments, tree: &Path, ledgers: &Path) -> anyhow::Result<()> {
-    let server = arguments.launch.start().context("first start")?;
+    let mut server = arguments.launch.start().context("first start")?;
     fs::create_dir(tree).with_context(|| format!("create {}", tree.display()))?;
     for writer in 0..arguments.writers {
         let job = Job {
@@ -98,6 +102,10 @@ fn make_corpus(arguments: &Arguments, tree: &Path, ledgers: &Path) -> anyhow::Re
         if let Ending::Failed { what, .. } = write(&job, &AtomicBool::new(false))? {
             bail!("making the content: {what}");
         }
+    }
+    if arguments.killed {
+        server.kill()?;
+        return server.detach();
     }
     server.stop().context("first stop")
 }
@@ -145,17 +153,25 @@ fn files_below(directory: &Path, found: &mut Vec<(PathBuf, u64)>) -> anyhow::Res
     Ok(())
 }
 
-/// Damages one random file; returns it and a description.
-fn inflict(data: &[PathBuf], damage: Damage, rng: &mut Rng) -> anyhow::Result<(PathBuf, String)> {
+/// The files that may be damaged, with their lengths in bytes.
+fn files_to_damage(arguments: &Arguments) -> anyhow::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
-    for directory in data {
-        files_below(directory, &mut files)?;
+    for directory in arguments.launch.data_dirs() {
+        files_below(&directory, &mut files)?;
+    }
+    if arguments.killed {
+        files.retain(|(path, _)| path.extension().is_some_and(|kind| kind == "slab"));
     }
     files.sort();
     if files.is_empty() {
-        bail!("there is no file below the data directories");
+        bail!("there is no file to damage below the data directories");
     }
-    let (path, len) = rng.pick(&files).clone();
+    Ok(files)
+}
+
+/// Damages one random file; returns it and a description.
+fn inflict(files: &[(PathBuf, u64)], damage: Damage, rng: &mut Rng) -> anyhow::Result<(PathBuf, String)> {
+    let (path, len) = rng.pick(files).clone();
     let file = OpenOptions::new().read(true).write(true).open(&path)?;
     let offset = used_offset(&file, len, rng);
     let block = offset / BLOCK * BLOCK;
