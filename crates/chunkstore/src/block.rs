@@ -4,7 +4,7 @@
 use crate::cache::Chunk;
 use crate::checksum::{BLOCK, BLOCK_BYTES, sum_of};
 use crate::error::ChunkError;
-use crate::header::{InFlight, LENGTH_AT, encode_length_and_sums, encode_sums, is_in_first_page, sum_at};
+use crate::header::{InFlight, LENGTH_AT, encode_length_and_sums, encode_sums, sum_at};
 use crate::index::Verb;
 use crate::key;
 use crate::piece::runs;
@@ -87,12 +87,9 @@ impl ChunkStore {
     ) -> Result<(), ChunkError> {
         let blocks = InFlight { from, to };
         let InFlight { from, to } = chunk.in_flight.map_or(blocks, |noted| noted.join(blocks));
-        let is_one_page = is_in_first_page(to);
-        let (at, bytes) = if with_length || (chunk.in_flight.is_some() && is_one_page) {
-            // A killed process leaves a page old or new, but may leave some of several old.
-            let note = chunk.in_flight.filter(|_| !is_one_page);
+        let (at, bytes) = if with_length {
             let sums = &chunk.sums[..to as usize];
-            (LENGTH_AT, encode_length_and_sums(chunk.len, chunk.identity.generation, note, sums))
+            (LENGTH_AT, encode_length_and_sums(chunk.len, chunk.identity.generation, chunk.in_flight, sums))
         } else {
             let mut bytes = Vec::with_capacity(4 * (to - from) as usize);
             encode_sums(&chunk.sums[from as usize..to as usize], &mut bytes);
@@ -100,10 +97,7 @@ impl ChunkStore {
         };
         let offset = chunk.slot.offset() + u64::from(at);
         self.slabs.change(&chunk.slab, |file| file.write_at(offset, &bytes))?;
-        if is_one_page {
-            chunk.in_flight = None;
-        }
-        // ORDER: behind the checksums.
+        // ORDER: behind the checksums, and not with them: of a write that fails, any part may be there.
         if chunk.in_flight.is_some() { self.write_note(chunk, None) } else { Ok(()) }
     }
 

@@ -5,7 +5,7 @@
 //! slot is in use, length and checksums in place. The identity and the length lie in the first 512 bytes and change by
 //! one write, so no power cut tears them.
 //!
-//! A change of blocks that have data notes them in the header before it begins, and takes the note back with their checksums: see
+//! A change of blocks that have data notes them in the header before it begins, and takes the note back when their checksums are there: see
 //! [`InFlight`].
 
 use crate::checksum::SUM_HOLE;
@@ -26,8 +26,6 @@ pub(crate) const LENGTH_AT: u32 = 80;
 
 /// Offset of the note of what is being changed.
 const IN_FLIGHT_AT: u32 = 88;
-/// Bytes that the kernel copies in one go: a process that is killed leaves them old or new.
-const PAGE_BYTES: u32 = 4096;
 
 /// Names the target in every header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +53,15 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    /// What stands there is no note (half of one, say, that could not be written) and says nothing; it is to be taken away.
+    const UNREADABLE: InFlight = InFlight { from: 0, to: 0 };
+
     /// Both ranges and what is between them.
     pub(crate) fn join(self, other: InFlight) -> InFlight {
-        InFlight { from: self.from.min(other.from), to: self.to.max(other.to) }
+        match (self, other) {
+            (InFlight::UNREADABLE, range) | (range, InFlight::UNREADABLE) => range,
+            _ => InFlight { from: self.from.min(other.from), to: self.to.max(other.to) },
+        }
     }
 
     /// The note for the slot of generation `generation`; zeros say that nothing is being changed.
@@ -68,12 +72,14 @@ impl InFlight {
         (range | u64::from(crc) << 32).to_le_bytes()
     }
 
-    /// A note that fails its check is none: what it said is not known.
     fn decode(bytes: &[u8], generation: u64, class: Class) -> Option<InFlight> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return None;
+        }
         let (from, to) = (u32::from(u16_at(bytes, 0)), u32::from(u16_at(bytes, 2)));
         let note = InFlight { from, to };
-        let is_sound = from < to && to <= class.blocks();
-        (is_sound && bytes == InFlight::encode(Some(note), generation)).then_some(note)
+        let is_sound = from < to && to <= class.blocks() && bytes == InFlight::encode(Some(note), generation);
+        Some(if is_sound { note } else { InFlight::UNREADABLE })
     }
 
     /// Where in the slot a note is written, and its bytes.
@@ -139,11 +145,6 @@ pub(crate) fn encode_length_and_sums(
     out
 }
 
-/// Whether the header up to (without) the checksum of block `end` lies in one page.
-pub(crate) fn is_in_first_page(end: u32) -> bool {
-    sum_at(end) <= PAGE_BYTES
-}
-
 /// Appends checksums as they are on disk.
 pub(crate) fn encode_sums(sums: &[u32], out: &mut Vec<u8>) {
     out.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
@@ -196,11 +197,11 @@ impl SlotHeader {
         let class = slot.slab.class;
         let end = sum_at(class.blocks()) as usize;
         let note = bytes.get(IN_FLIGHT_AT as usize..sum_at(0) as usize).unwrap_or_default();
-        let is_note = InFlight::decode(note, u64_at(bytes, 64), class).is_some();
+        let is_readable = InFlight::decode(note, u64_at(bytes, 64), class) != Some(InFlight::UNREADABLE);
         let ranges = [
             11..16,
             IDENTITY_BYTES + 4..LENGTH_AT as usize,
-            if is_note { 0..0 } else { IN_FLIGHT_AT as usize..sum_at(0) as usize },
+            if is_readable { 0..0 } else { IN_FLIGHT_AT as usize..sum_at(0) as usize },
             end..class.header_bytes() as usize,
         ];
         ranges

@@ -6,6 +6,7 @@
 mod support;
 
 use ashlar_chunkstore::ChunkError;
+use ashlar_env::sim::FaultOp;
 use support::{World, chunk, content, pattern, scrub_all};
 
 const MIB: u32 = 1 << 20;
@@ -145,8 +146,8 @@ fn a_block_of_a_slot_used_again_that_changes_after_a_kill_is_no_hole() {
 #[test]
 fn a_bit_beside_a_write_that_was_killed_is_damage_and_the_write_is_not() {
     let (mut interrupted, mut accepted) = (0, 0);
-    // The note, the data and the checksums are one operation each; 16 MiB have a header of several pages.
-    for (chunk_bytes, cut) in [(MIB, 0), (MIB, 1), (MIB, 2), (MIB16, 1), (MIB16, 2), (MIB16, 3)] {
+    // The note, the data, the checksums and the note again are one operation each; 16 MiB have a header of several pages.
+    for (chunk_bytes, cut) in [(MIB, 0), (MIB, 1), (MIB, 2), (MIB, 3), (MIB16, 1), (MIB16, 2), (MIB16, 3)] {
         let far = chunk_bytes / BLOCK - 6;
         for first in [10, 200, far] {
             let world = World::new();
@@ -200,4 +201,25 @@ fn a_recovery_from_a_power_cut_that_is_killed_stays_one() {
         assert!(scrub_all(&store).is_empty(), "seed {seed}");
     }
     assert!(accepted > 0);
+}
+
+#[test]
+fn blocks_whose_checksums_could_not_be_written_are_readable_after_a_restart() {
+    // The note, the data, the checksums, the note again; and nothing works afterwards.
+    for (nth, is_dead) in (1..=4).flat_map(|nth| [(nth, false), (nth, true)]) {
+        let world = World::new();
+        let store = world.open();
+        let (id, old, new) = (chunk(1, 0), pattern(1, 100_000), pattern(2, 5000));
+        store.write(id, MIB, 0, &old, None).unwrap();
+        let failing = if is_dead { nth..nth + 10 } else { nth..nth + 1 };
+        failing.for_each(|nth| world.disk.fail_nth(FaultOp::Write, nth, libc::EIO));
+        assert!(matches!(store.write(id, MIB, 50_000, &new, None), Err(ChunkError::Stopped { .. })), "{nth}");
+        world.kill(store);
+        let store = world.open();
+        let seen = content(&store, id, MIB).unwrap().1;
+        let is_old_or_new =
+            |at: usize| seen[at] == old[at] || (50_000..55_000).contains(&at) && seen[at] == new[at - 50_000];
+        assert!((0..old.len()).all(is_old_or_new), "{nth}");
+        assert!(scrub_all(&store).is_empty(), "{nth} {is_dead}");
+    }
 }

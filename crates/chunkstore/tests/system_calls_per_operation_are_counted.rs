@@ -46,7 +46,7 @@ fn a_new_full_chunk_is_one_write_and_one_commit() {
 }
 
 #[test]
-fn an_overwrite_of_a_block_is_three_writes_and_a_read_one_read() {
+fn an_overwrite_of_a_block_is_four_writes_and_a_read_one_read() {
     let (world, store) = warm();
     let data = pattern(2, 4096);
     let first = cost(&world.disk, || {
@@ -54,14 +54,14 @@ fn an_overwrite_of_a_block_is_three_writes_and_a_read_one_read() {
     });
     assert_eq!(
         first,
-        (0, 4, 1, 0),
-        "note, data and checksums; the first one marks the region: one commit and one flush more"
+        (0, 5, 1, 0),
+        "note, data, checksums, note; the first one marks the region: one commit and one flush more"
     );
     for block in 0..200 {
         let write = || {
             store.write(chunk(1, 0), MIB, block * 4096, &data, None).unwrap();
         };
-        assert_eq!(cost(&world.disk, write), (0, 3, 0, 0), "block {block}");
+        assert_eq!(cost(&world.disk, write), (0, 4, 0, 0), "block {block}");
     }
     let mut out = vec![0; 4096];
     assert_eq!(
@@ -80,7 +80,7 @@ fn an_overwrite_of_a_block_is_three_writes_and_a_read_one_read() {
     let unaligned = cost(&world.disk, || {
         store.write(chunk(1, 0), MIB, 100, &data, None).unwrap();
     });
-    assert_eq!(unaligned, (2, 3, 0, 0), "both edges are read and checked");
+    assert_eq!(unaligned, (2, 4, 0, 0), "both edges are read and checked");
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn appends_read_nothing_and_syncs_cost_two() {
         });
         assert_eq!(
             unaligned,
-            (1, 4, 0, 0),
-            "the last block is read; new blocks, note, last block, checksums"
+            (1, 5, 0, 0),
+            "the last block is read; new blocks, note, last block, checksums, note"
         );
     }
     assert_eq!(cost(&world.disk, || store.sync().unwrap()), (0, 1, 2, 0), "slab and index");
@@ -107,7 +107,7 @@ fn appends_read_nothing_and_syncs_cost_two() {
     let append = cost(&world.disk, || {
         store.write(chunk(2, 0), MIB, 800_000, &data, None).unwrap();
     });
-    assert_eq!(append, (1, 4, 0, 0), "the sync marked the place of the next append");
+    assert_eq!(append, (1, 5, 0, 0), "the sync marked the place of the next append");
     assert_eq!(
         cost(&world.disk, || store.sync().unwrap()),
         (0, 1, 1, 0),

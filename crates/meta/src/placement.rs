@@ -5,7 +5,9 @@ use ashlar_namespace::Placement;
 use ashlar_rpc::Payload;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ClusterMap, InodeId, LayoutPolicy, PoolId, ShardId, TargetChoice, TargetId};
+use ashlar_types::{
+    ChainId, ClusterMap, Errno, InodeId, LayoutPolicy, PoolId, ShardId, TargetChoice, TargetId,
+};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -72,6 +74,12 @@ fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Opti
 }
 
 impl MetaService {
+    /// Refuses settings with a pool that the map does not have, where no file could get chunks: `EINVAL`.
+    pub(crate) fn require_pool(&self, policy: &LayoutPolicy) -> Result<(), Errno> {
+        let is_known = |id| self.map.read().pools.iter().any(|pool| pool.id == id);
+        policy.pool.is_none_or(is_known).then_some(()).ok_or(Errno::EINVAL)
+    }
+
     /// Usable targets of a pool, in the order in which a new file takes them.
     fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map

@@ -169,6 +169,21 @@ impl World {
         creds: &Credentials,
         verb: impl FnOnce(&mut Txn<'_>, &OpContext<'_>) -> Result<T, NsError>,
     ) -> Result<T, Errno> {
+        self.try_run(creds, verb).map_err(|error| match error {
+            NsError::Errno(errno) => errno,
+            NsError::Kv(error) => panic!("the store failed: {error}"),
+        })
+    }
+
+    /// Runs a verb as `creds`, also on a store that may be damaged, and makes its changes if it succeeds.
+    ///
+    /// # Errors
+    /// What the verb answers, or what the store could not tell.
+    pub fn try_run<T>(
+        &mut self,
+        creds: &Credentials,
+        verb: impl FnOnce(&mut Txn<'_>, &OpContext<'_>) -> Result<T, NsError>,
+    ) -> Result<T, NsError> {
         self.now = Timespec::new(self.now.secs + 1, self.now.nanos);
         let open = &self.open;
         let open_in = |inode: InodeId| {
@@ -183,12 +198,8 @@ impl World {
             open_in: &open_in,
         };
         let mut txn = Txn::new(&self.store);
-        let reply = match verb(&mut txn, &context) {
-            Ok(reply) => reply,
-            Err(NsError::Errno(errno)) => return Err(errno),
-            Err(NsError::Kv(error)) => panic!("the store failed: {error}"),
-        };
-        self.outcome = txn.finish().expect("a memory store does not fail");
+        let reply = verb(&mut txn, &context)?;
+        self.outcome = txn.finish()?;
         self.store.apply(&self.outcome);
         Ok(reply)
     }

@@ -281,8 +281,9 @@ impl<'a> Txn<'a> {
     pub fn allocate_inode_id(&mut self, shard: ShardId) -> Result<InodeId, NsError> {
         let counter_key = key::counter(shard);
         let last: u64 = self.get_record(&counter_key, "inode counter")?.unwrap_or(1);
-        let id = InodeId::new(shard, last + 1).ok_or(Errno::ENOSPC)?;
-        self.put_record(counter_key, &(last + 1));
+        let next = last.checked_add(1).ok_or(Errno::ENOSPC)?;
+        let id = InodeId::new(shard, next).ok_or(Errno::ENOSPC)?;
+        self.put_record(counter_key, &next);
         Ok(id)
     }
 

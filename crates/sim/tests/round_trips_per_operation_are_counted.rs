@@ -3,24 +3,15 @@
 
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
-use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
+mod support;
+
 use ashlar_client::{Client, ClientConfig, OpenFlags, ResolveCredentials, Who, WriteFlags};
-use ashlar_coord::local_file::LocalFile;
-use ashlar_env::sim::SimDisk;
-use ashlar_env::{Disk, Env};
-use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
-use ashlar_manager::{FoundTarget, Manager};
-use ashlar_meta::{MetaConfig, MetaService};
-use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
-use ashlar_storage::StorageService;
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Credentials, Errno, InodeId, LayoutPolicy, Name, SessionId, TargetId};
+use ashlar_types::{Credentials, Errno, InodeId, Name, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-const CHUNK_BYTES: usize = LayoutPolicy::CHUNK_BYTES_MIN as usize;
-const TARGETS: u32 = 2;
+use support::{CHUNK_BYTES, Services};
 
 #[derive(Default)]
 struct Counts {
@@ -69,51 +60,13 @@ struct System {
 
 impl System {
     fn start() -> System {
-        let env = Env::os();
-        let meta_disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-        let draft = Manager::draft(&meta_disk, "", &env).unwrap();
-        let cluster = draft.identity.cluster;
-        Manager::create(draft, Box::new(LocalFile::new(meta_disk.clone(), ""))).unwrap();
-        let coord = Box::new(LocalFile::new(meta_disk.clone(), ""));
-        let manager = Manager::open(&meta_disk, "", coord).unwrap();
-        let storage = Arc::new(StorageService::new());
-        let mut found = Vec::new();
-        for number in 1..=TARGETS {
-            let (target, uuid) = (TargetId(number), [number as u8; 16]);
-            let identity = TargetIdentity { cluster, target, uuid: TargetUuid(uuid) };
-            let disk = SimDisk::new();
-            ChunkStore::format(&disk, &identity).unwrap();
-            let engine = MemoryEngine::new();
-            let opened =
-                ChunkStore::open(Arc::new(disk), || Ok(Box::new(engine)), &env, &identity, Config::small());
-            storage.add_target(target, Arc::new(opened.unwrap().0));
-            found.push(FoundTarget { id: target, uuid, path: format!("/{number}") });
-        }
-        manager.take_targets(&found).unwrap();
-        let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
-        let engine = Box::new(MemoryEngine::new());
-        let lane = Lane::open(meta_disk, "lane", engine, &env, cluster, config).unwrap();
-        let config = MetaConfig {
-            lane,
-            env: env.clone(),
-            name_hash_key: manager.identity().name_hash_key,
-            map: manager.map(),
-            storage: storage.clone(),
-        };
-        let policy = LayoutPolicy {
-            chunk_bytes: Some(LayoutPolicy::CHUNK_BYTES_MIN),
-            stripe_count: Some(2),
-            inline_bytes: Some(16 << 10),
-            ..LayoutPolicy::default()
-        };
-        let (meta, _) =
-            MetaService::start(config, RootSettings { policy, ..RootSettings::default() }).unwrap();
+        let services = Services::start();
         let counts = Arc::new(Counts::default());
         let client = Client::connect(ClientConfig {
-            meta: Arc::new(CountedMeta(meta, counts.clone())),
-            storage: Arc::new(CountedStorage(storage, counts.clone())),
-            map: manager.map(),
-            env,
+            meta: Arc::new(CountedMeta(services.meta.clone(), counts.clone())),
+            storage: Arc::new(CountedStorage(services.storage.clone(), counts.clone())),
+            map: services.map(),
+            env: services.env.clone(),
             credentials: Arc::new(NobodyToAsk),
             checks_payload: false,
         });

@@ -20,6 +20,8 @@ pub mod membership;
 pub mod message;
 pub mod name;
 pub mod start;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod time;
 
 pub use attr::{Attr, FileType, StatFs};

@@ -51,12 +51,15 @@ impl MetaService {
                 |txn, context| verb::layout_show(txn, context, inode),
                 |reply, _| MetaReply::Policy { policy: reply.policy, layout: reply.layout },
             ),
-            MetaRequest::LayoutSet { inode, policy } => self.mutate(
-                caller,
-                number::LAYOUT_SET,
-                |txn, context| verb::layout_set(txn, context, inode, &policy),
-                |_, _| MetaReply::Done,
-            ),
+            MetaRequest::LayoutSet { inode, policy } => {
+                self.require_pool(&policy)?;
+                self.mutate(
+                    caller,
+                    number::LAYOUT_SET,
+                    |txn, context| verb::layout_set(txn, context, inode, &policy),
+                    |_, _| MetaReply::Done,
+                )
+            }
             _ => Err(Errno::EPROTO),
         }
     }

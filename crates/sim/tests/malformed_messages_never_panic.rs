@@ -1,0 +1,451 @@
+//! Goal: no message, however malformed, makes a service panic, hang or leave an unsound namespace; every decoder of a message answers. Method:
+//! templates of all requests with ids that exist, encoded with some of their fields changed, decoded, and given to running services.
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
+mod support;
+
+use ashlar_env::sim::SimEntropy;
+use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
+use ashlar_sim::audit;
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::message::{
+    ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
+    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, StorageReply, StorageRequest, SyncScope, TimeSet,
+};
+use ashlar_types::testing::mutated;
+use ashlar_types::{
+    ChainId, ChunkId, Credentials, DescriptionId, Durability, Errno, FileLayout, FileType, InodeId,
+    LayoutPolicy, LockOwner, Name, OpId, SessionId, StatFs, TargetId, Timespec,
+};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use support::{CHUNK_BYTES, Services};
+
+const ROUNDS: u64 = 10_000;
+/// Rounds after which the templates get new files: what they named may be gone.
+const ROUNDS_PER_SAMPLE: u64 = 250;
+/// Longest read that is carried out, bytes: a service gets its buffer from the caller.
+const READ_BYTES_MAX: u32 = 1 << 20;
+
+struct Deaf;
+
+impl SessionEvents for Deaf {
+    fn deliver(&self, _event: SessionEvent) {}
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// A session, and files that its calls are about.
+struct Sample<'s> {
+    services: &'s Services,
+    session: SessionId,
+    sequence: u64,
+    directory: InodeId,
+    inline: InodeId,
+    chunked: InodeId,
+    link: InodeId,
+    layout: FileLayout,
+}
+
+impl<'s> Sample<'s> {
+    fn new(services: &'s Services, number: u64) -> Sample<'s> {
+        let session = services.meta.open_session(Arc::new(Deaf)).unwrap().session;
+        let layout = FileLayout {
+            generation: 1,
+            chunk_bytes: CHUNK_BYTES as u32,
+            chains: [ChainId(0)].into_iter().collect(),
+        };
+        let none = InodeId(0);
+        let mut sample = Sample {
+            services,
+            session,
+            sequence: 0,
+            directory: none,
+            inline: none,
+            chunked: none,
+            link: none,
+            layout,
+        };
+        let parent = InodeId::ROOT;
+        let text = format!("d{number}");
+        sample.directory =
+            sample.make(MetaRequest::Mkdir { parent, name: name(&text), mode: 0o777, umask: 0 });
+        let create = |parent, text| MetaRequest::Create {
+            parent,
+            name: name(text),
+            mode: 0o666,
+            umask: 0,
+            exclusive: true,
+            read: true,
+            write: true,
+            truncate: false,
+        };
+        sample.inline = sample.make(create(sample.directory, "inline"));
+        sample.chunked = sample.make(create(sample.directory, "chunked"));
+        let parent = sample.directory;
+        sample.link = sample.make(MetaRequest::Symlink { parent, name: name("link"), target: b"inline" });
+        let write = |inode| MetaRequest::WriteInline {
+            inode,
+            offset: 0,
+            data: b"content",
+            append: false,
+            kill_set_id: false,
+            is_writeback: false,
+        };
+        sample.call(write(sample.inline)).unwrap();
+        let reply = sample.call(MetaRequest::ProposeLayout { inode: sample.chunked }).unwrap();
+        let MetaReply::Layout { layout, is_bound: true } = reply else { panic!("{reply:?}") };
+        sample.layout = layout;
+        sample
+    }
+
+    fn make(&mut self, request: MetaRequest<'_>) -> InodeId {
+        match self.call(request).unwrap() {
+            MetaReply::Attr { attr, .. } => attr.inode,
+            MetaReply::Opened { open, .. } => open.attr.inode,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn call(&mut self, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.call_as(&Credentials::root(), request)
+    }
+
+    fn call_as(&mut self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.sequence += 1;
+        let op = OpId { session: self.session, sequence: self.sequence };
+        self.services.meta.call(Caller { op, creds }, request)
+    }
+
+    fn chunk(&self) -> ChunkId {
+        ChunkId { inode: self.chunked, generation: self.layout.generation, index: 0 }
+    }
+
+    /// One of each request to metadata.
+    fn meta_requests(&self) -> Vec<MetaRequest<'static>> {
+        let (parent, inode, chunked) = (self.directory, self.inline, self.chunked);
+        let (old, new) = (name("inline"), name("new"));
+        let changes = SetAttr {
+            mode: Some(0o640),
+            uid: Some(5),
+            gid: Some(6),
+            size: Some(100),
+            atime: Some(TimeSet::At(Timespec::new(1, 2))),
+            mtime: Some(TimeSet::Now),
+            kill_set_id: false,
+            has_handle: false,
+        };
+        let through = DescriptionId(1);
+        let range = LockRange { start: 5, end: 99 };
+        let request =
+            LockRequest { inode, owner: LockOwner(1), pid: 1, kind: LockKind::Write, range, is_flock: false };
+        let (mode, umask, offset) = (0o644, 0o022, 3);
+        vec![
+            MetaRequest::Lookup { parent, name: old },
+            MetaRequest::Getattr { inode },
+            MetaRequest::Setattr { inode, changes },
+            MetaRequest::Setattr { inode: chunked, changes },
+            MetaRequest::Create {
+                parent,
+                name: new,
+                mode,
+                umask,
+                exclusive: false,
+                read: true,
+                write: true,
+                truncate: true,
+            },
+            MetaRequest::Mkdir { parent, name: name("sub"), mode, umask },
+            MetaRequest::Mknod { parent, name: name("node"), mode: libc::S_IFIFO | mode, umask, rdev: 7 },
+            MetaRequest::Symlink { parent, name: name("symlink"), target: b"../somewhere" },
+            MetaRequest::Link { inode, parent, name: name("second") },
+            MetaRequest::Unlink { parent, name: name("second") },
+            MetaRequest::Rmdir { parent, name: name("sub") },
+            MetaRequest::Rename {
+                from_parent: parent,
+                from_name: new,
+                to_parent: InodeId::ROOT,
+                to_name: name("moved"),
+                flags: RenameFlags::Replace,
+            },
+            MetaRequest::Tmpfile { parent, mode, umask },
+            MetaRequest::Open { inode, read: true, write: true, truncate: false },
+            MetaRequest::Release { inode, write: true },
+            MetaRequest::Readlink { inode: self.link },
+            MetaRequest::Readdir { directory: parent, after: 0, bytes_max: 4096, with_attributes: true },
+            MetaRequest::Access { inode, mask: 7 },
+            MetaRequest::Getxattr { inode, name: b"user.a" },
+            MetaRequest::Listxattr { inode },
+            MetaRequest::Setxattr {
+                inode,
+                name: b"user.a",
+                value: b"value",
+                create: false,
+                replace: false,
+                kill_setgid: false,
+            },
+            MetaRequest::Setxattr {
+                inode: parent,
+                name: b"system.posix_acl_default",
+                value: &ACL,
+                create: false,
+                replace: false,
+                kill_setgid: true,
+            },
+            MetaRequest::Removexattr { inode, name: b"user.a" },
+            MetaRequest::Statfs,
+            MetaRequest::ReadInline { inode, offset, len: 10 },
+            MetaRequest::WriteInline {
+                inode,
+                offset,
+                data: b"more",
+                append: false,
+                kill_set_id: true,
+                is_writeback: false,
+            },
+            MetaRequest::AllocateInline { inode, mode: 0, offset, len: 5000 },
+            MetaRequest::ProposeLayout { inode },
+            MetaRequest::SetLayout { inode, layout: self.layout.clone(), blocks: 8, is_synced: true },
+            MetaRequest::AcquireData { inode: chunked, write: true, is_writeback: false },
+            MetaRequest::CommitWrite {
+                inode: chunked,
+                generation: Some(self.layout.generation),
+                size_at_least: 4096,
+                blocks_delta: 8,
+                mtime: Some(Timespec::new(1, 2)),
+                atime: None,
+                kill_set_id: true,
+                keeps_capability: false,
+                done: true,
+            },
+            MetaRequest::Sync(SyncScope::Names),
+            MetaRequest::Sync(SyncScope::File { inode: chunked, generation: Some(self.layout.generation) }),
+            MetaRequest::Lock { request, through },
+            MetaRequest::LockWait {
+                request: LockRequest { owner: LockOwner(2), ..request },
+                through,
+                ticket: 5,
+            },
+            MetaRequest::LockCancel { ticket: 5 },
+            MetaRequest::LockTest(request),
+            MetaRequest::LockRelease { inode, owner: LockOwner(1), through: Some(through), is_flock: false },
+            MetaRequest::LayoutShow { inode: parent },
+            MetaRequest::LayoutSet { inode: parent, policy: LayoutPolicy::root_default() },
+            MetaRequest::RecallDone { id: 1 },
+            MetaRequest::WithdrawLayout { inode, generation: 1 },
+            MetaRequest::MakeRoom,
+            MetaRequest::SetattrRemoved { last: attr(), changes },
+        ]
+    }
+
+    /// One of each request to a target.
+    fn storage_requests(&self) -> Vec<StorageRequest> {
+        let (target, chunk, chunk_bytes) = (TargetId(1), self.chunk(), CHUNK_BYTES as u32);
+        let ChunkId { inode, generation, .. } = chunk;
+        let (offset, len, from_index) = (4000, 5000, 0);
+        vec![
+            StorageRequest::Write { target, chunk, chunk_bytes, offset, sums: Vec::new() },
+            StorageRequest::Write { target, chunk, chunk_bytes, offset: 0, sums: vec![1, 2] },
+            StorageRequest::Read { target, chunk, chunk_bytes, offset, len, want_sums: true },
+            StorageRequest::Truncate { target, chunk, chunk_bytes, len },
+            StorageRequest::Punch { target, chunk, chunk_bytes, offset, len },
+            StorageRequest::Allocate { target, chunk, chunk_bytes, offset, len },
+            StorageRequest::DeleteGeneration { target, inode, generation, from_index },
+            StorageRequest::Seek { target, chunk, chunk_bytes, offset, data: true },
+            StorageRequest::Extent { target, inode, generation },
+            StorageRequest::Sync { target },
+            StorageRequest::Space { target },
+            StorageRequest::GiveBack { target },
+            StorageRequest::Suspects { target, after: Some((inode, generation)), limit: 10 },
+            StorageRequest::Confirm { target, mark: 3 },
+            StorageRequest::NextChunk { target, inode, generation, from_index },
+        ]
+    }
+}
+
+/// user::rwx, user:5:rwx, group::r-x, mask::rwx, other::r-x, as `setxattr(2)` gets it.
+const ACL: [u8; 44] = [
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 5, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16,
+    0, 7, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255,
+];
+
+fn attr() -> ashlar_types::Attr {
+    let time = Timespec::new(1_000_000, 5);
+    ashlar_types::Attr {
+        inode: InodeId(77),
+        mode: libc::S_IFREG | 0o4755,
+        nlink: 1,
+        uid: 3,
+        gid: 4,
+        rdev: 0,
+        size: 100,
+        blocks: 8,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        block_size: 4096,
+        fileset: ashlar_types::FilesetId(0),
+    }
+}
+
+/// The name of an enum's variant.
+fn variant(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn ten_thousand_malformed_requests_to_metadata_are_answered() {
+    let services = Services::start();
+    let random = SimEntropy::new(1);
+    let (mut decoded, mut done) = (0, BTreeSet::new());
+    let mut sample = Sample::new(&services, 0);
+    for round in 0..ROUNDS {
+        if round % ROUNDS_PER_SAMPLE == 0 {
+            services.meta.close_session(sample.session);
+            sample = Sample::new(&services, round + 1);
+        }
+        let all = sample.meta_requests();
+        let request = &all[random.below(all.len() as u64) as usize];
+        let bytes = mutated(request, |below| random.below(below));
+        let creds = if round % 3 == 0 {
+            mutated(&user(), |below| random.below(below))
+        } else {
+            encode(&Credentials::root())
+        };
+        let Ok(creds) = decode::<Credentials>(&creds, "credentials") else { continue };
+        let Ok(request) = decode::<MetaRequest<'_>>(&bytes, "metadata request") else { continue };
+        decoded += 1;
+        let kind = variant(&request);
+        if let Ok(reply) = sample.call_as(&creds, request) {
+            done.insert(kind);
+            assert_eq!(decode::<MetaReply>(&encode(&reply), "metadata reply").as_ref(), Ok(&reply));
+        }
+    }
+    assert!(services.meta.stopped().is_none(), "{:?}", services.meta.stopped());
+    let (map, key) = (services.map().read().clone(), services.manager.identity().name_hash_key);
+    audit::namespace(&services.stop(), map.shards.len() as u16, &key).unwrap();
+    assert!(decoded > ROUNDS / 3 && done.len() >= 36, "{decoded} decoded; done: {done:?}");
+}
+
+fn user() -> Credentials {
+    Credentials { uid: 1000, gid: 1000, ..Credentials::root() }
+}
+
+#[test]
+fn ten_thousand_malformed_requests_to_storage_are_answered() {
+    let services = Services::start();
+    let random = SimEntropy::new(2);
+    let sample = Sample::new(&services, 0);
+    let (mut decoded, mut done) = (0, BTreeSet::new());
+    for _ in 0..ROUNDS {
+        let all = sample.storage_requests();
+        let request = &all[random.below(all.len() as u64) as usize];
+        let bytes = mutated(request, |below| random.below(below));
+        let Ok(request) = decode::<StorageRequest>(&bytes, "storage request") else { continue };
+        decoded += 1;
+        let (data, mut room) = (vec![7; random.below(70_000) as usize], Vec::new());
+        let payload = match &request {
+            StorageRequest::Write { .. } => Payload::Write(&data),
+            StorageRequest::Read { len, .. } => {
+                room.resize((*len).min(READ_BYTES_MAX) as usize, 0);
+                Payload::Read(&mut room)
+            }
+            _ if random.below(10) == 0 => Payload::Write(&data),
+            _ => Payload::None,
+        };
+        let kind = variant(&request);
+        if let Ok(reply) = services.storage.call(&request, payload) {
+            done.insert(kind);
+            assert_eq!(decode::<StorageReply>(&encode(&reply), "storage reply").as_ref(), Ok(&reply));
+        }
+    }
+    for (target, store) in &services.stores {
+        assert!(store.stopped().is_none(), "{target}: {:?}", store.stopped());
+    }
+    assert!(decoded > ROUNDS / 3 && done.len() == 14, "{decoded} decoded; done: {done:?}");
+}
+
+/// Mutates each of `values` in turn; what decodes must encode and decode again as itself.
+fn mutate_all<T>(values: &[T], seed: u64) -> u64
+where
+    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let random = SimEntropy::new(seed);
+    let mut decoded = 0;
+    for round in 0..ROUNDS as usize {
+        let bytes = mutated(&values[round % values.len()], |below| random.below(below));
+        if let Ok(value) = decode::<T>(&bytes, "message") {
+            decoded += 1;
+            assert_eq!(decode::<T>(&encode(&value), "message").unwrap(), value);
+        }
+    }
+    decoded
+}
+
+#[test]
+fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
+    let layout = FileLayout {
+        generation: 1,
+        chunk_bytes: 65_536,
+        chains: [ChainId(0), ChainId(1)].into_iter().collect(),
+    };
+    let leases = LeaseSet(3);
+    let data = DataGrant::Inline { body: Some(Bytes::from_static(b"body")) };
+    let chunks = DataGrant::Chunks { layout: layout.clone() };
+    let open = OpenReply {
+        attr: attr(),
+        data: data.clone(),
+        inline_bytes: 16_384,
+        leases,
+        recall_mark: 4,
+        is_shared: false,
+        kept_read: true,
+        durability: Durability::Async,
+    };
+    let entry = DirEntry {
+        cookie: 5,
+        inode: InodeId(6),
+        file_type: FileType::Regular,
+        name: Bytes::from_static(b"name"),
+        attr: Some(attr()),
+        leases,
+    };
+    let replies = [
+        MetaReply::Done,
+        MetaReply::Attr { attr: attr(), leases },
+        MetaReply::Removed { last: Some(attr()) },
+        MetaReply::NoEntry { leases },
+        MetaReply::Opened { open, created: true },
+        MetaReply::Granted { attr: attr(), data: chunks, leases, recall_mark: 9 },
+        MetaReply::Bytes(Bytes::from_static(b"bytes")),
+        MetaReply::Entries { entries: vec![entry.clone(), entry], is_end: true },
+        MetaReply::WrittenInline { attr: attr(), offset: 4 },
+        MetaReply::NeedsChunks,
+        MetaReply::Layout { layout: layout.clone(), is_bound: true },
+        MetaReply::Policy { policy: LayoutPolicy::root_default(), layout: Some(layout) },
+        MetaReply::StatFs(StatFs::default()),
+        MetaReply::LockQueued,
+        MetaReply::LockConflict { conflict: Some((LockKind::Read, LockRange { start: 0, end: 9 }, 3)) },
+    ];
+    assert!(mutate_all(&replies, 3) > ROUNDS / 3);
+    let answers = [
+        StorageReply::Written(ChunkWritten { blocks_delta: -8 }),
+        StorageReply::Read { sums: vec![1, 2, 3] },
+        StorageReply::Deleted { blocks: 8, is_done: false },
+        StorageReply::Found(Some(4096)),
+    ];
+    assert!(mutate_all(&answers, 4) > ROUNDS / 3);
+    let recall = Recall { id: 1, inode: InodeId(2), leases, flush_only: true };
+    let events = [
+        SessionEvent::Recall(recall),
+        SessionEvent::LockDone { ticket: 1, outcome: Err(Errno::EINTR) },
+        SessionEvent::LockDone { ticket: 1, outcome: Ok(()) },
+        SessionEvent::Evicted { session: SessionId(3) },
+    ];
+    assert!(mutate_all(&events, 5) > ROUNDS / 3);
+}
