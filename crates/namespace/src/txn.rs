@@ -257,8 +257,14 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn insert_inode(&mut self, id: InodeId, inode: Inode) -> Result<(), NsError> {
-        // INVARIANT: ids are never reused, so there is no record under a fresh one; not reading it saves a lookup.
-        debug_assert!(self.base.get(&key::inode(id))?.is_none());
+        // INVARIANT: ids are never reused, so there is no record under a fresh one; not reading it saves a lookup. A start has seen to it
+        // that the counter is above all ids in use.
+        if cfg!(debug_assertions) && self.base.get(&key::inode(id))?.is_some() {
+            return Err(ashlar_kv::KvError::Corrupt {
+                what: format!("the inode counter gives out {id}, which is in use"),
+            }
+            .into());
+        }
         self.inodes.push(Slot { id, original: None, current: Some(inode), is_dirty: true });
         Ok(())
     }

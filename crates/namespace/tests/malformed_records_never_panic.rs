@@ -168,8 +168,12 @@ fn ten_thousand_records_with_other_fields_are_answered() {
             .collect();
         // What needs a person may hide that something else is right.
         let needs_person = left.iter().any(|finding| finding.remedy().is_none());
+        // What a file has in chunks is known to the targets only (the chunk check of fsck counts it); no counter holds more.
+        let is_beyond_counting = left.iter().any(|finding| {
+            matches!(finding, Finding::Account { summed, .. } if summed.blocks == u64::MAX || summed.bytes == u64::MAX)
+        });
         assert!(
-            needs_person || rest.is_empty(),
+            needs_person || is_beyond_counting || rest.is_empty(),
             "round {round}, {key:?} {value:?} -> {malformed:?}: not repaired: {rest:#?}"
         );
     }
