@@ -380,4 +380,53 @@ mod tests {
         assert!(decode_round(&[0; 7]).is_err());
         assert!(chunk(id) < generation_end(id.inode, id.generation));
     }
+
+    #[test]
+    fn ten_thousand_keys_and_values_with_other_fields_are_refused_or_read() {
+        let slab = SlabId { class: Class::of(1 << 20).unwrap(), number: 9 };
+        let slot = Slot { slab, number: 1023 };
+        let id = ChunkId { inode: InodeId(5), generation: 6, index: 7 };
+        let samples: Vec<Vec<u8>> = vec![
+            Placement { slot, generation: 1 << 40, is_full: true }.encode().to_vec(),
+            FreshRecord { slot, chunk: id, stale: Some(3) }.encode().to_vec(),
+            Mark { uuid: TargetUuid([7; 16]), start: Start::default(), before: Start::default() }
+                .encode()
+                .to_vec(),
+            encode_continuity(Continuity { boot: [1; 16], mount: 2 }).to_vec(),
+            encode_bits(&[u64::MAX; GROUP_WORDS]).to_vec(),
+            encode_round(5).to_vec(),
+            chunk(id).to_vec(),
+            group(slab, 3).to_vec(),
+            fresh(7).to_vec(),
+            dirty(Region { slab, number: 8 }).to_vec(),
+            suspect((InodeId(5), 6)).to_vec(),
+        ];
+        let random = ashlar_env::sim::SimEntropy::new(9);
+        for round in 0..10_000 {
+            let mut bytes = samples[round % samples.len()].clone();
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = [0, 1, 127, 128, 255, random.below(256) as u8][random.below(6) as usize];
+            }
+            if random.below(5) == 0 {
+                bytes.resize(random.below(60) as usize, 0);
+            }
+            // Whatever decodes names a place that exists.
+            if let Ok(placement) = Placement::decode(&bytes) {
+                assert!(placement.slot.number < placement.slot.slab.class.slots_per_slab());
+            }
+            if let Ok(record) = FreshRecord::decode(&bytes) {
+                assert!(record.slot.number < record.slot.slab.class.slots_per_slab());
+            }
+            if let Ok(region) = decode_dirty(&bytes) {
+                assert!(region.number < region.slab.class.regions_per_slab());
+            }
+            if let Ok((slab, group)) = decode_group(&bytes) {
+                assert!(group < slab.class.groups_per_slab());
+            }
+            let _ =
+                (Mark::decode(&bytes), decode_continuity(&bytes), decode_bits(&bytes), decode_round(&bytes));
+            let _ = (decode_chunk(&bytes), decode_fresh(&bytes), decode_suspect(&bytes));
+        }
+    }
 }

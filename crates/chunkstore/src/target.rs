@@ -224,4 +224,36 @@ mod tests {
             assert!(matches!(refused, Err(ChunkError::Newer { found: told, .. }) if told == found));
         }
     }
+
+    #[test]
+    fn ten_thousand_headers_with_other_fields_are_refused_or_read() {
+        let header = TargetHeader {
+            identity: TargetIdentity {
+                cluster: ClusterId([1; 16]),
+                target: TargetId(2),
+                uuid: TargetUuid([3; 16]),
+            },
+            start: Start { number: 4, tag: 5 },
+        };
+        let random = ashlar_env::sim::SimEntropy::new(9);
+        let mut read = 0;
+        for _ in 0..10_000 {
+            let mut bytes = header.encode();
+            bytes.truncate(HEADER_BYTES - 4);
+            let (at, len) = [(0, 8), (8, 2), (10, 2), (12, 4), (16, 16), (32, 16), (48, 8), (56, 8)]
+                [random.below(8) as usize];
+            bytes[at..at + len].iter_mut().for_each(|byte| *byte = random.below(4) as u8 * 85);
+            match random.below(10) {
+                0 => bytes.truncate(random.below(64) as usize),
+                1 => bytes.resize(64 + random.below(100) as usize, 0),
+                _ => {}
+            }
+            bytes.extend_from_slice(&crc32c(0, &bytes).to_le_bytes());
+            if let Ok(found) = TargetHeader::decode(&bytes, "t") {
+                read += 1;
+                assert_eq!(TargetHeader::decode(&found.encode(), "t").unwrap(), found);
+            }
+        }
+        assert!(read > 1000, "{read} read");
+    }
 }

@@ -98,9 +98,14 @@ impl Manager {
         coord: Box<dyn Coord>,
     ) -> Result<Manager, ManagerError> {
         let (revision, bytes) = coord.load()?;
-        let map: ClusterMap = codec::decode(&bytes, "cluster map").map_err(|error| {
-            ManagerError::Invalid(format!("cluster state in {}: {error}", disk.describe(directory)))
-        })?;
+        let damaged = |what: &dyn std::fmt::Display| {
+            let place = disk.describe(directory);
+            ManagerError::Invalid(format!(
+                "the cluster state in {place} is damaged: {what}; restore it with `ashlar restore`"
+            ))
+        };
+        let map: ClusterMap = codec::decode(&bytes, "cluster map").map_err(|error| damaged(&error))?;
+        map.check().map_err(|what| damaged(&what))?;
         let secrets = identity::load_secrets(disk, directory)?;
         if secrets.cluster != map.cluster {
             return Err(ManagerError::Invalid(format!(

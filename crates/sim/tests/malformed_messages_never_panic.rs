@@ -124,25 +124,12 @@ impl<'s> Sample<'s> {
         ChunkId { inode: self.chunked, generation: self.layout.generation, index: 0 }
     }
 
-    /// One of each request to metadata.
-    fn meta_requests(&self) -> Vec<MetaRequest<'static>> {
+    /// One of each request about names and attributes.
+    fn requests_about_names(&self) -> Vec<MetaRequest<'static>> {
         let (parent, inode, chunked) = (self.directory, self.inline, self.chunked);
         let (old, new) = (name("inline"), name("new"));
-        let changes = SetAttr {
-            mode: Some(0o640),
-            uid: Some(5),
-            gid: Some(6),
-            size: Some(100),
-            atime: Some(TimeSet::At(Timespec::new(1, 2))),
-            mtime: Some(TimeSet::Now),
-            kill_set_id: false,
-            has_handle: false,
-        };
-        let through = DescriptionId(1);
-        let range = LockRange { start: 5, end: 99 };
-        let request =
-            LockRequest { inode, owner: LockOwner(1), pid: 1, kind: LockKind::Write, range, is_flock: false };
-        let (mode, umask, offset) = (0o644, 0o022, 3);
+        let changes = changes();
+        let (mode, umask) = (0o644, 0o022);
         vec![
             MetaRequest::Lookup { parent, name: old },
             MetaRequest::Getattr { inode },
@@ -196,6 +183,18 @@ impl<'s> Sample<'s> {
                 kill_setgid: true,
             },
             MetaRequest::Removexattr { inode, name: b"user.a" },
+        ]
+    }
+
+    /// One of each request about content, locks and layouts.
+    fn requests_about_content(&self) -> Vec<MetaRequest<'static>> {
+        let (parent, inode, chunked) = (self.directory, self.inline, self.chunked);
+        let through = DescriptionId(1);
+        let range = LockRange { start: 5, end: 99 };
+        let request =
+            LockRequest { inode, owner: LockOwner(1), pid: 1, kind: LockKind::Write, range, is_flock: false };
+        let offset = 3;
+        vec![
             MetaRequest::Statfs,
             MetaRequest::ReadInline { inode, offset, len: 10 },
             MetaRequest::WriteInline {
@@ -237,8 +236,13 @@ impl<'s> Sample<'s> {
             MetaRequest::RecallDone { id: 1 },
             MetaRequest::WithdrawLayout { inode, generation: 1 },
             MetaRequest::MakeRoom,
-            MetaRequest::SetattrRemoved { last: attr(), changes },
+            MetaRequest::SetattrRemoved { last: attr(), changes: changes() },
         ]
+    }
+
+    /// One of each request to metadata.
+    fn meta_requests(&self) -> Vec<MetaRequest<'static>> {
+        [self.requests_about_names(), self.requests_about_content()].concat()
     }
 
     /// One of each request to a target.
@@ -271,6 +275,19 @@ const ACL: [u8; 44] = [
     2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 5, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16,
     0, 7, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255,
 ];
+
+fn changes() -> SetAttr {
+    SetAttr {
+        mode: Some(0o640),
+        uid: Some(5),
+        gid: Some(6),
+        size: Some(100),
+        atime: Some(TimeSet::At(Timespec::new(1, 2))),
+        mtime: Some(TimeSet::Now),
+        kill_set_id: false,
+        has_handle: false,
+    }
+}
 
 fn attr() -> ashlar_types::Attr {
     let time = Timespec::new(1_000_000, 5);

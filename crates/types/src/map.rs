@@ -80,6 +80,42 @@ impl ClusterMap {
     /// Chains a new target brings with it (`design.md` D5: about 100 per target).
     pub const CHAINS_PER_TARGET: u32 = 100;
 
+    /// Whether the map keeps its own rules, as every map does that was stored: ids are where they belong and once, and what is named is
+    /// there.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let has_pool = |id: PoolId| self.pools.iter().any(|pool| pool.id == id);
+        let in_order = |mut ids: std::slice::Windows<'_, Target>| ids.all(|pair| pair[0].id < pair[1].id);
+        let is_chain_sound = |(at, chain): (usize, &Chain)| {
+            let is_known =
+                |target: &TargetId| self.targets.binary_search_by_key(target, |known| known.id).is_ok();
+            let has_targets = !chain.targets.is_empty() && chain.targets.iter().all(is_known);
+            chain.id.0 as usize == at && has_pool(chain.pool) && has_targets
+        };
+        let rules = [
+            (self.epoch.0 <= u64::MAX / 2, "its epoch is out of range"),
+            (!self.shards.is_empty(), "it has no shard"),
+            (
+                (0..).zip(&self.shards).all(|(at, shard)| usize::from(shard.id.0) == at),
+                "its shards are out of order",
+            ),
+            (self.pools.windows(2).all(|pair| pair[0].id < pair[1].id), "its pools are out of order"),
+            (in_order(self.targets.windows(2)), "its targets are out of order"),
+            (
+                self.targets.last().is_none_or(|target| target.id.0 <= u32::MAX / 2),
+                "the id of a target is out of range",
+            ),
+            (self.targets.iter().all(|target| has_pool(target.pool)), "a target is of no pool"),
+            (
+                self.chains.iter().enumerate().all(is_chain_sound),
+                "a chain is out of order, or of no pool or target",
+            ),
+        ];
+        rules.into_iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, what)| Err(what))
+    }
+
     /// The chain `id`, if the map has it.
     pub fn chain(&self, id: ChainId) -> Option<&Chain> {
         self.chains.get(id.0 as usize).filter(|chain| chain.id == id)

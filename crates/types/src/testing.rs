@@ -161,6 +161,15 @@ impl<R: FnMut(u64) -> u64> Encoder<'_, R> {
     }
 }
 
+macro_rules! numbers {
+    ($($method:ident $type:ident $write:ident $bits:literal),*) => {$(
+        fn $method(self, value: $type) -> Result<(), Never> {
+            self.$write(value.into(), $bits);
+            Ok(())
+        }
+    )*};
+}
+
 macro_rules! parts {
     ($($trait:ident $method:ident),*) => {$(
         impl<R: FnMut(u64) -> u64> $trait for &mut Encoder<'_, R> {
@@ -240,40 +249,9 @@ impl<R: FnMut(u64) -> u64> Serializer for &mut Encoder<'_, R> {
         self.serialize_u8(value as u8)
     }
 
-    fn serialize_u16(self, value: u16) -> Result<(), Never> {
-        self.unsigned(value.into(), 16);
-        Ok(())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<(), Never> {
-        self.unsigned(value.into(), 32);
-        Ok(())
-    }
-
-    fn serialize_u64(self, value: u64) -> Result<(), Never> {
-        self.unsigned(value.into(), 64);
-        Ok(())
-    }
-
-    fn serialize_u128(self, value: u128) -> Result<(), Never> {
-        self.unsigned(value, 128);
-        Ok(())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<(), Never> {
-        self.signed(value.into(), 16);
-        Ok(())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<(), Never> {
-        self.signed(value.into(), 32);
-        Ok(())
-    }
-
-    fn serialize_i64(self, value: i64) -> Result<(), Never> {
-        self.signed(value.into(), 64);
-        Ok(())
-    }
+    numbers!(serialize_u16 u16 unsigned 16, serialize_u32 u32 unsigned 32, serialize_u64 u64 unsigned 64);
+    numbers!(serialize_u128 u128 unsigned 128, serialize_i16 i16 signed 16, serialize_i32 i32 signed 32);
+    numbers!(serialize_i64 i64 signed 64);
 
     fn serialize_f32(self, value: f32) -> Result<(), Never> {
         self.out.extend_from_slice(&value.to_le_bytes());

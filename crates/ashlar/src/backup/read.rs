@@ -193,3 +193,70 @@ fn frames_of(payload: &[u8], pairs: &mut u64) -> Result<Vec<Frame>> {
     }
     Ok(frames)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::{Header, Writer, encode_pair};
+    use super::*;
+    use ashlar_env::sim::{SimDisk, SimEntropy};
+    use ashlar_kv::{LaneConfig, MemoryEngine};
+    use ashlar_types::ClusterId;
+    use std::io::{Seek, Write};
+
+    const ROUNDS: u64 = 10_000;
+    const KINDS: [Kind; 4] = [Kind::ClusterState, Kind::Secrets, Kind::Pairs, Kind::End];
+
+    /// A pair, some of whose lengths are not those of what follows.
+    fn pair(random: &SimEntropy, out: &mut Vec<u8>) {
+        let key =
+            vec![random.below(3) as u8; random.below(if random.below(9) == 0 { 600 } else { 20 }) as usize];
+        let at = out.len();
+        encode_pair(&key, &vec![7; random.below(40) as usize], out);
+        if random.below(20) == 0 {
+            let field = at + [0, 2 + key.len()][random.below(2) as usize];
+            out[field] = out[field].wrapping_add(random.below(256) as u8);
+        }
+    }
+
+    /// A backup whose checksums are good and whose content is anything.
+    fn malformed(random: &SimEntropy, cluster: ClusterId) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), &Header { cluster, made_at: 5 }).unwrap();
+        let mut pairs = 0u64;
+        for _ in 0..random.below(6) {
+            let kind = KINDS[random.below(3) as usize];
+            let mut payload = Vec::new();
+            for _ in 0..random.below(5) {
+                pair(random, &mut payload);
+                pairs += u64::from(kind == Kind::Pairs);
+            }
+            writer.frame(kind, &payload).unwrap();
+        }
+        if random.below(4) > 0 {
+            writer.frame(Kind::ClusterState, b"state").unwrap();
+            writer.frame(Kind::Secrets, b"secrets").unwrap();
+        }
+        let end = if random.below(8) == 0 { random.below(u64::MAX) } else { pairs };
+        writer.frame(Kind::End, &end.to_le_bytes()[..if random.below(9) == 0 { 3 } else { 8 }]).unwrap();
+        writer.into_inner()
+    }
+
+    #[test]
+    fn ten_thousand_backups_of_anything_are_refused_or_read() {
+        let random = SimEntropy::new(8);
+        let cluster = ClusterId([3; 16]);
+        let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
+        let (env, _) = Env::simulated(1, ashlar_types::Timespec::new(1, 0));
+        let engine = Box::new(MemoryEngine::new());
+        let lane = Lane::open(Arc::new(SimDisk::new()), "lane", engine, &env, cluster, config).unwrap();
+        let (mut file, mut read) = (tempfile::tempfile().unwrap(), 0);
+        for _ in 0..ROUNDS {
+            file.set_len(0).unwrap();
+            file.rewind().unwrap();
+            file.write_all(&malformed(&random, cluster)).unwrap();
+            file.rewind().unwrap();
+            read += u64::from(read_frames(file.try_clone().unwrap(), Some(&lane)).is_ok());
+        }
+        assert!(read > ROUNDS / 20 && read < ROUNDS, "{read} read");
+        lane.close().unwrap();
+    }
+}

@@ -87,4 +87,27 @@ mod tests {
         }
         assert!(matches!(Note::decode(&[2]), Err(KvError::Foreign { .. })));
     }
+
+    #[test]
+    fn ten_thousand_notes_with_other_fields_are_refused_or_read() {
+        let sequences = (0..5u16).map(|shard| (ShardId(shard), 7)).collect();
+        let identity = LogIdentity { cluster: ClusterId([7; 16]), lane: 3 };
+        let good = Note { identity, applied: Position(1 << 40), sequences }.encode();
+        let random = ashlar_env::sim::SimEntropy::new(9);
+        let mut read = 0;
+        for _ in 0..10_000 {
+            let mut bytes = good.clone();
+            let (at, len) =
+                [(0, 1), (1, 16), (17, 4), (21, 8), (29, 4), (33, 2), (43, 2)][random.below(7) as usize];
+            bytes[at..at + len].iter_mut().for_each(|byte| *byte = random.below(4) as u8 * 85);
+            if random.below(5) == 0 {
+                bytes.resize(random.below(120) as usize, 0);
+            }
+            if let Ok(note) = Note::decode(&bytes) {
+                read += 1;
+                assert_eq!(Note::decode(&note.encode()).unwrap(), note);
+            }
+        }
+        assert!(read > 1000, "{read} read");
+    }
 }
