@@ -127,7 +127,7 @@ pub trait DiskFile: Send + Sync {
     /// Writes all of `data` at `offset`, extending the file as needed.
     ///
     /// # Errors
-    /// As `pwrite(2)`; on error any part may have been written.
+    /// As `pwrite(2)`; on error any part may have been written, in whole sectors of 512 bytes (Linux copies whole pages).
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
     /// Writes `parts` one behind the other at `offset` in as few system calls as possible.
     ///

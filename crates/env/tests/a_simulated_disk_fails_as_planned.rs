@@ -12,11 +12,15 @@ fn the_nth_write_fails_half_done_and_only_that_one() {
     let disk = SimDisk::new();
     let file = disk.open("f", OpenMode::CreateNew).unwrap();
     disk.fail_nth(FaultOp::Write, 2, libc::EIO);
-    file.write_at(0, b"aaaa").unwrap();
-    assert_eq!(file.write_at(0, b"bbbb").unwrap_err().raw_os_error(), Some(libc::EIO));
-    let mut out = [0; 4];
+    file.write_at(0, &[b'a'; 2000]).unwrap();
+    assert_eq!(file.write_at(100, &[b'b'; 1900]).unwrap_err().raw_os_error(), Some(libc::EIO));
+    let mut out = [0; 2000];
     file.read_at(0, &mut out).unwrap();
-    assert_eq!(&out, b"bbaa");
+    let (new, old) = (&out[100..1024], [&out[..100], &out[1024..]].concat());
+    assert!(
+        new.iter().all(|byte| *byte == b'b') && old.iter().all(|byte| *byte == b'a'),
+        "whole sectors of it"
+    );
     file.write_at(0, b"cccc").unwrap();
 }
 

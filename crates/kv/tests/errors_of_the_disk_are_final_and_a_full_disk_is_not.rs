@@ -38,7 +38,7 @@ fn a_failed_write_stops_the_lane_and_leaves_a_torn_tail() {
     let lane = open_sim(&disk, &engine, small_config(), 1).unwrap();
     commit(&lane, vec![put("a", "1")]).unwrap();
     disk.fail_nth(FaultOp::Write, 1, libc::EIO);
-    assert!(matches!(commit(&lane, vec![put("b", "1")]), Err(KvError::Io { .. })));
+    assert!(matches!(commit(&lane, vec![put("b", "1".repeat(3000))]), Err(KvError::Io { .. })));
     assert!(matches!(commit(&lane, vec![put("c", "1")]), Err(KvError::Stopped { .. })));
     drop(lane);
     let lane = open_sim(&disk, &engine, small_config(), 2).unwrap();

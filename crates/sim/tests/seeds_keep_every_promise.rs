@@ -7,7 +7,7 @@ use ashlar_sim::runner::Runner;
 const SEEDS: u64 = 400;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 46] = [
+const FOUND: [(u64, &str); 47] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -66,6 +66,10 @@ const FOUND: [(u64, &str); 46] = [
     (6001188, "a commit waited for the disk to make a segment while everybody waited for its lock"),
     (1013947, "an open that joined a recall told a size from before it began"),
     (29000265, "a block whose checksum could not be written was unreadable after a restart"),
+    (
+        31001302,
+        "half a checksum, which a failing write had left, made a reserved block unreadable after a restart",
+    ),
 ];
 
 fn check(runner: &mut Runner, seed: u64, what: &str) -> u64 {

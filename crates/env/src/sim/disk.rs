@@ -1,9 +1,9 @@
 //! A disk in memory that can lose power, fail, fill up and stand still.
 
-use super::BLOCK_BYTES;
 use super::content::Content;
 use super::faults::{DiskCounts, FaultOp, Plan, Verdict};
 use super::tree::{Node, Tree};
+use super::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -69,6 +69,18 @@ fn pages_before_the_end(offset: u64, len: usize, chance: u64) -> usize {
     match (chance % (pages as u64 + 1)) as usize {
         0 => 0,
         pages => len.min(first + (pages - 1) * BLOCK_BYTES),
+    }
+}
+
+/// How many of `len` bytes at `offset` a write that fails has written: whole sectors up to the middle; inside one sector all or nothing, by
+/// `chance`.
+fn sectors_before_the_middle(offset: u64, len: usize, chance: u64) -> usize {
+    let sector = SECTOR_BYTES as u64;
+    let middle = (offset + len as u64 / 2) / sector * sector;
+    match middle.checked_sub(offset) {
+        Some(kept) if kept > 0 => kept as usize,
+        _ if (offset + len as u64).div_ceil(sector) - offset / sector > 1 => 0,
+        _ => len * (chance % 2) as usize,
     }
 }
 
@@ -161,7 +173,7 @@ impl SimDisk {
     }
 
     /// The `nth` operation of kind `op` from now (1 is the next) fails with `errno`. A failing write has written its first
-    /// half; a failing sync has lost what it should have made durable.
+    /// half, in whole sectors; a failing sync has lost what it should have made durable.
     pub fn fail_nth(&self, op: FaultOp, nth: u64, errno: i32) {
         self.shared.state.lock().plan.fail_nth(op, nth, errno);
     }
@@ -331,10 +343,11 @@ impl DiskFile for SimFile {
         let (mut state, verdict) = self.enter(FaultOp::Write)?;
         state.require_space(self.file, offset, data.len() as u64)?;
         let cut = pages_before_the_end(offset, data.len(), state.plan.counts.writes);
+        let half = sectors_before_the_middle(offset, data.len(), state.plan.counts.writes);
         let content = &mut state.inodes.get_mut(&self.file).ok_or_else(eio)?.content;
         match verdict {
             Verdict::Fail(errno) => {
-                content.write(offset, &data[..data.len() / 2]);
+                content.write(offset, &data[..half]);
                 Err(io::Error::from_raw_os_error(errno))
             }
             Verdict::PowerCut | Verdict::PowerIsOff => {
