@@ -75,17 +75,27 @@ pub(crate) fn continuity() -> Key {
     key
 }
 
-/// The value of [`continuity`].
-pub(crate) fn encode_continuity(span: Continuity) -> Bytes {
-    [span.boot.as_slice(), &span.mount.to_le_bytes()].concat().into()
+/// Where and when a target was open: a span of time, and the number of the open. Software that knows nothing of it counts opens all the same,
+/// so that the record is seen to be of an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenedIn {
+    pub(crate) span: Continuity,
+    pub(crate) opens: u64,
 }
 
-/// The span of time of a value of [`continuity`].
-pub(crate) fn decode_continuity(value: &[u8]) -> Result<Continuity, ChunkError> {
-    let mut fields = Fields { rest: value };
-    let decoded = fields.take().zip(fields.u64());
-    let (boot, mount) = decoded.filter(|_| fields.rest.is_empty()).ok_or_else(|| corrupt("m"))?;
-    Ok(Continuity { boot, mount })
+impl OpenedIn {
+    pub(crate) fn encode(&self) -> Bytes {
+        let OpenedIn { span, opens } = self;
+        [span.boot.as_slice(), &span.mount.to_le_bytes(), &opens.to_le_bytes()].concat().into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<OpenedIn, ChunkError> {
+        let mut fields = Fields { rest: value };
+        let decoded = fields.take().zip(fields.u64()).zip(fields.u64());
+        let ((boot, mount), opens) =
+            decoded.filter(|_| fields.rest.is_empty()).ok_or_else(|| corrupt("m"))?;
+        Ok(OpenedIn { span: Continuity { boot, mount }, opens })
+    }
 }
 
 /// The key of a chunk.
@@ -369,9 +379,9 @@ mod tests {
         let mark = Mark { uuid: TargetUuid([7; 16]), start, before };
         assert_eq!(Mark::decode(&mark.encode()).unwrap(), mark);
         assert!(Mark::decode(&mark.encode()[..47]).is_err());
-        let span = Continuity { boot: [1; 16], mount: 2 };
-        assert_eq!(decode_continuity(&encode_continuity(span)).unwrap(), span);
-        assert!(decode_continuity(&encode_continuity(span)[..23]).is_err());
+        let opened = OpenedIn { span: Continuity { boot: [1; 16], mount: 2 }, opens: 3 };
+        assert_eq!(OpenedIn::decode(&opened.encode()).unwrap(), opened);
+        assert!(OpenedIn::decode(&opened.encode()[..31]).is_err());
         assert_eq!(decode_fresh(&fresh(77)).unwrap(), 77);
         let file = (InodeId(5), 6);
         assert_eq!(decode_suspect(&suspect(file)).unwrap(), file);
@@ -392,7 +402,7 @@ mod tests {
             Mark { uuid: TargetUuid([7; 16]), start: Start::default(), before: Start::default() }
                 .encode()
                 .to_vec(),
-            encode_continuity(Continuity { boot: [1; 16], mount: 2 }).to_vec(),
+            OpenedIn { span: Continuity { boot: [1; 16], mount: 2 }, opens: 3 }.encode().to_vec(),
             encode_bits(&[u64::MAX; GROUP_WORDS]).to_vec(),
             encode_round(5).to_vec(),
             chunk(id).to_vec(),
@@ -425,7 +435,7 @@ mod tests {
                 assert!(group < slab.class.groups_per_slab());
             }
             let _ =
-                (Mark::decode(&bytes), decode_continuity(&bytes), decode_bits(&bytes), decode_round(&bytes));
+                (Mark::decode(&bytes), OpenedIn::decode(&bytes), decode_bits(&bytes), decode_round(&bytes));
             let _ = (decode_chunk(&bytes), decode_fresh(&bytes), decode_suspect(&bytes));
         }
     }

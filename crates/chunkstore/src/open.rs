@@ -10,7 +10,7 @@ use crate::fresh::FreshSlots;
 use crate::geometry::{Class, SlabId};
 use crate::header::Owner;
 use crate::index::{Index, Verb};
-use crate::key::{self, Mark};
+use crate::key::{self, Mark, OpenedIn};
 use crate::recover::RecoveryReport;
 use crate::slab::Slabs;
 use crate::space::Space;
@@ -142,10 +142,14 @@ impl ChunkStore {
         let Opening { index, stop, lock, header } = Opening::start(&disk, engine, env, expected, &config)?;
         require_mark(&index, &header)?;
         let opens = stored_opens(&index)? + 1;
+        let last = index.get(&key::continuity())?.map(|value| OpenedIn::decode(&value)).transpose()?;
+        // One that is not of the last open says nothing: that was done by software that does not note what it overwrites.
+        let last = last.filter(|last| last.opens + 1 == opens).map(|last| OpenedIn { opens, ..last });
         let mark = config.start.map(|start| Mark { uuid: expected.uuid, start, before: header.start });
         let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
             changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
             changes.extend(mark.map(|mark| (key::mark(), Some(mark.encode()))));
+            changes.insert(key::continuity(), last.map(|last| last.encode()));
         })?;
         // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
         // what the header said before, before it is in the header.
@@ -177,7 +181,8 @@ impl ChunkStore {
             space,
         };
         store.find_slabs()?;
-        let report = store.recover(disk.continuity())?;
+        let now = disk.continuity().map(|span| OpenedIn { span, opens });
+        let report = store.recover(last, now)?;
         store.stock_clean_slots()?;
         Ok((store, report))
     }

@@ -2,7 +2,7 @@
 //!
 //! What may be found there depends on what stopped. A power cut loses some of what was not synced and keeps the rest. The death of the
 //! process loses nothing: only what it was overwriting at that moment, which the header notes, may disagree with its checksum. Which
-//! of the two it was is told by [`Continuity`], the boot and the mount, as the index has it from the last open and as it is now.
+//! of the two it was is told by [`ashlar_env::Continuity`], the boot and the mount, as the index has it from the last open and as it is now.
 //!
 //! | where | what is found | after a power cut | after the death of the process |
 //! |---|---|---|---|
@@ -23,11 +23,10 @@ use crate::error::ChunkError;
 use crate::geometry::{Region, SlabId, Slot};
 use crate::header::{SlotContent, digest};
 use crate::index::Verb;
-use crate::key::{self, FreshRecord, Placement};
+use crate::key::{self, FreshRecord, OpenedIn, Placement};
 use crate::piece::runs;
 use crate::store::ChunkStore;
 use crate::suspects::FileGeneration;
-use ashlar_env::Continuity;
 use ashlar_kv::{Key, Urgency};
 use ashlar_types::ChunkId;
 use std::collections::BTreeSet;
@@ -69,11 +68,13 @@ impl RecoveryReport {
 }
 
 impl ChunkStore {
-    /// Puts right what the last stop left. `now` is the span of time the disk is in.
-    pub(crate) fn recover(&self, now: Option<Continuity>) -> Result<RecoveryReport, ChunkError> {
+    /// Puts right what the last stop left. `before` tells where the target was open before, as far as that is known, `now` where it is.
+    pub(crate) fn recover(
+        &self,
+        before: Option<OpenedIn>,
+        now: Option<OpenedIn>,
+    ) -> Result<RecoveryReport, ChunkError> {
         let mut report = RecoveryReport::default();
-        let before = self.index.get(&key::continuity())?;
-        let before = before.map(|value| key::decode_continuity(&value)).transpose()?;
         let lost = if now.is_some() && now == before { Lost::Nothing } else { Lost::Unsynced };
         let mut done: Vec<Key> = Vec::new();
         let mut slabs: BTreeSet<SlabId> = BTreeSet::new();
@@ -120,7 +121,7 @@ impl ChunkStore {
         // ORDER: last, and before the first change of this open: a recovery from a power cut that is cut short begins anew as one.
         if before != now {
             self.index.commit(Verb::Recover, Urgency::FreesSpace, |changes| {
-                changes.insert(key::continuity(), now.map(key::encode_continuity));
+                changes.insert(key::continuity(), now.map(|now| now.encode()));
             })?;
         }
         self.index.flush(self.index.appended())?;

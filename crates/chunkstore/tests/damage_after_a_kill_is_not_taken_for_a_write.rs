@@ -7,7 +7,12 @@ mod support;
 
 use ashlar_chunkstore::ChunkError;
 use ashlar_env::sim::FaultOp;
-use support::{World, chunk, content, pattern, scrub_all};
+use ashlar_env::{Disk, OpenMode};
+use ashlar_kv::{Frame, Key, Lane, Snapshot, Urgency, WriteSet};
+use ashlar_types::{Epoch, OpId, ShardId};
+use bytes::Bytes;
+use std::sync::Arc;
+use support::{IDENTITY, World, chunk, content, pattern, scrub_all};
 
 const MIB: u32 = 1 << 20;
 const MIB16: u32 = 16 << 20;
@@ -221,5 +226,45 @@ fn blocks_whose_checksums_could_not_be_written_are_readable_after_a_restart() {
             |at: usize| seen[at] == old[at] || (50_000..55_000).contains(&at) && seen[at] == new[at - 50_000];
         assert!((0..old.len()).all(is_old_or_new), "{nth}");
         assert!(scrub_all(&store).is_empty(), "{nth} {is_dead}");
+    }
+}
+
+/// Opens the target as an earlier build did, which knows nothing of notes: one open more.
+fn open_without_notes(world: &World) {
+    let disk = Arc::new(world.disk.clone());
+    let engine = Box::new(world.engine.clone());
+    let config = world.config.index.clone();
+    let lane = Lane::open(disk, "index", engine, &world.env, IDENTITY.cluster, config).unwrap();
+    let key = Key::from_slice(b"\0\0mopens");
+    let opens = u64::from_le_bytes((*lane.read().get(&key).unwrap().unwrap()).try_into().unwrap());
+    let value = Bytes::copy_from_slice(&(opens + 1).to_le_bytes());
+    let writes = WriteSet(vec![(key, Some(value))]);
+    let frame = Frame {
+        shard: ShardId(0),
+        epoch: Epoch(0),
+        op: OpId::default(),
+        verb: 1,
+        writes,
+        reply: Bytes::new(),
+    };
+    lane.write().commit(vec![frame], Urgency::FreesSpace).unwrap();
+}
+
+#[test]
+fn what_an_earlier_build_was_overwriting_when_it_was_killed_is_no_damage() {
+    for has_old_build in [false, true] {
+        let (world, _) = killed(Past::Unsynced, MIB);
+        if has_old_build {
+            open_without_notes(&world);
+            world.disk.kill_process();
+        }
+        // Data, and not its checksum.
+        let (slab, at) = place(MIB, 4096);
+        let file = world.disk.open(&slab, OpenMode::ReadWrite).unwrap();
+        file.write_at(at, &pattern(9, 4096)).unwrap();
+        world.disk.kill_process();
+        let (store, report) = world.try_open().unwrap();
+        assert_eq!(report.blocks_accepted, u64::from(has_old_build));
+        assert_eq!(content(&store, chunk(1, 0), MIB).is_ok(), has_old_build);
     }
 }
