@@ -6,6 +6,9 @@
 
 mod numa;
 mod population;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
+mod recorded;
 mod smbios;
 mod stream;
 

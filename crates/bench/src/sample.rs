@@ -62,6 +62,41 @@ impl Sampler {
         let (at, start) = kept.0.iter().rev().find(|(at, _)| *at <= begun)?;
         Some(Load::between(start, &end, now - *at))
     }
+
+    /// What happened in the busiest stretch of `time` since `since`: a program that measures by itself prepares before, and cleans up after, what
+    /// it timed. Nothing if that is too short to tell, or longer ago than what is kept.
+    pub fn busiest(&self, time: Duration, since: Instant) -> Option<Load> {
+        if time < WINDOW_MIN {
+            return None;
+        }
+        let end = (Instant::now(), Snapshot::take());
+        let kept = self.shared.kept.lock();
+        if kept.0.front()?.0 > since {
+            return None;
+        }
+        // The last look before it began is part of it.
+        let first = kept.0.iter().rposition(|(at, _)| *at <= since)?;
+        let looks: Vec<&(Instant, Snapshot)> = kept.0.iter().skip(first).chain([&end]).collect();
+        let mut begun = 0;
+        let mut best: Option<(u64, usize, usize)> = None;
+        for ended in 1..looks.len() {
+            // As short as it can be without being shorter than `time`.
+            while looks[ended].0 - looks[begun + 1].0 >= time {
+                begun += 1;
+            }
+            if looks[ended].0 - looks[begun].0 < time {
+                continue;
+            }
+            let active = looks[ended].1.active_ticks().saturating_sub(looks[begun].1.active_ticks());
+            if best.is_none_or(|(most, ..)| active > most) {
+                best = Some((active, begun, ended));
+            }
+        }
+        // One that says it took longer than it ran.
+        let (_, begun, ended) = best.unwrap_or((0, 0, looks.len() - 1));
+        let (start, end) = (looks[begun], looks[ended]);
+        Some(Load::between(&start.1, &end.1, end.0 - start.0))
+    }
 }
 
 impl Drop for Sampler {
@@ -90,6 +125,30 @@ fn watch(shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_busiest_stretch_is_found_though_rest_came_after() {
+        let sampler = Sampler::start().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_millis(400));
+        let busy = Instant::now();
+        let mut turns = 0u64;
+        while busy.elapsed() < Duration::from_millis(400) {
+            turns = std::hint::black_box(turns + 1);
+        }
+        std::thread::sleep(Duration::from_millis(800));
+        let load = sampler.busiest(Duration::from_millis(300), begun).unwrap();
+        assert!(load.busiest > 0.3 && load.seconds >= 0.3, "{load:?}");
+        let long = sampler.busiest(Duration::from_secs(100), begun).unwrap();
+        assert!(
+            long.seconds > 1.5,
+            "what says it took longer than it ran is seen as long as it ran: {long:?}"
+        );
+        assert!(sampler.busiest(Duration::from_millis(10), begun).is_none());
+        let long_ago = begun.checked_sub(Duration::from_secs(5)).unwrap();
+        assert!(sampler.busiest(Duration::from_millis(300), long_ago).is_none());
+    }
 
     #[test]
     fn a_busy_processor_is_seen() {

@@ -17,7 +17,7 @@ mod process;
 
 use crate::data::{Action, DataFiles, DataPlan, Order};
 use crate::figure::{Caution, Figure};
-use crate::metadata::MetadataPlan;
+use crate::metadata::{MetadataPlan, Step};
 use crate::place::Place;
 use crate::run::{Part, Tool, Work};
 use crate::workload::Rules;
@@ -25,6 +25,7 @@ use crate::{BenchError, cache};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// Programs run in the place: its path may have what they take for something else (a colon separates names for fio).
 const HERE: &str = ".";
@@ -89,20 +90,39 @@ pub fn check(tool: Tool) -> Result<(), BenchError> {
     }
 }
 
-/// The command line of one phase, with `DIR` for the directory; empty if `tool` does not do it.
-pub fn command(tool: Tool, work: &Work, action: Action) -> String {
-    let line = match (tool, work) {
-        (Tool::Fio, Work::Data(plan)) => fio::arguments(plan, Path::new("DIR"), action),
-        (Tool::Iozone, Work::Data(plan)) => iozone::arguments(plan, Path::new("DIR"), action),
-        (Tool::Ior, Work::Data(plan)) => ior::arguments(plan, Path::new("DIR"), action),
-        (Tool::Mdtest, Work::Metadata(plan)) => mdtest::arguments(plan, Path::new("DIR")),
-        _ => Vec::new(),
+/// The command lines of all phases, with `DIR` for the directory; empty if `tool` does not do it.
+pub fn commands(tool: Tool, work: &Work) -> Vec<String> {
+    let folder = Path::new("DIR");
+    let lines: Vec<Vec<String>> = match work {
+        Work::Data(plan) => {
+            ACTIONS.iter().map(|action| data_arguments(tool, plan, folder, *action)).collect()
+        }
+        Work::Metadata(plan) if tool == Tool::Mdtest => {
+            mdtest::steps().map(|step| mdtest::arguments(plan, folder, step)).collect()
+        }
+        Work::Metadata(_) => Vec::new(),
     };
-    let quoted = line.iter().map(|word| if word.contains('$') { format!("'{word}'") } else { word.clone() });
-    quoted.collect::<Vec<_>>().join(" ")
+    let quoted = |word: &String| if word.contains('$') { format!("'{word}'") } else { word.clone() };
+    let lines = lines.iter().filter(|line| !line.is_empty());
+    lines.map(|line| line.iter().map(quoted).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Has `tool` do `work` in `place` once; `tell` hears of each phase right after its end.
+const ACTIONS: [Action; 2] = [Action::Write, Action::Read];
+
+/// The command line of one phase in `folder`; empty if `tool` does not do it.
+fn data_arguments(tool: Tool, plan: &DataPlan, folder: &Path, action: Action) -> Vec<String> {
+    match tool {
+        Tool::Fio => fio::arguments(plan, folder, action),
+        Tool::Iozone => iozone::arguments(plan, folder, action),
+        Tool::Ior => ior::arguments(plan, folder, action),
+        Tool::Mdtest | Tool::Ashlar => Vec::new(),
+    }
+}
+
+/// Hears of each phase, and when its program was started.
+type Tell<'a> = &'a dyn Fn(&Figure, Instant);
+
+/// Has `tool` do `work` in `place` once; `tell` hears of each phase right after its end, and when its program was started.
 ///
 /// # Errors
 /// What a call answers; [`BenchError::Unfit`] with what the program said when it failed or was not understood; [`BenchError::Stopped`].
@@ -112,11 +132,11 @@ pub fn run(
     place: &Place,
     rules: Rules,
     cancel: &AtomicBool,
-    tell: &dyn Fn(&Figure),
+    tell: Tell<'_>,
 ) -> Result<(), BenchError> {
     match work {
         Work::Data(plan) => data(tool, plan, place, rules, cancel, tell),
-        Work::Metadata(plan) => metadata(plan, place, cancel, tell),
+        Work::Metadata(plan) => metadata(plan, place, rules, cancel, tell),
     }
 }
 
@@ -126,26 +146,22 @@ fn data(
     place: &Place,
     rules: Rules,
     cancel: &AtomicBool,
-    tell: &dyn Fn(&Figure),
+    tell: Tell<'_>,
 ) -> Result<(), BenchError> {
     place.check_room(plan.bytes(), plan.threads as u64)?;
     let files = DataFiles::new(plan, place.path(), cancel);
-    let here = Path::new(HERE);
     let is_random = plan.order != Order::Sequential;
     if is_random {
         files.lay_out()?;
         files.evict()?;
     }
-    for action in [Action::Write, Action::Read] {
+    for action in ACTIONS {
         if rules.drops_caches {
             cache::drop_all();
         }
         let cached = if action == Action::Read { evict(place)? } else { 0.0 };
-        let arguments = match tool {
-            Tool::Fio => fio::arguments(plan, here, action),
-            Tool::Iozone => iozone::arguments(plan, here, action),
-            _ => ior::arguments(plan, here, action),
-        };
+        let arguments = data_arguments(tool, plan, Path::new(HERE), action);
+        let begun = Instant::now();
         let said = process::run(&arguments, place.path(), cancel)?;
         let claim = match tool {
             Tool::Fio => fio::claim(&said, action),
@@ -160,7 +176,7 @@ fn data(
         if plan.bytes() < rules.enough_bytes() {
             cautions.push(Caution::FewBytes);
         }
-        tell(&claim.figure(plan.name(action), plan.threads, cautions));
+        tell(&claim.figure(plan.name(action), plan.threads, cautions), begun);
     }
     clear(place)
 }
@@ -193,16 +209,20 @@ fn clear(place: &Place) -> Result<(), BenchError> {
 fn metadata(
     plan: &MetadataPlan,
     place: &Place,
+    rules: Rules,
     cancel: &AtomicBool,
-    tell: &dyn Fn(&Figure),
+    tell: Tell<'_>,
 ) -> Result<(), BenchError> {
     place.check_room(plan.bytes(), plan.files())?;
-    let said = process::run(&mdtest::arguments(plan, Path::new(HERE)), place.path(), cancel)?;
-    for (what, claim) in mdtest::claims(&said, plan).ok_or_else(|| not_understood(Tool::Mdtest, &said))? {
-        // It runs all of its phases in one go: nothing can be dropped in between.
-        let looks = matches!(what, "stat" | "read");
-        let cautions = if looks { vec![Caution::NamesWereKnown] } else { Vec::new() };
-        tell(&claim.figure(what, plan.threads, cautions));
+    for step in mdtest::steps() {
+        let has_dropped = rules.drops_caches && step != Step::Create && cache::drop_all();
+        let begun = Instant::now();
+        let said = process::run(&mdtest::arguments(plan, Path::new(HERE), step), place.path(), cancel)?;
+        let claim = mdtest::claim(&said, plan, step).ok_or_else(|| not_understood(Tool::Mdtest, &said))?;
+        // Whoever looks at a neighbour's files looks at files of this machine.
+        let looks = matches!(step, Step::Stat | Step::Read);
+        let cautions = if looks && !has_dropped { vec![Caution::NamesWereKnown] } else { Vec::new() };
+        tell(&claim.figure(step.name(), plan.threads, cautions), begun);
     }
     clear(place)
 }
@@ -227,24 +247,33 @@ mod tests {
         Point { part, threads: 2, amount, expected_seconds: 1.0 }
     }
 
-    #[test]
-    fn fio_does_the_same_and_leaves_nothing() {
-        if check(Tool::Fio).is_err() {
-            eprintln!("skipped: fio is not installed");
-            return;
-        }
+    /// Has `tool` do `part` in a place whose path has what programs take for something else, and looks that nothing is left.
+    fn done(tool: Tool, part: Part) -> Vec<Figure> {
         let root = crate::test_disk::folder();
         // A colon separates names for fio.
         let odd = root.path().join("a:b c");
         fs::create_dir(&odd).unwrap();
         let place = Place::make(&odd, false).unwrap();
         let rules = Rules { repetitions: 1, drops_caches: false, memory_bytes: 1 << 40 };
+        let told = RefCell::new(Vec::new());
+        let begun = Instant::now();
+        let tell = |figure: &Figure, since: Instant| {
+            assert!(since >= begun && since.elapsed().as_secs_f64() > 0.0);
+            told.borrow_mut().push(figure.clone());
+        };
+        run(tool, &point(part).work(false), &place, rules, &AtomicBool::new(false), &tell).unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "{tool}, {part}");
+        told.into_inner()
+    }
+
+    #[test]
+    fn fio_does_the_same_and_leaves_nothing() {
+        if check(Tool::Fio).is_err() {
+            eprintln!("skipped: fio is not installed");
+            return;
+        }
         for part in [Part::SequentialNN, Part::SequentialN1, Part::Random4kDeep, Part::Random1k] {
-            let told = RefCell::new(Vec::new());
-            let tell = |figure: &Figure| told.borrow_mut().push(figure.clone());
-            let work = point(part).work(false);
-            run(Tool::Fio, &work, &place, rules, &AtomicBool::new(false), &tell).unwrap();
-            let told = told.into_inner();
+            let told = done(Tool::Fio, part);
             assert_eq!(told.len(), 2, "{part}");
             for figure in &told {
                 assert_eq!(figure.cautions, [Caution::FewBytes], "{part}");
@@ -259,7 +288,38 @@ mod tests {
                     "{told:?}"
                 );
             }
-            assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "{part}");
+        }
+    }
+
+    #[test]
+    fn iozone_ior_and_mdtest_do_the_same_and_leave_nothing() {
+        for (tool, parts) in [
+            (Tool::Iozone, &[Part::SequentialNN, Part::Random4k][..]),
+            (Tool::Ior, &[Part::SequentialNN, Part::SequentialN1]),
+            (Tool::Mdtest, &[Part::Metadata0, Part::Metadata3kShared]),
+        ] {
+            if check(tool).is_err() {
+                eprintln!("skipped: {tool} is not installed");
+                continue;
+            }
+            assert_ne!(crate::inventory::version_of(tool).unwrap(), "it does not tell");
+            for part in parts {
+                let told = done(tool, *part);
+                let phases = if part.is_metadata() { mdtest::steps().count() } else { ACTIONS.len() };
+                assert_eq!(told.len(), phases, "{tool}, {part}");
+                let wanted = if part.is_metadata() {
+                    40
+                } else {
+                    (8 << 20) / told[0].bytes.div_ceil(told[0].operations)
+                };
+                for figure in &told {
+                    assert_eq!(figure.operations, wanted, "{figure:?}");
+                    assert!(
+                        figure.seconds > 0.0 && figure.seconds < 60.0 && figure.p50_us == 0.0,
+                        "{figure:?}"
+                    );
+                }
+            }
         }
     }
 
@@ -282,8 +342,12 @@ mod tests {
         assert!(does(Tool::Mdtest, Part::Metadata4kShared) && !does(Tool::Mdtest, Part::Random4k));
         assert!(does(Tool::Iozone, Part::Random4k) && !does(Tool::Iozone, Part::Random4kDeep));
         assert!(does(Tool::Ior, Part::SequentialN1) && !does(Tool::Ior, Part::Random1k));
-        let line = command(Tool::Fio, &point(Part::Random4kDeep).work(true), Action::Read);
-        assert!(line.starts_with("fio ") && line.contains("'--filename_format=data.$jobnum'"), "{line}");
-        assert_eq!(command(Tool::Mdtest, &point(Part::Random4k).work(true), Action::Read), "");
+        let lines = commands(Tool::Fio, &point(Part::Random4kDeep).work(true));
+        let [write, read] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(write.starts_with("fio ") && write.contains("--rw=randwrite "), "{write}");
+        assert!(read.contains("'--filename_format=data.$jobnum'"), "{read}");
+        assert!(commands(Tool::Mdtest, &point(Part::Random4k).work(true)).is_empty());
+        assert_eq!(commands(Tool::Mdtest, &point(Part::Metadata0).work(true)).len(), 4);
+        assert!(commands(Tool::Fio, &point(Part::Metadata0).work(true)).is_empty());
     }
 }

@@ -139,9 +139,10 @@ impl Sweep<'_> {
         } else {
             let work = point.work(self.plan.is_direct);
             let alone = self.alone()?;
-            let tell = |figure: &Figure| {
-                let last = |sampler: &Sampler| sampler.last(Duration::from_secs_f64(figure.seconds));
-                tell(figure, &[alone.sampler.and_then(last)]);
+            let tell = |figure: &Figure, since: Instant| {
+                let time = Duration::from_secs_f64(figure.seconds);
+                let busiest = |sampler: &Sampler| sampler.busiest(time, since);
+                tell(figure, &[alone.sampler.and_then(busiest)]);
             };
             tools::run(key.tool, &work, alone.place, rules, self.cancel, &tell)?;
         }

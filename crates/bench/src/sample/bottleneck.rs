@@ -129,12 +129,7 @@ impl Bottleneck {
             found.extend(waiting(watched));
         }
         if found.is_empty() {
-            let text = format!(
-                "none found: latency bound, p50 {} us with {} under way",
-                rounded(case.p50_us),
-                if case.under_way == 1 { "1 request".into() } else { format!("{} requests", case.under_way) }
-            );
-            found.push((Limit::Latency, text));
+            found.push((Limit::Latency, latency(case)));
         }
         let mut found = found.into_iter();
         let Some((limit, evidence)) = found.next() else { unreachable!("one is there at least") };
@@ -204,6 +199,16 @@ fn waiting(watched: &[Watched<'_>]) -> Option<(Limit, String)> {
 
 fn busiest(load: &Load) -> Option<&DeviceLoad> {
     load.devices.iter().max_by(|one, other| one.busy.total_cmp(&other.busy))
+}
+
+/// What is left when nothing is busy.
+fn latency(case: &Case<'_>) -> String {
+    let under_way =
+        if case.under_way == 1 { "1 request".into() } else { format!("{} requests", case.under_way) };
+    // Not every program tells latencies.
+    let median = if case.p50_us > 0.0 { format!(" p50 {} us", rounded(case.p50_us)) } else { String::new() };
+    let comma = if median.is_empty() { "" } else { "," };
+    format!("none found: latency bound{comma}{median} with {under_way} under way")
 }
 
 fn rounded(micros: f64) -> String {
@@ -327,6 +332,8 @@ mod tests {
         let found = judged(&calm(), |_| ());
         let text = "none found: latency bound, p50 81 us with 1 request under way";
         assert_eq!((found.limit, found.evidence.as_str()), (Limit::Latency, text));
+        let untold = judged(&calm(), |case| case.p50_us = 0.0);
+        assert_eq!(untold.evidence, "none found: latency bound with 1 request under way");
         let unseen = judged(&Load { iowait: 0.4, ..calm() }, |_| ());
         assert!(
             unseen.limit == Limit::Waiting && unseen.evidence.contains("no disk that is seen"),

@@ -67,6 +67,11 @@ impl Snapshot {
             disks: disks(&read("/proc/diskstats"), is_disk),
         }
     }
+
+    /// Ticks of all processors in which something was done or waited for.
+    pub fn active_ticks(&self) -> u64 {
+        self.processors.iter().map(|one| one.busy + one.iowait + one.steal).sum()
+    }
 }
 
 /// What the driver says of the link; -1 and an error are both "not known", and so is what drivers say that have none (veth, tun).

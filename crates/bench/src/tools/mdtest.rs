@@ -1,14 +1,31 @@
 //! mdtest (doc/mdtest.1 of IOR; what it prints: `summarize_results_rank0` in src/mdtest.c).
 
 use super::Claim;
-use crate::metadata::MetadataPlan;
+use crate::metadata::{MetadataPlan, Step};
 use std::path::Path;
 
-/// The command line of all phases.
-pub fn arguments(plan: &MetadataPlan, root: &Path) -> Vec<String> {
+/// What it does, in order: our name, its option, and its name in the summary. Each is run for itself, so that caches can be dropped before.
+const PHASES: [(Step, &str, &str); 4] = [
+    (Step::Create, "-C", "File creation"),
+    (Step::Stat, "-T", "File stat"),
+    (Step::Read, "-E", "File read"),
+    (Step::Remove, "-r", "File removal"),
+];
+
+/// The steps it does, in order; `utime` is none of its own.
+pub fn steps() -> impl Iterator<Item = Step> {
+    PHASES.iter().map(|(step, ..)| *step)
+}
+
+/// The command line of one phase, which leaves what the next one needs.
+pub fn arguments(plan: &MetadataPlan, root: &Path, step: Step) -> Vec<String> {
     let mut line: Vec<String> = ["mpirun", "-np"].map(str::to_owned).to_vec();
     line.push(plan.threads.to_string());
-    line.extend(["mdtest", "-F", "-C", "-T", "-E", "-r", "-i", "1"].map(str::to_owned));
+    line.extend(["mdtest", "-F"].map(str::to_owned));
+    line.extend(
+        PHASES.iter().filter(|(known, ..)| *known == step).map(|(_, option, _)| (*option).to_owned()),
+    );
+    line.extend(["-i".into(), "1".into()]);
     line.extend(["-n".into(), plan.thread_files.to_string()]);
     line.extend(["-d".into(), root.join("mdtest").display().to_string()]);
     if !plan.is_shared {
@@ -36,36 +53,27 @@ pub fn arguments(plan: &MetadataPlan, root: &Path) -> Vec<String> {
     line
 }
 
-/// What it did, from its summary of rates: nothing if a phase is missing there.
-pub fn claims(said: &str, plan: &MetadataPlan) -> Option<Vec<(&'static str, Claim)>> {
+/// What it did, from its summary of rates: nothing if the phase is not there, or was not run.
+pub fn claim(said: &str, plan: &MetadataPlan, step: Step) -> Option<Claim> {
     let rates = &said[said.find("SUMMARY rate")?..];
-    let phases = [
-        ("create", "File creation"),
-        ("stat", "File stat"),
-        ("read", "File read"),
-        ("remove", "File removal"),
-    ];
-    let mut all = Vec::new();
-    for (what, name) in phases {
-        let rest = rates.lines().find_map(|line| line.trim().strip_prefix(name))?;
-        let numbers = rest.trim_start().trim_start_matches(':').split_whitespace();
-        // Greatest, least, mean, deviation; of one iteration the first three are the same.
-        let mean: f64 = numbers.into_iter().nth(2)?.parse().ok()?;
-        let operations = plan.files();
-        let bytes = if matches!(what, "create" | "read") { plan.bytes() } else { 0 };
-        if mean.is_nan() || mean <= 0.0 {
-            return None;
-        }
-        all.push((what, Claim { operations, bytes, seconds: operations as f64 / mean, ..Claim::default() }));
+    let (_, _, name) = PHASES.iter().find(|(known, ..)| *known == step)?;
+    let rest = rates.lines().find_map(|line| line.trim().strip_prefix(name))?;
+    let numbers = rest.trim_start().trim_start_matches(':').split_whitespace();
+    // Greatest, least, mean, deviation; of one iteration the first three are the same.
+    let mean: f64 = numbers.into_iter().nth(2)?.parse().ok()?;
+    if mean.is_nan() || mean <= 0.0 {
+        return None;
     }
-    Some(all)
+    let operations = plan.files();
+    let bytes = if matches!(step, Step::Create | Step::Read) { plan.bytes() } else { 0 };
+    Some(Claim { operations, bytes, seconds: operations as f64 / mean, ..Claim::default() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As mdtest 3.3 prints it; 4 leaves the colons out.
+    /// As mdtest 3.3 prints it; 4 leaves the colons out, and names the unit.
     const PRINTED: &str = "-- started at 11/20/2026 10:00:00 --\n\
         mdtest-3.3.0 was launched with 2 total task(s) on 1 node(s)\n\n\
         SUMMARY rate: (of 1 iterations)\n   \
@@ -94,21 +102,17 @@ mod tests {
 
     #[test]
     fn what_mdtest_prints_is_understood() {
-        for text in [PRINTED.to_owned(), PRINTED.replace(" :", "  ")] {
-            let claims = claims(&text, &plan()).unwrap();
-            let seconds: Vec<(&str, f64)> =
-                claims.iter().map(|(what, claim)| (*what, claim.seconds)).collect();
-            assert_eq!(seconds, [("create", 0.1), ("stat", 0.005), ("read", 0.02), ("remove", 0.08)]);
-            assert_eq!(
-                (claims[0].1.operations, claims[0].1.bytes, claims[1].1.bytes),
-                (2000, 2000 * 3072, 0)
-            );
+        let new = PRINTED.replace(" :", "  ").replace("rate:", "rate (in ops/sec):");
+        for text in [PRINTED, new.as_str()] {
+            let claims: Vec<Claim> = steps().map(|step| claim(text, &plan(), step).unwrap()).collect();
+            let seconds: Vec<f64> = claims.iter().map(|claim| claim.seconds).collect();
+            assert_eq!(seconds, [0.1, 0.005, 0.02, 0.08]);
+            assert_eq!((claims[0].operations, claims[0].bytes, claims[1].bytes), (2000, 2000 * 3072, 0));
         }
-        assert!(claims("SUMMARY rate: (of 1 iterations)\n File creation : 1 1 1 0\n", &plan()).is_none());
-        let line = arguments(&plan(), Path::new("DIR")).join(" ");
-        assert_eq!(
-            line,
-            "mpirun -np 2 mdtest -F -C -T -E -r -i 1 -n 1000 -d DIR/mdtest -u -N 1 -w 3072 -e 3072"
-        );
+        let created = "SUMMARY rate: (of 1 iterations)\n File creation : 1 1 1 0\n File stat : 0 0 0 0\n";
+        let told = |step| claim(created, &plan(), step).is_some();
+        assert!(told(Step::Create) && !told(Step::Stat) && !told(Step::Remove) && !told(Step::Utime));
+        let line = arguments(&plan(), Path::new("DIR"), Step::Stat).join(" ");
+        assert_eq!(line, "mpirun -np 2 mdtest -F -T -i 1 -n 1000 -d DIR/mdtest -u -N 1 -w 3072 -e 3072");
     }
 }

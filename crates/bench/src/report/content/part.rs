@@ -6,9 +6,9 @@ use super::super::number::{self, percent};
 use super::super::plot::{Along, Mark, Plot, Series};
 use super::Report;
 use crate::figure::Caution;
-use crate::run::{Part, Point, Tool};
+use crate::run::{Part, Point};
 use crate::sample::Load;
-use crate::{data, tools};
+use crate::tools;
 
 /// A section.
 pub fn part(report: &Report, part: Part, out: &mut Document) {
@@ -216,11 +216,7 @@ fn commands(report: &Report, part: Part, curves: &[&Curve], out: &mut Document) 
     lines.extend(points().map(|point: &Point| point.command(plan, report.agents.len())));
     for tool in plan.tools.iter().filter(|tool| curves.iter().any(|curve| curve.tool == **tool)) {
         for point in points() {
-            let work = point.work(plan.is_direct);
-            let both =
-                [data::Action::Write, data::Action::Read].map(|action| tools::command(*tool, &work, action));
-            let is_one = both[0] == both[1] || *tool == Tool::Mdtest;
-            lines.extend(both.into_iter().take(if is_one { 1 } else { 2 }));
+            lines.extend(tools::commands(*tool, &point.work(plan.is_direct)));
         }
     }
     out.say("Each point alone, again:");
