@@ -197,7 +197,9 @@ impl<'a> MetadataFiles<'a> {
         crew: Crew<'a>,
     ) -> Result<MetadataFiles<'a>, BenchError> {
         plan.check()?;
-        let content = AlignedBuffer::noise(plan.file_bytes as usize, 1).as_slice().to_vec();
+        let content = AlignedBuffer::noise((plan.file_bytes as usize).max(1), 1)?.as_slice()
+            [..plan.file_bytes as usize]
+            .to_vec();
         Ok(MetadataFiles { plan, root, crew, content })
     }
 

@@ -31,9 +31,11 @@ impl Part<'_> {
         let record_bytes = self.plan.record_bytes as usize;
         let new_slot = |count: u32| {
             let seed = thread as u64 + (u64::from(count) << 32);
-            Slot { buffer: AlignedBuffer::noise(record_bytes, seed), offset: 0, begin: Instant::now() }
+            let buffer = AlignedBuffer::noise(record_bytes, seed)?;
+            Ok(Slot { buffer, offset: 0, begin: Instant::now() })
         };
-        let mut slots: Vec<Slot> = (0..self.plan.depth).map(new_slot).collect();
+        let slots: Result<Vec<Slot>, BenchError> = (0..self.plan.depth).map(new_slot).collect();
+        let mut slots = slots?;
         let mut ring = ring(self.plan.depth).map_err(BenchError::io("set up io_uring for", self.path))?;
         let mut free: Vec<usize> = (0..slots.len()).collect();
         let (mut tally, mut places) = (Tally::default(), self.places(thread));

@@ -11,7 +11,7 @@ impl Part<'_> {
     /// Goes through the records of `thread`.
     pub fn single(&self, thread: usize) -> Result<Tally, BenchError> {
         let number = self.file_number(thread);
-        let mut buffer = AlignedBuffer::noise(self.plan.record_bytes as usize, thread as u64);
+        let mut buffer = AlignedBuffer::noise(self.plan.record_bytes as usize, thread as u64)?;
         let (mut tally, mut places) = (Tally::default(), self.places(thread));
         self.line.start()?;
         places.begin();

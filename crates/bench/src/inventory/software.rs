@@ -29,6 +29,9 @@ const SETTINGS: &[(&str, &str)] = &[
     ("vm.swappiness", "/proc/sys/vm/swappiness"),
     ("kernel.numa_balancing", "/proc/sys/kernel/numa_balancing"),
     ("transparent_hugepage", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    // Of larger pages a buffer has fewer pieces, which virtual disks are faster with.
+    ("hugepages-64kB", "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"),
+    ("hugepages-512kB", "/sys/kernel/mm/transparent_hugepage/hugepages-512kB/enabled"),
     ("scaling_governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     ("fuse.enable_uring", "/sys/module/fuse/parameters/enable_uring"),
 ];

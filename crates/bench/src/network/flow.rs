@@ -239,7 +239,7 @@ fn broken(tcp: &TcpStream, error: &str) -> BenchError {
 /// Sends until nobody takes it any more.
 fn pour(mut tcp: TcpStream, window: Window, stop: &AtomicBool) -> Result<(), BenchError> {
     set_up(&tcp, true)?;
-    let bytes = crate::buffer::AlignedBuffer::noise(SEND_BYTES, 1);
+    let bytes = crate::buffer::AlignedBuffer::noise(SEND_BYTES, 1)?;
     while !stop.load(Relaxed) && Instant::now() < window.end + SENDER_PATIENCE {
         match tcp.write(bytes.as_slice()) {
             Err(error) if !is_wait(&error) => break,

@@ -98,7 +98,7 @@ impl Filling {
 
 fn write(path: &PathBuf, bytes: u64, seed: u64, cancel: &AtomicBool) -> Result<(), BenchError> {
     let mut file = File::create_new(path).map_err(BenchError::io("make", path))?;
-    let mut piece = AlignedBuffer::noise(PIECE_BYTES as usize, seed);
+    let mut piece = AlignedBuffer::noise(PIECE_BYTES as usize, seed)?;
     for number in 0..bytes / PIECE_BYTES {
         if cancel.load(Relaxed) {
             return Err(BenchError::Stopped);
