@@ -6,7 +6,11 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+/// LIMIT: how long the space of removed files is waited for.
+const FREEING_MAX: Duration = Duration::from_secs(30);
 /// Bytes that stay free beside what is written: one of so many.
 const SPARE_PART: u64 = 20;
 
@@ -31,6 +35,8 @@ const KEPT_PLAN_BYTES_MAX: u64 = 1 << 16;
 pub struct Place {
     root: PathBuf,
     is_kept: bool,
+    /// Most bytes that were free: what is missing of them later was ours, and comes back.
+    free_bytes_max: AtomicU64,
 }
 
 impl Place {
@@ -42,7 +48,7 @@ impl Place {
         Place::check_empty(directory, beside_others)?;
         let root = directory.join(Place::own_name());
         fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
-        Ok(Place { root, is_kept: false })
+        Ok(Place { root, is_kept: false, free_bytes_max: AtomicU64::new(0) })
     }
 
     /// The same for `run`, as [`draw_run`] has drawn it: with a mark in it, by which it is removed when an interrupted run goes on.
@@ -55,7 +61,7 @@ impl Place {
         Place::check_empty(directory, beside_others)?;
         let root = directory.join(mark::directory_name(run));
         mark::make(&root, run, "")?;
-        Ok(Place { root, is_kept: false })
+        Ok(Place { root, is_kept: false, free_bytes_max: AtomicU64::new(0) })
     }
 
     /// The directory with the files that [`Place::keep`] has left in `directory`, and the plan that they were written with. It stays.
@@ -72,7 +78,7 @@ impl Place {
         file.take(KEPT_PLAN_BYTES_MAX).read_to_string(&mut text).map_err(|error| fault(&error))?;
         let plan: DataPlan = serde_json::from_str(&text).map_err(|error| fault(&error))?;
         plan.check()?;
-        Ok((Place { root, is_kept: true }, plan))
+        Ok((Place { root, is_kept: true, free_bytes_max: AtomicU64::new(0) }, plan))
     }
 
     /// Whether no files of `directory` were kept before.
@@ -134,12 +140,22 @@ impl Place {
         room(&self.root)
     }
 
-    /// Whether `bytes` in `files` fit.
+    /// Whether `bytes` in `files` fit. If something has fitted before, the space of what was removed since may be on its way back, which is waited for.
     ///
     /// # Errors
     /// [`BenchError::NoRoom`] or [`BenchError::NoFiles`] if not.
     pub fn check_room(&self, bytes: u64, files: u64) -> Result<(), BenchError> {
-        check_room(&self.root, (bytes, files), self.room()?)
+        let begun = Instant::now();
+        loop {
+            let room = self.room()?;
+            let found = check_room(&self.root, (bytes, files), room);
+            // Many file systems free the space of what was removed some time after they have said so.
+            let had_bytes = self.free_bytes_max.fetch_max(room.bytes, Relaxed);
+            if found.is_ok() || bytes > had_bytes || begun.elapsed() > FREEING_MAX {
+                return found;
+            }
+            std::thread::park_timeout(Duration::from_millis(200));
+        }
     }
 }
 
@@ -225,7 +241,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let place = Place::make(root.path(), false).unwrap();
         assert!(place.check_room(1 << 20, 1).is_ok());
+        let begun = Instant::now();
         assert!(matches!(place.check_room(1 << 60, 1), Err(BenchError::NoRoom { .. })));
+        assert!(begun.elapsed() < FREEING_MAX, "it was never there");
         let room = Room { bytes: 1 << 30, files: 1000 };
         let check = |files| check_room(root.path(), (0, files), room);
         assert!(check(950).is_ok());
