@@ -9,7 +9,7 @@
 use crate::explorer::Model;
 use crate::network::{Network, Request, Store};
 use ashlar_replication::chain::{ChainReplica, ChunkVersion, Command, Holding, Holdings, Message};
-use ashlar_replication::membership::{self, Change, LeaseTerms, Proposer};
+use ashlar_replication::membership::{self, Change, LeaseTerms, Proposer, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{ChunkId, Epoch, InodeId, NodeId};
 use std::collections::VecDeque;
@@ -34,6 +34,8 @@ pub enum Broken {
     RestartAtSameEpoch,
     /// A head does not wait for the replicas behind it.
     AcknowledgeAtHead,
+    /// Nothing is sent again.
+    SentOnce,
 }
 
 /// Bounds of an exploration.
@@ -49,6 +51,8 @@ pub struct ChainModel {
     pub changes_max: u64,
     /// Crashes; each may tear the write in hand.
     pub crashes_max: u8,
+    /// Whether a message is delivered once or never. Then nothing may be waiting once everybody has sent again what was not answered.
+    pub is_lossy: bool,
     /// What is broken on purpose.
     pub broken: Option<Broken>,
 }
@@ -77,7 +81,7 @@ struct Job {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 struct Disk {
-    membership: Option<Membership<NodeId>>,
+    member: Option<Stored<NodeId>>,
     version: ChunkVersion,
     content: Vec<Written>,
     is_uncertain: bool,
@@ -168,6 +172,8 @@ pub enum Action {
     Read(NodeId),
     /// A message arrives.
     Deliver(usize),
+    /// A message is lost.
+    Lose(usize),
     /// A replica reads the map, maybe an old one.
     Learn(NodeId, usize),
     /// A manager carries a request out.
@@ -180,12 +186,22 @@ pub enum Action {
 
 /// Clocks take no part in this model.
 const NOW: Duration = Duration::ZERO;
+/// Each brings an answer one replica further, there and back, and there are few replicas.
+const HEALING_ROUNDS: u32 = 8;
 const CHUNK: ChunkId = ChunkId { inode: InodeId::ROOT, generation: 0, index: 0 };
 
 impl ChainModel {
     /// Two replicas within small bounds.
     pub fn small() -> ChainModel {
-        ChainModel { in_sync: 2, spare: 0, writes_max: 2, changes_max: 1, crashes_max: 1, broken: None }
+        ChainModel {
+            in_sync: 2,
+            spare: 0,
+            writes_max: 2,
+            changes_max: 1,
+            crashes_max: 1,
+            is_lossy: false,
+            broken: None,
+        }
     }
 
     fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
@@ -200,9 +216,9 @@ impl ChainModel {
             let replica = &mut state.replicas[id.0 as usize];
             let (machine, disk) = (replica.machine.as_mut().expect("it runs"), &mut replica.disk);
             match command {
-                Command::Member(membership::Command::Store(membership)) => {
-                    let epoch = membership.epoch;
-                    disk.membership = Some(membership);
+                Command::Member(membership::Command::Store(stored)) => {
+                    let epoch = stored.membership.epoch;
+                    disk.member = Some(stored);
                     machine.membership_stored(epoch, disk, &mut commands);
                 }
                 Command::Member(membership::Command::Propose { expected, change }) => {
@@ -269,7 +285,8 @@ impl ChainModel {
     }
 
     fn deliver(&self, state: &mut State, at: usize) {
-        let mut envelope = state.network.messages()[at].clone();
+        let mut envelope =
+            if self.is_lossy { state.network.take(at) } else { state.network.messages()[at].clone() };
         let replica = &mut state.replicas[envelope.to.0 as usize];
         let Some(machine) = &mut replica.machine else { return };
         if self.broken == Some(Broken::OlderEpochTaken) {
@@ -280,12 +297,51 @@ impl ChainModel {
                 | Message::Applied { epoch, .. }
                 | Message::Committed { epoch, .. }
                 | Message::Inventory { epoch, .. }
+                | Message::Compared { epoch }
                 | Message::CaughtUp { epoch, .. } => *epoch = mine,
             }
         }
         let mut out = Vec::new();
         machine.receive(envelope.from, &envelope.message, &replica.disk, &mut out);
         self.run(state, envelope.to, out, &envelope.payload);
+    }
+
+    /// Everybody sends again what was not answered, and nothing is lost any more, for some rounds.
+    fn heal(&self, state: &mut State) {
+        for _ in 0..HEALING_ROUNDS {
+            for id in self.ids().filter(|_| self.broken != Some(Broken::SentOnce)) {
+                let Replica { machine, disk } = &mut state.replicas[id.0 as usize];
+                let mut out = Vec::new();
+                if let Some(machine) = machine {
+                    machine.resend(disk, &mut out);
+                }
+                self.run(state, id, out, &Payload::None);
+            }
+            while !state.network.messages().is_empty() {
+                self.deliver(state, 0);
+                self.drain_disks(state);
+            }
+        }
+    }
+
+    /// Disks do all that they were told.
+    fn drain_disks(&self, state: &mut State) {
+        for id in self.ids() {
+            while !state.replicas[id.0 as usize].disk.jobs.is_empty() {
+                self.complete(state, id);
+            }
+        }
+    }
+
+    /// A disk does the next thing it was told.
+    fn complete(&self, state: &mut State, id: NodeId) {
+        let Replica { machine, disk } = &mut state.replicas[id.0 as usize];
+        let job = disk.jobs.pop_front().expect("only of those that have one");
+        let version = job.version;
+        disk.complete(job);
+        let mut out = Vec::new();
+        machine.as_mut().expect("it runs").applied(CHUNK, version, &mut out);
+        self.run(state, id, out, &Payload::None);
     }
 
     fn learn(&self, state: &mut State, id: NodeId, at: usize) {
@@ -320,12 +376,13 @@ impl ChainModel {
 
     fn restart(&self, state: &mut State, id: NodeId) {
         let replica = &mut state.replicas[id.0 as usize];
-        let Some(membership) = replica.disk.membership.clone() else { return };
+        let Some(member) = replica.disk.member.clone() else { return };
+        let membership = member.membership.clone();
         let mut out = Vec::new();
         let is_broken = self.broken == Some(Broken::RestartAtSameEpoch);
         // Broken, it takes the epoch it stopped in for a new one.
         let epoch = if is_broken { Epoch(membership.epoch.0 - 1) } else { membership.epoch };
-        let known = Membership { epoch, ..membership.clone() };
+        let known = Stored { membership: Membership { epoch, ..membership.clone() }, ..member };
         let mut machine = ChainReplica::recover(id, LeaseTerms::DEFAULT, known, &replica.disk, NOW, &mut out);
         machine.learn(&membership, NOW, &mut out);
         replica.machine = Some(machine);
@@ -377,13 +434,16 @@ impl Model for ChainModel {
 
     fn actions(&self, state: &State, out: &mut Vec<Action>) {
         out.extend((0..state.network.messages().len()).map(Action::Deliver));
+        if self.is_lossy {
+            out.extend((0..state.network.messages().len()).map(Action::Lose));
+        }
         if state.store.current().epoch.0 <= self.changes_max {
             out.extend(state.store.requests().iter().map(|request| Action::CarryOut(*request)));
             self.changes(state, out);
         }
         for (id, replica) in self.ids().zip(&state.replicas) {
             let Some(machine) = &replica.machine else {
-                if replica.disk.membership.is_some() {
+                if replica.disk.member.is_some() {
                     out.push(Action::Restart(id));
                 } else if state.store.current().is_member(id) {
                     out.push(Action::Learn(id, state.store.history().len() - 1));
@@ -426,20 +486,13 @@ impl Model for ChainModel {
                 }
                 self.run(state, *id, out, &bytes);
             }
-            Action::Disk(id) => {
-                let Replica { machine, disk } = &mut state.replicas[id.0 as usize];
-                let job = disk.jobs.pop_front().expect("only of those that have one");
-                let version = job.version;
-                disk.complete(job);
-                let mut out = Vec::new();
-                machine.as_mut().expect("it runs").applied(CHUNK, version, &mut out);
-                self.run(state, *id, out, &Payload::None);
-            }
+            Action::Disk(id) => self.complete(state, *id),
             Action::Read(id) => {
                 let content = state.replicas[id.0 as usize].disk.content.clone();
                 self.witness(state, *id, content);
             }
             Action::Deliver(at) => self.deliver(state, *at),
+            Action::Lose(at) => drop(state.network.take(*at)),
             Action::Learn(id, at) => self.learn(state, *id, *at),
             Action::CarryOut(request) => state.store.carry_out(request),
             Action::Crash(id, how) => self.crash(state, *id, *how),
@@ -465,6 +518,11 @@ impl Model for ChainModel {
 
     /// When nobody has to be restarted or to ask for an epoch, all replicas have the same, and are certain of it.
     fn stuck(&self, state: &State) -> Option<String> {
+        let mut healed = state.clone();
+        if self.is_lossy {
+            self.heal(&mut healed);
+        }
+        let state = &healed;
         let current = state.store.current();
         let replica = |id: NodeId| &state.replicas[id.0 as usize];
         let takes_part = |id: NodeId| {
@@ -506,8 +564,8 @@ impl Model for ChainModel {
         // A replica refuses what is older than the epoch it has stored, also after a restart.
         let replicas = &state.replicas;
         state.network.retain(|envelope| {
-            let stored = replicas[envelope.to.0 as usize].disk.membership.as_ref();
-            stored.is_none_or(|stored| envelope.message.epoch() >= stored.epoch)
+            let stored = replicas[envelope.to.0 as usize].disk.member.as_ref();
+            stored.is_none_or(|stored| envelope.message.epoch() >= stored.membership.epoch)
         });
     }
 }

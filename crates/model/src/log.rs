@@ -9,7 +9,7 @@ use crate::network::{Network, Request, Store};
 use ashlar_replication::log::{
     Command, EntryRun, LogIndex, LogPosition, LogReplica, Message, Recovered, Sequence,
 };
-use ashlar_replication::membership::{self, Change, LeaseTerms, Proposer};
+use ashlar_replication::membership::{self, Change, Content, LeaseTerms, Proposer, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, NodeId};
 use std::time::Duration;
@@ -33,6 +33,10 @@ pub enum Broken {
     PromotedTooEarly,
     /// A primary does not wait for its backups.
     AcknowledgeAlone,
+    /// A replica that has lost what it had reported goes on as if it had not.
+    LossForgotten,
+    /// A replica whose disk was replaced passes for one of a new group.
+    EmptyInSync,
 }
 
 /// Bounds of an exploration.
@@ -50,6 +54,10 @@ pub struct LogModel {
     pub crashes_max: u8,
     /// Whether replicas make checkpoints.
     pub checkpoints: bool,
+    /// Whether entries are reported when they are written and not when they are stored: a crash may lose what was acknowledged.
+    pub is_async: bool,
+    /// Disks that are replaced by empty ones.
+    pub replacements_max: u8,
     /// What is broken on purpose.
     pub broken: Option<Broken>,
 }
@@ -59,13 +67,15 @@ type Entry = (Epoch, u8);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Disk {
-    membership: Option<Membership<NodeId>>,
+    member: Option<Stored<NodeId>>,
     /// From the first entry on: those under the floor are the state of the checkpoint.
     entries: Vec<Entry>,
     /// How many of them are under the checkpoint.
     floor: usize,
     /// How many of them are stored.
     stored: usize,
+    /// It has replaced the one that the replica was admitted with.
+    is_another: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +102,9 @@ pub struct State {
     store: Store,
     asked: u8,
     crashes: u8,
+    replacements: u8,
+    /// Entries that a disk lost while no other that counts was whole, ascending: that loss is allowed.
+    lost: Vec<u8>,
     /// What callers were told, by sequence.
     acknowledged: Vec<Option<u8>>,
     /// Who acknowledged at which epoch.
@@ -116,6 +129,8 @@ pub enum Action {
     CarryOut(Request),
     /// A replica stops; what was not stored is lost, or is not.
     Crash(NodeId, bool),
+    /// It stops, and starts with an empty disk.
+    Replace(NodeId),
     /// It starts again.
     Restart(NodeId),
 }
@@ -133,6 +148,8 @@ impl LogModel {
             changes_max: 2,
             crashes_max: 1,
             checkpoints: false,
+            is_async: false,
+            replacements_max: 0,
             broken: None,
         }
     }
@@ -149,9 +166,9 @@ impl LogModel {
             let replica = &mut state.replicas[id.0 as usize];
             let (machine, disk) = (replica.machine.as_mut().expect("it runs"), &mut replica.disk);
             match command {
-                Command::Member(membership::Command::Store(membership)) => {
-                    let epoch = membership.epoch;
-                    disk.membership = Some(membership);
+                Command::Member(membership::Command::Store(stored)) => {
+                    let epoch = stored.membership.epoch;
+                    disk.member = Some(stored);
                     machine.membership_stored(epoch, &mut commands);
                 }
                 Command::Member(membership::Command::Propose { expected, change }) => {
@@ -176,9 +193,13 @@ impl LogModel {
                 }
                 Command::Append { skip } => {
                     disk.entries.extend(&carried[skip as usize..]);
-                    if self.broken == Some(Broken::ReportBeforeStored) {
+                    if self.is_async || self.broken == Some(Broken::ReportBeforeStored) {
                         machine.stored(machine.index().last(), &mut commands);
                     }
+                }
+                Command::Discard => {
+                    disk.entries.clear();
+                    (disk.floor, disk.stored) = (0, 0);
                 }
                 Command::Install { at } => {
                     disk.entries = carried.to_vec();
@@ -198,7 +219,11 @@ impl LogModel {
         let entries = &replica.disk.entries[..through.0 as usize];
         state.acknowledged.resize(state.acknowledged.len().max(entries.len()), None);
         for (slot, (_, says)) in state.acknowledged.iter_mut().zip(entries) {
-            if slot.is_some_and(|told| told != *says) {
+            // It is lost already, and who tells was removed.
+            if state.lost.contains(says) {
+                continue;
+            }
+            if slot.is_some_and(|told| told != *says && !state.lost.contains(&told)) {
                 state.broken = Some("two entries were acknowledged at one position");
             }
             *slot = Some(*says);
@@ -237,18 +262,45 @@ impl LogModel {
     fn learn(&self, state: &mut State, id: NodeId, at: usize) {
         let membership = state.store.history()[at].clone();
         let mut out = Vec::new();
-        let machine = &mut state.replicas[id.0 as usize].machine;
+        let Replica { machine, disk } = &mut state.replicas[id.0 as usize];
         match machine {
             Some(machine) => machine.learn(&membership, NOW, &mut out),
+            None if disk.is_another && self.broken != Some(Broken::EmptyInSync) => {
+                *machine = Some(LogReplica::replaced(id, LeaseTerms::DEFAULT, membership, NOW));
+            }
             None => *machine = Some(LogReplica::join(id, LeaseTerms::DEFAULT, membership, NOW, &mut out)),
         }
         self.run(state, id, out, &[]);
     }
 
+    /// A replica has lost something that it had reported.
+    fn lose(&self, state: &mut State, id: NodeId) {
+        let replica = &mut state.replicas[id.0 as usize];
+        if let Some(stored) =
+            replica.disk.member.as_mut().filter(|_| self.broken != Some(Broken::LossForgotten))
+        {
+            stored.content = Content::Short;
+        }
+        self.forgive(state);
+    }
+
+    /// When no replica in sync is whole any more, because the last one was lost or went, the loss is one that is allowed.
+    fn forgive(&self, state: &mut State) {
+        let disks: Vec<&Disk> =
+            state.store.current().in_sync.iter().map(|id| &state.replicas[id.0 as usize].disk).collect();
+        let is_whole =
+            |disk: &&Disk| disk.member.as_ref().is_some_and(|stored| stored.content == Content::Whole);
+        if disks.iter().any(is_whole) {
+            return;
+        }
+        let has = |disk: &&Disk, id: u8| disk.entries.iter().any(|(_, says)| *says == id);
+        state.lost = (0..state.asked).filter(|id| !disks.iter().all(|disk| has(disk, *id))).collect();
+    }
+
     fn restart(&self, state: &mut State, id: NodeId) {
         let replica = &mut state.replicas[id.0 as usize];
         let disk = &replica.disk;
-        let Some(membership) = disk.membership.clone() else { return };
+        let Some(member) = disk.member.clone() else { return };
         let position = |count: usize| LogPosition {
             sequence: Sequence(count as u64),
             epoch: count.checked_sub(1).map_or(Epoch(0), |last| disk.entries[last].0),
@@ -259,13 +311,18 @@ impl LogModel {
         let mut out = Vec::new();
         if self.broken == Some(Broken::RestartAtSameEpoch) {
             // It takes the epoch it stopped in for a new one.
+            let membership = member.membership;
             let before = Membership { epoch: Epoch(membership.epoch.0 - 1), ..membership.clone() };
-            let recovered = Recovered { membership: before, index, committed };
+            let recovered = Recovered {
+                member: Stored { membership: before, content: Content::Whole },
+                index,
+                committed,
+            };
             let mut machine = LogReplica::recover(id, LeaseTerms::DEFAULT, recovered, NOW, &mut out);
             machine.learn(&membership, NOW, &mut out);
             replica.machine = Some(machine);
         } else {
-            let recovered = Recovered { membership, index, committed };
+            let recovered = Recovered { member, index, committed };
             replica.machine = Some(LogReplica::recover(id, LeaseTerms::DEFAULT, recovered, NOW, &mut out));
         }
         self.run(state, id, out, &[]);
@@ -279,6 +336,9 @@ impl LogModel {
         // ORDER: the primary writes its log before messages name the entry.
         replica.disk.entries.push((position.epoch, state.asked));
         state.asked += 1;
+        if self.is_async {
+            machine.stored(position, &mut out);
+        }
         if self.broken == Some(Broken::AcknowledgeAlone) {
             out.push(Command::Acknowledge { through: position.sequence });
         }
@@ -312,12 +372,19 @@ impl LogModel {
         }
     }
 
-    /// Each acknowledged entry is stored by each replica in sync.
+    /// Each acknowledged entry is stored by each replica in sync, or under `async` durability written, but by those that know that they are behind.
     fn is_kept(&self, state: &State) -> bool {
         state.store.current().in_sync.iter().all(|id| {
             let disk = &state.replicas[id.0 as usize].disk;
-            let stored = &disk.entries[..disk.stored];
+            let counts = if self.is_async { disk.entries.len() } else { disk.stored };
+            let stored = &disk.entries[..counts];
+            // An empty disk has not been told yet that it is in sync.
+            let knows = disk.member.as_ref().is_none_or(|stored| stored.content != Content::Whole);
+            if knows && (self.is_async || state.replacements > 0) {
+                return true;
+            }
             state.acknowledged.iter().enumerate().all(|(at, told)| {
+                let told = told.filter(|told| !state.lost.contains(told));
                 told.is_none_or(|told| stored.get(at).is_some_and(|(_, says)| *says == told))
             })
         })
@@ -329,13 +396,15 @@ impl Model for LogModel {
     type Action = Action;
 
     fn initial(&self) -> Vec<State> {
-        let disk = Disk { membership: None, entries: Vec::new(), floor: 0, stored: 0 };
+        let disk = Disk { member: None, entries: Vec::new(), floor: 0, stored: 0, is_another: false };
         let mut state = State {
             replicas: self.ids().map(|_| Replica { machine: None, disk: disk.clone() }).collect(),
             network: Network::default(),
             store: Store::new(Membership::new(Epoch(1), (0..self.in_sync).map(NodeId))),
             asked: 0,
             crashes: 0,
+            replacements: 0,
+            lost: Vec::new(),
             acknowledged: Vec::new(),
             acknowledged_by: Vec::new(),
             broken: None,
@@ -354,7 +423,7 @@ impl Model for LogModel {
         }
         for (id, replica) in self.ids().zip(&state.replicas) {
             let Some(machine) = &replica.machine else {
-                if replica.disk.membership.is_some() {
+                if replica.disk.member.is_some() {
                     out.push(Action::Restart(id));
                 } else if state.store.current().is_member(id) {
                     out.push(Action::Learn(id, state.store.history().len() - 1));
@@ -373,6 +442,9 @@ impl Model for LogModel {
             }
             let is_newer = |at: &usize| state.store.history()[*at].epoch > machine.member().epoch();
             out.extend((0..state.store.history().len()).filter(is_newer).map(|at| Action::Learn(id, at)));
+            if state.replacements < self.replacements_max && state.store.current().in_sync.len() > 1 {
+                out.push(Action::Replace(id));
+            }
             if state.crashes < self.crashes_max {
                 out.push(Action::Crash(id, false));
                 if is_unstored {
@@ -398,6 +470,8 @@ impl Model for LogModel {
                 let machine = replica.machine.as_mut().expect("only of those that run");
                 machine.checkpointed(machine.checkpoint_max());
                 replica.disk.floor = machine.checkpoint_max().0 as usize;
+                // A checkpoint is durable before the log is cut.
+                replica.disk.stored = replica.disk.stored.max(replica.disk.floor);
             }
             Action::Deliver(at) => self.deliver(state, *at),
             Action::Learn(id, at) => self.learn(state, *id, *at),
@@ -411,17 +485,29 @@ impl Model for LogModel {
                         state.store.carry_out(&Request { expected, by, change: Change::Promote(id) });
                     }
                 }
-                _ => state.store.carry_out(request),
+                _ => {
+                    state.store.carry_out(request);
+                    self.forgive(state);
+                }
             },
             Action::Crash(id, loses) => {
                 let replica = &mut state.replicas[id.0 as usize];
                 replica.machine = None;
+                state.crashes += 1;
                 if *loses {
                     replica.disk.entries.truncate(replica.disk.stored);
+                    if self.is_async {
+                        self.lose(state, *id);
+                    }
                 } else {
                     replica.disk.stored = replica.disk.entries.len();
                 }
-                state.crashes += 1;
+            }
+            Action::Replace(id) => {
+                let disk = Disk { member: None, entries: Vec::new(), floor: 0, stored: 0, is_another: true };
+                state.replicas[id.0 as usize] = Replica { machine: None, disk };
+                state.replacements += 1;
+                self.lose(state, *id);
             }
             Action::Restart(id) => self.restart(state, *id),
         }
@@ -435,6 +521,11 @@ impl Model for LogModel {
             return Some("an acknowledged entry is missing on a replica in sync".to_owned());
         }
         let committed = |replica: &Replica| {
+            // What was lost where it counts is found out when a replica catches up.
+            let id = replica.machine.as_ref().map(|machine| machine.member().id());
+            if !state.lost.is_empty() && !id.is_some_and(|id| state.store.current().is_in_sync(id)) {
+                return Vec::new();
+            }
             let count = replica.machine.as_ref().map_or(0, |machine| machine.committed().0 as usize);
             replica.disk.entries[..count].to_vec()
         };
@@ -478,6 +569,17 @@ impl Model for LogModel {
                 reached("the replica that joined is primary");
             }
         }
+        if self.is_async && state.store.current().epoch.0 > 1 && told > 0 {
+            let is_short = |replica: &Replica| {
+                replica.disk.member.as_ref().is_some_and(|stored| stored.content == Content::Short)
+            };
+            if state.lost.is_empty() && state.replicas.iter().any(is_short) {
+                reached("a replica has lost what it had reported, and nothing is lost");
+            }
+            if state.acknowledged.iter().flatten().any(|told| state.lost.contains(told)) {
+                reached("what was acknowledged was lost by all");
+            }
+        }
         if state.crashes > 0 && told == usize::from(self.entries_max) && state.acknowledged_by.len() > 1 {
             reached("two primaries acknowledged everything in spite of a crash");
         }
@@ -493,8 +595,8 @@ impl Model for LogModel {
         // A replica refuses what is older than the epoch it has stored, also after a restart.
         let replicas = &state.replicas;
         state.network.retain(|envelope| {
-            let stored = replicas[envelope.to.0 as usize].disk.membership.as_ref();
-            stored.is_none_or(|stored| envelope.message.epoch() >= stored.epoch)
+            let stored = replicas[envelope.to.0 as usize].disk.member.as_ref();
+            stored.is_none_or(|stored| envelope.message.epoch() >= stored.membership.epoch)
         });
     }
 }

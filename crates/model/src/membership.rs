@@ -6,7 +6,7 @@
 
 use crate::explorer::Model;
 use crate::network::{Network, Request, Store};
-use ashlar_replication::membership::{Change, Command, Commands, LeaseTerms, Member, Proposer};
+use ashlar_replication::membership::{Change, Command, Commands, LeaseTerms, Member, Proposer, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, NodeId};
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub struct MembershipModel {
 struct Replica {
     /// `None` while it is down.
     member: Option<Member<NodeId>>,
-    stored: Option<Membership<NodeId>>,
+    stored: Option<Stored<NodeId>>,
     clock: u8,
     rate: u8,
 }
@@ -149,11 +149,11 @@ impl MembershipModel {
             at += 1;
             match command {
                 // Storing is one step with learning: a member that waits for it heeds nothing, so nothing comes between.
-                Command::Store(membership) => {
+                Command::Store(stored) => {
                     let replica = &mut state.replicas[id.0 as usize];
-                    let epoch = membership.epoch;
+                    let epoch = stored.membership.epoch;
                     if self.broken != Some(Broken::EpochNotStored) || replica.stored.is_none() {
-                        replica.stored = Some(membership);
+                        replica.stored = Some(stored);
                     }
                     replica.member.as_mut().expect("it runs").stored(epoch);
                 }
@@ -199,9 +199,10 @@ impl MembershipModel {
         let now = UNIT * u32::from(replica.clock);
         let Some(stored) = replica.stored.clone() else { return };
         if self.broken == Some(Broken::RestartAtSameEpoch) {
-            let mut member =
-                Member::join(id, self.terms(), stored.clone(), now, &mut Commands::<NodeId>::new());
-            member.stored(stored.epoch);
+            let membership = stored.membership;
+            let epoch = membership.epoch;
+            let mut member = Member::join(id, self.terms(), membership, now, &mut Commands::<NodeId>::new());
+            member.stored(epoch);
             replica.member = Some(member);
         } else {
             replica.member = Some(Member::recover(id, self.terms(), stored, now));
@@ -410,7 +411,7 @@ impl Model for MembershipModel {
             let is_newer = |other: &Message| {
                 Message { sent_at: message.sent_at, ..*other } == *message && other.sent_at > message.sent_at
             };
-            stored.is_none_or(|stored| message.epoch >= stored.epoch)
+            stored.is_none_or(|stored| message.epoch >= stored.membership.epoch)
                 && !newest.messages().iter().any(is_newer)
         });
     }

@@ -28,6 +28,11 @@ impl<M: Ord> Network<M> {
         &self.0
     }
 
+    /// Takes a message out, where each is delivered once at most.
+    pub fn take(&mut self, at: usize) -> M {
+        self.0.remove(at)
+    }
+
     /// Forgets messages that nobody would heed any more.
     pub fn retain(&mut self, heed: impl FnMut(&M) -> bool) {
         self.0.retain(heed);

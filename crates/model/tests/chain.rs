@@ -28,6 +28,28 @@ fn three_replicas() {
     );
 }
 
+/// Messages that come once or never.
+fn lossy() -> ChainModel {
+    ChainModel { writes_max: 1, is_lossy: true, ..ChainModel::small() }
+}
+
+#[test]
+fn what_was_lost_is_sent_again_and_nothing_waits_for_ever() {
+    holds(&lossy(), &["every write is known to a caller"]);
+}
+
+#[test]
+fn a_replica_that_joins_while_messages_are_lost_gets_everything() {
+    let model = ChainModel { in_sync: 1, spare: 1, crashes_max: 0, changes_max: 2, ..lossy() };
+    holds(&model, &["a replica joined and was promoted"]);
+}
+
+#[test]
+fn a_message_that_nobody_sends_again_is_noticed() {
+    let what = breaks(Broken::SentOnce, lossy());
+    assert!(what.contains("differ or wait"), "{what}");
+}
+
 #[test]
 fn messages_of_an_older_epoch_that_are_taken_are_noticed() {
     // Older reports and copies, taken for new ones, leave replicas apart or lose what was acknowledged.

@@ -54,10 +54,44 @@ fn a_checkpoint_takes_nothing_from_a_replica_in_sync_that_it_has_reported() {
     holds(&model, &["everything was acknowledged"]);
 }
 
+/// What is reported before it is stored, as under `async` durability.
+fn asynchronous() -> LogModel {
+    LogModel { is_async: true, ..LogModel::small() }
+}
+
+#[test]
+fn under_async_a_replica_that_has_lost_what_it_reported_leaves_and_nothing_is_lost() {
+    holds(
+        &asynchronous(),
+        &["everything was acknowledged", "a replica has lost what it had reported, and nothing is lost"],
+    );
+}
+
+#[test]
+fn under_async_what_all_have_lost_is_lost_and_replicas_agree_again() {
+    let model = LogModel { entries_max: 1, changes_max: 3, crashes_max: 2, ..asynchronous() };
+    holds(&model, &["what was acknowledged was lost by all"]);
+}
+
+#[test]
+fn a_replica_that_forgets_that_it_has_lost_what_it_reported_is_noticed() {
+    let what = breaks(Broken::LossForgotten, asynchronous());
+    assert!(what.contains("missing on a replica in sync") || what.contains("is committed"), "{what}");
+}
+
+#[test]
+fn a_disk_that_was_replaced_is_in_sync_with_nothing_and_says_so() {
+    let model =
+        LogModel { replacements_max: 1, entries_max: 1, crashes_max: 0, changes_max: 3, ..LogModel::small() };
+    holds(&model, &["everything was acknowledged"]);
+    let what = breaks(Broken::EmptyInSync, model);
+    assert!(what.contains("missing on a replica in sync") || what.contains("is committed"), "{what}");
+}
+
 #[test]
 fn messages_of_an_older_epoch_that_are_taken_are_noticed() {
     let what = breaks(Broken::OlderEpochTaken, LogModel::small());
-    assert!(what.contains("entry-1 is committed"), "{what}");
+    assert!(what.contains("missing on a replica in sync"), "{what}");
 }
 
 #[test]

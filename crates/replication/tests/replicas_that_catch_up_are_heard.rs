@@ -1,7 +1,7 @@
 //! Goal: what an independent reading of the state machines has found stays mended. Method: the machines themselves, message by message.
 
 use ashlar_replication::log::{self, EntryRun, LogPosition, LogReplica, Message, Sequence};
-use ashlar_replication::membership::{Change, Command, LeaseTerms, Member};
+use ashlar_replication::membership::{Change, Command, Content, LeaseTerms, Member, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, NodeId};
 use std::time::Duration;
@@ -55,7 +55,8 @@ fn a_joiner_that_answers_is_not_removed_when_the_epoch_is_older_than_the_grace()
 
 #[test]
 fn a_joiner_that_starts_again_asks_for_an_epoch_it_can_take_part_in() {
-    let mut joiner = Member::recover(JOINER, TERMS, catching_up(), Duration::ZERO);
+    let stored = Stored { membership: catching_up(), content: Content::Whole };
+    let mut joiner = Member::recover(JOINER, TERMS, stored, Duration::ZERO);
     let mut out: Vec<Command<NodeId>> = Vec::new();
     joiner.tick(Duration::ZERO, &mut out);
     assert_eq!(out, [Command::Propose { expected: Epoch(2), change: Change::Renew }]);
@@ -68,7 +69,7 @@ fn a_checkpoint_that_arrives_twice_is_installed_once_and_drops_nothing_that_was_
     joiner.membership_stored(Epoch(2), &mut out);
     out.clear();
     let at = LogPosition { sequence: Sequence(100), epoch: Epoch(1) };
-    let checkpoint = Message::Checkpoint { epoch: Epoch(2), at };
+    let checkpoint = Message::Checkpoint { epoch: Epoch(2), base: at.sequence, at };
     joiner.receive(PRIMARY, &checkpoint, &mut out);
     joiner.receive(PRIMARY, &checkpoint, &mut out);
     assert_eq!(out, [log::Command::Install { at }]);

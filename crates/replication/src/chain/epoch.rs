@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 impl<R: ReplicaId> ChainReplica<R> {
     /// Takes its place in the chain. Writes that were ordered at the epoch before go on being applied.
     pub(super) fn enter_epoch(&mut self, holdings: &impl Holdings, out: &mut Vec<Command<R>>) {
+        self.is_known = false;
         let id = self.member.id();
         let members: Vec<R> = self.member.membership().members().collect();
         let place = members.iter().position(|member| *member == id);
@@ -40,6 +41,42 @@ impl<R: ReplicaId> ChainReplica<R> {
             active.version = ChunkVersion { epoch, number: active.version.number + 1 };
             (active.barrier, active.is_ordered) = (Some(active.version), true);
             out.push(Command::Restamp { chunk, version: active.version });
+        }
+    }
+
+    /// Sends again what was not answered: after a new connection, and when nothing came for a while. A message can come before its receiver takes part in
+    /// its epoch, and is lost then.
+    pub fn resend(&mut self, holdings: &impl Holdings, out: &mut Vec<Command<R>>) {
+        if !self.member.is_active() {
+            return;
+        }
+        if self.predecessor.is_some() && !self.is_known {
+            self.send_inventory(holdings, out);
+        }
+        let chunks: Vec<ChunkId> = self.active.keys().copied().collect();
+        for chunk in chunks {
+            self.offer(chunk, out);
+            self.progress(chunk, out);
+        }
+        if let Some(successor) = self.successor.as_ref().filter(|successor| successor.is_compared) {
+            for &chunk in successor.unsettled.iter().filter(|chunk| self.is_certain(**chunk)) {
+                self.copy_on(chunk, holdings.version(chunk), out);
+            }
+        }
+        self.report_caught_up(out);
+    }
+
+    /// Sends a chunk that is uncertain here whole to a successor that has not reported it: the bytes of writes are gone.
+    fn offer(&mut self, chunk: ChunkId, out: &mut Vec<Command<R>>) {
+        let Some(active) = self.active.get(&chunk).filter(|active| active.is_ordered) else { return };
+        let (version, is_quiet) = (active.version, active.is_quiet());
+        let is_missing = active.reported != Some(version);
+        if let Some(successor) = self.successor.as_mut().filter(|_| is_missing) {
+            successor.unsettled.insert(chunk);
+            // Else it is copied when it is quiet.
+            if is_quiet {
+                self.copy_on(chunk, version, out);
+            }
         }
     }
 

@@ -54,6 +54,11 @@ pub enum Message<R> {
         // LIMIT: a sender splits its chains so that this fits a message; see ADR 0009 on paging.
         holdings: Vec<Holding>,
     },
+    /// To the successor: its inventory was received.
+    Compared {
+        /// The sender's epoch.
+        epoch: Epoch,
+    },
     /// To the head: a replica that was catching up has everything.
     CaughtUp {
         /// The sender's epoch.
@@ -72,6 +77,7 @@ impl<R> Message<R> {
             | Message::Applied { epoch, .. }
             | Message::Committed { epoch, .. }
             | Message::Inventory { epoch, .. }
+            | Message::Compared { epoch }
             | Message::CaughtUp { epoch, .. } => *epoch,
         }
     }

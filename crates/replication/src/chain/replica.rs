@@ -1,7 +1,7 @@
 //! One replica of a chain: what it keeps in memory, and its place among the members.
 
 use super::{ChunkVersion, Command, Holdings, Message};
-use crate::membership::{LeaseTerms, Member, ReplicaId};
+use crate::membership::{LeaseTerms, Member, ReplicaId, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{ChunkId, Epoch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,11 +63,13 @@ pub struct ChainReplica<R> {
     // LIMIT: chunks with writes under way; the caller bounds those.
     pub(super) active: BTreeMap<ChunkId, Active>,
     pub(super) predecessor: Option<R>,
+    /// The predecessor has this replica's inventory of this epoch.
+    pub(super) is_known: bool,
     pub(super) successor: Option<Successor<R>>,
 }
 
 impl<R: ReplicaId> ChainReplica<R> {
-    /// A replica that has just been admitted to `membership`. It may have chunks from an earlier time.
+    /// A replica that is in its chain for the first time, as [`Member::join`]. It may have chunks from an earlier time.
     pub fn join(
         id: R,
         terms: LeaseTerms,
@@ -75,22 +77,30 @@ impl<R: ReplicaId> ChainReplica<R> {
         now: Duration,
         out: &mut Vec<Command<R>>,
     ) -> ChainReplica<R> {
-        let member = Member::join(id, terms, membership, now, out);
-        ChainReplica { member, active: BTreeMap::new(), predecessor: None, successor: None }
+        ChainReplica::outside(Member::join(id, terms, membership, now, out))
     }
 
-    /// A replica that starts again with what is on its disk; `membership` was stored last.
+    /// A replica whose disk was replaced, as [`Member::replaced`].
+    pub fn replaced(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> ChainReplica<R> {
+        ChainReplica::outside(Member::replaced(id, terms, membership, now))
+    }
+
+    /// Without a place among the others yet.
+    fn outside(member: Member<R>) -> ChainReplica<R> {
+        ChainReplica { member, active: BTreeMap::new(), predecessor: None, is_known: false, successor: None }
+    }
+
+    /// A replica that starts again with what is on its disk; `stored` is what it kept of its membership, with what is here of the writes that
+    /// were reported ([`Member::recover`]).
     pub fn recover(
         id: R,
         terms: LeaseTerms,
-        membership: Membership<R>,
+        stored: Stored<R>,
         holdings: &impl Holdings,
         now: Duration,
         out: &mut Vec<Command<R>>,
     ) -> ChainReplica<R> {
-        let member = Member::recover(id, terms, membership, now);
-        let mut replica =
-            ChainReplica { member, active: BTreeMap::new(), predecessor: None, successor: None };
+        let mut replica = ChainReplica::outside(Member::recover(id, terms, stored, now));
         if replica.member.is_active() {
             replica.enter_epoch(holdings, out);
         }
@@ -136,7 +146,11 @@ impl<R: ReplicaId> ChainReplica<R> {
             Message::Applied { chunk, version, .. } if is_behind => {
                 self.reported(*chunk, *version, holdings, out);
             }
-            Message::Inventory { holdings: theirs, .. } if is_behind => self.compare(theirs, holdings, out),
+            Message::Inventory { holdings: theirs, .. } if is_behind => {
+                self.send_on(Message::Compared { epoch: self.epoch() }, out);
+                self.compare(theirs, holdings, out);
+            }
+            Message::Compared { .. } if is_before => self.is_known = true,
             Message::CaughtUp { replica, .. } => self.member.promote(*replica, out),
             _ => {}
         }

@@ -3,6 +3,7 @@
 use super::replica::{Backup, LogReplica, Role};
 use super::{Command, EntryRun, LogIndex, LogPosition, Message, Sequence};
 use crate::membership::ReplicaId;
+use ashlar_types::Epoch;
 
 impl<R: ReplicaId> LogReplica<R> {
     /// Entries after `previous` came from the primary of this epoch.
@@ -17,6 +18,9 @@ impl<R: ReplicaId> LogReplica<R> {
         // What is being installed replaces the log: the primary sends again what comes now.
         if !matches!(self.role, Role::Backup(_)) || self.installing.is_some() {
             return;
+        }
+        if self.has_what_is_lost(base, previous, entries) {
+            self.discard(out);
         }
         // What the checkpoint covers is committed, so the primary has the same.
         let is_covered = previous.sequence < self.index.floor().sequence;
@@ -37,6 +41,40 @@ impl<R: ReplicaId> LogReplica<R> {
             self.committed = known;
             out.push(Command::Commit { through: known });
         }
+    }
+
+    /// Whether something that is committed here is not the primary's: it was acknowledged under `async` durability and lost by all that were in sync,
+    /// while this replica was out of sync.
+    fn has_what_is_lost(&self, base: Sequence, previous: LogPosition, entries: &[EntryRun]) -> bool {
+        let (floor, committed) = (self.index.floor().sequence, self.committed);
+        let differs = |sequence: Sequence, epoch: Epoch| {
+            sequence >= floor && sequence <= committed && self.index.epoch_at(sequence) != Some(epoch)
+        };
+        let mut sequence = previous.sequence;
+        // Of older epochs it has nothing behind its base; what it wrote itself since is here with its epoch.
+        let behind = base.next().max(floor);
+        let is_older = self.index.epoch_at(behind).is_some_and(|epoch| epoch < self.member.epoch());
+        let mut is_lost = (behind <= committed && is_older) || differs(sequence, previous.epoch);
+        for run in entries {
+            // Epochs of a log ascend by runs, so the first and last of a run tell of all between that this log has.
+            let (first, last) = (sequence.next(), Sequence(sequence.0 + run.count));
+            let between =
+                [first, last, floor, committed].into_iter().filter(|at| *at >= first && *at <= last);
+            is_lost |= between.into_iter().any(|at| differs(at, run.epoch));
+            sequence = last;
+        }
+        is_lost
+    }
+
+    /// Gives up what is here, to get all of it anew.
+    fn discard(&mut self, out: &mut Vec<Command<R>>) {
+        let (id, membership) = (self.member.id(), self.member.membership());
+        // INVARIANT: of replicas in sync none has what another lacks.
+        assert!(!membership.is_in_sync(id), "{} is committed, and not the primary's", self.committed);
+        self.index = LogIndex::default();
+        (self.stored, self.committed) = (Sequence(0), Sequence(0));
+        self.role = Role::Backup(Backup { matched: None });
+        out.push(Command::Discard);
     }
 
     /// Appends the entries the log does not have and tells where they end.
@@ -70,9 +108,12 @@ impl<R: ReplicaId> LogReplica<R> {
     }
 
     /// A checkpoint came from the primary of this epoch.
-    pub(super) fn checkpoint(&mut self, at: LogPosition, out: &mut Vec<Command<R>>) {
+    pub(super) fn checkpoint(&mut self, base: Sequence, at: LogPosition, out: &mut Vec<Command<R>>) {
         if !matches!(self.role, Role::Backup(_)) || self.installing.is_some() {
             return;
+        }
+        if self.has_what_is_lost(base, at, &[]) {
+            self.discard(out);
         }
         // A log that has what the checkpoint covers has more, too, and may have reported it: it is not replaced.
         if at.sequence > self.committed && !self.index.has(at) {

@@ -1,9 +1,8 @@
 //! What replicas of a log say to each other, and what they want done.
 
 use super::{EntryRuns, LogPosition, Sequence};
-use crate::membership;
+use crate::membership::{self, Stored};
 use ashlar_types::Epoch;
-use ashlar_types::membership::Membership;
 use serde::{Deserialize, Serialize};
 
 /// From replica to replica. Entries and checkpoints travel beside it.
@@ -40,6 +39,8 @@ pub enum Message {
     Checkpoint {
         /// The primary's epoch.
         epoch: Epoch,
+        /// As in `Prepare`.
+        base: Sequence,
         /// What the state covers; all of it is committed.
         at: LogPosition,
     },
@@ -75,6 +76,8 @@ pub enum Command<R> {
         /// The last that stays.
         after: Sequence,
     },
+    /// Drop state and log: they have what was committed and is lost where it counts. What comes next begins with the first entry or a checkpoint.
+    Discard,
     /// Append the entries that came with the message in hand but for the first `skip`; then report `stored`.
     Append {
         /// Entries that are there already.
@@ -105,10 +108,10 @@ impl<R> From<membership::Command<R>> for Command<R> {
 }
 
 impl<R> Command<R> {
-    /// The membership to be stored, if that is what it asks for.
-    pub fn to_store(&self) -> Option<&Membership<R>> {
+    /// What is to be stored of the membership, if that is what it asks for.
+    pub fn to_store(&self) -> Option<&Stored<R>> {
         match self {
-            Command::Member(membership::Command::Store(membership)) => Some(membership),
+            Command::Member(membership::Command::Store(stored)) => Some(stored),
             _ => None,
         }
     }

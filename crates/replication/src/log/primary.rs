@@ -9,6 +9,11 @@ use smallvec::SmallVec;
 /// Most entries in one message.
 // LIMIT: with entries of at most 1 MiB this bounds a message; whoever sends may cut at a size as well.
 const ENTRIES_PER_MESSAGE_MAX: u64 = 256;
+/// Most entries on their way to one replica, besides what resending takes.
+// LIMIT: a replica that does not report is sent nothing more; four full messages keep a link busy while the first is answered.
+const ENTRIES_UNDER_WAY_MAX: u64 = 4 * ENTRIES_PER_MESSAGE_MAX;
+/// A replica that is catching up and lacks no more than this is waited for.
+const LACKING_MAX: u64 = ENTRIES_PER_MESSAGE_MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Primary<R> {
@@ -25,12 +30,14 @@ struct Progress<R> {
     matched: Option<Sequence>,
     /// The next entry to send.
     next: Sequence,
+    /// The checkpoint that is on its way to it.
+    installing: Option<Sequence>,
 }
 
 impl<R: ReplicaId> Primary<R> {
     pub(super) fn new(membership: &Membership<R>, last: Sequence) -> Primary<R> {
         let others = membership.members().filter(|id| *id != membership.primary());
-        let progress = |id| Progress { id, matched: None, next: last.next() };
+        let progress = |id| Progress { id, matched: None, next: last.next(), installing: None };
         Primary { base: last, others: others.map(progress).collect() }
     }
 
@@ -64,18 +71,19 @@ impl<R: ReplicaId> LogReplica<R> {
         let Role::Primary(primary) = &mut self.role else { return };
         let last = self.index.last().sequence;
         for other in &mut primary.others {
-            other.next = other.matched.unwrap_or(last).next();
+            (other.next, other.installing) = (other.matched.unwrap_or(last).next(), None);
         }
         for i in 0..primary.others.len() {
             self.push(i, out);
         }
     }
 
-    /// Sends entries, if there are any and the logs were compared.
+    /// Sends entries, if there are any, the logs were compared, and not too many are on their way.
     fn send(&mut self, i: usize, out: &mut Vec<Command<R>>) {
         let Role::Primary(primary) = &self.role else { return };
         let other = &primary.others[i];
-        if other.matched.is_some() && other.next <= self.index.last().sequence {
+        let has_room = other.matched.is_some_and(|matched| other.next.0 <= matched.0 + ENTRIES_UNDER_WAY_MAX);
+        if has_room && other.installing.is_none() && other.next <= self.index.last().sequence {
             self.push(i, out);
         }
     }
@@ -93,7 +101,10 @@ impl<R: ReplicaId> LogReplica<R> {
                 other.next.0 += entries.iter().map(|run| run.count).sum::<u64>();
                 Message::Prepare { epoch, base: primary.base, previous, entries, committed: self.committed }
             }
-            None => Message::Checkpoint { epoch, at: self.index.floor() },
+            None => {
+                other.installing = Some(self.index.floor().sequence);
+                Message::Checkpoint { epoch, base: primary.base, at: self.index.floor() }
+            }
         };
         out.push(Command::Send { to, message });
     }
@@ -105,10 +116,14 @@ impl<R: ReplicaId> LogReplica<R> {
         let other = &mut primary.others[i];
         other.matched = other.matched.max(Some(through));
         other.next = other.next.max(through.next());
+        other.installing = other.installing.filter(|at| through < *at);
         // What was acknowledged may be more than this primary knows to be committed, but is not behind its base.
         // ORDER: a replica is required before its promotion is asked for, so it has whatever is committed from now on.
-        if through >= self.committed.max(primary.base) {
+        let wanted = self.committed.max(primary.base);
+        if through >= wanted {
             self.member.promote(from, out);
+        } else if through.0 + LACKING_MAX >= wanted.0 {
+            self.member.await_copy(from);
         }
         self.send(i, out);
         self.advance(out);
@@ -118,8 +133,12 @@ impl<R: ReplicaId> LogReplica<R> {
     pub(super) fn mismatch(&mut self, from: R, committed: Sequence, out: &mut Vec<Command<R>>) {
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(i) = primary.others.iter().position(|other| other.id == from) else { return };
-        if primary.others[i].matched.is_none() && committed <= self.index.last().sequence {
-            primary.others[i].next = committed.next();
+        // One that is catching up may have found that what it has is lost, and begins anew.
+        let is_counted = self.member.membership().is_in_sync(from) || self.member.may_be_promoted(from);
+        let other = &mut primary.others[i];
+        let begins_anew = !is_counted && other.matched > Some(committed);
+        if (other.matched.is_none() || begins_anew) && committed <= self.index.last().sequence {
+            (other.matched, other.next, other.installing) = (None, committed.next(), None);
             self.push(i, out);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::primary::Primary;
 use super::{Command, LogIndex, LogPosition, Message, Sequence};
-use crate::membership::{LeaseTerms, Member, ReplicaId};
+use crate::membership::{LeaseTerms, Member, ReplicaId, Stored};
 use ashlar_types::Epoch;
 use ashlar_types::membership::Membership;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 /// What a replica finds on its disk when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered<R> {
-    /// The membership that was stored last.
-    pub membership: Membership<R>,
+    /// What was stored last of the membership, with what is here of the entries that were reported ([`Member::recover`]).
+    pub member: Stored<R>,
     /// The entries in the log; all of them are durable.
     pub index: LogIndex,
     /// A lower bound of what is committed, at least what the checkpoint covers.
@@ -47,7 +47,7 @@ pub struct LogReplica<R> {
 }
 
 impl<R: ReplicaId> LogReplica<R> {
-    /// A replica with an empty log that has just been admitted to `membership`.
+    /// A replica with an empty log that is in its group for the first time, as [`Member::join`].
     pub fn join(
         id: R,
         terms: LeaseTerms,
@@ -55,7 +55,15 @@ impl<R: ReplicaId> LogReplica<R> {
         now: Duration,
         out: &mut Vec<Command<R>>,
     ) -> LogReplica<R> {
-        let member = Member::join(id, terms, membership, now, out);
+        LogReplica::empty(Member::join(id, terms, membership, now, out))
+    }
+
+    /// A replica whose disk was replaced, as [`Member::replaced`].
+    pub fn replaced(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> LogReplica<R> {
+        LogReplica::empty(Member::replaced(id, terms, membership, now))
+    }
+
+    fn empty(member: Member<R>) -> LogReplica<R> {
         let index = LogIndex::default();
         let start = Sequence(0);
         LogReplica { member, index, stored: start, committed: start, role: Role::Idle, installing: None }
@@ -69,8 +77,8 @@ impl<R: ReplicaId> LogReplica<R> {
         now: Duration,
         out: &mut Vec<Command<R>>,
     ) -> LogReplica<R> {
-        let Recovered { membership, index, committed } = recovered;
-        let member = Member::recover(id, terms, membership, now);
+        let Recovered { member, index, committed } = recovered;
+        let member = Member::recover(id, terms, member, now);
         let stored = index.last().sequence;
         let mut replica = LogReplica { member, index, stored, committed, role: Role::Idle, installing: None };
         if replica.member.is_active() {
@@ -130,9 +138,9 @@ impl<R: ReplicaId> LogReplica<R> {
                     self.prepare(*base, *previous, entries, *committed, out);
                 }
             }
-            Message::Checkpoint { at, .. } => {
+            Message::Checkpoint { base, at, .. } => {
                 if from == self.member.membership().primary() {
-                    self.checkpoint(*at, out);
+                    self.checkpoint(*base, *at, out);
                 }
             }
             Message::Prepared { through, .. } => self.prepared(from, *through, out),

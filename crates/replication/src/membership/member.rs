@@ -3,7 +3,7 @@
 //!
 //! | standing | means | leaves it when |
 //! |---|---|---|
-//! | `Restarted` | the stored epoch is one it took part in before it stopped (rule 5 of the module) | a newer membership is learned |
+//! | `Restarted` | the stored epoch is one it took part in before it stopped (rule 5 of the module), or it is behind (rule 7) | a newer membership is learned |
 //! | `Storing` | a newer membership was learned and is not stored yet (rule 6) | it is stored, or a still newer one is learned |
 //! | `Active` | takes part at its epoch | a newer membership is learned, or it stops |
 //!
@@ -13,15 +13,16 @@
 use super::{Change, LeaseTerms, ReplicaId};
 use ashlar_types::Epoch;
 use ashlar_types::membership::{MEMBERS_MAX, Membership, Replicas};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::time::Duration;
 
 /// What a member wants done. The order of commands matters only where `Store` is concerned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Command<R> {
-    /// Make the membership durable, then call [`Member::stored`].
+    /// Make it durable, then call [`Member::stored`].
     // ORDER: nothing is sent or answered at this epoch before that.
-    Store(Membership<R>),
+    Store(Stored<R>),
     /// Ask `to` for a lease.
     Beacon {
         /// The peer.
@@ -52,6 +53,26 @@ pub enum Command<R> {
     Refresh,
 }
 
+/// What is on a replica's disk of that which it had reported to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Content {
+    /// All of it, or what is missing will be found out: it is out of sync.
+    Whole,
+    /// Not all: the power was cut before it was stored.
+    Short,
+    /// Nothing: the disk is another.
+    Missing,
+}
+
+/// What a member keeps on disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stored<R> {
+    /// The newest membership it knows.
+    pub membership: Membership<R>,
+    /// What else the disk has.
+    pub content: Content,
+}
+
 /// Commands of a member that stands alone; machines that contain one have commands of their own.
 pub type Commands<R> = Vec<Command<R>>;
 
@@ -73,6 +94,8 @@ struct Peer<R> {
     answered_at: Duration,
     /// Its removal was asked for: it is granted nothing more (rule 4).
     is_refused: bool,
+    /// It has asked for a lease since: it is alive, and a new epoch will do.
+    has_returned: bool,
 }
 
 /// See the module.
@@ -82,15 +105,22 @@ pub struct Member<R> {
     terms: LeaseTerms,
     membership: Membership<R>,
     standing: Standing,
-    // LIMIT: both below the members of a group.
+    // LIMIT: all below the members of a group.
     peers: SmallVec<[Peer<R>; MEMBERS_MAX]>,
+    /// Those that are catching up and whose copy a change must have all the same.
+    awaited: Replicas<R>,
+    /// Those of them whose promotion was asked for.
     promoting: Replicas<R>,
     is_leaving: bool,
+    content: Content,
     next_beacon_at: Duration,
 }
 
 impl<R: ReplicaId> Member<R> {
-    /// A replica that has never been in the group `membership` before; it stores it first.
+    /// A replica that is in the group of `membership` for the first time, of a new group or admitted; it stores it first.
+    ///
+    /// The caller had noted on the same disk that it will be in this group, before a manager put it there: without that note the disk is
+    /// another than the one that was admitted, see [`Member::replaced`].
     pub fn join<C: From<Command<R>>>(
         id: R,
         terms: LeaseTerms,
@@ -98,23 +128,37 @@ impl<R: ReplicaId> Member<R> {
         now: Duration,
         out: &mut Vec<C>,
     ) -> Member<R> {
-        out.push(Command::Store(membership.clone()).into());
-        let mut member = Member::recover(id, terms, membership, now);
+        let stored = Stored { membership, content: Content::Whole };
+        out.push(Command::Store(stored.clone()).into());
+        let mut member = Member::recover(id, terms, stored, now);
         member.standing = Standing::Storing;
         member
     }
 
-    /// A replica that stopped after it had stored `membership`. `terms` must be safe.
-    pub fn recover(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> Member<R> {
-        let has_forgotten = membership.is_member(id) && !membership.is_alone(id);
+    /// A replica that is in the group by name, with an empty disk in the place of the one that it had.
+    pub fn replaced(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> Member<R> {
+        Member::recover(id, terms, Stored { membership, content: Content::Missing }, now)
+    }
+
+    /// A replica that stopped after it had stored `stored`. `terms` must be safe.
+    ///
+    /// When the disk may have lost what the replica had reported (`async` durability, and the power was cut), the caller makes the content
+    /// [`Content::Short`] and stores that before this call.
+    pub fn recover(id: R, terms: LeaseTerms, stored: Stored<R>, now: Duration) -> Member<R> {
+        let Stored { membership, content } = stored;
+        // Who is alone was heard by nobody, and goes on with what is left; but not with nothing.
+        let is_left = membership.is_alone(id) && content != Content::Missing;
+        let has_forgotten = membership.is_member(id) && !is_left;
         let mut member = Member {
             id,
             terms,
             membership,
             standing: if has_forgotten { Standing::Restarted } else { Standing::Active },
             peers: SmallVec::new(),
+            awaited: SmallVec::new(),
             promoting: SmallVec::new(),
             is_leaving: false,
+            content: if has_forgotten { content } else { Content::Whole },
             next_beacon_at: now,
         };
         member.enter_epoch(now);
@@ -128,17 +172,28 @@ impl<R: ReplicaId> Member<R> {
         }
         self.membership = newer.clone();
         self.standing = Standing::Storing;
+        let is_last = newer.in_sync.len() == 1 && newer.is_in_sync(self.id);
+        // Out of sync it is compared anew at this epoch. The last in sync goes on with what is left.
+        if !newer.is_in_sync(self.id) || (is_last && self.content == Content::Short) {
+            self.content = Content::Whole;
+        }
         self.enter_epoch(now);
-        out.push(Command::Store(newer.clone()).into());
+        out.push(Command::Store(self.to_store()).into());
     }
 
     /// The membership of `epoch` is durable. Tells whether the replica takes part from now on.
     pub fn stored(&mut self, epoch: Epoch) -> bool {
-        let is_awaited = self.standing == Standing::Storing && epoch == self.membership.epoch;
-        if is_awaited {
-            self.standing = Standing::Active;
+        if self.standing != Standing::Storing || epoch != self.membership.epoch {
+            return false;
         }
-        is_awaited
+        let is_whole = self.content == Content::Whole;
+        self.standing = if is_whole { Standing::Active } else { Standing::Restarted };
+        self.is_active()
+    }
+
+    /// What it wants to be on disk.
+    pub fn to_store(&self) -> Stored<R> {
+        Stored { membership: self.membership.clone(), content: self.content }
     }
 
     /// Time has passed: beacons that are due, removals of peers whose grace is over, and requests nobody has answered.
@@ -149,17 +204,23 @@ impl<R: ReplicaId> Member<R> {
         if !has_to_speak || self.standing == Standing::Storing || now < self.next_beacon_at {
             return;
         }
+        // Who was held up has heard nobody for so long, and nobody is to blame.
+        let late = now - self.next_beacon_at;
+        if late > self.terms.heartbeat {
+            self.peers.iter_mut().for_each(|peer| peer.answered_at += late);
+        }
         self.next_beacon_at = now + self.terms.heartbeat;
         if is_restarted {
-            self.propose(Change::Renew, out);
+            self.ask_to_take_part(out);
             return;
         }
         for i in 0..self.peers.len() {
             let peer = &mut self.peers[i];
             peer.is_refused |= now >= peer.answered_at + self.terms.grace;
-            let (to, is_refused) = (peer.id, peer.is_refused);
+            let (to, is_refused, has_returned) = (peer.id, peer.is_refused, peer.has_returned);
             if is_refused {
-                self.propose(Change::Remove(to), out);
+                // What was asked for before is void at a new epoch, whichever comes first.
+                self.propose(if has_returned { Change::Renew } else { Change::Remove(to) }, out);
             }
             out.push(Command::Beacon { to, epoch: self.membership.epoch, sent_at: now }.into());
         }
@@ -183,10 +244,13 @@ impl<R: ReplicaId> Member<R> {
         if !self.admits(epoch, out) {
             return;
         }
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == from && !peer.is_refused) {
-            peer.answered_at = peer.answered_at.max(now);
-            out.push(Command::Grant { to: from, epoch, sent_at }.into());
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == from) else { return };
+        if peer.is_refused {
+            peer.has_returned = true;
+            return;
         }
+        peer.answered_at = peer.answered_at.max(now);
+        out.push(Command::Grant { to: from, epoch, sent_at }.into());
     }
 
     /// A peer grants the lease that was asked for at `sent_at`.
@@ -216,13 +280,21 @@ impl<R: ReplicaId> Member<R> {
         epoch == self.membership.epoch && self.is_active()
     }
 
-    /// `replica`, which is catching up, holds everything: ask for its promotion. From here on [`Member::required`] has it, because
-    /// nobody can know when the change takes effect.
-    pub fn promote<C: From<Command<R>>>(&mut self, replica: R, out: &mut Vec<C>) {
+    /// `replica`, which is catching up, lacks little: from here on [`Member::required`] has it, so that it gets there while others go on writing.
+    pub fn await_copy(&mut self, replica: R) {
         if self.is_primary()
             && self.membership.catching_up.contains(&replica)
-            && !self.promoting.contains(&replica)
+            && !self.awaited.contains(&replica)
         {
+            self.awaited.push(replica);
+        }
+    }
+
+    /// `replica`, which is catching up, holds everything: ask for its promotion. [`Member::required`] has it until the epoch ends, because
+    /// nobody can know when the change takes effect.
+    pub fn promote<C: From<Command<R>>>(&mut self, replica: R, out: &mut Vec<C>) {
+        self.await_copy(replica);
+        if self.awaited.contains(&replica) && !self.promoting.contains(&replica) {
             self.promoting.push(replica);
             self.propose(Change::Promote(replica), out);
         }
@@ -277,12 +349,18 @@ impl<R: ReplicaId> Member<R> {
     }
 
     /// Those whose copy a change must have before it is committed, besides the primary's own: the others in sync, and those
-    /// whose promotion was asked for.
+    /// that are about to be or may be already.
     pub fn required(&self) -> impl Iterator<Item = R> + '_ {
-        self.membership.in_sync.iter().filter(|id| **id != self.id).chain(&self.promoting).copied()
+        self.membership.in_sync.iter().filter(|id| **id != self.id).chain(&self.awaited).copied()
+    }
+
+    /// Whether the promotion of `replica` was asked for: it may be in sync by now.
+    pub fn may_be_promoted(&self, replica: R) -> bool {
+        self.promoting.contains(&replica)
     }
 
     fn enter_epoch(&mut self, now: Duration) {
+        self.awaited.clear();
         self.promoting.clear();
         self.is_leaving = false;
         self.next_beacon_at = now;
@@ -294,7 +372,22 @@ impl<R: ReplicaId> Member<R> {
                 granted_until: None,
                 answered_at: now,
                 is_refused: false,
+                has_returned: false,
             }));
+        }
+    }
+
+    /// Asks for an epoch in which it takes part again.
+    fn ask_to_take_part<C: From<Command<R>>>(&self, out: &mut Vec<C>) {
+        let is_in_sync = self.membership.is_in_sync(self.id);
+        match self.content {
+            // Others have what it has not.
+            Content::Short | Content::Missing if is_in_sync && self.membership.in_sync.len() > 1 => {
+                self.propose(Change::Remove(self.id), out);
+            }
+            // The only copy is gone. Whether to go on without is not for a machine to decide.
+            Content::Missing if is_in_sync => {}
+            _ => self.propose(Change::Renew, out),
         }
     }
 
