@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Bytes of one file that fills, and of one write.
 const FILE_BYTES: u64 = 1 << 30;
@@ -67,11 +68,19 @@ fn share(part: u64, all: u64) -> String {
 #[derive(Debug, Default)]
 pub struct Filling {
     files: Vec<PathBuf>,
+    /// The level that was reached.
+    percent: Option<u8>,
 }
+
+/// Usage is taken for settled when it was the same so often, so far apart. Many file systems tell of what was written, and free what was removed, seconds later.
+const SAME_LOOKS: u32 = 3;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// LIMIT: looks before it is taken as it is.
+const LOOKS_MAX: u32 = 30;
 
 impl Filling {
     /// Writes files in `place` until the file system holds `percent` less `spared_bytes`, which the measurement will write. Never more: what others
-    /// write meanwhile is looked at before each file.
+    /// write meanwhile is looked at before each file, and what was written here counts at once, however late it is told. A level is filled once.
     ///
     /// # Errors
     /// What a call answers; [`BenchError::Stopped`].
@@ -82,18 +91,51 @@ impl Filling {
         spared_bytes: u64,
         cancel: &AtomicBool,
     ) -> Result<(), BenchError> {
+        if self.percent == Some(percent) {
+            return Ok(());
+        }
+        let begin = settled(place, cancel)?;
+        let mut written: u64 = 0;
         loop {
             let usage = Usage::of(place)?;
-            let target = usage.at(percent).saturating_sub(spared_bytes);
-            let missing = target.saturating_sub(usage.used_bytes) / PIECE_BYTES * PIECE_BYTES;
+            let used = usage.used_bytes.max(begin.used_bytes.saturating_add(written));
+            let missing = missing(&usage, percent, spared_bytes, used);
             if missing == 0 {
+                self.percent = Some(percent);
                 return Ok(());
             }
             let path = place.path().join(format!("fill.{}", self.files.len()));
             self.files.push(path.clone());
-            write(&path, missing.min(FILE_BYTES), self.files.len() as u64, cancel)?;
+            let bytes = missing.min(FILE_BYTES);
+            write(&path, bytes, self.files.len() as u64, cancel)?;
+            written += bytes;
         }
     }
+}
+
+/// Bytes that are missing at `percent` less `spared_bytes`, when `used` are there.
+fn missing(usage: &Usage, percent: u8, spared_bytes: u64, used: u64) -> u64 {
+    let target = usage.at(percent).saturating_sub(spared_bytes);
+    target.saturating_sub(used) / PIECE_BYTES * PIECE_BYTES
+}
+
+/// The usage once it stays the same.
+fn settled(place: &Place, cancel: &AtomicBool) -> Result<Usage, BenchError> {
+    let mut last = Usage::of(place)?;
+    let mut same = 0;
+    for _ in 0..LOOKS_MAX {
+        if same == SAME_LOOKS {
+            break;
+        }
+        if cancel.load(Relaxed) {
+            return Err(BenchError::Stopped);
+        }
+        std::thread::park_timeout(LOOK_EVERY);
+        let now = Usage::of(place)?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    Ok(last)
 }
 
 fn write(path: &PathBuf, bytes: u64, seed: u64, cancel: &AtomicBool) -> Result<(), BenchError> {
@@ -123,6 +165,19 @@ mod tests {
         let refused = usage.check(&[10, 40, 90], 50).unwrap_err().to_string();
         assert!(refused.contains("to 10 %") && refused.contains("30.0 % of it are in use"), "{refused}");
         assert!(usage.check(&[40], 200).is_err());
+    }
+
+    #[test]
+    fn what_is_told_late_is_not_written_twice() {
+        let told = Usage { total_bytes: 1000 << 20, used_bytes: 300 << 20 };
+        let first = missing(&told, 80, 100 << 20, told.used_bytes);
+        assert_eq!(first, 400 << 20);
+        assert_eq!(missing(&told, 80, 100 << 20, told.used_bytes + first), 0);
+        assert_eq!(
+            missing(&told, 80, 100 << 20, told.used_bytes + first - (1 << 19)),
+            0,
+            "whole pieces only"
+        );
     }
 
     #[test]
