@@ -167,6 +167,7 @@ mod tests {
         assert!(usage.check(&[40], 200).is_err());
     }
 
+    /// A file system of 5 GiB was filled 0.8 GB too far, because it told of each file a second after it was written.
     #[test]
     fn what_is_told_late_is_not_written_twice() {
         let told = Usage { total_bytes: 1000 << 20, used_bytes: 300 << 20 };
