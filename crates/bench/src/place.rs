@@ -35,11 +35,16 @@ const KEPT_PLAN_BYTES_MAX: u64 = 1 << 16;
 pub struct Place {
     root: PathBuf,
     is_kept: bool,
-    /// Most bytes that were free: what is missing of them later was ours, and comes back.
+    /// Most bytes and files that were free: what is missing of them later was ours, and comes back.
     free_bytes_max: AtomicU64,
+    free_files_max: AtomicU64,
 }
 
 impl Place {
+    fn at(root: PathBuf, is_kept: bool) -> Place {
+        Place { root, is_kept, free_bytes_max: AtomicU64::new(0), free_files_max: AtomicU64::new(0) }
+    }
+
     /// Makes it in `directory`, which is there and, unless `beside_others`, empty.
     ///
     /// # Errors
@@ -48,7 +53,7 @@ impl Place {
         Place::check_empty(directory, beside_others)?;
         let root = directory.join(Place::own_name());
         fs::create_dir(&root).map_err(BenchError::io("make directory", &root))?;
-        Ok(Place { root, is_kept: false, free_bytes_max: AtomicU64::new(0) })
+        Ok(Place::at(root, false))
     }
 
     /// The same for `run`, as [`draw_run`] has drawn it: with a mark in it, by which it is removed when an interrupted run goes on.
@@ -61,7 +66,7 @@ impl Place {
         Place::check_empty(directory, beside_others)?;
         let root = directory.join(mark::directory_name(run));
         mark::make(&root, run, "")?;
-        Ok(Place { root, is_kept: false, free_bytes_max: AtomicU64::new(0) })
+        Ok(Place::at(root, false))
     }
 
     /// The directory with the files that [`Place::keep`] has left in `directory`, and the plan that they were written with. It stays.
@@ -78,7 +83,7 @@ impl Place {
         file.take(KEPT_PLAN_BYTES_MAX).read_to_string(&mut text).map_err(|error| fault(&error))?;
         let plan: DataPlan = serde_json::from_str(&text).map_err(|error| fault(&error))?;
         plan.check()?;
-        Ok((Place { root, is_kept: true, free_bytes_max: AtomicU64::new(0) }, plan))
+        Ok((Place::at(root, true), plan))
     }
 
     /// Whether no files of `directory` were kept before.
@@ -151,7 +156,9 @@ impl Place {
             let found = check_room(&self.root, (bytes, files), room);
             // Many file systems free the space of what was removed some time after they have said so.
             let had_bytes = self.free_bytes_max.fetch_max(room.bytes, Relaxed);
-            if found.is_ok() || bytes > had_bytes || begun.elapsed() > FREEING_MAX {
+            let had_files = self.free_files_max.fetch_max(room.files, Relaxed);
+            let was_never_there = bytes > had_bytes || files > had_files;
+            if found.is_ok() || was_never_there || begun.elapsed() > FREEING_MAX {
                 return found;
             }
             std::thread::park_timeout(Duration::from_millis(200));
@@ -243,6 +250,10 @@ mod tests {
         assert!(place.check_room(1 << 20, 1).is_ok());
         let begun = Instant::now();
         assert!(matches!(place.check_room(1 << 60, 1), Err(BenchError::NoRoom { .. })));
+        let other = tempfile::tempdir().unwrap();
+        let new = Place::make(other.path(), false).unwrap();
+        let many = new.room().unwrap().files;
+        assert!(many == u64::MAX || matches!(new.check_room(0, many), Err(BenchError::NoFiles { .. })));
         assert!(begun.elapsed() < FREEING_MAX, "it was never there");
         let room = Room { bytes: 1 << 30, files: 1000 };
         let check = |files| check_room(root.path(), (0, files), room);
