@@ -12,9 +12,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The first line's number; another one is another program's.
 const FORMAT: u32 = 2;
+
+/// LIMIT: how long somebody else's lock is waited for.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One repetition of one point by one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -174,10 +178,17 @@ impl Journal {
         Ok(journal)
     }
 
+    /// A program that was being started when the last run let go shares its lock until it runs, which is waited for.
     fn lock(&self) -> Result<(), BenchError> {
-        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            BenchError::Unfit(format!("{}: another run is writing it at this moment", self.path.display()))
-        })
+        let begun = Instant::now();
+        while rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if begun.elapsed() > LOCK_WAIT_MAX {
+                let path = self.path.display();
+                return Err(BenchError::Unfit(format!("{path}: another run is writing it at this moment")));
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn append(&mut self, record: Record) -> Result<(), BenchError> {
