@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub mod forced_codec;
+pub mod net;
 
 /// Who calls.
 #[derive(Clone, Copy, Debug)]

@@ -121,6 +121,22 @@ impl fmt::Display for ClusterId {
     }
 }
 
+impl ClusterId {
+    /// Reads what [`fmt::Display`] wrote, and nothing else.
+    pub fn parse(text: &str) -> Option<ClusterId> {
+        let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b'-').collect();
+        let mut bytes = [0; 16];
+        if digits.len() != 32 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        let id = ClusterId(bytes);
+        (id.to_string() == text).then_some(id)
+    }
+}
+
 impl fmt::Debug for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClusterId({self})")

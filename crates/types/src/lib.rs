@@ -19,6 +19,7 @@ pub mod map;
 pub mod membership;
 pub mod message;
 pub mod name;
+pub mod node;
 pub mod start;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -35,5 +36,6 @@ pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;
 pub use membership::Membership;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
+pub use node::{Node, PeerId, Role, Roles};
 pub use start::{Start, Starts, TargetStarts};
 pub use time::Timespec;

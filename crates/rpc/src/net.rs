@@ -1,0 +1,22 @@
+//! Calls over TCP with mutual TLS.
+//!
+//! A caller keeps a few *lanes* to each server ([`Link`]); a lane is a connection, and the next one when that breaks. Calls on a lane have
+//! numbers. A call whose connection broke is sent again under its number, and the server, which remembers lanes, carries it out once and
+//! answers on whatever connection the lane has then. That is the one retry layer: nobody above repeats a call.
+//!
+//! Nothing of a stranger gets past TLS; a certificate says which node it is and what it may be ([`TlsIdentity`]).
+
+mod caller;
+mod error;
+pub mod frame;
+pub mod hello;
+mod lane;
+mod server;
+mod stream;
+mod tls;
+
+pub use caller::{Answer, Call, Caller, Link};
+pub use error::NetError;
+pub use frame::Service;
+pub use server::{Admit, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};
+pub use tls::{TlsIdentity, Wanted};

@@ -1,0 +1,146 @@
+//! Making a connection of a lane.
+
+use super::{Call, Shared};
+use crate::net::error::NetError;
+use crate::net::frame::{Assembler, Frame, Header, Kind, PROTOCOL, REPLY_BYTES_MAX, Service};
+use crate::net::hello::{Hello, Welcome};
+use crate::net::stream::{Stream, Turn};
+use crate::net::tls::connecting;
+use ashlar_types::codec::{decode, encode};
+use parking_lot::Mutex;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// For how long one address is tried.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// A connection of a lane.
+pub(super) struct Connection {
+    pub stream: Stream,
+    /// Which of the lane, from 1.
+    pub attempt: u64,
+    /// Where frames are put together, by whoever reads for all.
+    pub assembler: Mutex<Assembler>,
+}
+
+impl Connection {
+    pub fn send(
+        &self,
+        shared: &Shared,
+        id: u64,
+        lowest: u64,
+        call: &Call<'_>,
+        deadline: Instant,
+    ) -> Result<(), NetError> {
+        let header = Header {
+            kind: Kind::Request,
+            service: call.service,
+            is_once: call.is_once,
+            is_urgent: call.is_urgent,
+            head_bytes: call.head.len() as u32,
+            payload_bytes: call.payload.len() as u32,
+            id,
+            epoch: shared.caller.epochs.known(),
+            lowest,
+        };
+        self.stream.send(&[&header.encode(call.head), call.head, call.payload], deadline)
+    }
+}
+
+/// Connects lane `lane` for the `attempt`th time; tells whether the server remembers it.
+pub(super) fn connect(
+    shared: &Shared,
+    lane: u32,
+    attempt: u64,
+    deadline: Instant,
+) -> Result<(Connection, bool), NetError> {
+    let addresses = shared.addresses.read().clone();
+    let mut outcome = Err(NetError::NoAddress);
+    // Lanes begin with different addresses, so that they spread over the interfaces of a server.
+    for turn in 0..addresses.len() {
+        let address = addresses[(lane as usize + turn) % addresses.len()];
+        let bound = deadline.min(Instant::now() + CONNECT_MAX);
+        outcome = connect_to(shared, address, (lane, attempt), bound);
+        match &outcome {
+            Err(NetError::Io(_) | NetError::Stuck | NetError::Closed) if Instant::now() < deadline => {}
+            _ => break,
+        }
+    }
+    outcome
+}
+
+fn connect_to(
+    shared: &Shared,
+    address: SocketAddr,
+    (lane, attempt): (u32, u64),
+    deadline: Instant,
+) -> Result<(Connection, bool), NetError> {
+    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let socket = TcpStream::connect_timeout(&address, left).map_err(NetError::Io)?;
+    let identity = shared.caller.identity.read().clone();
+    let tls = connecting(&identity.calling(shared.wanted)?)?;
+    let stream = Stream::new(socket, tls.into())?;
+    let mut assembler = Assembler::new(REPLY_BYTES_MAX);
+    stream.shake_hands(&mut assembler, deadline)?;
+    let hello = Hello {
+        protocol_min: PROTOCOL,
+        protocol_max: PROTOCOL,
+        cluster: identity.peer().cluster,
+        role: shared.caller.role,
+        instance: shared.caller.instance,
+        lane,
+        attempt,
+    };
+    let head = encode(&hello);
+    let header = Header {
+        kind: Kind::Hello,
+        service: Service::Manager,
+        is_once: false,
+        is_urgent: false,
+        head_bytes: head.len() as u32,
+        payload_bytes: 0,
+        id: 0,
+        epoch: shared.caller.epochs.known(),
+        lowest: 0,
+    };
+    stream.send(&[&header.encode(&head), &head], deadline)?;
+    let welcome = first_frame(&stream, &mut assembler, deadline)?;
+    shared.caller.epochs.note_heard(welcome.header.epoch);
+    match welcome.header.kind {
+        Kind::Welcome => {
+            let welcome: Welcome =
+                decode(welcome.head(), "welcome").map_err(|_| NetError::Malformed("a welcome that is none"))?;
+            if welcome.protocol != PROTOCOL {
+                return Err(NetError::Malformed("a protocol that was not offered"));
+            }
+            Ok((Connection { stream, attempt, assembler: Mutex::new(assembler) }, welcome.is_remembered))
+        }
+        Kind::Refused => Err(NetError::Refused(text_of(&welcome))),
+        _ => Err(NetError::Malformed("something else than a welcome")),
+    }
+}
+
+fn first_frame(stream: &Stream, assembler: &mut Assembler, deadline: Instant) -> Result<Frame, NetError> {
+    loop {
+        let mut turn = Turn::default();
+        let outcome = stream.receive(assembler, &mut turn);
+        if let Some(frame) = turn.frames.into_iter().next() {
+            return Ok(frame);
+        }
+        outcome?;
+        if turn.is_closed {
+            return Err(NetError::Closed);
+        }
+        if !stream.wait(false, deadline)? {
+            return Err(NetError::Stuck);
+        }
+    }
+}
+
+/// The words of a refusal, without what could disturb a terminal.
+pub(super) fn text_of(frame: &Frame) -> String {
+    // LIMIT: of words of a server that go into a log.
+    let head = frame.head();
+    let head = &head[..head.len().min(1024)];
+    String::from_utf8_lossy(head).chars().filter(|letter| !letter.is_control()).collect()
+}

@@ -1,0 +1,294 @@
+//! One connection of a caller, from its handshake to its last answer.
+
+use super::pool::Pool;
+use super::Peer;
+use crate::net::error::NetError;
+use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Service};
+use crate::net::hello::{Hello, Welcome};
+use crate::net::lane::{Admission, LaneState};
+use crate::net::stream::{Stream, Turn};
+use crate::net::tls::peer_of;
+use ashlar_types::codec::{decode, encode};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// For how long a caller may not take its answers.
+const SEND_MAX: Duration = Duration::from_secs(10);
+/// Calls of one connection that may wait or be at work, and their bytes; then no more is read from it.
+// LIMIT: of a connection.
+const CALLS_MAX: usize = 256;
+const BYTES_MAX: usize = 64 << 20;
+
+/// A lane and the caller it is of.
+pub(crate) struct Lane {
+    pub peer: Peer,
+    pub state: Mutex<LaneState<Weak<Connection>>>,
+}
+
+/// See the module.
+pub(crate) struct Connection {
+    pub token: u64,
+    pub stream: Stream,
+    pub since: Instant,
+    reading: Mutex<Reading>,
+    lane: Mutex<Option<Arc<Lane>>>,
+    calls: AtomicUsize,
+    bytes: AtomicUsize,
+    pub is_paused: AtomicBool,
+}
+
+struct Reading {
+    assembler: Assembler,
+    /// Whose calls these are, and which connection of the lane this is, once that was said.
+    lane: Option<(Arc<Lane>, u64)>,
+}
+
+/// A call that is to be carried out.
+pub(crate) struct Job {
+    pub frame: Frame,
+    pub replier: Replier,
+}
+
+impl Connection {
+    pub fn new(token: u64, stream: Stream) -> Connection {
+        Connection {
+            token,
+            stream,
+            since: Instant::now(),
+            reading: Mutex::new(Reading { assembler: Assembler::new(REQUEST_BYTES_MAX), lane: None }),
+            lane: Mutex::new(None),
+            calls: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            is_paused: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether nobody has said yet whose connection it is.
+    pub fn is_anonymous(&self) -> bool {
+        self.lane.lock().is_none()
+    }
+
+    pub fn lane(&self) -> Option<Arc<Lane>> {
+        self.lane.lock().clone()
+    }
+
+    /// Whether more is under way on it than should be.
+    pub fn is_full(&self) -> bool {
+        self.calls.load(SeqCst) >= CALLS_MAX || self.bytes.load(SeqCst) >= BYTES_MAX
+    }
+
+    /// Reads what has come and tells the calls that are to be carried out. An error ends the connection.
+    pub fn read(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Vec<Job>, NetError> {
+        let mut reading = self.reading.lock();
+        let mut turn = Turn::default();
+        let outcome = self.stream.receive(&mut reading.assembler, &mut turn);
+        let mut jobs = Vec::new();
+        for frame in turn.frames {
+            match &reading.lane {
+                None => reading.lane = Some(self.greet(pool, &frame)?),
+                Some((lane, attempt)) => jobs.extend(self.take_call(pool, lane, *attempt, frame)?),
+            }
+        }
+        outcome?;
+        if turn.is_closed {
+            // What has come all the same is carried out: the caller may ask for the answers on its next connection.
+            pool.enqueue(jobs);
+            return Err(NetError::Closed);
+        }
+        Ok(jobs)
+    }
+
+    /// The first message: who calls.
+    fn greet(self: &Arc<Self>, pool: &Arc<Pool>, frame: &Frame) -> Result<(Arc<Lane>, u64), NetError> {
+        let (peer, hello) = match self.recognize(pool, frame) {
+            Ok(known) => known,
+            Err(text) => {
+                self.refuse(pool, frame.header.service, 0, &text);
+                return Err(NetError::Refused(text));
+            }
+        };
+        let (lane, is_remembered) = pool.lanes.find_or_add(peer, hello.lane);
+        {
+            let mut state = lane.state.lock();
+            if hello.attempt <= state.attempt {
+                return Err(NetError::Malformed("a connection that is older than one there was"));
+            }
+            state.attempt = hello.attempt;
+            state.left = None;
+            // ORDER: from here on answers go to this connection, whichever the calls came by.
+            let before = state.connection.replace(Arc::downgrade(self));
+            if let Some(before) = before.and_then(|weak| weak.upgrade()) {
+                before.stream.shut_down();
+            }
+        }
+        *self.lane.lock() = Some(lane.clone());
+        let welcome = Welcome { protocol: crate::net::frame::PROTOCOL, is_remembered };
+        self.send(pool, (Kind::Welcome, frame.header.service, 0), &encode(&welcome), &[])?;
+        Ok((lane, hello.attempt))
+    }
+
+    fn recognize(&self, pool: &Pool, frame: &Frame) -> Result<(Peer, Hello), String> {
+        if frame.header.kind != Kind::Hello {
+            return Err("the first message does not say who calls".into());
+        }
+        let hello: Hello = decode(frame.head(), "greeting").map_err(|error| error.to_string())?;
+        hello.agree()?;
+        let certified = self.stream.with_tls(|tls| {
+            let certificate = tls.peer_certificates().and_then(|chain| chain.first());
+            certificate.map(peer_of)
+        });
+        let id = match certified {
+            Some(Ok(id)) => id,
+            Some(Err(error)) => return Err(error.to_string()),
+            None => return Err("the caller has shown no certificate".into()),
+        };
+        let own = pool.identity().peer();
+        if id.cluster != own.cluster || hello.cluster != own.cluster {
+            return Err(format!("this is file system {}, and the caller is of {}", own.cluster, id.cluster));
+        }
+        if !id.roles.has(hello.role) {
+            return Err(format!("the certificate of {} does not allow it to act as {}", id.node, hello.role));
+        }
+        let peer = Peer { id, role: hello.role, instance: hello.instance };
+        pool.admit(&peer)?;
+        Ok((peer, hello))
+    }
+
+    fn take_call(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        lane: &Arc<Lane>,
+        attempt: u64,
+        frame: Frame,
+    ) -> Result<Option<Job>, NetError> {
+        let header = frame.header;
+        if header.kind != Kind::Request || header.id == 0 {
+            return Err(NetError::Malformed("a frame that is no request"));
+        }
+        pool.epochs().note_heard(header.epoch);
+        let admission = {
+            let mut state = lane.state.lock();
+            if state.attempt != attempt {
+                return Err(NetError::Closed);
+            }
+            state.admit(header.id, header.lowest)
+        };
+        match admission {
+            Admission::Known => Ok(None),
+            Admission::Excess => Err(NetError::Crowded),
+            Admission::Answered(reply) => {
+                self.send(pool, (Kind::Reply, header.service, header.id), &reply, &[])?;
+                Ok(None)
+            }
+            Admission::Run => {
+                let bytes = frame.bytes();
+                self.calls.fetch_add(1, SeqCst);
+                self.bytes.fetch_add(bytes, SeqCst);
+                pool.note_bytes(bytes);
+                let replier = Replier {
+                    pool: pool.clone(),
+                    lane: lane.clone(),
+                    came_by: self.clone(),
+                    header,
+                    bytes,
+                    is_answered: false,
+                };
+                Ok(Some(Job { frame, replier }))
+            }
+        }
+    }
+
+    fn send(
+        &self,
+        pool: &Pool,
+        (kind, service, id): (Kind, Service, u64),
+        head: &[u8],
+        payload: &[u8],
+    ) -> Result<(), NetError> {
+        let header = Header {
+            kind,
+            service,
+            is_once: false,
+            is_urgent: false,
+            head_bytes: head.len() as u32,
+            payload_bytes: payload.len() as u32,
+            id,
+            epoch: pool.epochs().known(),
+            lowest: 0,
+        };
+        self.stream.send(&[&header.encode(head), head, payload], Instant::now() + SEND_MAX)
+    }
+
+    fn refuse(&self, pool: &Pool, service: Service, id: u64, text: &str) {
+        if let Err(error) = self.send(pool, (Kind::Refused, service, id), text.as_bytes(), &[]) {
+            tracing::debug!(%error, "a caller could not be told that it is refused");
+        }
+    }
+}
+
+/// Gives the answer to one call.
+pub struct Replier {
+    pool: Arc<Pool>,
+    lane: Arc<Lane>,
+    came_by: Arc<Connection>,
+    header: Header,
+    bytes: usize,
+    is_answered: bool,
+}
+
+impl Replier {
+    /// Whether the call is of those that others may be waiting for.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.header.is_urgent
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        self.lane.peer
+    }
+
+    /// The service it is for.
+    pub(crate) fn service(&self) -> Service {
+        self.header.service
+    }
+
+    /// The caller's answer. Whether it gets it cannot be known; it asks again if it does not.
+    pub fn reply(mut self, head: &[u8], payload: &[u8]) {
+        self.is_answered = true;
+        self.answer(Kind::Reply, head, payload);
+    }
+
+    /// No answer but a text for a person.
+    pub fn refuse(mut self, text: &str) {
+        self.is_answered = true;
+        self.answer(Kind::Refused, text.as_bytes(), &[]);
+    }
+
+    fn answer(&self, kind: Kind, head: &[u8], payload: &[u8]) {
+        let id = self.header.id;
+        let connection = {
+            let mut state = self.lane.state.lock();
+            // Only what may not be carried out twice is kept; such answers are short.
+            state.finish(id, (self.header.is_once && kind == Kind::Reply).then(|| head.to_vec()));
+            state.connection.as_ref().and_then(Weak::upgrade)
+        };
+        let Some(connection) = connection else { return };
+        if let Err(error) = connection.send(&self.pool, (kind, self.header.service, id), head, payload) {
+            tracing::debug!(peer = %self.lane.peer.id, %error, "an answer could not be sent; the caller has to ask again");
+            connection.stream.shut_down();
+        }
+    }
+}
+
+impl Drop for Replier {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // A panic, which was logged where it happened.
+            self.answer(Kind::Refused, b"the call ended without an answer: the log of the server has more", &[]);
+        }
+        self.came_by.calls.fetch_sub(1, SeqCst);
+        self.came_by.bytes.fetch_sub(self.bytes, SeqCst);
+        self.pool.call_ended(self.bytes);
+    }
+}

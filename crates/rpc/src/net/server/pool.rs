@@ -1,0 +1,490 @@
+//! The threads of a server and what they wait for together.
+
+use super::connection::{Connection, Job, Lane};
+use super::{Epochs, Peer, ServerConfig};
+use crate::net::error::NetError;
+use crate::net::lane::LaneState;
+use crate::net::stream::Stream;
+use crate::net::tls::TlsIdentity;
+use ashlar_env::Task;
+use ashlar_types::NodeId;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Threads that are there without work.
+const THREADS_MIN: usize = 2;
+/// Threads for calls, and more of them for calls that others may be waiting for.
+// LIMIT: of a server; calls beyond wait.
+const THREADS_MAX: usize = 256;
+const THREADS_URGENT: usize = 32;
+/// Bytes of calls that wait or are at work; beyond, nothing is read.
+// LIMIT: of a server.
+const BYTES_MAX: usize = 512 << 20;
+/// Connections, and those of them that have not said who they are.
+// LIMIT: of a server; beyond, they are closed as they come.
+const CONNECTIONS_MAX: usize = 65_536;
+const ANONYMOUS_MAX: usize = 256;
+/// For how long a caller may not say who it is.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+/// For how long a caller may read why it was refused.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+/// For how long a lane without a connection is remembered.
+const LANE_MAX: Duration = Duration::from_secs(120);
+/// For how long a thread that is not needed stays.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// For how long calls under way are waited for at the end.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// Time between looks at what is old.
+const TIDY_EVERY: Duration = Duration::from_millis(500);
+
+const WAKE: u64 = 0;
+const FIRST_LISTENER: u64 = 1;
+const FIRST_CONNECTION: u64 = 1 << 16;
+
+/// The lanes that are remembered.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    lanes: Mutex<FxHashMap<LaneKey, Arc<Lane>>>,
+}
+
+type LaneKey = (NodeId, [u8; 16], u32);
+
+impl Lanes {
+    /// The lane, and whether it was known.
+    pub fn find_or_add(&self, peer: Peer, number: u32) -> (Arc<Lane>, bool) {
+        let mut lanes = self.lanes.lock();
+        let key = (peer.id.node, peer.instance, number);
+        if let Some(lane) = lanes.get(&key).filter(|lane| lane.peer == peer) {
+            return (lane.clone(), true);
+        }
+        let lane = Arc::new(Lane { peer, state: Mutex::new(LaneState::default()) });
+        lanes.insert(key, lane.clone());
+        (lane, false)
+    }
+
+    /// Forgets lanes that were left long ago; tells processes that have none any more.
+    fn forget(&self, now: Instant) -> Vec<Peer> {
+        let mut gone = Vec::new();
+        let mut lanes = self.lanes.lock();
+        lanes.retain(|_, lane| {
+            let state = lane.state.lock();
+            let is_old = state.left.is_some_and(|left| now.duration_since(left) > LANE_MAX);
+            let is_forgotten = is_old && state.is_at_rest();
+            if is_forgotten && !gone.contains(&lane.peer) {
+                gone.push(lane.peer);
+            }
+            !is_forgotten
+        });
+        gone.retain(|peer| !lanes.values().any(|lane| lane.peer == *peer));
+        gone
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    threads: usize,
+    idle: usize,
+    at_work: usize,
+}
+
+#[derive(Default)]
+struct Queues {
+    urgent: VecDeque<Job>,
+    others: VecDeque<Job>,
+}
+
+/// See the module.
+pub(crate) struct Pool {
+    config: ServerConfig,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    listeners: Mutex<Vec<TcpListener>>,
+    /// Connections of callers that were told something and may not have read it yet, and since when.
+    lingering: Mutex<VecDeque<(Instant, Arc<Connection>)>>,
+    connections: Mutex<FxHashMap<u64, Arc<Connection>>>,
+    next_token: AtomicU64,
+    pub lanes: Lanes,
+    queues: Mutex<Queues>,
+    count: Mutex<Count>,
+    bytes: AtomicUsize,
+    /// Connections that are not read from because too much is under way.
+    paused: Mutex<Vec<Weak<Connection>>>,
+    is_stopping: AtomicBool,
+    tasks: Mutex<Vec<Task>>,
+}
+
+impl Pool {
+    pub fn start(config: ServerConfig, listeners: Vec<TcpListener>) -> Result<Arc<Pool>, NetError> {
+        let os = |errno: rustix::io::Errno| NetError::Io(errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE).map_err(os)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(os)?;
+        for (token, listener) in (FIRST_LISTENER..).zip(&listeners) {
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(&epoll, listener, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT).map_err(os)?;
+        }
+        let pool = Arc::new(Pool {
+            config,
+            epoll,
+            wake,
+            listeners: Mutex::new(listeners),
+            lingering: Mutex::default(),
+            connections: Mutex::default(),
+            next_token: AtomicU64::new(FIRST_CONNECTION),
+            lanes: Lanes::default(),
+            queues: Mutex::default(),
+            count: Mutex::default(),
+            bytes: AtomicUsize::new(0),
+            paused: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            tasks: Mutex::default(),
+        });
+        for _ in 0..THREADS_MIN {
+            pool.add_thread().map_err(NetError::Io)?;
+        }
+        let weak = Arc::downgrade(&pool);
+        let tidy = Box::new(move || {
+            while let Some(pool) = weak.upgrade() {
+                if pool.is_stopping.load(SeqCst) {
+                    return;
+                }
+                pool.tidy();
+                drop(pool);
+                std::thread::sleep(TIDY_EVERY);
+            }
+        });
+        let task = pool.config.tasks.spawn("ashlar-net-old", tidy).map_err(NetError::Io)?;
+        pool.tasks.lock().push(task);
+        Ok(pool)
+    }
+
+    pub fn identity(&self) -> Arc<TlsIdentity> {
+        self.config.identity.read().clone()
+    }
+
+    pub fn epochs(&self) -> &Epochs {
+        &self.config.epochs
+    }
+
+    pub fn admit(&self, peer: &Peer) -> Result<(), String> {
+        (self.config.admit)(peer)
+    }
+
+    pub fn threads(&self) -> usize {
+        self.count.lock().threads
+    }
+
+    pub fn note_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, SeqCst);
+    }
+
+    fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
+        self.count.lock().threads += 1;
+        let pool = self.clone();
+        let run = Box::new(move || pool.work());
+        self.config.tasks.spawn("ashlar-net", run).map(drop).inspect_err(|_| self.count.lock().threads -= 1)
+    }
+
+    /// What a thread does.
+    fn work(self: &Arc<Self>) {
+        while !self.is_stopping.load(SeqCst) {
+            if let Some(job) = self.take_job() {
+                self.carry_out(job);
+                continue;
+            }
+            self.count.lock().idle += 1;
+            let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(WAKE) }];
+            let bound = rustix::event::Timespec { tv_sec: IDLE_MAX.as_secs() as i64, tv_nsec: 0 };
+            let woken = epoll::wait(&self.epoll, &mut events, Some(&bound));
+            let mut count = self.count.lock();
+            count.idle -= 1;
+            match woken {
+                Ok(0) if count.idle >= THREADS_MIN => break,
+                Ok(0) | Err(_) => {}
+                Ok(_) => {
+                    drop(count);
+                    // A panic ends this turn only.
+                    let token = events[0].data.u64();
+                    self.config.tasks.contain(&mut || self.see_to(token));
+                }
+            }
+        }
+        self.count.lock().threads -= 1;
+    }
+
+    fn see_to(self: &Arc<Self>, token: u64) {
+        match token {
+            WAKE => {
+                let mut taken = [0; 8];
+                // Somebody else may have been faster.
+                let _ = rustix::io::read(&self.wake, &mut taken);
+            }
+            listener if listener < FIRST_CONNECTION => self.accept((listener - FIRST_LISTENER) as usize),
+            connection => {
+                let found = self.connections.lock().get(&connection).cloned();
+                if let Some(connection) = found {
+                    self.read(&connection);
+                }
+            }
+        }
+    }
+
+    fn accept(self: &Arc<Self>, at: usize) {
+        let listeners = self.listeners.lock();
+        let Some(listener) = listeners.get(at) else { return };
+        // LIMIT: of one turn.
+        for _ in 0..64 {
+            match listener.accept() {
+                Ok((socket, _)) => {
+                    if let Err(error) = self.begin(socket) {
+                        tracing::debug!(%error, "a connection could not be taken");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a connection");
+                    // No descriptors, say: others may be closed meanwhile.
+                    std::thread::sleep(Duration::from_millis(50));
+                    break;
+                }
+            }
+        }
+        self.arm(listener, FIRST_LISTENER + at as u64);
+    }
+
+    fn begin(self: &Arc<Self>, socket: std::net::TcpStream) -> Result<(), NetError> {
+        let tls = self.identity().accepting()?;
+        let stream = Stream::new(socket, tls.into())?;
+        let token = self.next_token.fetch_add(1, SeqCst);
+        let connection = Arc::new(Connection::new(token, stream));
+        {
+            let mut connections = self.connections.lock();
+            let is_crowded = connections.len() >= CONNECTIONS_MAX
+                || (connections.len() >= ANONYMOUS_MAX
+                    && connections.values().filter(|known| known.is_anonymous()).count() >= ANONYMOUS_MAX);
+            if is_crowded {
+                return Err(NetError::Crowded);
+            }
+            connections.insert(token, connection.clone());
+        }
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.epoll, connection.stream.as_fd(), epoll::EventData::new_u64(token), flags)
+            .map_err(|errno| NetError::Io(errno.into()))
+    }
+
+    /// Has whoever waits next told of `source` again.
+    fn arm(&self, source: &impl AsFd, token: u64) {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        if let Err(error) = epoll::modify(&self.epoll, source, epoll::EventData::new_u64(token), flags) {
+            tracing::debug!(%error, "a connection is not waited for any more");
+        }
+    }
+
+    fn read(self: &Arc<Self>, connection: &Arc<Connection>) {
+        match connection.read(self) {
+            Ok(jobs) => {
+                self.enqueue(jobs);
+                if connection.is_full() || self.bytes.load(SeqCst) >= BYTES_MAX {
+                    self.pause(connection);
+                } else {
+                    self.arm(&connection.stream.as_fd(), connection.token);
+                }
+            }
+            Err(error) => {
+                if !matches!(error, NetError::Closed) {
+                    let peer = connection.lane().map(|lane| lane.peer.id.to_string());
+                    tracing::info!(?peer, %error, "a connection is ended");
+                }
+                self.end(connection, matches!(error, NetError::Tls(_) | NetError::Refused(_)));
+            }
+        }
+    }
+
+    /// Ends a connection. `was_told`: the caller is to have the time to read why.
+    fn end(&self, connection: &Arc<Connection>, was_told: bool) {
+        self.connections.lock().remove(&connection.token);
+        // Closing the descriptor would do, but a call under way may hold it open.
+        let _ = epoll::delete(&self.epoll, connection.stream.as_fd());
+        if was_told {
+            connection.stream.fall_silent();
+            let mut lingering = self.lingering.lock();
+            if lingering.len() >= ANONYMOUS_MAX {
+                lingering.pop_front();
+            }
+            lingering.push_back((Instant::now(), connection.clone()));
+        } else {
+            connection.stream.shut_down();
+        }
+        if let Some(lane) = connection.lane() {
+            let mut state = lane.state.lock();
+            let is_current = state.connection.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(connection));
+            if is_current {
+                (state.connection, state.left) = (None, Some(Instant::now()));
+            }
+        }
+    }
+
+    fn pause(&self, connection: &Arc<Connection>) {
+        connection.is_paused.store(true, SeqCst);
+        self.paused.lock().push(Arc::downgrade(connection));
+        // ORDER: what ended before it was in the list has not looked there.
+        self.resume();
+    }
+
+    fn resume(&self) {
+        if self.bytes.load(SeqCst) >= BYTES_MAX {
+            return;
+        }
+        let ready: Vec<Arc<Connection>> = {
+            let mut paused = self.paused.lock();
+            let ready = paused.iter().filter_map(Weak::upgrade).filter(|one| !one.is_full()).collect();
+            paused.retain(|weak| weak.upgrade().is_some_and(|one| one.is_full()));
+            ready
+        };
+        for connection in ready {
+            connection.is_paused.store(false, SeqCst);
+            self.arm(&connection.stream.as_fd(), connection.token);
+        }
+    }
+
+    /// A call has ended.
+    pub fn call_ended(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, SeqCst);
+        if !self.paused.lock().is_empty() {
+            self.resume();
+        }
+    }
+
+    /// Has `jobs` carried out, one by the caller.
+    pub fn enqueue(self: &Arc<Self>, jobs: Vec<Job>) {
+        let count = jobs.len();
+        if count == 0 {
+            return;
+        }
+        {
+            let mut queues = self.queues.lock();
+            for job in jobs {
+                if job.replier.is_urgent() { queues.urgent.push_back(job) } else { queues.others.push_back(job) }
+            }
+        }
+        self.wake(count - 1);
+    }
+
+    fn wake(&self, count: usize) {
+        if count > 0 {
+            let _ = rustix::io::write(&self.wake, &(count as u64).to_ne_bytes());
+        }
+    }
+
+    fn take_job(self: &Arc<Self>) -> Option<Job> {
+        let mut queues = self.queues.lock();
+        if queues.urgent.is_empty() && queues.others.is_empty() {
+            return None;
+        }
+        let mut count = self.count.lock();
+        let job = match queues.urgent.pop_front() {
+            Some(job) => job,
+            None if count.at_work < THREADS_MAX => queues.others.pop_front()?,
+            None => return None,
+        };
+        count.at_work += 1;
+        // Somebody has to wait for what comes next.
+        let is_short = count.idle == 0 && count.threads < THREADS_MAX + THREADS_URGENT;
+        drop(count);
+        drop(queues);
+        if is_short && let Err(error) = self.add_thread() {
+            tracing::warn!(%error, "no further thread for calls");
+        }
+        Some(job)
+    }
+
+    fn carry_out(&self, job: Job) {
+        let Job { frame, replier } = job;
+        let endpoint = self.config.endpoints.iter().find(|(service, _)| *service == replier.service());
+        let peer = replier.peer();
+        match endpoint {
+            None => replier.refuse("that is not served at this address"),
+            Some((_, endpoint)) => {
+                let mut call = Some((frame, replier));
+                let went_well = self.config.tasks.contain(&mut || {
+                    if let Some((frame, replier)) = call.take() {
+                        endpoint.serve(&peer, frame, replier);
+                    }
+                });
+                if !went_well {
+                    tracing::error!(peer = %peer.id, "a call ended by a panic");
+                }
+            }
+        }
+        let is_waiting = {
+            self.count.lock().at_work -= 1;
+            let queues = self.queues.lock();
+            !queues.others.is_empty() || !queues.urgent.is_empty()
+        };
+        if is_waiting {
+            self.wake(1);
+        }
+    }
+
+    /// Ends what is too old.
+    fn tidy(&self) {
+        let now = Instant::now();
+        let late: Vec<Arc<Connection>> = {
+            let connections = self.connections.lock();
+            let is_late = |one: &&Arc<Connection>| one.is_anonymous() && now.duration_since(one.since) > GREETING_MAX;
+            connections.values().filter(is_late).cloned().collect()
+        };
+        for connection in late {
+            self.end(&connection, false);
+        }
+        self.lingering.lock().retain(|(since, _)| now.duration_since(*since) < LINGER_MAX);
+        for peer in self.lanes.forget(now) {
+            for (_, endpoint) in &self.config.endpoints {
+                endpoint.forgotten(&peer);
+            }
+        }
+    }
+
+    pub fn review(&self) {
+        let connections: Vec<Arc<Connection>> = self.connections.lock().values().cloned().collect();
+        for connection in connections {
+            if let Some(lane) = connection.lane()
+                && let Err(text) = self.admit(&lane.peer)
+            {
+                tracing::info!(peer = %lane.peer.id, text, "a connection is ended");
+                self.end(&connection, false);
+            }
+        }
+    }
+
+    pub fn stop(&self) {
+        if self.is_stopping.swap(true, SeqCst) {
+            return;
+        }
+        self.wake(THREADS_MAX + THREADS_URGENT);
+        let end = Instant::now() + STOP_MAX;
+        while self.count.lock().threads > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // ORDER: answers first, then the connections they go by.
+        let connections: Vec<Arc<Connection>> = self.connections.lock().drain().map(|(_, one)| one).collect();
+        for connection in connections {
+            connection.stream.shut_down();
+        }
+        for task in std::mem::take(&mut *self.tasks.lock()).into_iter().filter(|task| !task.is_current()) {
+            task.join();
+        }
+        self.listeners.lock().clear();
+        let mut queues = self.queues.lock();
+        (queues.urgent, queues.others) = (VecDeque::new(), VecDeque::new());
+    }
+}

@@ -1,0 +1,210 @@
+//! A TLS stream over a socket that never blocks, shared by one who reads and several who write.
+//!
+//! The state of TLS is behind one lock that is held while bytes are encrypted or decrypted, never while anybody waits for the network.
+
+use super::NetError;
+use super::frame::{Assembler, Frame};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Bytes that are encrypted in one go: a reader of the same stream waits for that at the most.
+const SLICE_BYTES: usize = 256 << 10;
+/// Bytes and frames that are taken in one go, so that one stream does not keep a thread from others.
+// LIMIT: of one turn of reading.
+const TURN_BYTES: usize = 4 << 20;
+const TURN_FRAMES: usize = 64;
+
+/// See the module.
+pub(crate) struct Stream {
+    socket: TcpStream,
+    tls: Mutex<Connection>,
+    /// Held by whoever sends a frame, so that frames do not mix.
+    sending: Mutex<()>,
+}
+
+/// What a turn of reading brought.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Whole frames.
+    pub frames: Vec<Frame>,
+    /// Whether the other side has ended the stream.
+    pub is_closed: bool,
+}
+
+impl Stream {
+    pub fn new(socket: TcpStream, mut tls: Connection) -> Result<Stream, NetError> {
+        socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).map_err(NetError::Io)?;
+        set_patience(&socket)?;
+        tls.set_buffer_limit(None);
+        Ok(Stream { socket, tls: Mutex::new(tls), sending: Mutex::new(()) })
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Ends the stream at once, for both sides; whoever waits for it wakes.
+    pub fn shut_down(&self) {
+        // One that has ended already is as good.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Says nothing more; the other side may still read what was said.
+    pub fn fall_silent(&self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Looks at the TLS state, for who the other side is.
+    pub fn with_tls<T>(&self, look: impl FnOnce(&Connection) -> T) -> T {
+        look(&self.tls.lock())
+    }
+
+    /// Waits until there is something to read, or to write if `for_writing`; tells whether there is before `deadline`.
+    pub fn wait(&self, for_writing: bool, deadline: Instant) -> Result<bool, NetError> {
+        let flags = if for_writing { PollFlags::OUT } else { PollFlags::IN };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(&self.socket, flags)];
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(true),
+            Err(errno) => Err(NetError::Io(errno.into())),
+        }
+    }
+
+    /// Takes what has come, without waiting. Whole frames that came before an error are kept in `turn`.
+    pub fn receive(&self, assembler: &mut Assembler, turn: &mut Turn) -> Result<(), NetError> {
+        let mut tls = self.tls.lock();
+        let mut bytes = 0;
+        loop {
+            bytes += take_plain(&mut tls, assembler, &mut turn.frames)?;
+            let is_enough = !turn.frames.is_empty() && assembler.is_at_border();
+            if is_enough || bytes >= TURN_BYTES || turn.frames.len() >= TURN_FRAMES || turn.is_closed {
+                return Ok(());
+            }
+            match tls.read_tls(&mut &self.socket) {
+                Ok(0) => turn.is_closed = true,
+                Ok(_) => {
+                    let outcome = tls.process_new_packets();
+                    // What is wrong, or the next step of the handshake, is told to the other side as far as it goes.
+                    if tls.wants_write() {
+                        drain(&mut tls, &self.socket)?;
+                    }
+                    turn.is_closed |= outcome.map_err(NetError::Tls)?.peer_has_closed();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(NetError::Io(error)),
+            }
+        }
+    }
+
+    /// Sends `parts` one behind the other, as a whole frame.
+    pub fn send(&self, parts: &[&[u8]], deadline: Instant) -> Result<(), NetError> {
+        let _sending = self.sending.lock();
+        let mut slices = parts.iter().flat_map(|part| part.chunks(SLICE_BYTES)).peekable();
+        loop {
+            let is_blocked = {
+                let mut tls = self.tls.lock();
+                // Small parts go together, into one record and one system call.
+                let mut taken = 0;
+                while let Some(slice) = slices.next_if(|slice| taken == 0 || taken + slice.len() <= SLICE_BYTES) {
+                    tls.writer().write_all(slice).map_err(NetError::Io)?;
+                    taken += slice.len();
+                }
+                !drain(&mut tls, &self.socket)?
+            };
+            if is_blocked {
+                self.flush(deadline)?;
+            }
+            if slices.peek().is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what is encrypted; waits for the network, without the lock.
+    fn flush(&self, deadline: Instant) -> Result<(), NetError> {
+        loop {
+            if !self.wait(true, deadline)? {
+                return Err(NetError::Stuck);
+            }
+            if drain(&mut self.tls.lock(), &self.socket)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Carries the handshake out, for a caller.
+    pub fn shake_hands(&self, assembler: &mut Assembler, deadline: Instant) -> Result<(), NetError> {
+        loop {
+            let (is_done, is_sent) = {
+                let mut tls = self.tls.lock();
+                let is_sent = drain(&mut tls, &self.socket)?;
+                (!tls.is_handshaking(), is_sent)
+            };
+            if is_done && is_sent {
+                return Ok(());
+            }
+            if !self.wait(!is_sent, deadline)? {
+                return Err(NetError::Stuck);
+            }
+            let mut turn = Turn::default();
+            self.receive(assembler, &mut turn)?;
+            if turn.is_closed {
+                return Err(NetError::Closed);
+            }
+        }
+    }
+}
+
+/// Moves plain bytes into frames; tells how many.
+fn take_plain(tls: &mut Connection, assembler: &mut Assembler, frames: &mut Vec<Frame>) -> Result<usize, NetError> {
+    let mut bytes = 0;
+    if tls.is_handshaking() {
+        return Ok(0);
+    }
+    loop {
+        match tls.reader().read(assembler.room()) {
+            Ok(0) => return Ok(bytes),
+            Ok(len) => {
+                bytes += len;
+                frames.extend(assembler.filled(len).map_err(NetError::Malformed)?);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(bytes),
+            Err(error) => return Err(NetError::Io(error)),
+        }
+    }
+}
+
+/// Writes what is encrypted as far as the socket takes it; tells whether that is all.
+fn drain(tls: &mut Connection, socket: &TcpStream) -> Result<bool, NetError> {
+    while tls.wants_write() {
+        match tls.write_tls(&mut &*socket) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(NetError::Io(error)),
+        }
+    }
+    Ok(true)
+}
+
+/// Has the kernel notice a peer that is gone: within ten seconds whether or not something was sent to it.
+fn set_patience(socket: &TcpStream) -> Result<(), NetError> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(socket, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(socket, Duration::from_secs(4)))
+        .and_then(|()| sockopt::set_tcp_keepintvl(socket, Duration::from_secs(2)))
+        .and_then(|()| sockopt::set_tcp_keepcnt(socket, 3))
+        .and_then(|()| sockopt::set_tcp_user_timeout(socket, 10_000))
+        .map_err(|errno| NetError::Io(errno.into()))
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

@@ -1,0 +1,150 @@
+//! A certificate authority and an echo service for tests.
+#![allow(dead_code, clippy::unwrap_used, reason = "a test fails by panicking; not every test uses everything")]
+
+use ashlar_env::Env;
+use ashlar_rpc::net::frame::Frame;
+use ashlar_rpc::net::{
+    Caller, Endpoint, Epochs, Link, Listener, Peer, Replier, Server, ServerConfig, Service, TlsIdentity, Wanted,
+};
+use ashlar_types::{ClusterId, NodeId, PeerId, Role, Roles};
+use parking_lot::{Mutex, RwLock};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+pub struct Authority {
+    pub cluster: ClusterId,
+    pub certificate: String,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    pub fn new(cluster: u8) -> Authority {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Authority { cluster: ClusterId([cluster; 16]), certificate, issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    pub fn issue_with(&self, names: &[String], year: (i32, i32)) -> TlsIdentity {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        let uri = |name: &String| rcgen::SanType::URI(name.as_str().try_into().unwrap());
+        params.subject_alt_names = names.iter().map(uri).collect();
+        params.not_before = rcgen::date_time_ymd(year.0, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year.1, 1, 1);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        TlsIdentity::from_pem(&certificate.pem(), &key.serialize_pem(), &self.certificate).unwrap()
+    }
+
+    pub fn issue(&self, node: u32, roles: &[Role]) -> TlsIdentity {
+        let roles: Roles = roles.iter().copied().collect();
+        let peer = PeerId { cluster: self.cluster, node: NodeId(node), roles };
+        self.issue_with(&[peer.to_string()], (2020, 2120))
+    }
+}
+
+pub fn caller(identity: TlsIdentity, role: Role) -> Arc<Caller> {
+    let mut instance = [0; 16];
+    Env::os().entropy.fill(&mut instance);
+    Arc::new(Caller {
+        identity: Arc::new(RwLock::new(Arc::new(identity))),
+        role,
+        instance,
+        epochs: Arc::new(Epochs::default()),
+    })
+}
+
+/// Answers with what it was sent; counts; parks what begins with `park` until something begins with `free`.
+#[derive(Default)]
+pub struct Echo {
+    pub served: AtomicU64,
+    pub parked: Mutex<Vec<Replier>>,
+}
+
+impl Endpoint for Echo {
+    fn serve(&self, _: &Peer, request: Frame, replier: Replier) {
+        let served = self.served.fetch_add(1, SeqCst) + 1;
+        match request.head() {
+            b"park" => return self.parked.lock().push(replier),
+            b"free" => self.parked.lock().drain(..).for_each(|parked| parked.reply(b"freed", &[])),
+            b"panic" => panic!("as the test wants"),
+            b"sleep" => std::thread::sleep(Duration::from_millis(300)),
+            b"count" => return replier.reply(&served.to_le_bytes(), &[]),
+            _ => {}
+        }
+        replier.reply(request.head(), request.payload());
+    }
+}
+
+pub fn serve(identity: TlsIdentity, endpoint: Arc<dyn Endpoint>, address: SocketAddr) -> (Server, SocketAddr) {
+    let listener = Listener::bind(address).unwrap();
+    let address = listener.address().unwrap();
+    let config = ServerConfig {
+        identity: Arc::new(RwLock::new(Arc::new(identity))),
+        admit: Box::new(|peer| match peer.id.node {
+            NodeId(99) => Err("node-99 was removed from the file system".into()),
+            _ => Ok(()),
+        }),
+        endpoints: vec![(Service::Storage, endpoint)],
+        epochs: Arc::new(Epochs::default()),
+        tasks: Env::os().tasks.clone(),
+    };
+    (Server::start(config, vec![listener]).unwrap(), address)
+}
+
+pub fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+pub fn link(caller: &Arc<Caller>, address: SocketAddr) -> Link {
+    Link::new(caller.clone(), Wanted { role: Role::Storage, node: Some(NodeId(1)) }, vec![address], 2)
+}
+
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// Passes bytes on until it is told to cut every connection.
+pub struct Proxy {
+    pub address: SocketAddr,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
+    pub is_refusing: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    pub fn start(to: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let is_refusing = Arc::new(AtomicBool::new(false));
+        let (kept, refusing) = (connections.clone(), is_refusing.clone());
+        std::thread::spawn(move || {
+            for from in listener.incoming() {
+                let (Ok(from), Ok(to)) = (from, TcpStream::connect(to)) else { continue };
+                if refusing.load(SeqCst) {
+                    continue;
+                }
+                from.set_nodelay(true).unwrap();
+                to.set_nodelay(true).unwrap();
+                kept.lock().extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
+                for (mut a, mut b) in [(from.try_clone().unwrap(), to.try_clone().unwrap()), (to, from)] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut a, &mut b);
+                        let _ = b.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Proxy { address, connections, is_refusing }
+    }
+
+    /// Cuts what there is.
+    pub fn cut(&self) {
+        for connection in self.connections.lock().drain(..) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Servers and clients of a cluster: what they may be, where they listen, and the name that a certificate gives them.
+
+use crate::{ClusterId, NodeId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+
+/// What a process of the cluster does. The number is part of stored and sent forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Keeps the cluster map and the certificate authority.
+    Manager,
+    /// Serves metadata.
+    Meta,
+    /// Serves targets.
+    Storage,
+    /// Mounts the file system.
+    Client,
+    /// Administers.
+    Admin,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 5] = [Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin];
+
+    /// Its name on the command line and in certificates.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Manager => "manager",
+            Role::Meta => "meta",
+            Role::Storage => "storage",
+            Role::Client => "client",
+            Role::Admin => "admin",
+        }
+    }
+
+    /// The role of this name.
+    pub fn parse(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of roles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Roles(pub u16);
+
+impl Roles {
+    /// Whether `role` is in it.
+    pub fn has(self, role: Role) -> bool {
+        self.0 & (1 << role as u16) != 0
+    }
+
+    /// With `role`.
+    #[must_use]
+    pub fn with(self, role: Role) -> Roles {
+        Roles(self.0 | 1 << role as u16)
+    }
+
+    /// Whether every role of it is in `other`.
+    pub fn is_within(self, other: Roles) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// The roles in it.
+    pub fn iter(self) -> impl Iterator<Item = Role> {
+        Role::ALL.into_iter().filter(move |role| self.has(*role))
+    }
+
+    /// Reads names with `+` or `,` between them; none of them may be unknown.
+    pub fn parse(text: &str) -> Option<Roles> {
+        text.split(['+', ',']).try_fold(Roles::default(), |roles, name| Some(roles.with(Role::parse(name)?)))
+    }
+}
+
+impl FromIterator<Role> for Roles {
+    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Roles {
+        roles.into_iter().fold(Roles::default(), Roles::with)
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, role) in self.iter().enumerate() {
+            write!(f, "{}{role}", if at > 0 { "+" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Where one role of a node listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    /// The role.
+    pub role: Role,
+    /// Its addresses, the preferred one first.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A machine that has joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its id, never reused.
+    pub id: NodeId,
+    /// The name an administrator gave it; unique.
+    pub name: String,
+    /// What its certificate allows it to be.
+    pub roles: Roles,
+    /// Which of them listen where; a client listens nowhere.
+    pub listening: Vec<Listening>,
+}
+
+impl Node {
+    // LIMIT: of a name, bytes; of the addresses of a role.
+    /// Longest name, bytes.
+    pub const NAME_BYTES_MAX: usize = 64;
+    /// Most addresses of one role.
+    pub const ADDRESSES_MAX: usize = 16;
+
+    /// Whether `name` may be the name of a node: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    pub fn is_name(name: &str) -> bool {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        name.len() <= Self::NAME_BYTES_MAX
+            && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+            && name.bytes().all(is_good)
+    }
+
+    /// The addresses at which it is `role`.
+    pub fn addresses(&self, role: Role) -> &[SocketAddr] {
+        self.listening.iter().find(|listening| listening.role == role).map_or(&[], |at| &at.addresses)
+    }
+}
+
+/// Who a certificate says its holder is. Its text is a URI among the certificate's alternative names (RFC 5280, 4.2.1.6):
+/// `ashlar://CLUSTER/NODE/ROLE+ROLE`, the node as a decimal number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerId {
+    /// The file system.
+    pub cluster: ClusterId,
+    /// The node.
+    pub node: NodeId,
+    /// What it may be.
+    pub roles: Roles,
+}
+
+impl PeerId {
+    /// Reads what [`fmt::Display`] wrote, and nothing else.
+    pub fn parse(uri: &str) -> Option<PeerId> {
+        let mut parts = uri.strip_prefix("ashlar://")?.split('/');
+        let (cluster, node, roles) = (parts.next()?, parts.next()?, parts.next()?);
+        let peer =
+            PeerId { cluster: ClusterId::parse(cluster)?, node: NodeId(node.parse().ok()?), roles: Roles::parse(roles)? };
+        (parts.next().is_none() && peer.to_string() == uri).then_some(peer)
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ashlar://{}/{}/{}", self.cluster, self.node.0, self.roles)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_in_a_certificate_is_read_as_it_was_written_and_nothing_else_is() {
+        let roles = Roles::default().with(Role::Meta).with(Role::Storage);
+        let peer = PeerId { cluster: ClusterId([0xab; 16]), node: NodeId(17), roles };
+        let text = peer.to_string();
+        assert_eq!(text, "ashlar://abababab-abab-abab-abab-abababababab/17/meta+storage");
+        assert_eq!(PeerId::parse(&text), Some(peer));
+        for wrong in [
+            text.replace("ashlar:", "http:"),
+            text.replace("/17/", "/+17/"),
+            text.replace("/17/", "/017/"),
+            text.replace("meta+storage", "storage+meta"),
+            text.replace("meta", "root"),
+            text.replace("abababab-", "abababab"),
+            text.replace("abababab-", "ABABABAB-"),
+            format!("{text}/"),
+            String::new(),
+        ] {
+            assert_eq!(PeerId::parse(&wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn roles_are_sets_with_names() {
+        let roles = Roles::parse("client,meta").unwrap();
+        assert_eq!(roles.to_string(), "meta+client");
+        assert!(roles.is_within(Role::ALL.into_iter().collect()) && !roles.is_within(Roles::default().with(Role::Meta)));
+        assert_eq!(Roles::parse(""), None);
+        assert_eq!(Roles::parse("meta,,client"), None);
+    }
+
+    #[test]
+    fn names_of_nodes_cannot_be_mistaken_for_anything_else() {
+        assert!(Node::is_name("oss-1.example") && Node::is_name("1"));
+        for wrong in ["", "-a", ".", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(!Node::is_name(wrong), "{wrong}");
+        }
+    }
+}
