@@ -1,6 +1,7 @@
 //! The command line. Its doc comments are the help, the man pages and the completions.
 
 mod bench;
+mod cluster;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
@@ -13,6 +14,10 @@ pub use bench::{
     Bench, BenchAction, BenchAgentArgs, BenchArgs, BenchCompareArgs, BenchDataArgs, BenchDeviceArgs,
     BenchMemoryArgs, BenchMetadataArgs, BenchNetworkArgs, BenchRandomArgs, BenchReportArgs, BenchRunArgs,
     BenchSequentialArgs, BenchSweepArgs, BenchTeamArgs,
+};
+
+pub use cluster::{
+    InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs, TokenArgs,
 };
 
 /// A parallel file system in one binary.
@@ -43,6 +48,22 @@ pub struct Cli {
 pub enum Command {
     /// Start a complete file system on this machine and mount it, until Ctrl-C or SIGTERM.
     Up(UpArgs),
+    /// Make a file system of many servers, with this machine as its first node.
+    Init(InitArgs),
+    /// Make this machine a node of a file system.
+    Join(JoinArgs),
+    /// Make a token by which a machine can join.
+    Token(TokenArgs),
+    /// Keep the map and the certificate authority of a file system of many servers.
+    Manager(ManagerArgs),
+    /// Serve metadata.
+    Meta(MetaArgs),
+    /// Serve targets.
+    Storage(StorageArgs),
+    /// Mount a file system of many servers, until Ctrl-C or SIGTERM.
+    Mount(MountArgs),
+    /// Show or remove the machines of a file system.
+    Node(NodeArgs),
     /// Show targets, space, inodes and mounts of a running file system.
     Status(StatusArgs),
     /// Show or change where the data of new files goes.

@@ -3,6 +3,7 @@
 mod backup;
 mod bench;
 mod completions;
+mod cluster;
 mod fsck;
 mod layout;
 mod man;
@@ -23,6 +24,14 @@ use std::process::ExitCode;
 pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Up(args) => up::run(&args),
+        Command::Init(args) => cluster::init(&args),
+        Command::Join(args) => cluster::join(&args),
+        Command::Token(args) => cluster::token(&args),
+        Command::Manager(args) => cluster::manager(&args),
+        Command::Meta(args) => cluster::meta(&args),
+        Command::Storage(args) => cluster::storage(&args),
+        Command::Mount(args) => cluster::mount(&args),
+        Command::Node(args) => cluster::node(&args),
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Umount(args) => umount::run(&args),

@@ -3,6 +3,7 @@
 mod admin;
 mod backup;
 mod cli;
+mod cluster;
 mod command;
 mod fsck;
 mod guard;

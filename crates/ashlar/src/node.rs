@@ -9,7 +9,7 @@ pub mod open_files;
 pub mod place;
 mod read_only;
 mod scratch;
-mod services;
+pub mod services;
 pub mod starts;
 pub mod state;
 pub mod targets;
@@ -18,7 +18,7 @@ mod usable;
 
 pub use directories::Directories;
 pub use lock::{LOCK_FILE, MetaLock};
-pub use mounts::{MountConfig, Mounted, mount};
+pub use mounts::{MountConfig, Mounted, Site, mount};
 pub use services::{Services, ServicesConfig};
 pub use state::State;
 pub use usable::require_owner;

@@ -1,6 +1,6 @@
 //! The value in a file, for a single machine.
 //!
-//! Bytes (`docs/formats/cluster-state.md`): magic `ASHLCRD1`, revision u64, length u32, CRC-32C u32 over revision, length and
+//! Bytes (`docs/formats/cluster-state.md`): magic `ASHLCRD2`, revision u64, length u32, CRC-32C u32 over revision, length and
 //! value, then the value; integers little-endian. A change writes a new file beside the old one, syncs it, and renames it over.
 
 use crate::{Coord, CoordError};
@@ -9,7 +9,9 @@ use ashlar_types::codec::crc32c;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 8] = b"ASHLCRD1";
+const MAGIC: &[u8; 8] = b"ASHLCRD2";
+/// The format before: the frame is the same, and the value was a map alone.
+const MAGIC_BEFORE: &[u8; 8] = b"ASHLCRD1";
 /// The file's name.
 pub const STATE_FILE: &str = "cluster-state";
 const HEADER_BYTES: usize = 24;
@@ -68,7 +70,7 @@ pub fn decode(bytes: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     let (header, value) = bytes.split_at_checked(HEADER_BYTES).ok_or("shorter than its header")?;
     let field =
         |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).map(u32::from_le_bytes).unwrap_or_default();
-    if &header[..8] != MAGIC {
+    if &header[..8] != MAGIC && &header[..8] != MAGIC_BEFORE {
         return Err("not a cluster state file of this format version");
     }
     if field(16) as usize != value.len() {

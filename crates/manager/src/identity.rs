@@ -63,10 +63,7 @@ pub(crate) fn draw(env: &Env) -> Result<(Identity, Secrets), ManagerError> {
     let invalid =
         |error: rcgen::Error| ManagerError::Invalid(format!("cannot make a certificate authority: {error}"));
     let key = rcgen::KeyPair::generate().map_err(invalid)?;
-    let mut params = rcgen::CertificateParams::new(Vec::new()).map_err(invalid)?;
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
-    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
-    params.distinguished_name.push(rcgen::DnType::CommonName, format!("Ashlar {cluster}"));
+    let params = authority_params(cluster)?;
     let certificate = params.self_signed(&key).map_err(invalid)?;
     let secrets = Secrets {
         cluster,
@@ -75,6 +72,17 @@ pub(crate) fn draw(env: &Env) -> Result<(Identity, Secrets), ManagerError> {
         ca_key_pem: key.serialize_pem(),
     };
     Ok((secrets.identity(), secrets))
+}
+
+/// What the certificate of the authority of `cluster` says; the same whenever it is asked for, because what it signs names it so.
+pub(crate) fn authority_params(cluster: ClusterId) -> Result<rcgen::CertificateParams, ManagerError> {
+    let invalid =
+        |error: rcgen::Error| ManagerError::Invalid(format!("cannot make a certificate authority: {error}"));
+    let mut params = rcgen::CertificateParams::new(Vec::new()).map_err(invalid)?;
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("Ashlar {cluster}"));
+    Ok(params)
 }
 
 fn path(directory: &str, name: &str) -> String {

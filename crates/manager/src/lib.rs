@@ -6,17 +6,26 @@
 //!
 //! What this crate is not: it is on no data or metadata path.
 
+mod authority;
+mod endpoint;
 mod identity;
 mod map_change;
+mod service;
 pub mod starts;
+mod state;
+mod token;
 
+pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key};
+pub use endpoint::{ManagerEndpoint, admit};
 pub use identity::{Identity, SECRETS_FILE, Secrets};
 pub use map_change::FoundTarget;
+pub use service::ManagerService;
+pub use state::{ClusterState, MetadataRecord, TokenRecord};
+pub use token::{Token, token_key};
 
 use ashlar_coord::{Coord, CoordError};
 use ashlar_env::{Disk, Env};
-use ashlar_types::codec;
-use ashlar_types::{ClusterMap, NodeId};
+use ashlar_types::{ClusterMap, Epoch, NodeId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
@@ -45,15 +54,27 @@ pub struct Draft {
     pub identity: Identity,
     /// Its first map.
     pub map: ClusterMap,
+    secrets: Secrets,
 }
 
 /// See the crate.
 pub struct Manager {
     coord: Box<dyn Coord>,
+    secrets: Secrets,
     identity: Identity,
-    revision: Mutex<u64>,
+    held: Mutex<Held>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
 }
+
+/// The stored state as it was seen last.
+struct Held {
+    revision: u64,
+    state: ClusterState,
+}
+
+/// How often a change is tried again because somebody else was faster.
+// LIMIT: of one change.
+const CONFLICTS_MAX: u32 = 50;
 
 impl Manager {
     /// Whether `directory` of `disk` has the state of a file system.
@@ -70,7 +91,7 @@ impl Manager {
         let (identity, secrets) = identity::draw(env)?;
         identity::store_secrets(disk, directory, &secrets)?;
         let map = map_change::first_map(identity.cluster, NodeId(1));
-        Ok(Draft { identity, map })
+        Ok(Draft { identity, map, secrets })
     }
 
     /// Stores the first map of `draft`, which makes it a file system: one pool, all shards on one node, no targets yet.
@@ -78,14 +99,10 @@ impl Manager {
     /// # Errors
     /// [`ManagerError`], also when there is one already.
     pub fn create(draft: Draft, coord: Box<dyn Coord>) -> Result<Manager, ManagerError> {
-        let Draft { identity, map } = draft;
-        let revision = coord.compare_and_set(0, &codec::encode(&map))?;
-        Ok(Manager {
-            coord,
-            identity,
-            revision: Mutex::new(revision),
-            map: Arc::new(RwLock::new(Arc::new(map))),
-        })
+        let Draft { map, secrets, .. } = draft;
+        let state = ClusterState::new(map);
+        let revision = coord.compare_and_set(0, &state.encode())?;
+        Ok(Manager::over(coord, secrets, Held { revision, state }))
     }
 
     /// Opens the state of an existing file system.
@@ -98,30 +115,27 @@ impl Manager {
         coord: Box<dyn Coord>,
     ) -> Result<Manager, ManagerError> {
         let (revision, bytes) = coord.load()?;
-        let damaged = |what: &dyn std::fmt::Display| {
+        let state = ClusterState::decode(&bytes).map_err(|what| {
             let place = disk.describe(directory);
             ManagerError::Invalid(format!(
                 "the cluster state in {place} is damaged: {what}; restore it with `ashlar restore`"
             ))
-        };
-        let map: ClusterMap = codec::decode(&bytes, "cluster map").map_err(|error| damaged(&error))?;
-        map.check().map_err(|what| damaged(&what))?;
+        })?;
         let secrets = identity::load_secrets(disk, directory)?;
-        if secrets.cluster != map.cluster {
+        if secrets.cluster != state.map.cluster {
             return Err(ManagerError::Invalid(format!(
                 "{} holds secrets of file system {} but a map of {}; restore both from one backup",
                 disk.describe(directory),
                 secrets.cluster,
-                map.cluster
+                state.map.cluster
             )));
         }
-        let identity = secrets.identity();
-        Ok(Manager {
-            coord,
-            identity,
-            revision: Mutex::new(revision),
-            map: Arc::new(RwLock::new(Arc::new(map))),
-        })
+        Ok(Manager::over(coord, secrets, Held { revision, state }))
+    }
+
+    fn over(coord: Box<dyn Coord>, secrets: Secrets, held: Held) -> Manager {
+        let map = Arc::new(RwLock::new(Arc::new(held.state.map.clone())));
+        Manager { coord, identity: secrets.identity(), secrets, held: Mutex::new(held), map }
     }
 
     /// Who the file system is.
@@ -129,35 +143,91 @@ impl Manager {
         &self.identity
     }
 
+    /// Its certificate authority.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] when its key is damaged.
+    pub fn authority(&self) -> Result<Authority, ManagerError> {
+        Authority::new(&self.secrets)
+    }
+
     /// The current map, kept current for whoever holds the handle.
     pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
         self.map.clone()
     }
 
-    /// Takes the targets that were found into the map: new ones get chains, known ones their path and state; those that
+    /// The state as it was seen last.
+    pub fn state(&self) -> ClusterState {
+        self.held.lock().state.clone()
+    }
+
+    /// Changes the state: `change` makes the next one of the current one. A change of the map is its next epoch. Whoever else changes it at
+    /// the same time comes before or after.
+    ///
+    /// # Errors
+    /// What `change` refuses, and [`ManagerError`]; then nothing has changed.
+    pub fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+    ) -> Result<T, ManagerError> {
+        let mut held = self.held.lock();
+        for _ in 0..CONFLICTS_MAX {
+            let mut next = held.state.clone();
+            let told = change(&mut next)?;
+            if next == held.state {
+                return Ok(told);
+            }
+            if next.map != held.state.map {
+                next.map.epoch = Epoch(held.state.map.epoch.0 + 1);
+            }
+            match self.coord.compare_and_set(held.revision, &next.encode()) {
+                Ok(revision) => {
+                    *held = Held { revision, state: next };
+                    *self.map.write() = Arc::new(held.state.map.clone());
+                    return Ok(told);
+                }
+                Err(CoordError::Conflict { .. }) => self.look_again(&mut held)?,
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Err(ManagerError::Invalid("the cluster state is changed too often; try again".into()))
+    }
+
+    /// Looks whether somebody else has changed the state.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn refresh(&self) -> Result<(), ManagerError> {
+        self.look_again(&mut self.held.lock())
+    }
+
+    fn look_again(&self, held: &mut Held) -> Result<(), ManagerError> {
+        let (revision, bytes) = self.coord.load()?;
+        if revision < held.revision {
+            return Err(ManagerError::Invalid(format!(
+                "the cluster state went back from revision {} to {revision}: it came from an older copy, and is not believed",
+                held.revision
+            )));
+        }
+        if revision > held.revision {
+            let state = ClusterState::decode(&bytes)
+                .map_err(|what| ManagerError::Invalid(format!("the cluster state is damaged: {what}")))?;
+            *held = Held { revision, state };
+            *self.map.write() = Arc::new(held.state.map.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes the targets that were found on `node` into the map: new ones get chains, known ones their path and state; those of the node that
     /// were not found go offline. Tells the map after it.
     ///
     /// # Errors
     /// [`ManagerError`].
-    pub fn take_targets(&self, found: &[FoundTarget]) -> Result<Arc<ClusterMap>, ManagerError> {
-        let mut revision = self.revision.lock();
-        let current = self.map.read().clone();
-        for new in found {
-            let taken = current.targets.iter().find(|known| known.id == new.id && known.uuid != new.uuid);
-            if let Some(taken) = taken {
-                return Err(ManagerError::Invalid(format!(
-                    "{} says it is {}, but that is another one, last seen at {}",
-                    new.path, new.id, taken.path
-                )));
-            }
-        }
-        let next = map_change::with_targets(&current, found, NodeId(1))?;
-        if next == *current {
-            return Ok(current);
-        }
-        *revision = self.coord.compare_and_set(*revision, &codec::encode(&next))?;
-        let next = Arc::new(next);
-        *self.map.write() = next.clone();
-        Ok(next)
+    pub fn take_targets(&self, node: NodeId, found: &[FoundTarget]) -> Result<Arc<ClusterMap>, ManagerError> {
+        self.change(|state| {
+            state.map = map_change::with_targets(&state.map, found, node)?;
+            Ok(())
+        })?;
+        Ok(self.map.read().clone())
     }
 }

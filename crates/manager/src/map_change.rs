@@ -2,7 +2,7 @@
 
 use crate::ManagerError;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, NodeId, PoolId, ShardId, TargetId};
+use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use smallvec::smallvec;
 
 /// A target directory that was found at start.
@@ -25,10 +25,16 @@ pub(crate) fn first_map(cluster: ClusterId, node: NodeId) -> ClusterMap {
         targets: Vec::new(),
         chains: Vec::new(),
         shards: (0..ShardId::COUNT_DEFAULT).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
+        nodes: vec![first_node(node)],
     }
 }
 
-/// `map` with exactly the `found` targets online; unchanged (epoch too) if it says so already.
+/// The machine that a file system begins on.
+pub(crate) fn first_node(id: NodeId) -> Node {
+    Node { id, name: "first".to_owned(), roles: Role::ALL.into_iter().collect(), listening: Vec::new() }
+}
+
+/// `map` with exactly the `found` targets of `node` online; unchanged (epoch too) if it says so already.
 ///
 /// A target that the map does not know gets the chains behind the last one, so that a map which has lost its latest targets (it
 /// came from a backup) gets them back with the chains they had. That needs them in the order of their ids without a gap.
@@ -37,28 +43,62 @@ pub(crate) fn with_targets(
     found: &[FoundTarget],
     node: NodeId,
 ) -> Result<ClusterMap, ManagerError> {
-    let mut next = map.clone();
-    for target in &mut next.targets {
-        match found.iter().find(|found| found.uuid == target.uuid) {
-            Some(found) => (target.state, target.path) = (TargetState::Online, found.path.clone()),
-            None => target.state = TargetState::Offline,
+    let is_new = |new: &&FoundTarget| !map.targets.iter().any(|known| known.uuid == new.uuid);
+    let mut added: Vec<&FoundTarget> = found.iter().filter(is_new).collect();
+    added.sort_by_key(|found| found.id);
+    let first = map.targets.iter().map(|target| target.id.0 + 1).max().unwrap_or(1);
+    for (expected, new) in (first..).map(TargetId).zip(added) {
+        let is_taken = map.targets.iter().any(|known| known.id == new.id);
+        if new.id != expected && !is_taken {
+            return Err(ManagerError::Invalid(format!(
+                "{} is {}, but the cluster map ends before {expected}: list the data directory of {expected} too (the map may \
+                 have come from a backup that is older than these targets)",
+                new.path, new.id
+            )));
         }
+    }
+    with_targets_of_any_id(map, found, node)
+}
+
+/// As [`with_targets`], where ids are given out before targets are made, and some never are.
+pub(crate) fn with_targets_of_any_id(
+    map: &ClusterMap,
+    found: &[FoundTarget],
+    node: NodeId,
+) -> Result<ClusterMap, ManagerError> {
+    for new in found {
+        let taken = map.targets.iter().find(|known| known.id == new.id && known.uuid != new.uuid);
+        if let Some(taken) = taken {
+            return Err(ManagerError::Invalid(format!(
+                "{} says it is {}, but that is another one, last seen at {}",
+                new.path, new.id, taken.path
+            )));
+        }
+    }
+    let mut next = map.clone();
+    for target in next.targets.iter_mut().filter(|target| target.node == node) {
+        if !found.iter().any(|found| found.uuid == target.uuid) {
+            target.state = TargetState::Offline;
+        }
+    }
+    for target in &mut next.targets {
+        let Some(found) = found.iter().find(|found| found.uuid == target.uuid) else { continue };
+        if target.node != node && target.state == TargetState::Online {
+            return Err(ManagerError::Invalid(format!(
+                "{} at {} is served by {} at {}: one of the two is a copy, or its disk is attached to both; stop one of them",
+                target.id, found.path, target.node, target.path
+            )));
+        }
+        (target.state, target.path, target.node) = (TargetState::Online, found.path.clone(), node);
     }
     let is_known = |found: &FoundTarget| map.targets.iter().any(|known| known.uuid == found.uuid);
     let mut added: Vec<&FoundTarget> = found.iter().filter(|found| !is_known(found)).collect();
     added.sort_by_key(|found| found.id);
     for new in added {
         let id = new.id;
-        let expected = TargetId(next.targets.iter().map(|target| target.id.0 + 1).max().unwrap_or(1));
-        if id != expected {
-            return Err(ManagerError::Invalid(format!(
-                "{} is {id}, but the cluster map ends before {expected}: list the data directory of {expected} too (the map may \
-                 have come from a backup that is older than these targets)",
-                new.path
-            )));
-        }
         let (pool, state, path) = (PoolId(0), TargetState::Online, new.path.clone());
-        next.targets.push(Target { id, uuid: new.uuid, node, pool, state, path });
+        let at = next.targets.partition_point(|target| target.id < id);
+        next.targets.insert(at, Target { id, uuid: new.uuid, node, pool, state, path });
         let first = next.chains.len() as u32;
         let chains = (first..first + ClusterMap::CHAINS_PER_TARGET).map(|chain| Chain {
             id: ChainId(chain),
@@ -66,9 +106,6 @@ pub(crate) fn with_targets(
             targets: smallvec![id],
         });
         next.chains.extend(chains);
-    }
-    if next != *map {
-        next.epoch = Epoch(map.epoch.0 + 1);
     }
     Ok(next)
 }
@@ -86,7 +123,7 @@ mod tests {
         let empty = first_map(ClusterId([9; 16]), NodeId(1));
         let with = |map: &ClusterMap, found: &[FoundTarget]| with_targets(map, found, NodeId(1)).unwrap();
         let two = with(&empty, &[found(1), found(2)]);
-        assert_eq!((two.targets.len(), two.chains.len(), two.epoch), (2, 200, Epoch(2)));
+        assert_eq!((two.targets.len(), two.chains.len()), (2, 200));
         assert_eq!(with(&two, &[found(2), found(1)]), two, "another order changes nothing");
         let missing = with(&two, &[found(2)]);
         assert_eq!(missing.targets[0].state, TargetState::Offline);

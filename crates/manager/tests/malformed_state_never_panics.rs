@@ -8,7 +8,7 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_manager::{FoundTarget, Manager, SECRETS_FILE, Secrets};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
-use ashlar_types::{ClusterMap, PoolId, TargetId, Timespec};
+use ashlar_types::{NodeId, PoolId, TargetId, Timespec};
 use std::sync::Arc;
 
 const ROUNDS: u64 = 10_000;
@@ -42,7 +42,7 @@ fn sample() -> (Arc<dyn Disk>, ClusterMap) {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let draft = Manager::draft(&disk, "", &env).unwrap();
     let manager = Manager::create(draft, Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
-    manager.take_targets(&[found(1), found(2)]).unwrap();
+    manager.take_targets(NodeId(1), &[found(1), found(2)]).unwrap();
     let (_, bytes) = LocalFile::new(disk.clone(), "").load().unwrap();
     (disk, codec::decode(&bytes, "map").unwrap())
 }
@@ -55,8 +55,8 @@ fn use_it(manager: &Manager) {
         assert!(heads.iter().all(Option::is_some), "a chain that is offered has a target");
     }
     assert!(map.targets.iter().all(|target| map.target(target.id) == Some(target)));
-    let _ = manager.take_targets(&[found(1), found(2), found(3)]);
-    let _ = manager.take_targets(&[found(2)]);
+    let _ = manager.take_targets(NodeId(1), &[found(1), found(2), found(3)]);
+    let _ = manager.take_targets(NodeId(1), &[found(2)]);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //!
 //! [`MetaCalls`] and [`StorageCalls`] are what a client sees of the services. On one machine the services implement them
 //! and are called directly: no serialization, no socket, no copy. [`forced_codec`] wraps them so that every
-//! message passes through its encoding both ways, which keeps the codecs honest. The network transport joins them with the cluster.
+//! message passes through its encoding both ways, which keeps the codecs honest. In a cluster [`serve`] puts the services behind the
+//! network ([`net`]), and [`remote`] is what a client is given in their place.
 //!
-//! What this crate is not: it retries nothing yet, because an in-process call cannot be lost; the one retry layer belongs here
-//! when a transport can lose one.
+//! The one retry layer is in [`net`]: a call whose connection broke is sent again, and carried out once.
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
@@ -14,6 +14,9 @@ use std::time::Duration;
 
 pub mod forced_codec;
 pub mod net;
+pub mod remote;
+pub mod serve;
+pub mod wire;
 
 /// Who calls.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,8 @@ mod server;
 mod stream;
 mod tls;
 
-pub use caller::{Answer, Call, Caller, Link};
+pub use caller::{Addresses, Answer, Call, Caller, Link};
 pub use error::NetError;
 pub use frame::Service;
 pub use server::{Admit, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};
-pub use tls::{TlsIdentity, Wanted};
+pub use tls::{KnowsToken, TlsIdentity, Wanted};

@@ -1,6 +1,6 @@
 //! The cluster map: which targets, pools, chains and shards there are, at which epoch. Only the manager writes it.
 
-use crate::{ChainId, ClusterId, Epoch, FileLayout, NodeId, PoolId, ShardId, TargetId};
+use crate::{ChainId, ClusterId, Epoch, FileLayout, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -74,6 +74,8 @@ pub struct ClusterMap {
     pub chains: Vec<Chain>,
     /// Shards, by id: shard `i` is at position `i`.
     pub shards: Vec<Shard>,
+    /// Machines, by id. On a single machine: that one, which listens nowhere.
+    pub nodes: Vec<Node>,
 }
 
 impl ClusterMap {
@@ -97,6 +99,19 @@ impl ClusterMap {
         let rules = [
             (self.epoch.0 <= u64::MAX / 2, "its epoch is out of range"),
             (!self.shards.is_empty(), "it has no shard"),
+            (self.nodes.windows(2).all(|pair| pair[0].id < pair[1].id), "its nodes are out of order"),
+            (
+                self.nodes.last().is_none_or(|node| node.id.0 <= u32::MAX / 2),
+                "the id of a node is out of range",
+            ),
+            (
+                self.targets.iter().all(|target| self.node(target.node).is_some()),
+                "a target is on no node",
+            ),
+            (
+                self.shards.iter().all(|shard| self.node(shard.primary).is_some()),
+                "a shard is on no node",
+            ),
             (
                 (0..).zip(&self.shards).all(|(at, shard)| usize::from(shard.id.0) == at),
                 "its shards are out of order",
@@ -124,6 +139,16 @@ impl ClusterMap {
     /// The target `id`, if the map has it.
     pub fn target(&self, id: TargetId) -> Option<&Target> {
         self.targets.iter().find(|target| target.id == id)
+    }
+
+    /// The node `id`, if the map has it.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |node| node.id).ok().and_then(|at| self.nodes.get(at))
+    }
+
+    /// Nodes that listen as `role`.
+    pub fn listening(&self, role: Role) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| !node.addresses(role).is_empty())
     }
 
     /// The target at the head of chain `id`, if the map has it.

@@ -3,9 +3,11 @@
 //! Bulk data of chunk reads and writes travels beside the message, not in it: a transport sends header and payload in one
 //! system call, and the in-process transport passes the caller's buffer.
 
+pub mod manager;
 pub mod meta;
 pub mod storage;
 
+pub use manager::{ManagerReply, ManagerRequest};
 pub use meta::{
     DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
     OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, SyncScope, TimeSet,

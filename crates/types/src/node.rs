@@ -18,10 +18,12 @@ pub enum Role {
     Client,
     /// Administers.
     Admin,
+    /// Has a token and wants to become a node. No certificate has this role.
+    Joiner,
 }
 
 impl Role {
-    /// All of them.
+    /// All that a certificate may have.
     pub const ALL: [Role; 5] = [Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin];
 
     /// Its name on the command line and in certificates.
@@ -32,6 +34,7 @@ impl Role {
             Role::Storage => "storage",
             Role::Client => "client",
             Role::Admin => "admin",
+            Role::Joiner => "joiner",
         }
     }
 

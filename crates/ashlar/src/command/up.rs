@@ -91,7 +91,7 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
     let guard = Arc::new(Guard::start());
     let mut mounted: Vec<Mounted> = Vec::new();
     for mountpoint in &args.mountpoints {
-        match mount(services, mountpoint, &config, &guard) {
+        match mount(services.site(), mountpoint, &config, &guard) {
             Ok(done) => {
                 services.keep();
                 mounted.push(done);

@@ -111,6 +111,24 @@ impl Directories {
         Ok((Directories { meta, exists, targets }, damaged))
     }
 
+    /// The targets in the data directories `data`, each with its header if it has one; makes nothing.
+    ///
+    /// # Errors
+    /// When one cannot be used, is damaged, or is listed twice.
+    pub fn find_targets(data: &[PathBuf]) -> Result<Vec<(PathBuf, Option<TargetHeader>)>> {
+        let data = distinct(data)?;
+        data.iter().try_for_each(|dir| usable::require(dir))?;
+        let mut targets = Vec::new();
+        for dir in &data {
+            let dir = settled(dir)?.join(TARGET_DIR);
+            usable::require(&dir)?;
+            let header = read_header(&dir)?;
+            targets.push((dir, header));
+        }
+        refuse_copies(&targets)?;
+        Ok(targets)
+    }
+
     /// Reads the headers of the targets anew: whoever had the file system until now may have changed them. To be called under its lock.
     ///
     /// # Errors

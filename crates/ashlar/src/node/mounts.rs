@@ -1,12 +1,15 @@
 //! Mounting a client on a directory.
 
-use super::Services;
 use crate::cli::FuseTransport;
 use crate::guard::Guard;
 use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
+use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome};
+use ashlar_rpc::{MetaCalls, StorageCalls};
+use ashlar_types::ClusterMap;
+use parking_lot::RwLock;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,23 +59,37 @@ pub struct Mounted {
     guard: Arc<Guard>,
 }
 
+/// The services of a file system, wherever they are.
+pub struct Site {
+    /// Metadata.
+    pub meta: Arc<dyn MetaCalls>,
+    /// Targets.
+    pub storage: Arc<dyn StorageCalls>,
+    /// The map, kept current.
+    pub map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// Clocks and threads.
+    pub env: Env,
+    /// Whether content crosses a network.
+    pub checks_payload: bool,
+}
+
 /// Opens a session with the services and mounts it.
 ///
 /// # Errors
 /// When the mount point cannot be used; the text says why and what to do.
 pub fn mount(
-    services: &Services,
+    site: Site,
     mountpoint: &Path,
     config: &MountConfig,
     guard: &Arc<Guard>,
 ) -> Result<Mounted> {
     let client = Client::connect(ClientConfig {
-        meta: services.meta_calls(),
-        storage: services.storage_calls(),
-        map: services.map(),
-        env: services.env().clone(),
+        meta: site.meta,
+        storage: site.storage,
+        map: site.map,
+        env: site.env,
         credentials: Arc::new(ProcCredentials),
-        checks_payload: false,
+        checks_payload: site.checks_payload,
     })
     .context("cannot open a session with the metadata service")?;
     let defaults = MountOptions::default();

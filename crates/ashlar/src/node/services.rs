@@ -2,7 +2,7 @@
 
 use super::read_only::ReadOnlyMeta;
 use super::state::{State, root_settings};
-use super::{Directories, targets};
+use super::{Directories, Site, targets};
 use crate::fsck;
 use anyhow::{Context, Result};
 use ashlar_chunkstore::{ChunkError, ChunkStore};
@@ -81,6 +81,17 @@ impl Services {
         let is_stopping = Arc::new(AtomicBool::new(false));
         let background = start_background(&storage, &is_stopping, state.env.tasks.clone())?;
         Ok(Services { state, config, storage, meta, is_stopping, background: Some(background) })
+    }
+
+    /// What a mount is given of them.
+    pub fn site(&self) -> Site {
+        Site {
+            meta: self.meta_calls(),
+            storage: self.storage_calls(),
+            map: self.map(),
+            env: self.env().clone(),
+            checks_payload: false,
+        }
     }
 
     /// The metadata service as clients call it.
@@ -178,7 +189,11 @@ impl Services {
     }
 }
 
-fn start_background(
+/// Has the background work of all targets of `storage` done until `is_stopping`.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn start_background(
     storage: &Arc<StorageService>,
     is_stopping: &Arc<AtomicBool>,
     tasks: Arc<dyn Tasks>,

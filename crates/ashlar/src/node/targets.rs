@@ -13,7 +13,7 @@ use ashlar_env::{Disk, Env};
 use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, Lane, LaneConfig};
 use ashlar_manager::FoundTarget;
 use ashlar_types::map::TargetState;
-use ashlar_types::{ClusterId, ClusterMap, Start, TargetId};
+use ashlar_types::{ClusterId, ClusterMap, NodeId, Start, TargetId};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn take_into_map(state: &State, found: &[(PathBuf, TargetHeader)]) -> Result<()>
             path: path.display().to_string(),
         })
         .collect();
-    let map = state.manager.take_targets(&entries).context("cannot change the cluster map")?;
+    let map = state.manager.take_targets(NodeId(1), &entries).context("cannot change the cluster map")?;
     for missing in map.targets.iter().filter(|target| target.state == TargetState::Offline) {
         tracing::warn!(target_id = %missing.id, path = missing.path, "a target is missing; its data cannot be read until it is listed with --data");
         eprintln!(
@@ -133,7 +133,7 @@ fn take_into_map(state: &State, found: &[(PathBuf, TargetHeader)]) -> Result<()>
 
 /// An empty directory where a target used to be is a disk that is not mounted, not a place for a new target; unless the target is
 /// `listed` at another place now.
-fn refuse_vanished(
+pub fn refuse_vanished(
     known: &ClusterMap,
     listed: &[(PathBuf, Option<TargetHeader>)],
     path: &Path,
@@ -194,18 +194,41 @@ pub fn open(
     open_with(path, identity, state, Config { start, ..config(holder) })
 }
 
-fn open_with(
+/// Opens the target at `path` to serve it, without the metadata beside it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_alone(
     path: &Path,
     identity: &TargetIdentity,
-    state: &State,
-    config: Config,
+    env: &Env,
+    holder: &str,
 ) -> Result<Arc<ChunkStore>, ChunkError> {
+    refuse_lost_index(path)?;
+    let (store, report) =
+        ChunkStore::open(Arc::new(OsDisk::new(path)), || engine(path), env, identity, config(holder))?;
+    tracing::info!(target_id = %identity.target, ?report, "target opened");
+    Ok(Arc::new(store))
+}
+
+/// A fresh index in place of one that is lost would make all data read as zeros.
+fn refuse_lost_index(path: &Path) -> Result<(), ChunkError> {
     let engine_path = engine_path(path);
     let is_empty = std::fs::read_dir(&engine_path).map_or(true, |mut entries| entries.next().is_none());
     if is_empty && has_slabs(path) {
         let file = engine_path.display().to_string();
         return Err(ChunkError::Corrupt { file, what: "the index of the target is not there".into() });
     }
+    Ok(())
+}
+
+fn open_with(
+    path: &Path,
+    identity: &TargetIdentity,
+    state: &State,
+    config: Config,
+) -> Result<Arc<ChunkStore>, ChunkError> {
+    refuse_lost_index(path)?;
     let env = &state.env;
     let (store, report) = match &state.scratch {
         None => ChunkStore::open(Arc::new(OsDisk::new(path)), || engine(path), env, identity, config)?,

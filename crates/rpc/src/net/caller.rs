@@ -70,26 +70,23 @@ pub struct Link {
 struct Shared {
     caller: Arc<Caller>,
     wanted: Wanted,
-    addresses: RwLock<Vec<SocketAddr>>,
+    addresses: Box<Addresses>,
 }
+
+/// Tells where a server is at this moment.
+pub type Addresses = dyn Fn() -> Vec<SocketAddr> + Send + Sync;
 
 /// Shortest and longest time between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// A link of `lanes` lanes to whoever is `wanted` at one of `addresses`. Nothing is connected before the first call.
-    pub fn new(caller: Arc<Caller>, wanted: Wanted, addresses: Vec<SocketAddr>, lanes: u32) -> Link {
-        let shared = Arc::new(Shared { caller, wanted, addresses: RwLock::new(addresses) });
+    /// A link of `lanes` lanes to whoever is `wanted` at one of `addresses`, which are asked for before every attempt to connect. Nothing is
+    /// connected before the first call.
+    pub fn new(caller: Arc<Caller>, wanted: Wanted, addresses: Box<Addresses>, lanes: u32) -> Link {
+        let shared = Arc::new(Shared { caller, wanted, addresses });
         let lanes = lanes.max(1);
         Link { shared, lanes: (0..lanes).map(Lane::new).collect(), parking: Lane::new(lanes) }
-    }
-
-    /// The server has moved.
-    pub fn set_addresses(&self, addresses: &[SocketAddr]) {
-        if *self.shared.addresses.read() != addresses {
-            *self.shared.addresses.write() = addresses.to_vec();
-        }
     }
 
     /// Carries out `call` on the lane that has least to do.
@@ -136,7 +133,7 @@ impl Link {
         loop {
             let connection = match lane.connection(&self.shared, deadline) {
                 Ok(connection) => connection,
-                Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck)) => {
+                Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck | NetError::NoAddress)) => {
                     if Instant::now() + pause >= deadline {
                         return Err(error);
                     }

@@ -32,6 +32,9 @@ pub enum NetError {
     /// No address of the server is known.
     #[error("no address of it is known")]
     NoAddress,
+    /// The call was carried out and failed.
+    #[error("{0}")]
+    Errno(ashlar_types::Errno),
     /// More is under way than may be.
     #[error("too many calls are under way")]
     Crowded,

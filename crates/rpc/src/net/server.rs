@@ -28,6 +28,8 @@ pub struct Peer {
     pub role: Role,
     /// Which of its processes.
     pub instance: [u8; 16],
+    /// The token it came with, if it is [`Role::Joiner`].
+    pub token: Option<[u8; 32]>,
 }
 
 /// A state machine behind the network.
@@ -79,6 +81,8 @@ pub struct ServerConfig {
     pub identity: Arc<RwLock<Arc<TlsIdentity>>>,
     /// Who may connect, beyond having a good certificate.
     pub admit: Box<Admit>,
+    /// Tokens whose holders may connect, as [`Role::Joiner`]; the identity must know them, too.
+    pub tokens: Option<Arc<super::tls::KnowsToken>>,
     /// What is served: for each service number its state machine.
     pub endpoints: Vec<(super::Service, Arc<dyn Endpoint>)>,
     /// The maps.

@@ -175,7 +175,10 @@ fn take_plain(tls: &mut Connection, assembler: &mut Assembler, frames: &mut Vec<
                 bytes += len;
                 frames.extend(assembler.filled(len).map_err(NetError::Malformed)?);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(bytes),
+            // The end without a farewell is one all the same: frames say what is whole.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::UnexpectedEof) => {
+                return Ok(bytes);
+            }
             Err(error) => return Err(NetError::Io(error)),
         }
     }

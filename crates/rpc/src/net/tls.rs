@@ -4,17 +4,17 @@
 //! signs for it alone, and a caller says beforehand which node or role it wants to speak to.
 
 use super::NetError;
-use ashlar_types::{NodeId, PeerId, Role};
-use rustls::client::WebPkiServerVerifier;
+use ashlar_types::{ClusterId, NodeId, PeerId, Role, Roles};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::crypto::{CryptoProvider, ring as provider, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    ServerConnection, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -22,15 +22,25 @@ use std::sync::Arc;
 /// What both sides say they speak (RFC 7301).
 const PROTOCOL_NAME: &[u8] = b"ashlar";
 
-/// The certificate and key of a node, ready to use.
+/// The certificate and key of a node, or of somebody who has a token, ready to use.
 pub struct TlsIdentity {
     peer: PeerId,
-    roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    server: Arc<ServerConfig>,
+    trust: Trust,
 }
+
+/// Whom an identity believes.
+enum Trust {
+    /// Nodes of its own file system.
+    Nodes { roots: Arc<RootCertStore>, nodes: Arc<dyn ClientCertVerifier>, server: Arc<ServerConfig> },
+    /// Nodes of the file system whose authority's certificate has this SHA-256.
+    Fingerprint([u8; 32]),
+}
+
+/// Says by which name a public key (`SubjectPublicKeyInfo`, DER) is that of a token that can be used, if it is one.
+pub type KnowsToken = dyn Fn(&[u8]) -> Option<[u8; 32]> + Send + Sync;
 
 // No secret in a log.
 impl fmt::Debug for TlsIdentity {
@@ -49,6 +59,19 @@ impl TlsIdentity {
     /// # Errors
     /// [`NetError::Credentials`] when one of them is not what it should be.
     pub fn from_pem(certificate: &str, key: &str, authority: &str) -> Result<TlsIdentity, NetError> {
+        TlsIdentity::with_tokens(certificate, key, authority, None)
+    }
+
+    /// As [`TlsIdentity::from_pem`]; its servers also let in whoever has a token, as [`Role::Joiner`].
+    ///
+    /// # Errors
+    /// As [`TlsIdentity::from_pem`].
+    pub fn with_tokens(
+        certificate: &str,
+        key: &str,
+        authority: &str,
+        tokens: Option<Arc<KnowsToken>>,
+    ) -> Result<TlsIdentity, NetError> {
         let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
             .map_err(|error| invalid("the certificate cannot be read", error))?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
@@ -67,13 +90,30 @@ impl TlsIdentity {
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| invalid("TLS 1.3", error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(CallerVerifier { nodes: verifier.clone(), tokens: Tokens(tokens) }))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|error| invalid("certificate and key", error))?;
         server.alpn_protocols = vec![PROTOCOL_NAME.to_vec()];
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(TlsIdentity { peer, roots, provider, chain, key, server: Arc::new(server) })
+        let trust = Trust::Nodes { roots, nodes: verifier, server: Arc::new(server) };
+        Ok(TlsIdentity { peer, provider, chain, key, trust })
+    }
+
+    /// Somebody who has a token: `certificate` (DER) is signed with its own key (PKCS #8), which is derived from the token; `fingerprint` is
+    /// the SHA-256 of the certificate of the authority.
+    ///
+    /// # Errors
+    /// [`NetError::Credentials`] when one of them is not what it should be.
+    pub fn from_token(certificate: Vec<u8>, key: Vec<u8>, fingerprint: [u8; 32]) -> Result<TlsIdentity, NetError> {
+        let key = PrivateKeyDer::try_from(key).map_err(|error| invalid("the key of a token", error))?;
+        Ok(TlsIdentity {
+            peer: joiner(ClusterId::default()),
+            provider: Arc::new(provider::default_provider()),
+            chain: vec![CertificateDer::from(certificate)],
+            key,
+            trust: Trust::Fingerprint(fingerprint),
+        })
     }
 
     /// Who this is.
@@ -86,7 +126,16 @@ impl TlsIdentity {
     /// # Errors
     /// [`NetError::Credentials`].
     pub fn accepting(&self) -> Result<ServerConnection, NetError> {
-        ServerConnection::new(self.server.clone()).map_err(|error| invalid("TLS", error))
+        let Trust::Nodes { server, .. } = &self.trust else {
+            return Err(NetError::Credentials("who has a token serves nobody".into()));
+        };
+        ServerConnection::new(server.clone()).map_err(|error| invalid("TLS", error))
+    }
+
+    /// Whether the authority of the own file system stands behind the certificate that `chain` begins with.
+    pub(crate) fn is_certified(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let (Trust::Nodes { nodes, .. }, Some((first, rest))) = (&self.trust, chain.split_first()) else { return false };
+        nodes.verify_client_cert(first, rest, UnixTime::now()).is_ok()
     }
 
     /// What a caller of `wanted` needs.
@@ -94,11 +143,11 @@ impl TlsIdentity {
     /// # Errors
     /// [`NetError::Credentials`].
     pub fn calling(&self, wanted: Wanted) -> Result<Arc<ClientConfig>, NetError> {
-        let signatures = WebPkiServerVerifier::builder_with_provider(self.roots.clone(), self.provider.clone())
-            .build()
-            .map_err(|error| invalid("the certificate of the authority", error))?;
-        let verifier =
-            NodeVerifier { own: self.peer, wanted, roots: self.roots.clone(), provider: self.provider.clone(), signatures };
+        let believed = match &self.trust {
+            Trust::Nodes { roots, .. } => Believed::Roots { roots: roots.clone(), cluster: self.peer.cluster },
+            Trust::Fingerprint(fingerprint) => Believed::Fingerprint(*fingerprint),
+        };
+        let verifier = NodeVerifier { wanted, believed, provider: self.provider.clone() };
         let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| invalid("TLS 1.3", error))?
@@ -145,14 +194,45 @@ pub fn peer_of(certificate: &CertificateDer<'_>) -> Result<PeerId, NetError> {
     Ok(first)
 }
 
-/// Believes nodes of the own file system that are what was wanted.
+/// Who came with a token.
+pub(crate) fn joiner(cluster: ClusterId) -> PeerId {
+    PeerId { cluster, node: NodeId(0), roles: Roles::default().with(Role::Joiner) }
+}
+
+/// By what a caller knows the authority.
+#[derive(Debug)]
+enum Believed {
+    Roots { roots: Arc<RootCertStore>, cluster: ClusterId },
+    Fingerprint([u8; 32]),
+}
+
+/// Believes nodes of one file system that are what was wanted.
 #[derive(Debug)]
 struct NodeVerifier {
-    own: PeerId,
     wanted: Wanted,
-    roots: Arc<RootCertStore>,
+    believed: Believed,
     provider: Arc<CryptoProvider>,
-    signatures: Arc<WebPkiServerVerifier>,
+}
+
+impl NodeVerifier {
+    /// The authority that the server must be certified by.
+    fn roots(&self, sent: &[CertificateDer<'_>]) -> Result<Arc<RootCertStore>, Error> {
+        match &self.believed {
+            Believed::Roots { roots, .. } => Ok(roots.clone()),
+            Believed::Fingerprint(fingerprint) => {
+                let is_it = |certificate: &&CertificateDer<'_>| {
+                    ring::digest::digest(&ring::digest::SHA256, certificate).as_ref() == fingerprint
+                };
+                let authority = sent
+                    .iter()
+                    .find(is_it)
+                    .ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.clone().into_owned())?;
+                Ok(Arc::new(roots))
+            }
+        }
+    }
 }
 
 impl ServerCertVerifier for NodeVerifier {
@@ -164,17 +244,22 @@ impl ServerCertVerifier for NodeVerifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let roots = self.roots(intermediates)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         let parsed = ParsedCertificate::try_from(certificate)?;
         rustls::client::verify_server_cert_signed_by_trust_anchor(
             &parsed,
-            &self.roots,
+            &roots,
             intermediates,
             now,
             algorithms,
         )?;
         let peer = peer_of(certificate).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let is_wanted = peer.cluster == self.own.cluster
+        let is_own = match &self.believed {
+            Believed::Roots { cluster, .. } => peer.cluster == *cluster,
+            Believed::Fingerprint(_) => true,
+        };
+        let is_wanted = is_own
             && peer.roles.has(self.wanted.role)
             && self.wanted.node.is_none_or(|node| node == peer.node);
         if !is_wanted {
@@ -185,11 +270,11 @@ impl ServerCertVerifier for NodeVerifier {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.verify_tls12_signature(message, certificate, signature)
+        Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
     }
 
     fn verify_tls13_signature(
@@ -198,11 +283,73 @@ impl ServerCertVerifier for NodeVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.verify_tls13_signature(message, certificate, signature)
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signatures.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+struct Tokens(Option<Arc<KnowsToken>>);
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
+    }
+}
+
+/// Believes nodes of the own file system, and who has a token.
+#[derive(Debug)]
+struct CallerVerifier {
+    nodes: Arc<dyn ClientCertVerifier>,
+    tokens: Tokens,
+}
+
+/// The public key in a certificate.
+pub(crate) fn public_key_of(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    Some(parsed.subject_public_key_info().to_vec())
+}
+
+impl ClientCertVerifier for CallerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // Without hints a caller shows what it has; a token's certificate has no authority to match.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.nodes.verify_client_cert(certificate, intermediates, now).or_else(|error| {
+            let token = self.tokens.0.as_ref().and_then(|knows| knows(&public_key_of(certificate)?));
+            if token.is_some() { Ok(ClientCertVerified::assertion()) } else { Err(error) }
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.nodes.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.nodes.supported_verify_schemes()
     }
 }
 

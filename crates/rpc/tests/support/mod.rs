@@ -88,6 +88,7 @@ pub fn serve(identity: TlsIdentity, endpoint: Arc<dyn Endpoint>, address: Socket
             NodeId(99) => Err("node-99 was removed from the file system".into()),
             _ => Ok(()),
         }),
+        tokens: None,
         endpoints: vec![(Service::Storage, endpoint)],
         epochs: Arc::new(Epochs::default()),
         tasks: Env::os().tasks.clone(),
@@ -100,7 +101,7 @@ pub fn any_port() -> SocketAddr {
 }
 
 pub fn link(caller: &Arc<Caller>, address: SocketAddr) -> Link {
-    Link::new(caller.clone(), Wanted { role: Role::Storage, node: Some(NodeId(1)) }, vec![address], 2)
+    Link::new(caller.clone(), Wanted { role: Role::Storage, node: Some(NodeId(1)) }, Box::new(move || vec![address]), 2)
 }
 
 pub fn soon() -> Instant {

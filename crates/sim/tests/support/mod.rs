@@ -61,7 +61,7 @@ impl Services {
             stores.push((target, store));
             found.push(FoundTarget { id: target, uuid, path: format!("/{number}") });
         }
-        manager.take_targets(&found).unwrap();
+        manager.take_targets(ashlar_types::NodeId(1), &found).unwrap();
         let engine = MemoryEngine::new();
         let lane = open_lane(&meta_disk, &engine, &env, cluster);
         let config = MetaConfig {

@@ -54,7 +54,7 @@ pub(super) fn connect(
     attempt: u64,
     deadline: Instant,
 ) -> Result<(Connection, bool), NetError> {
-    let addresses = shared.addresses.read().clone();
+    let addresses = (shared.addresses)();
     let mut outcome = Err(NetError::NoAddress);
     // Lanes begin with different addresses, so that they spread over the interfaces of a server.
     for turn in 0..addresses.len() {

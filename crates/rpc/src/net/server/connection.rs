@@ -7,7 +7,8 @@ use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Servi
 use crate::net::hello::{Hello, Welcome};
 use crate::net::lane::{Admission, LaneState};
 use crate::net::stream::{Stream, Turn};
-use crate::net::tls::peer_of;
+use crate::net::tls::{joiner, peer_of};
+use ashlar_types::Role;
 use ashlar_types::codec::{decode, encode};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -135,23 +136,35 @@ impl Connection {
         }
         let hello: Hello = decode(frame.head(), "greeting").map_err(|error| error.to_string())?;
         hello.agree()?;
+        let own = pool.identity().peer();
         let certified = self.stream.with_tls(|tls| {
-            let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-            certificate.map(peer_of)
+            tls.peer_certificates().and_then(|chain| Some((chain.first()?, chain))).map(|(certificate, chain)| {
+                // What the certificate of a token says is its holder's own word: the key decides. And a token that was good a moment ago,
+                // when TLS looked, makes nobody a node.
+                match pool.token_of(certificate) {
+                    Some(token) => Ok((joiner(own.cluster), Some(token))),
+                    None if pool.has_tokens() && !pool.identity().is_certified(chain) => {
+                        Err(NetError::Refused("the token was used or is too old".into()))
+                    }
+                    None => peer_of(certificate).map(|id| (id, None)),
+                }
+            })
         });
-        let id = match certified {
-            Some(Ok(id)) => id,
+        let (id, token) = match certified {
+            Some(Ok(known)) => known,
             Some(Err(error)) => return Err(error.to_string()),
             None => return Err("the caller has shown no certificate".into()),
         };
-        let own = pool.identity().peer();
+        if hello.role == Role::Joiner && token.is_some() {
+            return Ok((Peer { id, role: Role::Joiner, instance: hello.instance, token }, hello));
+        }
         if id.cluster != own.cluster || hello.cluster != own.cluster {
             return Err(format!("this is file system {}, and the caller is of {}", own.cluster, id.cluster));
         }
         if !id.roles.has(hello.role) {
             return Err(format!("the certificate of {} does not allow it to act as {}", id.node, hello.role));
         }
-        let peer = Peer { id, role: hello.role, instance: hello.instance };
+        let peer = Peer { id, role: hello.role, instance: hello.instance, token: None };
         pool.admit(&peer)?;
         Ok((peer, hello))
     }

@@ -5,7 +5,7 @@ use super::{Epochs, Peer, ServerConfig};
 use crate::net::error::NetError;
 use crate::net::lane::LaneState;
 use crate::net::stream::Stream;
-use crate::net::tls::TlsIdentity;
+use crate::net::tls::{TlsIdentity, public_key_of};
 use ashlar_env::Task;
 use ashlar_types::NodeId;
 use parking_lot::Mutex;
@@ -171,6 +171,16 @@ impl Pool {
         self.config.identity.read().clone()
     }
 
+    /// The token whose certificate this is, if it can be used.
+    pub fn token_of(&self, certificate: &rustls::pki_types::CertificateDer<'_>) -> Option<[u8; 32]> {
+        self.config.tokens.as_ref().and_then(|knows| knows(&public_key_of(certificate)?))
+    }
+
+    /// Whether TLS lets anybody in whom the authority does not stand behind.
+    pub fn has_tokens(&self) -> bool {
+        self.config.tokens.is_some()
+    }
+
     pub fn epochs(&self) -> &Epochs {
         &self.config.epochs
     }
@@ -300,7 +310,7 @@ impl Pool {
                 }
             }
             Err(error) => {
-                if !matches!(error, NetError::Closed) {
+                if !matches!(error, NetError::Closed | NetError::Io(_)) {
                     let peer = connection.lane().map(|lane| lane.peer.id.to_string());
                     tracing::info!(?peer, %error, "a connection is ended");
                 }

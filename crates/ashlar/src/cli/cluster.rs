@@ -1,0 +1,207 @@
+//! Arguments of the commands of a file system of many servers.
+
+use super::FuseTransport;
+use ashlar_types::Roles;
+use clap::{Args, Subcommand};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// Who this machine is.
+#[derive(Clone, Debug, Args)]
+pub struct NodePlace {
+    /// Where this machine keeps its name, certificate and key. A machine that belongs to several file systems has one for each.
+    #[arg(long = "identity", global = true, value_name = "DIR", default_value = "/etc/ashlar")]
+    pub node: PathBuf,
+}
+
+/// Where the state of a manager is.
+#[derive(Clone, Debug, Args)]
+pub struct StatePlace {
+    /// Where the manager keeps the state of the file system.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/ashlar/manager")]
+    pub state: PathBuf,
+}
+
+/// `ashlar init`
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Where the manager on this machine will listen: an address others can connect to, with a port (7400 if none is named). Repeat for
+    /// several interfaces.
+    #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]
+    pub listen: Vec<SocketAddr>,
+    /// The name of this machine in the file system. Without it: its host name.
+    #[arg(long)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub state: StatePlace,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar join`
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// The token, as `ashlar token` printed it; `-` reads it from standard input, where nobody else on this machine sees it.
+    pub token: String,
+    /// The name of this machine in the file system. Without it: its host name.
+    #[arg(long)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar token`
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// What the machine may be that joins with it: manager, meta, storage, client, admin; several with commas between them.
+    #[arg(long, value_name = "ROLES", value_parser = parse_roles)]
+    pub role: Roles,
+    /// For how long it can be used, minutes. It can be used once.
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60 * 24 * 30))]
+    pub valid_minutes: u32,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar manager`
+#[derive(Debug, Args)]
+pub struct ManagerArgs {
+    /// Where to listen. Without it: where it did before.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_manager_address)]
+    pub listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub state: StatePlace,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar meta`
+#[derive(Debug, Args)]
+pub struct MetaArgs {
+    /// The directory to keep metadata in, best on flash.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/ashlar/meta")]
+    pub meta: PathBuf,
+    /// Where to listen: an address others can connect to, with a port (7401 if none is named). Repeat for several interfaces.
+    #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_meta_address)]
+    pub listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar storage`
+#[derive(Debug, Args)]
+pub struct StorageArgs {
+    /// A directory on a local file system to keep data in; each one is a target. Repeat for more, in any order.
+    #[arg(long = "data", required = true, value_name = "DIR")]
+    pub data: Vec<PathBuf>,
+    /// Where to listen: an address others can connect to, with a port (7402 if none is named). Repeat for several interfaces.
+    #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_storage_address)]
+    pub listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar mount`
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// Where to mount.
+    pub mountpoint: PathBuf,
+    /// After how long without a server a call fails, seconds. Until then it waits.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub error_after: u32,
+    /// Let other users than the one who mounts use it. Root's mounts always do; for others /etc/fuse.conf must say user_allow_other.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Mount read-only.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Ignore set-user-id and set-group-id bits, as mounts of ordinary users always do.
+    #[arg(long)]
+    pub no_set_id: bool,
+    /// Refuse to open device nodes, as mounts of ordinary users always do.
+    #[arg(long)]
+    pub no_devices: bool,
+    /// The source shown in the mount table.
+    #[arg(long, hide = true, value_name = "NAME", default_value = "ashlar")]
+    pub source: String,
+    /// Transport to the kernel.
+    #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
+    pub fuse_transport: FuseTransport,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar node`
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: NodeAction,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// What can be done about nodes.
+#[derive(Debug, Subcommand)]
+pub enum NodeAction {
+    /// Show the machines of the file system, what they may be and where they listen.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a machine out of the file system: its certificate is worth nothing from now on.
+    Remove {
+        /// Its name or number.
+        name: String,
+    },
+}
+
+/// Ports of the roles where none is named.
+const MANAGER_PORT: u16 = 7400;
+const META_PORT: u16 = 7401;
+const STORAGE_PORT: u16 = 7402;
+
+fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let ip: IpAddr = host
+        .parse()
+        .map_err(|_| format!("`{text}` is not an address: write for example 10.0.0.1, 10.0.0.1:{port} or [fd00::1]:{port}"))?;
+    Ok(SocketAddr::new(ip, port))
+}
+
+fn parse_manager_address(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, MANAGER_PORT)
+}
+
+fn parse_meta_address(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, META_PORT)
+}
+
+fn parse_storage_address(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, STORAGE_PORT)
+}
+
+fn parse_roles(text: &str) -> Result<Roles, String> {
+    Roles::parse(text)
+        .filter(|roles| roles.iter().count() > 0)
+        .ok_or_else(|| format!("`{text}` is no list of roles: manager, meta, storage, client, admin, with commas between them"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_gets_that_of_the_role() {
+        assert_eq!(parse_meta_address("10.0.0.1"), Ok("10.0.0.1:7401".parse().unwrap()));
+        assert_eq!(parse_storage_address("10.0.0.1:9"), Ok("10.0.0.1:9".parse().unwrap()));
+        assert_eq!(parse_manager_address("fd00::1"), Ok("[fd00::1]:7400".parse().unwrap()));
+        assert_eq!(parse_manager_address("[fd00::1]"), Ok("[fd00::1]:7400".parse().unwrap()));
+        assert!(parse_manager_address("server1").is_err_and(|error| error.contains("not an address")));
+    }
+}

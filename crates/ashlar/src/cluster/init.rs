@@ -1,0 +1,46 @@
+//! `ashlar init`: a new cluster, with this machine as its first node.
+
+use super::node_directory::{NodeDirectory, NodeName, Papers};
+use crate::cli::InitArgs;
+use crate::node::state::make_private_directory;
+use crate::terminal::say;
+use anyhow::{Context, Result, bail};
+use ashlar_coord::local_file::LocalFile;
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, Env};
+use ashlar_manager::{Manager, draw_key};
+use ashlar_types::node::Listening;
+use ashlar_types::{Node, NodeId, PeerId, Role, Roles};
+use std::sync::Arc;
+
+pub fn init(args: &InitArgs) -> Result<()> {
+    let directory = NodeDirectory::new(&args.node.node);
+    directory.require_unused()?;
+    let name = super::join::name_of(args.name.as_deref())?;
+    if let Some(address) = args.listen.iter().find(|address| address.ip().is_unspecified() || address.port() == 0) {
+        bail!("others cannot connect to {address}: name an address of this machine, and a port");
+    }
+    make_private_directory(&args.state.state)?;
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.state.state));
+    let coord = LocalFile::new(disk.clone(), "");
+    if Manager::exists(&coord)? {
+        bail!("there is a file system at {} already; `ashlar manager` serves it", args.state.state.display());
+    }
+    let env = Env::os();
+    let mut draft = Manager::draft(&disk, "", &env).context("cannot make a file system")?;
+    let roles: Roles = Role::ALL.into_iter().collect();
+    let listening = vec![Listening { role: Role::Manager, addresses: args.listen.clone() }];
+    draft.map.nodes = vec![Node { id: NodeId(1), name: name.clone(), roles, listening }];
+    let manager = Manager::create(draft, Box::new(coord)).context("cannot store the new file system")?;
+    let cluster = manager.identity().cluster;
+    let (authority, (key, public_key)) = (manager.authority()?, draw_key()?);
+    let peer = PeerId { cluster, node: NodeId(1), roles };
+    let certificate = authority.issue(peer, &public_key, env.clock.now())?;
+    let papers = Papers { certificate, key, authority: authority.certificate().to_owned() };
+    let known = NodeName { cluster, node: NodeId(1), name, roles, managers: args.listen.clone() };
+    directory.store(&known, &papers)?;
+    say(format_args!("made file system {cluster}; this machine is its first node, {}", known.name));
+    say(format_args!("start the manager with `ashlar manager`, then metadata and targets with `ashlar meta` and `ashlar storage`"));
+    say(format_args!("let other machines join with tokens of `ashlar token`"));
+    Ok(())
+}

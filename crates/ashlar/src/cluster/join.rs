@@ -1,0 +1,71 @@
+//! `ashlar join`: this machine becomes a node.
+
+use super::member::caller;
+use super::node_directory::{NodeDirectory, NodeName, Papers};
+use crate::cli::JoinArgs;
+use crate::terminal::say;
+use anyhow::{Context, Result, bail};
+use ashlar_env::Env;
+use ashlar_manager::{Token, draw_key};
+use ashlar_rpc::net::TlsIdentity;
+use ashlar_rpc::remote::ManagerCalls;
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{Node, Role};
+use parking_lot::RwLock;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For how long a manager is waited for.
+const JOIN_MAX: Duration = Duration::from_secs(30);
+/// LIMIT: bytes of a token that are read.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+pub fn join(args: &JoinArgs) -> Result<()> {
+    let directory = NodeDirectory::new(&args.node.node);
+    directory.require_unused()?;
+    let name = name_of(args.name.as_deref())?;
+    let token = Token::parse(&read_token(&args.token)?)?;
+    let (certificate, key) = token.certificate()?;
+    let identity = TlsIdentity::from_token(certificate, key, token.fingerprint)?;
+    let env = Env::os();
+    let (caller, _) = caller(&env, Arc::new(RwLock::new(Arc::new(identity))), Role::Joiner);
+    let calls = ManagerCalls::new(caller, token.managers.clone());
+    let (key, public_key) = draw_key()?;
+    let request = ManagerRequest::Join { name: name.clone(), public_key };
+    let reply = calls.call(&request, Instant::now() + JOIN_MAX).context("cannot join")?;
+    let ManagerReply::Joined { cluster, node, roles, certificate, authority, managers } = reply else {
+        bail!("the manager gave an answer of the wrong kind");
+    };
+    let managers = if managers.is_empty() { token.managers } else { managers };
+    let known = NodeName { cluster, node, name, roles, managers };
+    directory.store(&known, &Papers { certificate, key, authority })?;
+    say(format_args!("joined file system {cluster} as {}, {node}, for {roles}", known.name));
+    Ok(())
+}
+
+/// The name that was given, or that of the machine.
+pub fn name_of(given: Option<&str>) -> Result<String> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    };
+    if !Node::is_name(&name) {
+        bail!(
+            "`{}` cannot be the name of a node: letters, digits, `-`, `_` and `.`, {} at the most; give another one with --name",
+            name.escape_debug(),
+            Node::NAME_BYTES_MAX
+        );
+    }
+    Ok(name)
+}
+
+/// `-` reads it from standard input: what is on a command line everybody on the machine can see.
+fn read_token(given: &str) -> Result<String> {
+    if given != "-" {
+        return Ok(given.to_owned());
+    }
+    let mut text = String::new();
+    std::io::stdin().take(TOKEN_BYTES_MAX).read_to_string(&mut text).context("cannot read the token")?;
+    Ok(text)
+}

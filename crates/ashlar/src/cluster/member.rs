@@ -1,0 +1,148 @@
+//! What every process of a cluster has: its certificate, the managers, a map that is kept current.
+
+use super::node_directory::{NodeDirectory, NodeName};
+use anyhow::{Context, Result, bail};
+use ashlar_env::Env;
+use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Server, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::remote::{ManagerCalls, MapWatcher, Routes};
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{ClusterMap, Epoch, Role};
+use parking_lot::RwLock;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How often the end is looked for.
+const TURN: Duration = Duration::from_millis(50);
+/// For how long a start waits for a manager.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct Member {
+    pub name: NodeName,
+    pub env: Env,
+    pub identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    pub epochs: Arc<Epochs>,
+    pub managers: Arc<ManagerCalls>,
+    pub caller: Arc<Caller>,
+    watcher: MapWatcher,
+}
+
+impl Member {
+    /// Reads who this machine is, and gets the map: from a manager, or the last one if none answers.
+    pub fn start(directory: NodeDirectory, role: Role) -> Result<Member> {
+        let name = directory.load()?;
+        if !name.roles.has(role) {
+            bail!(
+                "the certificate of {} is for {}, not for {role}; `ashlar token --role {role}` on a manager makes a token that allows it",
+                name.name,
+                name.roles
+            );
+        }
+        let env = Env::os();
+        let identity = Arc::new(RwLock::new(Arc::new(directory.identity(None)?)));
+        let (caller, epochs) = caller(&env, identity.clone(), role);
+        let managers = Arc::new(ManagerCalls::new(caller.clone(), name.managers.clone()));
+        let map = first_map(&directory, &managers)?;
+        if map.cluster != name.cluster {
+            bail!("the managers are of file system {}, and this machine belongs to {}", map.cluster, name.cluster);
+        }
+        let kept = directory.clone();
+        let changed = Box::new(move |map: &ClusterMap| {
+            if let Err(error) = kept.store_map(map) {
+                tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
+            }
+        });
+        let watcher =
+            MapWatcher::start(managers.clone(), map, &*env.tasks, changed).context("cannot start a thread")?;
+        Ok(Member { name, env, identity, epochs, managers, caller, watcher })
+    }
+
+    /// The map, kept current.
+    pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
+        self.watcher.map()
+    }
+
+    /// Routes to other servers.
+    pub fn routes(&self) -> Arc<Routes> {
+        Arc::new(Routes::new(self.caller.clone(), self.map()))
+    }
+
+    /// A call to the managers, with patience for a start.
+    pub fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply> {
+        self.managers.call(request, Instant::now() + START_MAX).context("the manager")
+    }
+
+    /// Serves `endpoint` at `listeners`.
+    pub fn serve(&self, service: Service, endpoint: Arc<dyn Endpoint>, listeners: Vec<Listener>) -> Result<Server> {
+        let map = self.map();
+        let config = ServerConfig {
+            identity: self.identity.clone(),
+            admit: Box::new(move |peer| ashlar_manager::admit(&map.read(), peer)),
+            tokens: None,
+            endpoints: vec![(service, endpoint)],
+            epochs: self.epochs.clone(),
+            tasks: self.env.tasks.clone(),
+        };
+        Server::start(config, listeners).context("cannot serve")
+    }
+}
+
+/// A caller of this process.
+pub fn caller(env: &Env, identity: Arc<RwLock<Arc<TlsIdentity>>>, role: Role) -> (Arc<Caller>, Arc<Epochs>) {
+    let mut instance = [0; 16];
+    env.entropy.fill(&mut instance);
+    let epochs = Arc::new(Epochs::default());
+    (Arc::new(Caller { identity, role, instance, epochs: epochs.clone() }), epochs)
+}
+
+fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<ClusterMap> {
+    let known = directory.load_map();
+    let patience = if known.is_some() { Duration::from_secs(5) } else { START_MAX };
+    match managers.map(Epoch(0), Instant::now() + patience) {
+        // ORDER: an older map than the last one comes from a manager that has lost something, and is not believed.
+        Ok(map) if known.as_ref().is_some_and(|known| known.cluster == map.cluster && known.epoch > map.epoch) => {
+            bail!(
+                "the managers have the map of {}, and this machine has seen {}: their state is an older copy; put the newer one back",
+                map.epoch,
+                known.map(|known| known.epoch).unwrap_or_default()
+            )
+        }
+        Ok(map) => {
+            directory.store_map(&map)?;
+            Ok(map)
+        }
+        Err(error) => match known {
+            Some(known) => {
+                tracing::warn!(%error, epoch = %known.epoch, "no manager answers; going by the last map");
+                Ok(known)
+            }
+            None => Err(error).context("cannot get the map from a manager"),
+        },
+    }
+}
+
+/// Listens at `addresses`; tells where.
+pub fn listen(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
+    let listeners = addresses.iter().map(|address| Listener::bind(*address)).collect::<Result<Vec<_>, _>>()?;
+    let bound = listeners.iter().map(Listener::address).collect::<Result<Vec<_>, _>>()?;
+    Ok((listeners, bound))
+}
+
+/// Runs `turn` until this process is told to stop.
+pub fn until_told_to_stop(is_told: &AtomicBool, mut turn: impl FnMut() -> bool) {
+    while !is_told.load(Relaxed) && turn() {
+        std::thread::sleep(TURN);
+    }
+}
+
+/// A flag that Ctrl-C, SIGTERM and the end of the terminal raise.
+pub fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let is_told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, is_told.clone()).context("cannot take signals")?;
+    }
+    Ok(is_told)
+}

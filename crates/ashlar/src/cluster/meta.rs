@@ -1,0 +1,116 @@
+//! `ashlar meta`: serves metadata.
+
+use super::announce;
+use super::member::{Member, listen, stop_flag, until_told_to_stop};
+use super::node_directory::NodeDirectory;
+use crate::cli::MetaArgs;
+use crate::node::state::{make_private_directory, open_lane, root_settings};
+use crate::node::{MetaLock, open_files, require_owner};
+use anyhow::{Context, Result, bail};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, OpenMode};
+use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_rpc::net::Service;
+use ashlar_rpc::remote::RemoteStorage;
+use ashlar_rpc::serve::MetaEndpoint;
+use ashlar_types::codec::crc32c;
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::Role;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// File that says which metadata this is: magic `ASHLMTA1`, uuid 16 bytes, CRC-32C u32 little-endian of the uuid.
+const UUID_FILE: &str = "metadata";
+const UUID_MAGIC: &[u8; 8] = b"ASHLMTA1";
+/// For how long a target that does not answer is waited for.
+const TARGET_MAX: Duration = Duration::from_secs(10);
+
+pub fn run(args: &MetaArgs) -> Result<()> {
+    let is_told = stop_flag()?;
+    open_files::allow_as_many_as_permitted();
+    let member = Member::start(NodeDirectory::new(&args.node.node), Role::Meta)?;
+    let (listeners, bound) = listen(&args.listen)?;
+    make_private_directory(&args.meta)?;
+    require_owner(&args.meta)?;
+    let path = args.meta.canonicalize().with_context(|| format!("cannot use {}", args.meta.display()))?;
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
+    let _lock = MetaLock::take(&disk, &path, &format!("ashlar meta, process {}", std::process::id()))?;
+    let uuid = find_or_draw(&member, &disk, &path)?;
+    let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
+    let ManagerReply::NameHashKey(name_hash_key) = reply else {
+        bail!("the manager gave an answer of the wrong kind");
+    };
+    let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
+    let storage = Arc::new(RemoteStorage::new(member.routes(), TARGET_MAX).giving_up());
+    let config =
+        MetaConfig { lane, env: member.env.clone(), name_hash_key, map: member.map(), storage };
+    let (meta, report) = MetaService::start(config, root_settings())
+        .context("the metadata service could not recover; the log has details")?;
+    if report.sessions_reaped > 0 {
+        tracing::info!(?report, "cleaned up after sessions that had not ended");
+    }
+    meta.start_collector().context("cannot start a thread")?;
+    meta.start_trimmer().context("cannot start a thread")?;
+    let endpoint = Arc::new(MetaEndpoint::new(meta.clone(), member.env.clock.clone()));
+    let server = member.serve(Service::Meta, endpoint.clone(), listeners)?;
+    // ORDER: it serves before the map says so.
+    member.ask(&ManagerRequest::Listen { role: Role::Meta, addresses: bound.clone() })?;
+    member.ask(&ManagerRequest::ServeShards { uuid })?;
+    announce::serving(Role::Meta, &bound);
+    let mut turn = 0u32;
+    until_told_to_stop(&is_told, || {
+        turn = turn.wrapping_add(1);
+        if turn.is_multiple_of(20) {
+            endpoint.tidy();
+        }
+        true
+    });
+    announce::notify("STOPPING=1");
+    server.stop();
+    drop((server, endpoint));
+    meta.prepare_stop();
+    meta.stop().context("could not close the metadata log")
+}
+
+/// Which metadata is in the directory; an empty one becomes that of a new file system, if the manager says so.
+fn find_or_draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
+    let shown = path.join(UUID_FILE);
+    let file = match disk.open(UUID_FILE, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return draw(member, disk, path),
+        Err(error) => return Err(error).with_context(|| format!("cannot open {}", shown.display())),
+    };
+    let mut bytes = [0; 28];
+    let got = file.read_at(0, &mut bytes).with_context(|| format!("cannot read {}", shown.display()))?;
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&bytes[8..24]);
+    if got != bytes.len() || &bytes[..8] != UUID_MAGIC || bytes[24..] != crc32c(0, &uuid).to_le_bytes() {
+        bail!("{} is damaged; restore the metadata from a backup", shown.display());
+    }
+    Ok(uuid)
+}
+
+fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
+    let others = disk.list("").with_context(|| format!("cannot list {}", path.display()))?;
+    if let Some(other) = others.iter().find(|name| *name != crate::node::LOCK_FILE) {
+        bail!("{} is not empty, it has {other}, and it is not the metadata of a file system of servers", path.display());
+    }
+    let mut uuid = [0; 16];
+    member.env.entropy.fill(&mut uuid);
+    // ORDER: the manager first. If it knows of other metadata, nothing is made here.
+    member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
+    let mut bytes = UUID_MAGIC.to_vec();
+    bytes.extend_from_slice(&uuid);
+    bytes.extend_from_slice(&crc32c(0, &uuid).to_le_bytes());
+    let store = || {
+        let file = disk.open("metadata.new", OpenMode::CreateOrOpen)?;
+        file.set_len(0)?;
+        file.write_at(0, &bytes)?;
+        file.sync_data()?;
+        disk.rename("metadata.new", UUID_FILE)?;
+        disk.sync_dir("")
+    };
+    store().with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))?;
+    Ok(uuid)
+}

@@ -1,0 +1,48 @@
+//! `ashlar mount`: mounts the file system of a cluster.
+
+use super::announce;
+use super::member::{Member, stop_flag, until_told_to_stop};
+use super::node_directory::NodeDirectory;
+use crate::cli::MountArgs;
+use crate::guard::Guard;
+use crate::node::{MountConfig, Site, mount, open_files};
+use crate::terminal::{say, shown};
+use anyhow::Result;
+use ashlar_rpc::remote::{RemoteMeta, RemoteStorage};
+use ashlar_types::Role;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub fn run(args: &MountArgs) -> Result<()> {
+    let is_told = stop_flag()?;
+    open_files::allow_as_many_as_permitted();
+    let member = Member::start(NodeDirectory::new(&args.node.node), Role::Client)?;
+    let is_root = rustix::process::geteuid().is_root();
+    let config = MountConfig {
+        source: args.source.clone(),
+        allow_other: args.allow_other || is_root,
+        read_only: args.read_only,
+        allow_set_id: is_root && !args.no_set_id,
+        allow_devices: is_root && !args.no_devices,
+        transport: args.fuse_transport,
+        mask: Default::default(),
+        is_sole_session: false,
+    };
+    let wait_max = Duration::from_secs(args.error_after.into());
+    let routes = member.routes();
+    let site = Site {
+        meta: Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), wait_max)),
+        storage: Arc::new(RemoteStorage::new(routes, wait_max)),
+        map: member.map(),
+        env: member.env.clone(),
+        checks_payload: true,
+    };
+    let guard = Arc::new(Guard::start());
+    let mut mounted = mount(site, &args.mountpoint, &config, &guard)?;
+    say(format_args!("mounted {}", shown(&args.mountpoint)));
+    announce::notify("READY=1");
+    // One that was taken away from outside has ended.
+    until_told_to_stop(&is_told, || !mounted.has_ended(Duration::ZERO));
+    announce::notify("STOPPING=1");
+    mounted.end()
+}

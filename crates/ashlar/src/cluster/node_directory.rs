@@ -1,0 +1,161 @@
+//! What a machine keeps of the file system it belongs to: a directory with its name, certificate and key, and the last map.
+//!
+//! | file | what |
+//! |---|---|
+//! | `node.json` | file system, node, name, roles, addresses of managers |
+//! | `certificate.pem`, `key.pem`, `authority.pem` | its certificate and key, the certificate of the authority |
+//! | `map` | the last cluster map: magic `ASHLMAP2`, CRC-32C u32 little-endian of the rest, encoding |
+
+use crate::node::state::make_private_directory;
+use anyhow::{Context, Result, bail};
+use ashlar_rpc::net::{KnowsToken, TlsIdentity};
+use ashlar_types::codec::{self, crc32c};
+use ashlar_types::{ClusterId, ClusterMap, NodeId, Roles};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const NODE_FILE: &str = "node.json";
+const CERTIFICATE_FILE: &str = "certificate.pem";
+const KEY_FILE: &str = "key.pem";
+const AUTHORITY_FILE: &str = "authority.pem";
+const MAP_FILE: &str = "map";
+const MAP_MAGIC: &[u8; 8] = b"ASHLMAP2";
+
+/// What `node.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeFile {
+    cluster: String,
+    node: u32,
+    name: String,
+    roles: String,
+    managers: Vec<SocketAddr>,
+}
+
+/// Who a machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeName {
+    pub cluster: ClusterId,
+    pub node: NodeId,
+    pub name: String,
+    pub roles: Roles,
+    pub managers: Vec<SocketAddr>,
+}
+
+/// Certificate and key, PEM.
+pub struct Papers {
+    pub certificate: String,
+    pub key: String,
+    pub authority: String,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct NodeDirectory {
+    path: PathBuf,
+}
+
+impl NodeDirectory {
+    pub fn new(path: &Path) -> NodeDirectory {
+        NodeDirectory { path: path.to_owned() }
+    }
+
+    /// Refuses a directory that has a node already.
+    pub fn require_unused(&self) -> Result<()> {
+        if self.path.join(NODE_FILE).exists() {
+            let known = self.load().map(|name| format!("{} of file system {}", name.name, name.cluster));
+            bail!(
+                "{} belongs to {}: name another directory with --identity, or remove this one to leave that file system",
+                self.path.display(),
+                known.unwrap_or_else(|_| "a node".into())
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes the directory.
+    pub fn store(&self, name: &NodeName, papers: &Papers) -> Result<()> {
+        make_private_directory(&self.path)?;
+        self.store_papers(papers)?;
+        let file = NodeFile {
+            cluster: name.cluster.to_string(),
+            node: name.node.0,
+            name: name.name.clone(),
+            roles: name.roles.to_string(),
+            managers: name.managers.clone(),
+        };
+        // ORDER: last, because it is what makes the directory one of a node.
+        self.write(NODE_FILE, &serde_json::to_vec_pretty(&file)?)
+    }
+
+    /// Replaces certificate and key.
+    pub fn store_papers(&self, papers: &Papers) -> Result<()> {
+        self.write(KEY_FILE, papers.key.as_bytes())?;
+        self.write(CERTIFICATE_FILE, papers.certificate.as_bytes())?;
+        self.write(AUTHORITY_FILE, papers.authority.as_bytes())
+    }
+
+    /// Who this machine is.
+    pub fn load(&self) -> Result<NodeName> {
+        let path = self.path.join(NODE_FILE);
+        if !path.exists() {
+            bail!(
+                "{} is not there: this machine belongs to no file system yet; `ashlar join TOKEN` makes it a node, with a token of `ashlar token`",
+                path.display()
+            );
+        }
+        let damaged = || format!("{} is damaged; `ashlar join` with a new token makes it anew", path.display());
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file: NodeFile = serde_json::from_slice(&bytes).with_context(damaged)?;
+        let (Some(cluster), Some(roles)) = (ClusterId::parse(&file.cluster), Roles::parse(&file.roles)) else {
+            bail!(damaged());
+        };
+        Ok(NodeName { cluster, node: NodeId(file.node), name: file.name, roles, managers: file.managers })
+    }
+
+    /// Its certificate and key, ready to use.
+    pub fn identity(&self, tokens: Option<Arc<KnowsToken>>) -> Result<TlsIdentity> {
+        let read = |name: &str| {
+            let path = self.path.join(name);
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let (certificate, key, authority) = (read(CERTIFICATE_FILE)?, read(KEY_FILE)?, read(AUTHORITY_FILE)?);
+        TlsIdentity::with_tokens(&certificate, &key, &authority, tokens)
+            .with_context(|| format!("cannot use the certificate in {}", self.path.display()))
+    }
+
+    /// Keeps a map for the time in which no manager answers.
+    pub fn store_map(&self, map: &ClusterMap) -> Result<()> {
+        let body = codec::encode(map);
+        let mut bytes = MAP_MAGIC.to_vec();
+        bytes.extend_from_slice(&crc32c(0, &body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        self.write(MAP_FILE, &bytes)
+    }
+
+    /// The last map, if there is a good one.
+    pub fn load_map(&self) -> Option<ClusterMap> {
+        let bytes = fs::read(self.path.join(MAP_FILE)).ok()?;
+        let rest = bytes.strip_prefix(MAP_MAGIC)?;
+        let (sum, body) = rest.split_at_checked(4)?;
+        let map: ClusterMap = codec::decode(body, "map").ok()?;
+        (sum == crc32c(0, body).to_le_bytes() && map.check().is_ok()).then_some(map)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let (new, path) = (self.path.join(format!("{name}.new")), self.path.join(name));
+        let store = || -> std::io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            fs::File::open(&self.path)?.sync_all()
+        };
+        store().with_context(|| format!("cannot write {}", path.display()))
+    }
+}

@@ -1,0 +1,97 @@
+//! The manager behind the network: questions for a newer map are held back until there is one.
+
+use crate::{ManagerService, token_key};
+use ashlar_rpc::net::frame::Frame;
+use ashlar_rpc::net::{Endpoint, Epochs, Peer, Replier};
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{ClusterMap, Epoch, NodeId, Role};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For how long a question for a newer map is held back.
+const PARKED_MAX: Duration = Duration::from_secs(20);
+
+/// See the module.
+pub struct ManagerEndpoint {
+    service: Arc<ManagerService>,
+    epochs: Arc<Epochs>,
+    // LIMIT: one per connection for late answers.
+    parked: Mutex<Vec<(Replier, Epoch, Instant)>>,
+}
+
+impl ManagerEndpoint {
+    /// Serves `service`.
+    pub fn new(service: Arc<ManagerService>, epochs: Arc<Epochs>) -> ManagerEndpoint {
+        epochs.note_known(service.map().read().epoch);
+        ManagerEndpoint { service, epochs, parked: Mutex::default() }
+    }
+
+    /// Whether this public key is that of a token that can be used: which.
+    pub fn token(&self, info: &[u8]) -> Option<[u8; 32]> {
+        token_key(info).filter(|key| self.service.knows_token(key))
+    }
+
+    /// Whether a node may be connected: it must be one still.
+    ///
+    /// # Errors
+    /// A text for the node.
+    pub fn admit(&self, peer: &Peer) -> Result<(), String> {
+        admit(&self.service.map().read(), peer)
+    }
+
+    /// Answers who waits for a newer map, if there is one or they have waited for long. To be called often.
+    pub fn tidy(&self) {
+        let map = self.service.map().read().clone();
+        self.epochs.note_known(map.epoch);
+        let now = Instant::now();
+        let ready: Vec<Replier> = {
+            let mut parked = self.parked.lock();
+            let is_ready =
+                |(_, have, since): &mut (Replier, Epoch, Instant)| map.epoch > *have || now.duration_since(*since) > PARKED_MAX;
+            parked.extract_if(.., is_ready).map(|(replier, ..)| replier).collect()
+        };
+        if !ready.is_empty() {
+            let answer = encode(&ManagerReply::Map(Box::new(ClusterMap::clone(&map))));
+            ready.into_iter().for_each(|replier| replier.reply(&answer, &[]));
+        }
+    }
+}
+
+/// Whether `peer` may be connected, going by `map`.
+///
+/// # Errors
+/// A text for the node.
+pub fn admit(map: &ClusterMap, peer: &Peer) -> Result<(), String> {
+    match map.node(peer.id.node) {
+        Some(node) if node.roles.has(peer.role) => Ok(()),
+        Some(_) => Err(format!("{} is no {} any more", peer.id.node, peer.role)),
+        None if peer.id.node == NodeId(0) && peer.role == Role::Joiner => Ok(()),
+        None => Err(format!("{} is not in the file system (any more): `ashlar join` with a new token makes it a node", peer.id.node)),
+    }
+}
+
+impl Endpoint for ManagerEndpoint {
+    fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
+        let Ok(request) = decode::<ManagerRequest>(frame.head(), "call to the manager") else {
+            return replier.refuse("that is no call to a manager");
+        };
+        if let ManagerRequest::Map { have } = request
+            && have.0 > 0
+            && peer.token.is_none()
+        {
+            self.parked.lock().push((replier, have, Instant::now()));
+            return self.tidy();
+        }
+        let mut id = peer.id;
+        if peer.token.is_none() {
+            // ORDER: what a node may be says the map, which is newer than its certificate.
+            let map = self.service.map().read().clone();
+            id.roles = map.node(id.node).map(|node| node.roles).unwrap_or_default();
+        }
+        let reply = self.service.call(id, peer.token, request);
+        replier.reply(&encode(&reply), &[]);
+        self.tidy();
+    }
+}

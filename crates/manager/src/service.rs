@@ -1,0 +1,306 @@
+//! What a manager does for others: it lets machines join, and keeps the map.
+
+use crate::token::Token;
+use crate::state::MetadataRecord;
+use crate::{Authority, FoundTarget, Manager, ManagerError, TokenRecord, map_change};
+use ashlar_env::Env;
+use ashlar_types::map::TargetState;
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::node::Listening;
+use ashlar_types::{ClusterMap, Node, NodeId, PeerId, Role, Roles, TargetId};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// For how long a used token is remembered, seconds: a join whose answer was lost is asked again meanwhile.
+const USED_S: u64 = 60 * 60;
+
+/// See the module.
+pub struct ManagerService {
+    manager: Manager,
+    authority: Authority,
+    /// Certificate of the authority, DER.
+    authority_der: Vec<u8>,
+    env: Env,
+}
+
+fn refused(what: impl Into<String>) -> ManagerError {
+    ManagerError::Invalid(what.into())
+}
+
+impl ManagerService {
+    /// The service over `manager`.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] when the secrets are damaged.
+    pub fn new(manager: Manager, env: Env) -> Result<ManagerService, ManagerError> {
+        use rustls_pki_types::pem::PemObject;
+        let authority = manager.authority()?;
+        let der = rustls_pki_types::CertificateDer::from_pem_slice(authority.certificate().as_bytes())
+            .map_err(|error| refused(format!("the certificate of the authority is damaged: {error}")))?;
+        Ok(ManagerService { authority_der: der.to_vec(), manager, authority, env })
+    }
+
+    /// The map, kept current.
+    pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
+        self.manager.map()
+    }
+
+    /// The state behind it.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Whether `key` is the public key of a token that can be used now, or was by the node that asks again.
+    pub fn knows_token(&self, key: &[u8; 32]) -> bool {
+        let now = self.now_s();
+        self.manager.state().tokens.iter().any(|token| token.public_key == *key && is_usable(token, now))
+    }
+
+    fn now_s(&self) -> u64 {
+        self.env.clock.now().secs.max(0) as u64
+    }
+
+    /// Carries out a call of `peer`; `token` is the public key of the token it came with. Calls for the map are answered at once: whoever
+    /// holds them back until there is a newer one asks here when there is.
+    pub fn call(&self, peer: PeerId, token: Option<[u8; 32]>, request: ManagerRequest) -> ManagerReply {
+        match self.carry_out(peer, token, request) {
+            Ok(reply) => reply,
+            Err(error) => ManagerReply::Refused(error.to_string()),
+        }
+    }
+
+    fn carry_out(
+        &self,
+        peer: PeerId,
+        token: Option<[u8; 32]>,
+        request: ManagerRequest,
+    ) -> Result<ManagerReply, ManagerError> {
+        require_role(peer, &request)?;
+        match request {
+            ManagerRequest::Join { name, public_key } => self.join(token, &name, &public_key),
+            ManagerRequest::Renew { public_key } => self.renew(peer, &public_key),
+            ManagerRequest::Map { .. } => Ok(ManagerReply::Map(Box::new(ClusterMap::clone(&self.map().read())))),
+            ManagerRequest::Listen { role, addresses } => self.listen(peer, role, addresses),
+            ManagerRequest::NewTarget { uuid, path } => self.new_target(peer.node, uuid, path),
+            ManagerRequest::Serve { targets } => {
+                let found: Vec<FoundTarget> =
+                    targets.into_iter().map(|(id, uuid, path)| FoundTarget { id, uuid, path }).collect();
+                self.serve(peer.node, &found)
+            }
+            ManagerRequest::MetaIdentity { uuid, path } => self.meta_identity(peer.node, uuid, &path),
+            ManagerRequest::ServeShards { uuid } => self.serve_shards(peer.node, uuid),
+            ManagerRequest::NewToken { roles, valid_s } => self.new_token(roles, valid_s),
+            ManagerRequest::RemoveNode { node } => self.remove_node(node),
+        }
+    }
+
+    fn certify(&self, node: NodeId, roles: Roles, public_key: &[u8]) -> Result<String, ManagerError> {
+        let peer = PeerId { cluster: self.manager.identity().cluster, node, roles };
+        self.authority.issue(peer, public_key, self.env.clock.now())
+    }
+
+    fn join(&self, token: Option<[u8; 32]>, name: &str, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
+        let token = token.ok_or_else(|| refused("only who has a token can join"))?;
+        if !Node::is_name(name) {
+            return Err(refused(format!(
+                "`{}` cannot be the name of a node: letters, digits, `-`, `_` and `.`, {} at the most",
+                name.escape_debug(),
+                Node::NAME_BYTES_MAX
+            )));
+        }
+        // Before the token is used: a key that is none costs nobody a token.
+        self.certify(NodeId(0), Roles::default(), public_key)?;
+        let now = self.now_s();
+        let (node, roles) = self.manager.change(|state| {
+            let record = state.tokens.iter_mut().find(|record| record.public_key == token);
+            let record =
+                record.filter(|record| is_usable(record, now)).ok_or_else(|| refused("the token was used or is too old"))?;
+            if let Some((node, key)) = &record.used_by {
+                let is_again = key == public_key && state.map.node(*node).is_some_and(|known| known.name == name);
+                return if is_again { Ok((*node, record.roles)) } else { Err(refused("the token was used already")) };
+            }
+            if let Some(other) = state.map.nodes.iter().find(|node| node.name == name) {
+                return Err(refused(format!(
+                    "there is a node `{name}` already, {}: choose another name, or remove it first (`ashlar node remove {name}`)",
+                    other.id
+                )));
+            }
+            let id = NodeId(state.last_node.0 + 1);
+            record.used_by = Some((id, public_key.to_vec()));
+            let roles = record.roles;
+            state.last_node = id;
+            state.map.nodes.push(Node { id, name: name.to_owned(), roles, listening: Vec::new() });
+            Ok((id, roles))
+        })?;
+        let certificate = self.certify(node, roles, public_key)?;
+        tracing::info!(%node, name, %roles, "a node has joined");
+        Ok(ManagerReply::Joined {
+            cluster: self.manager.identity().cluster,
+            node,
+            roles,
+            certificate,
+            authority: self.authority.certificate().to_owned(),
+            managers: self.managers(),
+        })
+    }
+
+    fn managers(&self) -> Vec<std::net::SocketAddr> {
+        let map = self.map().read().clone();
+        map.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect()
+    }
+
+    fn renew(&self, peer: PeerId, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
+        let map = self.map().read().clone();
+        let node = map.node(peer.node).ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
+        self.certify(node.id, node.roles, public_key).map(ManagerReply::Certificate)
+    }
+
+    fn listen(
+        &self,
+        peer: PeerId,
+        role: Role,
+        addresses: Vec<std::net::SocketAddr>,
+    ) -> Result<ManagerReply, ManagerError> {
+        if !peer.roles.has(role) {
+            return Err(refused(format!("the certificate of {} does not allow it to be {role}", peer.node)));
+        }
+        let is_bad = |address: &std::net::SocketAddr| address.port() == 0 || address.ip().is_unspecified();
+        if addresses.is_empty() || addresses.len() > Node::ADDRESSES_MAX || addresses.iter().any(is_bad) {
+            return Err(refused("addresses must be such that others can connect to them, 16 at the most"));
+        }
+        self.manager.change(|state| {
+            let node = state.map.nodes.iter_mut().find(|node| node.id == peer.node);
+            let node = node.ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
+            node.listening.retain(|listening| listening.role != role);
+            node.listening.push(Listening { role, addresses: addresses.clone() });
+            node.listening.sort_by_key(|listening| listening.role);
+            Ok(())
+        })?;
+        Ok(ManagerReply::Done)
+    }
+
+    fn new_target(&self, node: NodeId, uuid: [u8; 16], path: String) -> Result<ManagerReply, ManagerError> {
+        let id = self.manager.change(|state| {
+            if let Some((id, ..)) = state.promised.iter().find(|(_, known, ..)| *known == uuid) {
+                return Ok(*id);
+            }
+            // LIMIT: of targets that were promised an id and never served.
+            if state.promised.len() >= 1024 {
+                state.promised.remove(0);
+            }
+            let known = state.map.targets.iter().map(|target| target.id.0);
+            let promised = state.promised.iter().map(|(id, ..)| id.0);
+            let id = TargetId(known.chain(promised).max().unwrap_or(0) + 1);
+            state.promised.push((id, uuid, path.clone(), node));
+            Ok(id)
+        })?;
+        Ok(ManagerReply::Target(id))
+    }
+
+    fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {
+        self.manager.change(|state| {
+            // Ids are given out before targets serve, and not all that were given out ever do.
+            let ids: Vec<TargetId> = found.iter().map(|target| target.id).collect();
+            state.promised.retain(|(id, ..)| !ids.contains(id));
+            state.map = map_change::with_targets_of_any_id(&state.map, found, node)?;
+            Ok(())
+        })?;
+        Ok(ManagerReply::Done)
+    }
+
+    fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
+        self.manager.change(|state| {
+            if let Some(known) = &state.metadata
+                && known.uuid != uuid
+            {
+                return Err(refused(format!(
+                    "the metadata of this file system is at {} on {}, and {path} on {node} is another directory: is its disk mounted?",
+                    known.path, known.node
+                )));
+            }
+            state.metadata = Some(MetadataRecord { uuid, node, path: path.to_owned() });
+            Ok(())
+        })?;
+        Ok(ManagerReply::NameHashKey(self.manager.identity().name_hash_key))
+    }
+
+    fn serve_shards(&self, node: NodeId, uuid: [u8; 16]) -> Result<ManagerReply, ManagerError> {
+        self.manager.change(|state| {
+            if state.metadata.as_ref().is_none_or(|known| known.uuid != uuid) {
+                return Err(refused("that is not the metadata of this file system"));
+            }
+            state.map.shards.iter_mut().for_each(|shard| shard.primary = node);
+            Ok(())
+        })?;
+        Ok(ManagerReply::Done)
+    }
+
+    fn new_token(&self, roles: Roles, valid_s: u32) -> Result<ManagerReply, ManagerError> {
+        let managers = self.managers();
+        if managers.is_empty() {
+            return Err(refused("no manager listens yet"));
+        }
+        if roles == Roles::default() || roles.has(Role::Joiner) {
+            return Err(refused("a token is for at least one role"));
+        }
+        let mut secret = [0; 16];
+        self.env.entropy.fill(&mut secret);
+        let token = Token::new(secret, &self.authority_der, managers.into_iter().take(Token::MANAGERS_MAX).collect());
+        let (public_key, now) = (token.public_key()?, self.now_s());
+        self.manager.change(|state| {
+            state.tokens.retain(|token| is_remembered(token, now));
+            if state.tokens.len() >= crate::ClusterState::TOKENS_MAX {
+                return Err(refused("too many tokens are waiting to be used"));
+            }
+            let expires_s = now + u64::from(valid_s);
+            state.tokens.push(TokenRecord { public_key, roles, expires_s, used_by: None });
+            Ok(())
+        })?;
+        Ok(ManagerReply::Token(token.text()))
+    }
+
+    fn remove_node(&self, node: NodeId) -> Result<ManagerReply, ManagerError> {
+        self.manager.change(|state| {
+            if state.map.node(node).is_none() {
+                return Err(refused(format!("there is no {node}")));
+            }
+            let serves = |target: &ashlar_types::map::Target| target.node == node;
+            if let Some(target) = state.map.targets.iter().find(|target| serves(target)) {
+                let state = if target.state == TargetState::Online { "serves" } else { "is where" };
+                return Err(refused(format!("{node} {state} {}: remove its targets first", target.id)));
+            }
+            if state.map.shards.iter().any(|shard| shard.primary == node) {
+                return Err(refused(format!("{node} serves metadata: move its shards first")));
+            }
+            state.map.nodes.retain(|known| known.id != node);
+            Ok(())
+        })?;
+        Ok(ManagerReply::Done)
+    }
+}
+
+fn is_usable(token: &TokenRecord, now_s: u64) -> bool {
+    now_s < token.expires_s || token.used_by.is_some() && is_remembered(token, now_s)
+}
+
+fn is_remembered(token: &TokenRecord, now_s: u64) -> bool {
+    now_s < token.expires_s.saturating_add(if token.used_by.is_some() { USED_S } else { 0 })
+}
+
+/// Who may ask for what.
+fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerError> {
+    let allowed: &[Role] = match request {
+        ManagerRequest::Join { .. } => &[Role::Joiner],
+        ManagerRequest::Renew { .. } | ManagerRequest::Map { .. } => {
+            &[Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin]
+        }
+        ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
+        ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
+        ManagerRequest::MetaIdentity { .. } | ManagerRequest::ServeShards { .. } => &[Role::Meta],
+        ManagerRequest::NewToken { .. } | ManagerRequest::RemoveNode { .. } => &[Role::Admin],
+    };
+    if allowed.iter().any(|role| peer.roles.has(*role)) {
+        return Ok(());
+    }
+    Err(refused(format!("{} may not do that: its certificate is for {}", peer.node, peer.roles)))
+}

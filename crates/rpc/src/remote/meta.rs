@@ -1,0 +1,190 @@
+//! Metadata of another machine.
+
+use super::{Routes, errno_of};
+use crate::net::{Call, NetError, Service};
+use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others};
+use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
+use ashlar_env::Env;
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::{Errno, InodeId, NodeId, Role, SessionId, ShardId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// For how long the service holds a question for events back, and a little more.
+const PARKED_MAX: Duration = Duration::from_secs(30);
+/// Time between looks at a map that names no metadata server.
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two renewals of a session.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// For how long a renewal is waited for: a third of the term, so that three are tried in one.
+const RENEW_MAX: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct RemoteMeta {
+    routes: Arc<Routes>,
+    env: Env,
+    wait_max: Duration,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+/// The session that was opened, and who hears its events.
+struct Session {
+    id: SessionId,
+    events: Arc<dyn SessionEvents>,
+    is_ended: AtomicBool,
+    /// Recalls that were not answered yet.
+    // LIMIT: one per lease this session holds.
+    recalls: Mutex<Vec<(u64, InodeId)>>,
+}
+
+impl RemoteMeta {
+    /// Metadata as the map of `routes` says; a server that does not answer is waited for `wait_max`.
+    pub fn new(routes: Arc<Routes>, env: Env, wait_max: Duration) -> RemoteMeta {
+        RemoteMeta { routes, env, wait_max, session: Mutex::default() }
+    }
+}
+
+/// One exchange with the server that answers for `shard`.
+fn exchange(
+    routes: &Routes,
+    shard: ShardId,
+    call: &MetaCall<'_>,
+    (is_once, is_urgent): (bool, bool),
+    deadline: Instant,
+) -> Result<MetaAnswer, NetError> {
+    let link = routes.link(primary(routes, shard, deadline)?, Role::Meta);
+    let call_out = Call { service: Service::Meta, head: &encode(call), payload: &[], is_once, is_urgent };
+    let answer = match call {
+        MetaCall::Events { .. } => link.park(&call_out, deadline)?,
+        _ => link.call(&call_out, deadline)?,
+    };
+    decode(answer.head(), "answer of metadata").map_err(|_| NetError::Malformed("an answer that is none"))
+}
+
+/// The server that answers for `shard`; before there is any metadata it is waited for.
+fn primary(routes: &Routes, shard: ShardId, deadline: Instant) -> Result<NodeId, NetError> {
+    loop {
+        let map = routes.map();
+        let node = map.shards.get(usize::from(shard.0)).ok_or(NetError::NoAddress)?.primary;
+        if routes.has_address(node, Role::Meta) {
+            return Ok(node);
+        }
+        if Instant::now() >= deadline {
+            return Err(NetError::NoAddress);
+        }
+        std::thread::sleep(UNKNOWN_PAUSE);
+    }
+}
+
+impl Session {
+    /// Asks for events on and on.
+    fn listen(&self, routes: &Routes) {
+        let mut seen = 0;
+        while !self.is_ended.load(SeqCst) {
+            let call = MetaCall::Events { session: self.id, seen };
+            match exchange(routes, ShardId(0), &call, (false, false), Instant::now() + PARKED_MAX) {
+                Ok(MetaAnswer::Events(events)) => {
+                    for (number, event) in events {
+                        if number > seen {
+                            seen = number;
+                            self.deliver(event);
+                        }
+                    }
+                }
+                Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
+                Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
+                Err(NetError::Stuck) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "no events of the session can be heard");
+                    std::thread::sleep(RENEW_EVERY);
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, event: SessionEvent) {
+        if let SessionEvent::Recall(recall) = &event {
+            self.recalls.lock().push((recall.id, recall.inode));
+        }
+        self.events.deliver(event);
+    }
+
+    /// The service does not know the session any more.
+    fn lost(&self) {
+        if !self.is_ended.swap(true, SeqCst) {
+            self.events.deliver(SessionEvent::Evicted { session: self.id });
+        }
+    }
+
+    /// Says on and on that the session is there.
+    fn renew(&self, routes: &Routes) {
+        while !self.is_ended.load(SeqCst) {
+            std::thread::sleep(RENEW_EVERY);
+            let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
+            let busy: Vec<InodeId> = recalled.into_iter().filter(|inode| self.events.is_busy(*inode)).collect();
+            let call = MetaCall::Renew { session: self.id, busy };
+            match exchange(routes, ShardId(0), &call, (false, true), Instant::now() + RENEW_MAX) {
+                Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "the session could not be renewed"),
+            }
+        }
+    }
+}
+
+impl MetaCalls for RemoteMeta {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        let deadline = Instant::now() + self.wait_max;
+        let answer = exchange(&self.routes, ShardId(0), &MetaCall::Open, (true, false), deadline)
+            .map_err(|error| errno_of(&error, "opening a session"))?;
+        let id = match answer {
+            MetaAnswer::Session(id) => id,
+            MetaAnswer::Failed(errno) => return Err(errno),
+            _ => return Err(Errno::EPROTO),
+        };
+        let session = Arc::new(Session {
+            id,
+            events,
+            is_ended: AtomicBool::new(false),
+            recalls: Mutex::default(),
+        });
+        *self.session.lock() = Some(session.clone());
+        let runs: [(&str, fn(&Session, &Routes)); 2] = [("ashlar-events", Session::listen), ("ashlar-renew", Session::renew)];
+        for (name, run) in runs {
+            let (kept, routes) = (session.clone(), self.routes.clone());
+            // Not waited for at the end: they may be in a call that the service holds back.
+            self.env.tasks.spawn(name, Box::new(move || run(&kept, &routes))).map_err(|_| Errno::EAGAIN)?;
+        }
+        Ok(SessionGrant { session: id, lease_term: LEASE_TERM })
+    }
+
+    fn close_session(&self, id: SessionId) {
+        let session = self.session.lock().take_if(|session| session.id == id);
+        let Some(session) = session else { return };
+        // ORDER: before the service ends it, or its end would be taken for an eviction.
+        session.is_ended.store(true, SeqCst);
+        let deadline = Instant::now() + self.wait_max.min(RENEW_MAX);
+        if let Err(error) = exchange(&self.routes, ShardId(0), &MetaCall::Close(id), (false, true), deadline) {
+            tracing::warn!(%error, session = %id, "the session could not be ended; the service does it when it has been silent for long enough");
+        }
+    }
+
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let flags = (!changes_nothing(&request), frees_others(&request));
+        let recall = if let MetaRequest::RecallDone { id } = &request { Some(*id) } else { None };
+        let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), request };
+        let answer = exchange(&self.routes, ShardId(0), &call, flags, Instant::now() + self.wait_max);
+        if let (Some(recall), Some(session)) = (recall, &*self.session.lock()) {
+            session.recalls.lock().retain(|(id, _)| *id != recall);
+        }
+        match answer {
+            Ok(MetaAnswer::Reply(reply)) => Ok(reply),
+            Ok(MetaAnswer::Failed(errno)) => Err(errno),
+            Ok(_) => Err(Errno::EPROTO),
+            Err(error) => Err(errno_of(&error, "metadata")),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Metadata behind the network: sessions of callers that may fall silent, and what is told them unasked.
+
+use crate::net::frame::Frame;
+use crate::net::{Endpoint, Peer, Replier};
+use crate::wire::{MetaAnswer, MetaCall, SILENCE_MAX};
+use crate::{Caller, MetaCalls, SessionEvents};
+use ashlar_env::Clock;
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::message::SessionEvent;
+use ashlar_types::{Errno, InodeId, Role, SessionId};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long a question for events is held back.
+const PARKED_MAX: Duration = Duration::from_secs(20);
+/// For how long a session is believed that it waits for a disk.
+const BUSY_MAX: Duration = Duration::from_secs(3);
+/// Events that one answer carries.
+// LIMIT: of an answer.
+const EVENTS_MAX: usize = 1024;
+
+/// See the module.
+pub struct MetaEndpoint {
+    meta: Arc<dyn MetaCalls>,
+    clock: Arc<dyn Clock>,
+    sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
+}
+
+/// The far end of a session.
+struct RemoteSession {
+    owner: Peer,
+    clock: Arc<dyn Clock>,
+    state: Mutex<SessionState>,
+}
+
+struct SessionState {
+    /// What was not acknowledged yet.
+    // LIMIT: one recall per lease it holds and one event per lock it waits for; both tables are bounded.
+    events: VecDeque<(u64, SessionEvent)>,
+    newest: u64,
+    parked: Option<(Replier, Duration)>,
+    renewed: Duration,
+    busy: Vec<InodeId>,
+}
+
+impl SessionState {
+    fn next_events(&self) -> Vec<u8> {
+        encode(&MetaAnswer::Events(self.events.iter().take(EVENTS_MAX).cloned().collect()))
+    }
+}
+
+impl SessionEvents for RemoteSession {
+    fn deliver(&self, event: SessionEvent) {
+        let mut state = self.state.lock();
+        state.newest += 1;
+        let number = state.newest;
+        state.events.push_back((number, event));
+        if let Some((replier, _)) = state.parked.take() {
+            let answer = state.next_events();
+            drop(state);
+            replier.reply(&answer, &[]);
+        }
+    }
+
+    fn is_busy(&self, inode: InodeId) -> bool {
+        let state = self.state.lock();
+        let age = self.clock.monotonic().saturating_sub(state.renewed);
+        age < BUSY_MAX && state.busy.contains(&inode)
+    }
+}
+
+/// Who may call metadata.
+const CALLERS: [Role; 2] = [Role::Client, Role::Admin];
+
+impl MetaEndpoint {
+    /// Serves `meta`.
+    pub fn new(meta: Arc<dyn MetaCalls>, clock: Arc<dyn Clock>) -> MetaEndpoint {
+        MetaEndpoint { meta, clock, sessions: RwLock::default() }
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        self.sessions.read().len()
+    }
+
+    /// Ends sessions that have fallen silent, and answers questions that have waited long. To be called every second or so.
+    pub fn tidy(&self) {
+        let now = self.clock.monotonic();
+        let all: Vec<(SessionId, Arc<RemoteSession>)> =
+            self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
+        for (id, session) in all {
+            let (is_silent, waited) = {
+                let mut state = session.state.lock();
+                let is_silent = now.saturating_sub(state.renewed) > SILENCE_MAX;
+                let is_long = state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
+                (is_silent, if is_long { state.parked.take() } else { None })
+            };
+            if let Some((replier, _)) = waited {
+                replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
+            }
+            if is_silent {
+                tracing::warn!(session = %id, node = %session.owner.id.node, "a session has fallen silent and is ended");
+                self.end(id);
+            }
+        }
+    }
+
+    fn end(&self, id: SessionId) {
+        let session = self.sessions.write().remove(&id);
+        self.meta.close_session(id);
+        let parked = session.and_then(|session| session.state.lock().parked.take());
+        if let Some((replier, _)) = parked {
+            replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
+        }
+    }
+
+    fn open(&self, peer: &Peer) -> MetaAnswer {
+        let state = SessionState {
+            events: VecDeque::new(),
+            newest: 0,
+            parked: None,
+            renewed: self.clock.monotonic(),
+            busy: Vec::new(),
+        };
+        let session = Arc::new(RemoteSession { owner: *peer, clock: self.clock.clone(), state: Mutex::new(state) });
+        match self.meta.open_session(session.clone()) {
+            Ok(grant) => {
+                self.sessions.write().insert(grant.session, session);
+                MetaAnswer::Session(grant.session)
+            }
+            Err(errno) => MetaAnswer::Failed(errno),
+        }
+    }
+
+    /// The session, if it is the caller's.
+    fn own(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Errno> {
+        let session = self.sessions.read().get(&id).cloned();
+        session.filter(|session| session.owner == *peer).ok_or(Errno::ENOTCONN)
+    }
+
+    fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {
+        let session = match self.own(peer, id) {
+            Ok(session) => session,
+            Err(errno) => return replier.reply(&encode(&MetaAnswer::Failed(errno)), &[]),
+        };
+        let mut state = session.state.lock();
+        while state.events.front().is_some_and(|(number, _)| *number <= seen) {
+            state.events.pop_front();
+        }
+        if !state.events.is_empty() {
+            let answer = state.next_events();
+            drop(state);
+            return replier.reply(&answer, &[]);
+        }
+        let before = state.parked.replace((replier, self.clock.monotonic()));
+        drop(state);
+        // ORDER: whoever removed the session has looked for what is parked before.
+        if self.own(peer, id).is_err()
+            && let Some((replier, _)) = session.state.lock().parked.take()
+        {
+            replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
+        }
+        if let Some((replier, _)) = before {
+            replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
+        }
+    }
+
+    fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>) -> MetaAnswer {
+        match self.own(peer, id) {
+            Ok(session) => {
+                let mut state = session.state.lock();
+                (state.renewed, state.busy) = (self.clock.monotonic(), busy);
+                MetaAnswer::Done
+            }
+            Err(errno) => MetaAnswer::Failed(errno),
+        }
+    }
+}
+
+impl Endpoint for MetaEndpoint {
+    fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
+        if !CALLERS.contains(&peer.role) {
+            return replier.refuse("metadata serves clients");
+        }
+        let Ok(call) = decode::<MetaCall<'_>>(frame.head(), "metadata call") else {
+            return replier.refuse("that is no call to metadata");
+        };
+        let answer = match call {
+            MetaCall::Open => self.open(peer),
+            MetaCall::Close(session) => match self.own(peer, session) {
+                Ok(_) => {
+                    self.end(session);
+                    MetaAnswer::Done
+                }
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
+            MetaCall::Call { op, creds, request } => match self.own(peer, op.session) {
+                Ok(_) => match self.meta.call(Caller { op, creds: &creds }, request) {
+                    Ok(reply) => MetaAnswer::Reply(reply),
+                    Err(errno) => MetaAnswer::Failed(errno),
+                },
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
+            MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
+            MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
+        };
+        replier.reply(&encode(&answer), &[]);
+    }
+
+    fn forgotten(&self, peer: &Peer) {
+        let gone: Vec<SessionId> = {
+            let sessions = self.sessions.read();
+            sessions.iter().filter(|(_, session)| session.owner == *peer).map(|(id, _)| *id).collect()
+        };
+        gone.into_iter().for_each(|id| self.end(id));
+    }
+}

@@ -1,0 +1,95 @@
+//! Messages about sessions, as they travel: the traits of this crate as values.
+
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// For how long leases of a session are good that its holder has not renewed. Its holder counts from when it asked, the service from when
+/// it was asked.
+pub const LEASE_TERM: Duration = Duration::from_secs(15);
+/// After how long without renewal a session is ended.
+pub const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+/// A call to a metadata server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaCall<'a> {
+    /// Open a session.
+    Open,
+    /// End one.
+    Close(SessionId),
+    /// A call of a session.
+    Call {
+        /// Which.
+        op: OpId,
+        /// On whose behalf.
+        creds: Credentials,
+        /// What.
+        #[serde(borrow)]
+        request: MetaRequest<'a>,
+    },
+    /// What the service has to tell the session behind event `seen`, as soon as there is something.
+    Events {
+        /// The session.
+        session: SessionId,
+        /// The newest event it has.
+        seen: u64,
+    },
+    /// The session is there; it is at work on the recalls of `busy`, and waits for a disk.
+    Renew {
+        /// The session.
+        session: SessionId,
+        /// Files.
+        busy: Vec<InodeId>,
+    },
+}
+
+/// The answer of a metadata server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaAnswer {
+    /// Done.
+    Done,
+    /// A session.
+    Session(SessionId),
+    /// Of a call.
+    Reply(MetaReply),
+    /// It failed.
+    Failed(Errno),
+    /// Events with their numbers, ascending.
+    Events(Vec<(u64, SessionEvent)>),
+}
+
+/// Whether a call changes nothing, so that it may be carried out twice.
+pub fn changes_nothing(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Lookup { .. }
+            | MetaRequest::Getattr { .. }
+            | MetaRequest::Readlink { .. }
+            | MetaRequest::Readdir { .. }
+            | MetaRequest::Access { .. }
+            | MetaRequest::Getxattr { .. }
+            | MetaRequest::Listxattr { .. }
+            | MetaRequest::Statfs
+            | MetaRequest::ReadInline { .. }
+            | MetaRequest::Sync(_)
+            | MetaRequest::LockTest(_)
+            | MetaRequest::LayoutShow { .. }
+            | MetaRequest::SetattrRemoved { .. }
+            | MetaRequest::MakeRoom
+            | MetaRequest::RecallDone { .. }
+    )
+}
+
+/// Whether others may be waiting for a call to be carried out: it must not wait behind theirs.
+pub fn frees_others(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::RecallDone { .. }
+            | MetaRequest::CommitWrite { .. }
+            | MetaRequest::Release { .. }
+            | MetaRequest::LockRelease { .. }
+            | MetaRequest::LockCancel { .. }
+            | MetaRequest::WithdrawLayout { .. }
+    )
+}

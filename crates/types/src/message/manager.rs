@@ -1,0 +1,104 @@
+//! Calls to the manager.
+
+use crate::{ClusterId, ClusterMap, Epoch, NodeId, Role, Roles, TargetId};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A call to the manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerRequest {
+    /// Become a node. Only for who has a token that was not used.
+    Join {
+        /// The name the node is to have.
+        name: String,
+        /// Its public key (ECDSA P-256, the uncompressed point, 65 bytes).
+        public_key: Vec<u8>,
+    },
+    /// A new certificate for the caller, with the roles it has.
+    Renew {
+        /// Its public key, as in `Join`.
+        public_key: Vec<u8>,
+    },
+    /// The map, as soon as there is a newer one than that of `have`; after a while the same once more.
+    Map {
+        /// What the caller has; epoch 0: nothing.
+        have: Epoch,
+    },
+    /// Where the caller listens from now on.
+    Listen {
+        /// As what.
+        role: Role,
+        /// Its addresses, the preferred one first.
+        addresses: Vec<SocketAddr>,
+    },
+    /// An id for a target that the caller is about to make.
+    NewTarget {
+        /// What it was drawn to be known by.
+        uuid: [u8; 16],
+        /// Its directory.
+        path: String,
+    },
+    /// The targets that the caller serves from now on; others of the same node are offline.
+    Serve {
+        /// Id, uuid and directory of each.
+        targets: Vec<(TargetId, [u8; 16], String)>,
+    },
+    /// What a metadata server needs to know of the file system. The first one that asks is the one that makes it.
+    MetaIdentity {
+        /// What its directory was drawn to be known by.
+        uuid: [u8; 16],
+        /// Its directory.
+        path: String,
+    },
+    /// The caller answers for all shards from now on.
+    ServeShards {
+        /// Its directory.
+        uuid: [u8; 16],
+    },
+    /// A token by which a machine can become a node.
+    NewToken {
+        /// What the node may be.
+        roles: Roles,
+        /// For how long it can be used, seconds.
+        valid_s: u32,
+    },
+    /// Take a node out of the file system: its certificate is worth nothing from now on.
+    RemoveNode {
+        /// Which.
+        node: NodeId,
+    },
+}
+
+/// The answer of the manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ManagerReply {
+    /// Done; nothing to tell.
+    Done,
+    /// The caller is a node now.
+    Joined {
+        /// The file system.
+        cluster: ClusterId,
+        /// Its id.
+        node: NodeId,
+        /// What it may be.
+        roles: Roles,
+        /// Its certificate, PEM.
+        certificate: String,
+        /// The certificate of the authority, PEM.
+        authority: String,
+        /// Where managers are.
+        managers: Vec<SocketAddr>,
+    },
+    /// A certificate, PEM.
+    Certificate(String),
+    /// The map.
+    Map(Box<ClusterMap>),
+    /// The id of a new target.
+    Target(TargetId),
+    /// Key of the directory name hash.
+    NameHashKey([u8; 16]),
+    /// A token, as people pass it on.
+    Token(String),
+    /// It cannot be done; why, and what to do, for a person.
+    Refused(String),
+}
