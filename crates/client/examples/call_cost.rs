@@ -42,6 +42,7 @@ fn client(directory: &Path) -> Arc<Client> {
         targets: Vec::new(),
         chains: Vec::new(),
         shards: (0..64).map(|id| Shard { id: ShardId(id), primary: NodeId(1) }).collect(),
+        nodes: Vec::new(),
     };
     let map = Arc::new(RwLock::new(Arc::new(map)));
     let storage = Arc::new(StorageService::new());

@@ -5,10 +5,10 @@ use ashlar_coord::Coord;
 use ashlar_coord::local_file::{self, LocalFile, STATE_FILE};
 use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env, OpenMode};
-use ashlar_manager::{FoundTarget, Manager, SECRETS_FILE, Secrets};
+use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, TokenRecord};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
-use ashlar_types::{NodeId, PoolId, TargetId, Timespec};
+use ashlar_types::{NodeId, PoolId, Roles, TargetId, Timespec};
 use std::sync::Arc;
 
 const ROUNDS: u64 = 10_000;
@@ -36,15 +36,15 @@ fn open(disk: &Arc<dyn Disk>) -> Option<Manager> {
     opened.map_err(|error| assert!(!error.to_string().is_empty())).ok()
 }
 
-/// A file system with two targets, and its map.
-fn sample() -> (Arc<dyn Disk>, ClusterMap) {
+/// A file system with two targets, and its state.
+fn sample() -> (Arc<dyn Disk>, ClusterState) {
     let (env, _) = Env::simulated(1, Timespec::new(1, 0));
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let draft = Manager::draft(&disk, "", &env).unwrap();
     let manager = Manager::create(draft, Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
     manager.take_targets(NodeId(1), &[found(1), found(2)]).unwrap();
     let (_, bytes) = LocalFile::new(disk.clone(), "").load().unwrap();
-    (disk, codec::decode(&bytes, "map").unwrap())
+    (disk, ClusterState::decode(&bytes).unwrap())
 }
 
 /// What everybody asks a map.
@@ -61,13 +61,21 @@ fn use_it(manager: &Manager) {
 
 #[test]
 fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
-    let (disk, map) = sample();
-    // Fewer chains, so that other fields have their turn.
-    let map = ClusterMap { chains: map.chains.iter().take(6).cloned().collect(), ..map };
+    let (disk, mut state) = sample();
+    // Fewer chains and shards, so that other fields have their turn.
+    state.map.chains.truncate(6);
+    state.map.shards.truncate(4);
+    state.tokens.push(TokenRecord {
+        public_key: [3; 32],
+        roles: Roles(4),
+        expires_s: 5,
+        used_by: Some((NodeId(1), vec![4; 65])),
+    });
     let random = SimEntropy::new(5);
     let mut opened = 0;
     for round in 0..ROUNDS {
-        let bytes = mutated(&map, |below| random.below(below));
+        let mut bytes = b"ASHLSTA2".to_vec();
+        bytes.extend(mutated(&state, |below| random.below(below)));
         store(&disk, STATE_FILE, &local_file::encode(round, &bytes));
         if let Some(manager) = open(&disk) {
             opened += 1;

@@ -6,10 +6,10 @@ use ashlar_coord::Coord;
 use ashlar_coord::local_file::{self, LocalFile};
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, OpenMode};
-use ashlar_manager::{Manager, ManagerError, Secrets};
+use ashlar_manager::{ClusterState, Manager, ManagerError, Secrets};
 use ashlar_types::codec;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, NodeId, PoolId, ShardId, TargetId};
+use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -51,6 +51,12 @@ fn described_map() -> ClusterMap {
         targets: vec![target],
         chains: (0..2).map(|id| Chain { id: ChainId(id), pool, targets: smallvec![TargetId(1)] }).collect(),
         shards: (0..2).map(|id| Shard { id: ShardId(id), primary: NodeId(1) }).collect(),
+        nodes: vec![Node {
+            id: NodeId(1),
+            name: "first".into(),
+            roles: Role::ALL.into_iter().collect(),
+            listening: Vec::new(),
+        }],
     }
 }
 
@@ -82,14 +88,16 @@ fn the_manager_opens_the_examples_and_finds_what_the_document_says() {
     let (revision, _) = LocalFile::new(disk.clone(), "").load().unwrap();
     assert_eq!(revision, 2);
     let manager = open(&disk).unwrap();
-    assert_eq!(**manager.map().read(), described_map());
+    assert_eq!(manager.state(), ClusterState::new(described_map()));
+    let disk = directory(&dump("Example: format 1"), &dump("Example: secrets"));
+    assert_eq!(open(&disk).unwrap().state(), ClusterState::new(described_map()), "as it was before there were nodes");
     assert_eq!(manager.identity().cluster, ClusterId(counting_from(0x10)));
     assert_eq!(manager.identity().name_hash_key, counting_from(0x40));
 }
 
 #[test]
 fn the_code_writes_the_bytes_of_the_examples() {
-    let state = local_file::encode(2, &codec::encode(&described_map()));
+    let state = local_file::encode(2, &ClusterState::new(described_map()).encode());
     assert_eq!(state, dump("Example: cluster-state"));
     let body = codec::encode(&described_secrets());
     let mut secrets = b"ASHLSEC1".to_vec();
@@ -117,7 +125,7 @@ fn a_change_of_any_byte_of_either_file_keeps_the_manager_from_opening_it() {
 fn state_and_secrets_of_two_file_systems_are_refused_together() {
     let mut other = described_map();
     other.cluster = ClusterId([7; 16]);
-    let state = local_file::encode(2, &codec::encode(&other));
+    let state = local_file::encode(2, &ClusterState::new(other).encode());
     let error = open(&directory(&state, &dump("Example: secrets"))).err().unwrap();
     assert!(error.to_string().contains("restore both from one backup"), "{error}");
 }

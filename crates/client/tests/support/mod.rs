@@ -78,6 +78,7 @@ fn map() -> ClusterMap {
         }],
         chains: vec![Chain { id: ChainId(0), pool, targets: [TARGET].into_iter().collect() }],
         shards: (0..4).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
+        nodes: Vec::new(),
     }
 }
 
