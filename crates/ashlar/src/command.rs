@@ -2,8 +2,8 @@
 
 mod backup;
 mod bench;
-mod completions;
 mod cluster;
+mod completions;
 mod fsck;
 mod layout;
 mod man;

@@ -66,7 +66,8 @@ impl Authority {
         params.subject_alt_names = vec![SanType::URI(uri)];
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, peer.node.to_string());
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
         let day = |days: i64| {
             let seconds = now.secs.saturating_add(days * DAY_S);

@@ -48,8 +48,9 @@ impl ManagerEndpoint {
         let now = Instant::now();
         let ready: Vec<Replier> = {
             let mut parked = self.parked.lock();
-            let is_ready =
-                |(_, have, since): &mut (Replier, Epoch, Instant)| map.epoch > *have || now.duration_since(*since) > PARKED_MAX;
+            let is_ready = |(_, have, since): &mut (Replier, Epoch, Instant)| {
+                map.epoch > *have || now.duration_since(*since) > PARKED_MAX
+            };
             parked.extract_if(.., is_ready).map(|(replier, ..)| replier).collect()
         };
         if !ready.is_empty() {
@@ -68,7 +69,10 @@ pub fn admit(map: &ClusterMap, peer: &Peer) -> Result<(), String> {
         Some(node) if node.roles.has(peer.role) => Ok(()),
         Some(_) => Err(format!("{} is no {} any more", peer.id.node, peer.role)),
         None if peer.id.node == NodeId(0) && peer.role == Role::Joiner => Ok(()),
-        None => Err(format!("{} is not in the file system (any more): `ashlar join` with a new token makes it a node", peer.id.node)),
+        None => Err(format!(
+            "{} is not in the file system (any more): `ashlar join` with a new token makes it a node",
+            peer.id.node
+        )),
     }
 }
 

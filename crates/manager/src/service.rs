@@ -1,7 +1,7 @@
 //! What a manager does for others: it lets machines join, and keeps the map.
 
-use crate::token::Token;
 use crate::state::MetadataRecord;
+use crate::token::Token;
 use crate::{Authority, FoundTarget, Manager, ManagerError, TokenRecord, map_change};
 use ashlar_env::Env;
 use ashlar_types::map::TargetState;
@@ -79,7 +79,9 @@ impl ManagerService {
         match request {
             ManagerRequest::Join { name, public_key } => self.join(token, &name, &public_key),
             ManagerRequest::Renew { public_key } => self.renew(peer, &public_key),
-            ManagerRequest::Map { .. } => Ok(ManagerReply::Map(Box::new(ClusterMap::clone(&self.map().read())))),
+            ManagerRequest::Map { .. } => {
+                Ok(ManagerReply::Map(Box::new(ClusterMap::clone(&self.map().read()))))
+            }
             ManagerRequest::Listen { role, addresses } => self.listen(peer, role, addresses),
             ManagerRequest::NewTarget { uuid, path } => self.new_target(peer.node, uuid, path),
             ManagerRequest::Serve { targets } => {
@@ -99,7 +101,12 @@ impl ManagerService {
         self.authority.issue(peer, public_key, self.env.clock.now())
     }
 
-    fn join(&self, token: Option<[u8; 32]>, name: &str, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
+    fn join(
+        &self,
+        token: Option<[u8; 32]>,
+        name: &str,
+        public_key: &[u8],
+    ) -> Result<ManagerReply, ManagerError> {
         let token = token.ok_or_else(|| refused("only who has a token can join"))?;
         if !Node::is_name(name) {
             return Err(refused(format!(
@@ -245,7 +252,8 @@ impl ManagerService {
         }
         let mut secret = [0; 16];
         self.env.entropy.fill(&mut secret);
-        let token = Token::new(secret, &self.authority_der, managers.into_iter().take(Token::MANAGERS_MAX).collect());
+        let token =
+            Token::new(secret, &self.authority_der, managers.into_iter().take(Token::MANAGERS_MAX).collect());
         let (public_key, now) = (token.public_key()?, self.now_s());
         self.manager.change(|state| {
             state.tokens.retain(|token| is_remembered(token, now));

@@ -66,7 +66,13 @@ impl ClusterState {
 
     /// The state of a new file system.
     pub fn new(map: ClusterMap) -> ClusterState {
-        ClusterState { last_node: map.nodes.last().map_or(NodeId(0), |node| node.id), map, tokens: Vec::new(), metadata: None, promised: Vec::new() }
+        ClusterState {
+            last_node: map.nodes.last().map_or(NodeId(0), |node| node.id),
+            map,
+            tokens: Vec::new(),
+            metadata: None,
+            promised: Vec::new(),
+        }
     }
 
     /// The stored form.

@@ -104,7 +104,9 @@ impl Token {
     /// # Errors
     /// [`ManagerError::Invalid`] when they cannot be made.
     pub fn certificate(&self) -> Result<(Vec<u8>, Vec<u8>), ManagerError> {
-        let invalid = |error: rcgen::Error| ManagerError::Invalid(format!("the key of a token cannot be made: {error}"));
+        let invalid = |error: rcgen::Error| {
+            ManagerError::Invalid(format!("the key of a token cannot be made: {error}"))
+        };
         // rcgen wants the public key in the encoding, too (RFC 5958).
         let public = self.public_key()?;
         let mut v2 = vec![0x30, 0x51, 0x02, 0x01, 0x01];
@@ -148,7 +150,11 @@ mod tests {
     use super::*;
 
     fn token() -> Token {
-        Token::new([7; 16], b"certificate", vec!["10.0.0.1:7400".parse().unwrap(), "[fd00::1]:7400".parse().unwrap()])
+        Token::new(
+            [7; 16],
+            b"certificate",
+            vec!["10.0.0.1:7400".parse().unwrap(), "[fd00::1]:7400".parse().unwrap()],
+        )
     }
 
     #[test]
@@ -157,7 +163,14 @@ mod tests {
         assert!(text.len() < 160, "{text}");
         assert_eq!(Token::parse(&format!(" {text}\n")).unwrap(), token());
         assert_eq!(format!("{:?}", token()), "Token");
-        for wrong in ["", "ashlar1-", &text[1..], &text.replace("ashlar1", "ashlar2"), &text.replace('@', "-"), &text[..60]] {
+        for wrong in [
+            "",
+            "ashlar1-",
+            &text[1..],
+            &text.replace("ashlar1", "ashlar2"),
+            &text.replace('@', "-"),
+            &text[..60],
+        ] {
             let error = Token::parse(wrong).unwrap_err().to_string();
             assert!(error.contains("this is not a token") && !error.contains("0707"), "{error}");
         }

@@ -90,7 +90,11 @@ fn the_manager_opens_the_examples_and_finds_what_the_document_says() {
     let manager = open(&disk).unwrap();
     assert_eq!(manager.state(), ClusterState::new(described_map()));
     let disk = directory(&dump("Example: format 1"), &dump("Example: secrets"));
-    assert_eq!(open(&disk).unwrap().state(), ClusterState::new(described_map()), "as it was before there were nodes");
+    assert_eq!(
+        open(&disk).unwrap().state(),
+        ClusterState::new(described_map()),
+        "as it was before there were nodes"
+    );
     assert_eq!(manager.identity().cluster, ClusterId(counting_from(0x10)));
     assert_eq!(manager.identity().name_hash_key, counting_from(0x40));
 }

@@ -14,7 +14,8 @@ use support::{Authority, Echo, any_port, caller, link, serve, soon};
 
 fn main() {
     let authority = Authority::new(1);
-    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     for (bytes, seconds) in [(0, 1), (4096, 1), (1 << 20, 2)] {
         for threads in [1, 4] {

@@ -30,7 +30,8 @@ fn refused(link: &Link) -> String {
 #[test]
 fn what_is_sent_comes_back_whole_up_to_the_largest_chunk() {
     let authority = Authority::new(1);
-    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     for bytes in [0, 1, 4096, 1 << 20, 16 << 20] {
         let payload: Vec<u8> = (0..bytes).map(|at: usize| (at * 7 % 251) as u8).collect();
@@ -42,7 +43,8 @@ fn what_is_sent_comes_back_whole_up_to_the_largest_chunk() {
 #[test]
 fn many_threads_share_a_link() {
     let authority = Authority::new(1);
-    let (server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     std::thread::scope(|scope| {
         for thread in 0..16u32 {
@@ -127,7 +129,8 @@ fn a_call_that_a_server_may_have_carried_out_before_it_was_started_anew_is_not_r
 #[test]
 fn answers_may_come_late_and_calls_that_others_wait_for_pass_those_that_wait() {
     let authority = Authority::new(1);
-    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     std::thread::scope(|scope| {
         let parked = scope.spawn(|| link.park(&call(b"park", &[]), soon()).unwrap().head().to_vec());
@@ -145,7 +148,8 @@ fn answers_may_come_late_and_calls_that_others_wait_for_pass_those_that_wait() {
 #[test]
 fn a_server_that_says_nothing_is_waited_for_as_long_as_the_caller_wants() {
     let authority = Authority::new(1);
-    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     let begin = Instant::now();
     let outcome = link.call(&call(b"park", &[]), begin + Duration::from_millis(300));
@@ -157,10 +161,14 @@ fn a_server_that_says_nothing_is_waited_for_as_long_as_the_caller_wants() {
 #[test]
 fn a_panic_in_a_call_is_an_answer_and_the_server_goes_on() {
     let authority = Authority::new(1);
-    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     let outcome = link.call(&call(b"panic", &[]), soon()).map(drop);
-    assert!(matches!(&outcome, Err(NetError::Refused(text)) if text.contains("without an answer")), "{outcome:?}");
+    assert!(
+        matches!(&outcome, Err(NetError::Refused(text)) if text.contains("without an answer")),
+        "{outcome:?}"
+    );
     link.call(&call(b"x", &[]), soon()).unwrap();
 }
 
@@ -216,7 +224,9 @@ fn bytes_that_are_no_tls_end_the_connection_and_nothing_else() {
         let mut answer = Vec::new();
         // At the latest when the time for saying who calls is over.
         let ended = socket.read_to_end(&mut answer);
-        assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+        assert!(
+            ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+        );
     }
     let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), address);
     link.call(&call(b"x", &[]), soon()).unwrap();

@@ -198,7 +198,9 @@ impl Machine {
                 path: format!("/{}", target.identity.target),
             })
             .collect();
-        manager.take_targets(ashlar_types::NodeId(1), &found).map_err(|error| text("take targets")(&error))?;
+        manager
+            .take_targets(ashlar_types::NodeId(1), &found)
+            .map_err(|error| text("take targets")(&error))?;
         Ok(manager)
     }
 

@@ -104,14 +104,8 @@ impl ClusterMap {
                 self.nodes.last().is_none_or(|node| node.id.0 <= u32::MAX / 2),
                 "the id of a node is out of range",
             ),
-            (
-                self.targets.iter().all(|target| self.node(target.node).is_some()),
-                "a target is on no node",
-            ),
-            (
-                self.shards.iter().all(|shard| self.node(shard.primary).is_some()),
-                "a shard is on no node",
-            ),
+            (self.targets.iter().all(|target| self.node(target.node).is_some()), "a target is on no node"),
+            (self.shards.iter().all(|shard| self.node(shard.primary).is_some()), "a shard is on no node"),
             (
                 (0..).zip(&self.shards).all(|(at, shard)| usize::from(shard.id.0) == at),
                 "its shards are out of order",

@@ -157,8 +157,11 @@ impl PeerId {
     pub fn parse(uri: &str) -> Option<PeerId> {
         let mut parts = uri.strip_prefix("ashlar://")?.split('/');
         let (cluster, node, roles) = (parts.next()?, parts.next()?, parts.next()?);
-        let peer =
-            PeerId { cluster: ClusterId::parse(cluster)?, node: NodeId(node.parse().ok()?), roles: Roles::parse(roles)? };
+        let peer = PeerId {
+            cluster: ClusterId::parse(cluster)?,
+            node: NodeId(node.parse().ok()?),
+            roles: Roles::parse(roles)?,
+        };
         (parts.next().is_none() && peer.to_string() == uri).then_some(peer)
     }
 }
@@ -200,7 +203,10 @@ mod tests {
     fn roles_are_sets_with_names() {
         let roles = Roles::parse("client,meta").unwrap();
         assert_eq!(roles.to_string(), "meta+client");
-        assert!(roles.is_within(Role::ALL.into_iter().collect()) && !roles.is_within(Roles::default().with(Role::Meta)));
+        assert!(
+            roles.is_within(Role::ALL.into_iter().collect())
+                && !roles.is_within(Roles::default().with(Role::Meta))
+        );
         assert_eq!(Roles::parse(""), None);
         assert_eq!(Roles::parse("meta,,client"), None);
     }

@@ -167,9 +167,9 @@ fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
         return Ok(address);
     }
     let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    let ip: IpAddr = host
-        .parse()
-        .map_err(|_| format!("`{text}` is not an address: write for example 10.0.0.1, 10.0.0.1:{port} or [fd00::1]:{port}"))?;
+    let ip: IpAddr = host.parse().map_err(|_| {
+        format!("`{text}` is not an address: write for example 10.0.0.1, 10.0.0.1:{port} or [fd00::1]:{port}")
+    })?;
     Ok(SocketAddr::new(ip, port))
 }
 
@@ -186,9 +186,11 @@ fn parse_storage_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn parse_roles(text: &str) -> Result<Roles, String> {
-    Roles::parse(text)
-        .filter(|roles| roles.iter().count() > 0)
-        .ok_or_else(|| format!("`{text}` is no list of roles: manager, meta, storage, client, admin, with commas between them"))
+    Roles::parse(text).filter(|roles| roles.iter().count() > 0).ok_or_else(|| {
+        format!(
+            "`{text}` is no list of roles: manager, meta, storage, client, admin, with commas between them"
+        )
+    })
 }
 
 #[cfg(test)]

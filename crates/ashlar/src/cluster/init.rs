@@ -17,7 +17,9 @@ pub fn init(args: &InitArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     directory.require_unused()?;
     let name = super::join::name_of(args.name.as_deref())?;
-    if let Some(address) = args.listen.iter().find(|address| address.ip().is_unspecified() || address.port() == 0) {
+    if let Some(address) =
+        args.listen.iter().find(|address| address.ip().is_unspecified() || address.port() == 0)
+    {
         bail!("others cannot connect to {address}: name an address of this machine, and a port");
     }
     make_private_directory(&args.state.state)?;
@@ -40,7 +42,9 @@ pub fn init(args: &InitArgs) -> Result<()> {
     let known = NodeName { cluster, node: NodeId(1), name, roles, managers: args.listen.clone() };
     directory.store(&known, &papers)?;
     say(format_args!("made file system {cluster}; this machine is its first node, {}", known.name));
-    say(format_args!("start the manager with `ashlar manager`, then metadata and targets with `ashlar meta` and `ashlar storage`"));
+    say(format_args!(
+        "start the manager with `ashlar manager`, then metadata and targets with `ashlar meta` and `ashlar storage`"
+    ));
     say(format_args!("let other machines join with tokens of `ashlar token`"));
     Ok(())
 }

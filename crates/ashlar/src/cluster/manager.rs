@@ -11,8 +11,8 @@ use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, ManagerEndpoint, ManagerService};
 use ashlar_rpc::net::{Epochs, Server, ServerConfig, Service};
-use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::Role;
+use ashlar_types::message::{ManagerReply, ManagerRequest};
 use parking_lot::RwLock;
 use std::sync::Arc;
 

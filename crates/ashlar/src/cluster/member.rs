@@ -47,7 +47,11 @@ impl Member {
         let managers = Arc::new(ManagerCalls::new(caller.clone(), name.managers.clone()));
         let map = first_map(&directory, &managers)?;
         if map.cluster != name.cluster {
-            bail!("the managers are of file system {}, and this machine belongs to {}", map.cluster, name.cluster);
+            bail!(
+                "the managers are of file system {}, and this machine belongs to {}",
+                map.cluster,
+                name.cluster
+            );
         }
         let kept = directory.clone();
         let changed = Box::new(move |map: &ClusterMap| {
@@ -55,8 +59,8 @@ impl Member {
                 tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
             }
         });
-        let watcher =
-            MapWatcher::start(managers.clone(), map, &*env.tasks, changed).context("cannot start a thread")?;
+        let watcher = MapWatcher::start(managers.clone(), map, &*env.tasks, changed)
+            .context("cannot start a thread")?;
         Ok(Member { name, env, identity, epochs, managers, caller, watcher })
     }
 
@@ -76,7 +80,12 @@ impl Member {
     }
 
     /// Serves `endpoint` at `listeners`.
-    pub fn serve(&self, service: Service, endpoint: Arc<dyn Endpoint>, listeners: Vec<Listener>) -> Result<Server> {
+    pub fn serve(
+        &self,
+        service: Service,
+        endpoint: Arc<dyn Endpoint>,
+        listeners: Vec<Listener>,
+    ) -> Result<Server> {
         let map = self.map();
         let config = ServerConfig {
             identity: self.identity.clone(),
@@ -103,7 +112,11 @@ fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<Clust
     let patience = if known.is_some() { Duration::from_secs(5) } else { START_MAX };
     match managers.map(Epoch(0), Instant::now() + patience) {
         // ORDER: an older map than the last one comes from a manager that has lost something, and is not believed.
-        Ok(map) if known.as_ref().is_some_and(|known| known.cluster == map.cluster && known.epoch > map.epoch) => {
+        Ok(map)
+            if known
+                .as_ref()
+                .is_some_and(|known| known.cluster == map.cluster && known.epoch > map.epoch) =>
+        {
             bail!(
                 "the managers have the map of {}, and this machine has seen {}: their state is an older copy; put the newer one back",
                 map.epoch,
@@ -126,7 +139,8 @@ fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<Clust
 
 /// Listens at `addresses`; tells where.
 pub fn listen(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
-    let listeners = addresses.iter().map(|address| Listener::bind(*address)).collect::<Result<Vec<_>, _>>()?;
+    let listeners =
+        addresses.iter().map(|address| Listener::bind(*address)).collect::<Result<Vec<_>, _>>()?;
     let bound = listeners.iter().map(Listener::address).collect::<Result<Vec<_>, _>>()?;
     Ok((listeners, bound))
 }

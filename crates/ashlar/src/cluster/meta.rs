@@ -13,9 +13,9 @@ use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_rpc::net::Service;
 use ashlar_rpc::remote::RemoteStorage;
 use ashlar_rpc::serve::MetaEndpoint;
+use ashlar_types::Role;
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::Role;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +43,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     };
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
     let storage = Arc::new(RemoteStorage::new(member.routes(), TARGET_MAX).giving_up());
-    let config =
-        MetaConfig { lane, env: member.env.clone(), name_hash_key, map: member.map(), storage };
+    let config = MetaConfig { lane, env: member.env.clone(), name_hash_key, map: member.map(), storage };
     let (meta, report) = MetaService::start(config, root_settings())
         .context("the metadata service could not recover; the log has details")?;
     if report.sessions_reaped > 0 {
@@ -94,7 +93,10 @@ fn find_or_draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u
 fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
     let others = disk.list("").with_context(|| format!("cannot list {}", path.display()))?;
     if let Some(other) = others.iter().find(|name| *name != crate::node::LOCK_FILE) {
-        bail!("{} is not empty, it has {other}, and it is not the metadata of a file system of servers", path.display());
+        bail!(
+            "{} is not empty, it has {other}, and it is not the metadata of a file system of servers",
+            path.display()
+        );
     }
     let mut uuid = [0; 16];
     member.env.entropy.fill(&mut uuid);

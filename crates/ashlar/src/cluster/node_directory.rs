@@ -109,10 +109,12 @@ impl NodeDirectory {
                 path.display()
             );
         }
-        let damaged = || format!("{} is damaged; `ashlar join` with a new token makes it anew", path.display());
+        let damaged =
+            || format!("{} is damaged; `ashlar join` with a new token makes it anew", path.display());
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let file: NodeFile = serde_json::from_slice(&bytes).with_context(damaged)?;
-        let (Some(cluster), Some(roles)) = (ClusterId::parse(&file.cluster), Roles::parse(&file.roles)) else {
+        let (Some(cluster), Some(roles)) = (ClusterId::parse(&file.cluster), Roles::parse(&file.roles))
+        else {
             bail!(damaged());
         };
         Ok(NodeName { cluster, node: NodeId(file.node), name: file.name, roles, managers: file.managers })
@@ -150,7 +152,8 @@ impl NodeDirectory {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let (new, path) = (self.path.join(format!("{name}.new")), self.path.join(name));
         let store = || -> std::io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&new, &path)?;

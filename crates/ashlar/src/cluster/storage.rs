@@ -28,7 +28,10 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let service = Arc::new(StorageService::new());
     for (path, identity) in &found {
         let store = targets::open_alone(path, identity, &member.env, &holder).with_context(|| {
-            format!("cannot open the target at {}; leave this directory out to start without it", path.display())
+            format!(
+                "cannot open the target at {}; leave this directory out to start without it",
+                path.display()
+            )
         })?;
         service.add_target(identity.target, store);
     }
@@ -51,7 +54,9 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     if background.join().is_err() {
         tracing::error!("the background thread of the targets ended by a panic");
     }
-    let close = |(id, store): (TargetId, Arc<ChunkStore>)| store.close().with_context(|| format!("could not close {id}"));
+    let close = |(id, store): (TargetId, Arc<ChunkStore>)| {
+        store.close().with_context(|| format!("could not close {id}"))
+    };
     service.targets().into_iter().map(close).fold(Ok(()), Result::and)
 }
 

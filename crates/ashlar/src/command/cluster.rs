@@ -51,7 +51,9 @@ pub fn node(args: &NodeArgs) -> Result<ExitCode> {
         NodeAction::List { json } => list(&map, *json)?,
         NodeAction::Remove { name } => {
             let known = map.nodes.iter().find(|node| node.name == *name || node.id.0.to_string() == *name);
-            let known = known.with_context(|| format!("there is no node `{}`; `ashlar node list` shows all", name.escape_debug()))?;
+            let known = known.with_context(|| {
+                format!("there is no node `{}`; `ashlar node list` shows all", name.escape_debug())
+            })?;
             member.ask(&ManagerRequest::RemoveNode { node: known.id })?;
             say(format_args!("removed {}, {}", known.name, known.id));
         }

@@ -77,12 +77,7 @@ pub struct Site {
 ///
 /// # Errors
 /// When the mount point cannot be used; the text says why and what to do.
-pub fn mount(
-    site: Site,
-    mountpoint: &Path,
-    config: &MountConfig,
-    guard: &Arc<Guard>,
-) -> Result<Mounted> {
+pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Guard>) -> Result<Mounted> {
     let client = Client::connect(ClientConfig {
         meta: site.meta,
         storage: site.storage,

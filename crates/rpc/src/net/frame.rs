@@ -129,8 +129,7 @@ impl Header {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn decode(bytes: &[u8; HEADER_BYTES], head_bytes_max: usize) -> Result<Header, &'static str> {
-        let u32_at =
-            |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
         let header = Header {

@@ -112,7 +112,9 @@ impl Stream {
                 let mut tls = self.tls.lock();
                 // Small parts go together, into one record and one system call.
                 let mut taken = 0;
-                while let Some(slice) = slices.next_if(|slice| taken == 0 || taken + slice.len() <= SLICE_BYTES) {
+                while let Some(slice) =
+                    slices.next_if(|slice| taken == 0 || taken + slice.len() <= SLICE_BYTES)
+                {
                     tls.writer().write_all(slice).map_err(NetError::Io)?;
                     taken += slice.len();
                 }
@@ -163,7 +165,11 @@ impl Stream {
 }
 
 /// Moves plain bytes into frames; tells how many.
-fn take_plain(tls: &mut Connection, assembler: &mut Assembler, frames: &mut Vec<Frame>) -> Result<usize, NetError> {
+fn take_plain(
+    tls: &mut Connection,
+    assembler: &mut Assembler,
+    frames: &mut Vec<Frame>,
+) -> Result<usize, NetError> {
     let mut bytes = 0;
     if tls.is_handshaking() {
         return Ok(0);
@@ -176,7 +182,9 @@ fn take_plain(tls: &mut Connection, assembler: &mut Assembler, frames: &mut Vec<
                 frames.extend(assembler.filled(len).map_err(NetError::Malformed)?);
             }
             // The end without a farewell is one all the same: frames say what is whole.
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::UnexpectedEof) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::UnexpectedEof) =>
+            {
                 return Ok(bytes);
             }
             Err(error) => return Err(NetError::Io(error)),

@@ -13,8 +13,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
-    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error,
+    PeerIncompatible, RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +90,10 @@ impl TlsIdentity {
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| invalid("TLS 1.3", error))?
-            .with_client_cert_verifier(Arc::new(CallerVerifier { nodes: verifier.clone(), tokens: Tokens(tokens) }))
+            .with_client_cert_verifier(Arc::new(CallerVerifier {
+                nodes: verifier.clone(),
+                tokens: Tokens(tokens),
+            }))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|error| invalid("certificate and key", error))?;
         server.alpn_protocols = vec![PROTOCOL_NAME.to_vec()];
@@ -105,7 +108,11 @@ impl TlsIdentity {
     ///
     /// # Errors
     /// [`NetError::Credentials`] when one of them is not what it should be.
-    pub fn from_token(certificate: Vec<u8>, key: Vec<u8>, fingerprint: [u8; 32]) -> Result<TlsIdentity, NetError> {
+    pub fn from_token(
+        certificate: Vec<u8>,
+        key: Vec<u8>,
+        fingerprint: [u8; 32],
+    ) -> Result<TlsIdentity, NetError> {
         let key = PrivateKeyDer::try_from(key).map_err(|error| invalid("the key of a token", error))?;
         Ok(TlsIdentity {
             peer: joiner(ClusterId::default()),
@@ -134,7 +141,9 @@ impl TlsIdentity {
 
     /// Whether the authority of the own file system stands behind the certificate that `chain` begins with.
     pub(crate) fn is_certified(&self, chain: &[CertificateDer<'_>]) -> bool {
-        let (Trust::Nodes { nodes, .. }, Some((first, rest))) = (&self.trust, chain.split_first()) else { return false };
+        let (Trust::Nodes { nodes, .. }, Some((first, rest))) = (&self.trust, chain.split_first()) else {
+            return false;
+        };
         nodes.verify_client_cert(first, rest, UnixTime::now()).is_ok()
     }
 
@@ -144,7 +153,9 @@ impl TlsIdentity {
     /// [`NetError::Credentials`].
     pub fn calling(&self, wanted: Wanted) -> Result<Arc<ClientConfig>, NetError> {
         let believed = match &self.trust {
-            Trust::Nodes { roots, .. } => Believed::Roots { roots: roots.clone(), cluster: self.peer.cluster },
+            Trust::Nodes { roots, .. } => {
+                Believed::Roots { roots: roots.clone(), cluster: self.peer.cluster }
+            }
             Trust::Fingerprint(fingerprint) => Believed::Fingerprint(*fingerprint),
         };
         let verifier = NodeVerifier { wanted, believed, provider: self.provider.clone() };
@@ -254,7 +265,8 @@ impl ServerCertVerifier for NodeVerifier {
             now,
             algorithms,
         )?;
-        let peer = peer_of(certificate).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let peer =
+            peer_of(certificate).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let is_own = match &self.believed {
             Believed::Roots { cluster, .. } => peer.cluster == *cluster,
             Believed::Fingerprint(_) => true,
@@ -283,7 +295,12 @@ impl ServerCertVerifier for NodeVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

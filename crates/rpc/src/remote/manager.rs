@@ -29,7 +29,11 @@ impl ManagerCalls {
         let epochs = caller.epochs.clone();
         let addresses = Arc::new(RwLock::new(addresses));
         let (kept, wanted) = (addresses.clone(), Wanted { role: Role::Manager, node: None });
-        ManagerCalls { link: Link::new(caller, wanted, Box::new(move || kept.read().clone()), 1), addresses, epochs }
+        ManagerCalls {
+            link: Link::new(caller, wanted, Box::new(move || kept.read().clone()), 1),
+            addresses,
+            epochs,
+        }
     }
 
     /// Managers are at these addresses now.
@@ -104,8 +108,10 @@ impl MapWatcher {
                 let have = kept.read().epoch;
                 match calls.map(have, Instant::now() + PARKED_MAX) {
                     Ok(newer) if newer.epoch > have => {
-                        let managers: Vec<SocketAddr> =
-                            newer.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect();
+                        let managers: Vec<SocketAddr> = newer
+                            .listening(Role::Manager)
+                            .flat_map(|node| node.addresses(Role::Manager).to_vec())
+                            .collect();
                         calls.set_addresses(&managers);
                         let newer = Arc::new(newer);
                         *kept.write() = newer.clone();

@@ -124,7 +124,8 @@ impl Session {
         while !self.is_ended.load(SeqCst) {
             std::thread::sleep(RENEW_EVERY);
             let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
-            let busy: Vec<InodeId> = recalled.into_iter().filter(|inode| self.events.is_busy(*inode)).collect();
+            let busy: Vec<InodeId> =
+                recalled.into_iter().filter(|inode| self.events.is_busy(*inode)).collect();
             let call = MetaCall::Renew { session: self.id, busy };
             match exchange(routes, ShardId(0), &call, (false, true), Instant::now() + RENEW_MAX) {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
@@ -145,19 +146,15 @@ impl MetaCalls for RemoteMeta {
             MetaAnswer::Failed(errno) => return Err(errno),
             _ => return Err(Errno::EPROTO),
         };
-        let session = Arc::new(Session {
-            id,
-            events,
-            is_ended: AtomicBool::new(false),
-            recalls: Mutex::default(),
-        });
+        let session =
+            Arc::new(Session { id, events, is_ended: AtomicBool::new(false), recalls: Mutex::default() });
         *self.session.lock() = Some(session.clone());
-        let runs: [(&str, fn(&Session, &Routes)); 2] = [("ashlar-events", Session::listen), ("ashlar-renew", Session::renew)];
-        for (name, run) in runs {
-            let (kept, routes) = (session.clone(), self.routes.clone());
-            // Not waited for at the end: they may be in a call that the service holds back.
-            self.env.tasks.spawn(name, Box::new(move || run(&kept, &routes))).map_err(|_| Errno::EAGAIN)?;
-        }
+        // Neither is waited for at the end: they may be in a call that the service holds back.
+        let (kept, routes) = (session.clone(), self.routes.clone());
+        let listening = self.env.tasks.spawn("ashlar-events", Box::new(move || kept.listen(&routes)));
+        let routes = self.routes.clone();
+        let renewing = self.env.tasks.spawn("ashlar-renew", Box::new(move || session.renew(&routes)));
+        listening.and(renewing).map_err(|_| Errno::EAGAIN)?;
         Ok(SessionGrant { session: id, lease_term: LEASE_TERM })
     }
 
@@ -167,7 +164,8 @@ impl MetaCalls for RemoteMeta {
         // ORDER: before the service ends it, or its end would be taken for an eviction.
         session.is_ended.store(true, SeqCst);
         let deadline = Instant::now() + self.wait_max.min(RENEW_MAX);
-        if let Err(error) = exchange(&self.routes, ShardId(0), &MetaCall::Close(id), (false, true), deadline) {
+        if let Err(error) = exchange(&self.routes, ShardId(0), &MetaCall::Close(id), (false, true), deadline)
+        {
             tracing::warn!(%error, session = %id, "the session could not be ended; the service does it when it has been silent for long enough");
         }
     }

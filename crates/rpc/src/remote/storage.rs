@@ -43,7 +43,11 @@ impl RemoteStorage {
         since.is_some_and(|since| now.duration_since(since) < AWAY_MAX)
     }
 
-    fn exchange(&self, request: &StorageRequest, payload: &mut Payload<'_>) -> Result<StorageReply, NetError> {
+    fn exchange(
+        &self,
+        request: &StorageRequest,
+        payload: &mut Payload<'_>,
+    ) -> Result<StorageReply, NetError> {
         let map = self.routes.map();
         let target = map.target(request.target()).ok_or(NetError::NoAddress)?;
         if self.is_away(target.node) {
@@ -68,8 +72,8 @@ impl RemoteStorage {
             }
             other => other?,
         };
-        let reply: Result<StorageReply, Errno> =
-            decode(answer.head(), "storage reply").map_err(|_| NetError::Malformed("a reply that is none"))?;
+        let reply: Result<StorageReply, Errno> = decode(answer.head(), "storage reply")
+            .map_err(|_| NetError::Malformed("a reply that is none"))?;
         if let (Payload::Read(out), Ok(_), true) = (payload, &reply, is_read) {
             if answer.payload().len() != out.len() {
                 return Err(NetError::Malformed("content of another length than was asked for"));

@@ -95,7 +95,8 @@ impl MetaEndpoint {
             let (is_silent, waited) = {
                 let mut state = session.state.lock();
                 let is_silent = now.saturating_sub(state.renewed) > SILENCE_MAX;
-                let is_long = state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
+                let is_long =
+                    state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
                 (is_silent, if is_long { state.parked.take() } else { None })
             };
             if let Some((replier, _)) = waited {
@@ -125,7 +126,8 @@ impl MetaEndpoint {
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
         };
-        let session = Arc::new(RemoteSession { owner: *peer, clock: self.clock.clone(), state: Mutex::new(state) });
+        let session =
+            Arc::new(RemoteSession { owner: *peer, clock: self.clock.clone(), state: Mutex::new(state) });
         match self.meta.open_session(session.clone()) {
             Ok(grant) => {
                 self.sessions.write().insert(grant.session, session);

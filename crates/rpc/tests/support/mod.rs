@@ -1,10 +1,15 @@
 //! A certificate authority and an echo service for tests.
-#![allow(dead_code, clippy::unwrap_used, reason = "a test fails by panicking; not every test uses everything")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; not every test uses everything"
+)]
 
 use ashlar_env::Env;
 use ashlar_rpc::net::frame::Frame;
 use ashlar_rpc::net::{
-    Caller, Endpoint, Epochs, Link, Listener, Peer, Replier, Server, ServerConfig, Service, TlsIdentity, Wanted,
+    Caller, Endpoint, Epochs, Link, Listener, Peer, Replier, Server, ServerConfig, Service, TlsIdentity,
+    Wanted,
 };
 use ashlar_types::{ClusterId, NodeId, PeerId, Role, Roles};
 use parking_lot::{Mutex, RwLock};
@@ -79,7 +84,11 @@ impl Endpoint for Echo {
     }
 }
 
-pub fn serve(identity: TlsIdentity, endpoint: Arc<dyn Endpoint>, address: SocketAddr) -> (Server, SocketAddr) {
+pub fn serve(
+    identity: TlsIdentity,
+    endpoint: Arc<dyn Endpoint>,
+    address: SocketAddr,
+) -> (Server, SocketAddr) {
     let listener = Listener::bind(address).unwrap();
     let address = listener.address().unwrap();
     let config = ServerConfig {
@@ -101,7 +110,12 @@ pub fn any_port() -> SocketAddr {
 }
 
 pub fn link(caller: &Arc<Caller>, address: SocketAddr) -> Link {
-    Link::new(caller.clone(), Wanted { role: Role::Storage, node: Some(NodeId(1)) }, Box::new(move || vec![address]), 2)
+    Link::new(
+        caller.clone(),
+        Wanted { role: Role::Storage, node: Some(NodeId(1)) },
+        Box::new(move || vec![address]),
+        2,
+    )
 }
 
 pub fn soon() -> Instant {

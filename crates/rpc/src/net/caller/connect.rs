@@ -108,8 +108,8 @@ fn connect_to(
     shared.caller.epochs.note_heard(welcome.header.epoch);
     match welcome.header.kind {
         Kind::Welcome => {
-            let welcome: Welcome =
-                decode(welcome.head(), "welcome").map_err(|_| NetError::Malformed("a welcome that is none"))?;
+            let welcome: Welcome = decode(welcome.head(), "welcome")
+                .map_err(|_| NetError::Malformed("a welcome that is none"))?;
             if welcome.protocol != PROTOCOL {
                 return Err(NetError::Malformed("a protocol that was not offered"));
             }

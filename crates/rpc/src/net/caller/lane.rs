@@ -175,7 +175,8 @@ impl Lane {
                 continue;
             }
             state.has_reader = true;
-            let outcome = MutexGuard::unlocked(&mut state, || self.read_until(id, connection, shared, deadline));
+            let outcome =
+                MutexGuard::unlocked(&mut state, || self.read_until(id, connection, shared, deadline));
             state.has_reader = false;
             if let Err(error) = outcome {
                 MutexGuard::unlocked(&mut state, || self.broke(connection, &error));

@@ -1,7 +1,7 @@
 //! One connection of a caller, from its handshake to its last answer.
 
-use super::pool::Pool;
 use super::Peer;
+use super::pool::Pool;
 use crate::net::error::NetError;
 use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Service};
 use crate::net::hello::{Hello, Welcome};
@@ -138,17 +138,19 @@ impl Connection {
         hello.agree()?;
         let own = pool.identity().peer();
         let certified = self.stream.with_tls(|tls| {
-            tls.peer_certificates().and_then(|chain| Some((chain.first()?, chain))).map(|(certificate, chain)| {
-                // What the certificate of a token says is its holder's own word: the key decides. And a token that was good a moment ago,
-                // when TLS looked, makes nobody a node.
-                match pool.token_of(certificate) {
-                    Some(token) => Ok((joiner(own.cluster), Some(token))),
-                    None if pool.has_tokens() && !pool.identity().is_certified(chain) => {
-                        Err(NetError::Refused("the token was used or is too old".into()))
+            tls.peer_certificates().and_then(|chain| Some((chain.first()?, chain))).map(
+                |(certificate, chain)| {
+                    // What the certificate of a token says is its holder's own word: the key decides. And a token that was good a moment ago,
+                    // when TLS looked, makes nobody a node.
+                    match pool.token_of(certificate) {
+                        Some(token) => Ok((joiner(own.cluster), Some(token))),
+                        None if pool.has_tokens() && !pool.identity().is_certified(chain) => {
+                            Err(NetError::Refused("the token was used or is too old".into()))
+                        }
+                        None => peer_of(certificate).map(|id| (id, None)),
                     }
-                    None => peer_of(certificate).map(|id| (id, None)),
-                }
-            })
+                },
+            )
         });
         let (id, token) = match certified {
             Some(Ok(known)) => known,
@@ -298,7 +300,11 @@ impl Drop for Replier {
     fn drop(&mut self) {
         if !self.is_answered {
             // A panic, which was logged where it happened.
-            self.answer(Kind::Refused, b"the call ended without an answer: the log of the server has more", &[]);
+            self.answer(
+                Kind::Refused,
+                b"the call ended without an answer: the log of the server has more",
+                &[],
+            );
         }
         self.came_by.calls.fetch_sub(1, SeqCst);
         self.came_by.bytes.fetch_sub(self.bytes, SeqCst);

@@ -126,11 +126,13 @@ impl Pool {
     pub fn start(config: ServerConfig, listeners: Vec<TcpListener>) -> Result<Arc<Pool>, NetError> {
         let os = |errno: rustix::io::Errno| NetError::Io(errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE).map_err(os)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)
+            .map_err(os)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(os)?;
         for (token, listener) in (FIRST_LISTENER..).zip(&listeners) {
             let data = epoll::EventData::new_u64(token);
-            epoll::add(&epoll, listener, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT).map_err(os)?;
+            epoll::add(&epoll, listener, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+                .map_err(os)?;
         }
         let pool = Arc::new(Pool {
             config,
@@ -212,7 +214,8 @@ impl Pool {
                 continue;
             }
             self.count.lock().idle += 1;
-            let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(WAKE) }];
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(WAKE) }];
             let bound = rustix::event::Timespec { tv_sec: IDLE_MAX.as_secs() as i64, tv_nsec: 0 };
             let woken = epoll::wait(&self.epoll, &mut events, Some(&bound));
             let mut count = self.count.lock();
@@ -336,7 +339,8 @@ impl Pool {
         }
         if let Some(lane) = connection.lane() {
             let mut state = lane.state.lock();
-            let is_current = state.connection.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(connection));
+            let is_current =
+                state.connection.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(connection));
             if is_current {
                 (state.connection, state.left) = (None, Some(Instant::now()));
             }
@@ -383,7 +387,11 @@ impl Pool {
         {
             let mut queues = self.queues.lock();
             for job in jobs {
-                if job.replier.is_urgent() { queues.urgent.push_back(job) } else { queues.others.push_back(job) }
+                if job.replier.is_urgent() {
+                    queues.urgent.push_back(job)
+                } else {
+                    queues.others.push_back(job)
+                }
             }
         }
         self.wake(count - 1);
@@ -450,7 +458,8 @@ impl Pool {
         let now = Instant::now();
         let late: Vec<Arc<Connection>> = {
             let connections = self.connections.lock();
-            let is_late = |one: &&Arc<Connection>| one.is_anonymous() && now.duration_since(one.since) > GREETING_MAX;
+            let is_late =
+                |one: &&Arc<Connection>| one.is_anonymous() && now.duration_since(one.since) > GREETING_MAX;
             connections.values().filter(is_late).cloned().collect()
         };
         for connection in late {
