@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // Each test file uses a part; a helper of a test panics as the test does.
 
 pub mod agents;
+pub mod cluster;
 pub mod desk;
 pub mod user_world;
 
