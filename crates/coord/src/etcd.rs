@@ -257,13 +257,14 @@ impl Coord for EtcdCoord {
                 Some(seen) => seen,
                 None => match self.read(&deadline)? {
                     Ok(seen) => seen,
+                    Err(failures) if failures.is_empty() => return Err(gave_up(&last_failures)),
                     Err(failures) => return Err(gave_up(&failures)),
                 },
             };
             match judge(&seen, expected, &tag, was_sent) {
                 Verdict::Made => return Ok(revision),
                 Verdict::Conflict => return Err(CoordError::Conflict { expected, found: seen.revision() }),
-                Verdict::Unknown(why) if seen.revision() > expected || deadline.is_too_near() => {
+                Verdict::Unknown(why) if seen.revision() > expected || !deadline.has_time_for(1) => {
                     return Err(CoordError::Io {
                         what: changing(was_sent).to_owned(),
                         source: io::Error::other(why),
@@ -275,7 +276,8 @@ impl Coord for EtcdCoord {
                 }
                 Verdict::Open => {}
             }
-            if deadline.is_too_near() {
+            // Time is kept for reading what became of it.
+            if !deadline.has_time_for(2) {
                 return Err(gave_up(&last_failures));
             }
             match self.put(&seen, &Stored::after(seen.stored.as_ref(), revision, tag, value))? {

@@ -101,12 +101,13 @@ impl Failure {
         ) {
             return Failure::not_reached(endpoint, &error.to_string());
         }
-        // A server that wants a certificate may close the connection before its reason is read.
-        let hint = match endpoint.starts_with("https") && !has_client_certificate {
-            true => "; or does it ask for a client certificate (none is given)?",
-            false => "",
+        // A server that wants TLS, or a certificate, may close the connection before its reason is read.
+        let hint = match (endpoint.starts_with("https"), has_client_certificate) {
+            (true, true) => "?",
+            (true, false) => ", or does it ask for a client certificate (none is given)?",
+            (false, _) => ", or does it want https?",
         };
-        let what = format!("broke off the connection ({}): is it running?{hint}", quoted(&error.to_string()));
+        let what = format!("broke off the connection ({}): is it running{hint}", quoted(&error.to_string()));
         Failure::passing(endpoint, error.kind(), what)
     }
 

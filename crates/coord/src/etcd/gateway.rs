@@ -23,9 +23,10 @@ impl Deadline {
         Deadline(Instant::now() + Duration::from_secs(CALL_SECONDS_MAX))
     }
 
-    /// Whether another attempt, taking as long as one may, would end too late.
-    pub(super) fn is_too_near(&self) -> bool {
-        self.0.saturating_duration_since(Instant::now()) < Duration::from_secs(ATTEMPT_SECONDS_MAX)
+    /// Whether so many attempts, each taking as long as one may, still end in time.
+    pub(super) fn has_time_for(&self, attempts: u64) -> bool {
+        self.0.saturating_duration_since(Instant::now())
+            >= Duration::from_secs(attempts * ATTEMPT_SECONDS_MAX)
     }
 
     /// Gives etcd a moment to become better.
@@ -82,7 +83,7 @@ impl Gateway {
 
     /// Asks each member in turn, again and again, until one answers, none will ever, or the time is over.
     ///
-    /// Only for requests that change nothing.
+    /// Only for requests that change nothing. The failures are the last of each member that was asked.
     pub(super) fn ask_any<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -93,15 +94,15 @@ impl Gateway {
         loop {
             let first = self.preferred.load(Ordering::Relaxed);
             for at in (0..self.endpoints.len()).map(|turn| (first + turn) % self.endpoints.len()) {
+                if !deadline.has_time_for(1) {
+                    return Err(failures.into_iter().flatten().collect());
+                }
                 match self.ask(at, path, body) {
                     Ok(answer) => {
                         self.preferred.store(at, Ordering::Relaxed);
                         return Ok(answer);
                     }
                     Err(failure) => failures[at] = Some(failure),
-                }
-                if deadline.is_too_near() {
-                    return Err(failures.into_iter().flatten().collect());
                 }
             }
             if failures.iter().flatten().all(|failure| failure.is_final) {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +19,7 @@ pub enum Fate {
 pub struct Proxy {
     pub endpoint: String,
     next: Arc<Mutex<Option<Fate>>>,
+    swallows: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -26,18 +28,25 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let next = Arc::new(Mutex::new(None));
+        let swallows = Arc::new(AtomicBool::new(false));
+        let is_swallowing = swallows.clone();
         let (target, fates) = (target.trim_start_matches("http://").to_owned(), next.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (target, fates) = (target.clone(), fates.clone());
-                std::thread::spawn(move || serve(client, &target, &fates));
+                let (target, fates, swallows) = (target.clone(), fates.clone(), is_swallowing.clone());
+                std::thread::spawn(move || serve(client, &target, &fates, &swallows));
             }
         });
-        Proxy { endpoint, next }
+        Proxy { endpoint, next, swallows }
     }
 
     pub fn next_transaction(&self, fate: Fate) {
         *self.next.lock().unwrap() = Some(fate);
+    }
+
+    /// Whether transactions from now on neither arrive nor are answered, with the connection open.
+    pub fn swallow_transactions(&self, yes: bool) {
+        self.swallows.store(yes, Ordering::SeqCst);
     }
 
     /// Whether what was to happen has begun.
@@ -47,9 +56,14 @@ impl Proxy {
 }
 
 /// One request for each connection: the answer says that it is closed.
-fn serve(mut client: TcpStream, target: &str, fates: &Mutex<Option<Fate>>) {
+fn serve(mut client: TcpStream, target: &str, fates: &Mutex<Option<Fate>>, swallows: &AtomicBool) {
     let Some(request) = read_request(&mut client) else { return };
     let is_transaction = request.starts_with(b"POST /v3/kv/txn");
+    if is_transaction && swallows.load(Ordering::SeqCst) {
+        // Until the client closes the connection.
+        let _ = client.read(&mut [0]);
+        return;
+    }
     let fate = if is_transaction { fates.lock().unwrap().take() } else { None };
     match fate {
         None => {
