@@ -254,6 +254,17 @@ fn certificates_are_asked_for_on_both_sides() {
     assert_eq!(etcd.coord().load().unwrap(), (1, b"value".to_vec()));
 }
 
+#[test]
+fn a_certificate_of_etcds_that_its_own_gateway_cannot_use_is_named() {
+    let mut authority = Authority::new();
+    authority.purposes = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    let etcd = Etcd::spawn(1, Some(&authority));
+    authority.purposes = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let tls = authority.tls(Some(authority.issue(&["client"])));
+    let text = bounded(|| coord(&[&etcd.members[0].endpoint], Some(tls)).load()).unwrap_err().to_string();
+    assert!(text.contains("must be good for clients too"), "{text}");
+}
+
 /// What somebody is told who speaks without TLS to an etcd that wants it.
 fn refused_plain(endpoint: &str) -> String {
     let coord = coord(&[&endpoint.replace("https", "http")], None);

@@ -188,11 +188,19 @@ impl Failure {
             );
         }
         if status == 404 {
-            return refused(ErrorKind::Unsupported, "is it etcd 3.4 or later, with --enable-grpc-gateway?");
+            return refused(
+                ErrorKind::Unsupported,
+                "is it etcd 3.4 or later, with --enable-grpc-gateway (`enable-grpc-gateway: true` in a configuration file)?",
+            );
         }
-        let what = format!(
-            "answers with status {status}, {text:?}: see its log; it may have no leader for the moment"
-        );
+        let remedy = match status == 503 && endpoint.starts_with("https") && !text.contains("etcdserver") {
+            // The gateway is a client of its own member, with that member's certificate.
+            true => {
+                "its gateway does not get through to itself: its --cert-file must be good for clients too (clientAuth)"
+            }
+            false => "see its log; it may have no leader for the moment",
+        };
+        let what = format!("answers with status {status}, {text:?}: {remedy}");
         Failure::passing(endpoint, ErrorKind::Other, what)
     }
 

@@ -103,6 +103,13 @@ impl Etcd {
 
     /// Asking clients for certificates of `authority`, and ready.
     pub fn start_with(count: usize, authority: Option<&Authority>) -> Etcd {
+        let etcd = Etcd::spawn(count, authority);
+        etcd.wait_until_ready();
+        etcd
+    }
+
+    /// As [`Etcd::start_with`], and perhaps not ready.
+    pub fn spawn(count: usize, authority: Option<&Authority>) -> Etcd {
         let directory = tempfile::tempdir().unwrap();
         let ports = free_ports(2 * count);
         let scheme = if authority.is_some() { "https" } else { "http" };
@@ -143,9 +150,7 @@ impl Etcd {
         });
         let members = members.collect();
         let tls = authority.map(|authority| authority.tls(Some(authority.issue(&["client"]))));
-        let etcd = Etcd { members, tls, directory };
-        etcd.wait_until_ready();
-        etcd
+        Etcd { members, tls, directory }
     }
 
     /// Until every running member answers reads, which takes a leader.
