@@ -18,6 +18,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("postgresql", "pg_lsclusters"),
+    ("etcd-server", "etcd"),
     ("attr", "getfattr"),
     ("acl", "setfacl"),
     ("git", "git"),
