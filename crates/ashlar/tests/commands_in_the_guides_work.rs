@@ -74,6 +74,11 @@ fn run_guide(guide: &str) {
 }
 
 #[test]
+fn the_guide_to_a_file_system_of_many_servers_works() {
+    run_guide("cluster.md");
+}
+
+#[test]
 fn the_guide_to_starting_works() {
     run_guide("start.md");
 }

@@ -197,16 +197,16 @@ fn a_newer_format_of_the_state_files_is_told_as_that() {
         return;
     }
     let site = Site::with_files();
-    for (file, old) in [("cluster-state", b"ASHLCRD1"), ("secrets", b"ASHLSEC1")] {
+    for (file, old) in [("cluster-state", b"ASHLCRD2"), ("secrets", b"ASHLSEC1")] {
         let path = site.path("d1/meta").join(file);
         let mut bytes = fs::read(&path).unwrap();
         assert_eq!(&bytes[..8], old);
-        bytes[7] = b'2';
+        bytes[7] += 1;
         fs::write(&path, &bytes).unwrap();
         site.run("up @mnt --data @d1 --data @d2").refused(&[file, "a newer format", "use a newer ashlar"]);
         let told = site.run("fsck --data @d1 --data @d2").expect(8);
         assert!(told.stderr.contains("use a newer ashlar"), "{}", told.all());
-        bytes[7] = b'1';
+        bytes[7] -= 1;
         fs::write(&path, &bytes).unwrap();
     }
     site.up("up @mnt --data @d1 --data @d2").stop();

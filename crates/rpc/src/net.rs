@@ -1,16 +1,16 @@
 //! Calls over TCP with mutual TLS.
 //!
-//! A caller keeps a few *lanes* to each server ([`Link`]); a lane is a connection, and the next one when that breaks. Calls on a lane have
-//! numbers. A call whose connection broke is sent again under its number, and the server, which remembers lanes, carries it out once and
-//! answers on whatever connection the lane has then. That is the one retry layer: nobody above repeats a call.
+//! A caller keeps a few *channels* to each server ([`Link`]); a channel is a connection, and the next one when that breaks. Calls on a channel have
+//! numbers. A call whose connection broke is sent again under its number, and the server, which remembers channels, carries it out once and
+//! answers on whatever connection the channel has then. That is the one retry layer: nobody above repeats a call.
 //!
 //! Nothing of a stranger gets past TLS; a certificate says which node it is and what it may be ([`TlsIdentity`]).
 
 mod caller;
+mod channel;
 mod error;
 pub mod frame;
 pub mod hello;
-mod lane;
 mod server;
 mod stream;
 mod tls;

@@ -2,11 +2,13 @@
 
 mod manager;
 mod meta;
+mod patience;
 mod routes;
 mod storage;
 
 pub use manager::{ManagerCalls, MapWatcher};
 pub use meta::RemoteMeta;
+pub use patience::Patience;
 pub use routes::Routes;
 pub use storage::RemoteStorage;
 

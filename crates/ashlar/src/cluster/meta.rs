@@ -11,7 +11,7 @@ use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_rpc::net::Service;
-use ashlar_rpc::remote::RemoteStorage;
+use ashlar_rpc::remote::{Patience, RemoteStorage};
 use ashlar_rpc::serve::MetaEndpoint;
 use ashlar_types::Role;
 use ashlar_types::codec::crc32c;
@@ -42,7 +42,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
         bail!("the manager gave an answer of the wrong kind");
     };
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
-    let storage = Arc::new(RemoteStorage::new(member.routes(), TARGET_MAX).giving_up());
+    let storage = Arc::new(RemoteStorage::new(member.routes(), Patience::new(TARGET_MAX)).giving_up());
     let config = MetaConfig { lane, env: member.env.clone(), name_hash_key, map: member.map(), storage };
     let (meta, report) = MetaService::start(config, root_settings())
         .context("the metadata service could not recover; the log has details")?;

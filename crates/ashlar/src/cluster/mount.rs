@@ -8,10 +8,13 @@ use crate::guard::Guard;
 use crate::node::{MountConfig, Site, mount, open_files};
 use crate::terminal::{say, shown};
 use anyhow::Result;
-use ashlar_rpc::remote::{RemoteMeta, RemoteStorage};
+use ashlar_rpc::remote::{Patience, RemoteMeta, RemoteStorage};
 use ashlar_types::Role;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// For how long servers are waited for at the end, all calls together.
+const END_MAX: Duration = Duration::from_secs(30);
 
 pub fn run(args: &MountArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -28,11 +31,11 @@ pub fn run(args: &MountArgs) -> Result<()> {
         mask: Default::default(),
         is_sole_session: false,
     };
-    let wait_max = Duration::from_secs(args.error_after.into());
+    let patience = Patience::new(Duration::from_secs(args.error_after.into()));
     let routes = member.routes();
     let site = Site {
-        meta: Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), wait_max)),
-        storage: Arc::new(RemoteStorage::new(routes, wait_max)),
+        meta: Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone())),
+        storage: Arc::new(RemoteStorage::new(routes, patience.clone())),
         map: member.map(),
         env: member.env.clone(),
         checks_payload: true,
@@ -44,5 +47,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
     // One that was taken away from outside has ended.
     until_told_to_stop(&is_told, || !mounted.has_ended(Duration::ZERO));
     announce::notify("STOPPING=1");
+    // Servers that are away are not waited for as long as programs would: the machine may be shutting down.
+    patience.end_within(END_MAX);
     mounted.end()
 }

@@ -1,17 +1,17 @@
-//! The caller's side: links to servers, made of lanes, and calls on them.
+//! The caller's side: links to servers, made of channels, and calls on them.
 //!
-//! A thread that calls sends its request itself, and whoever waits first reads the answers for all who wait on the lane: a call costs no
+//! A thread that calls sends its request itself, and whoever waits first reads the answers for all who wait on the channel: a call costs no
 //! hand-over between threads.
 
+mod channel;
 mod connect;
-mod lane;
 
 use super::error::NetError;
 use super::frame::{Frame, Service};
 use super::server::Epochs;
 use super::tls::{TlsIdentity, Wanted};
 use ashlar_types::Role;
-use lane::Lane;
+use channel::Channel;
 use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,9 +62,9 @@ impl Answer {
 /// Everything that goes to one server.
 pub struct Link {
     shared: Arc<Shared>,
-    lanes: Vec<Lane>,
+    channels: Vec<Channel>,
     /// For calls that are answered late.
-    parking: Lane,
+    parking: Channel,
 }
 
 struct Shared {
@@ -81,24 +81,24 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// A link of `lanes` lanes to whoever is `wanted` at one of `addresses`, which are asked for before every attempt to connect. Nothing is
+    /// A link of `channels` channels to whoever is `wanted` at one of `addresses`, which are asked for before every attempt to connect. Nothing is
     /// connected before the first call.
-    pub fn new(caller: Arc<Caller>, wanted: Wanted, addresses: Box<Addresses>, lanes: u32) -> Link {
+    pub fn new(caller: Arc<Caller>, wanted: Wanted, addresses: Box<Addresses>, channels: u32) -> Link {
         let shared = Arc::new(Shared { caller, wanted, addresses });
-        let lanes = lanes.max(1);
-        Link { shared, lanes: (0..lanes).map(Lane::new).collect(), parking: Lane::new(lanes) }
+        let channels = channels.max(1);
+        Link { shared, channels: (0..channels).map(Channel::new).collect(), parking: Channel::new(channels) }
     }
 
-    /// Carries out `call` on the lane that has least to do.
+    /// Carries out `call` on the channel that has least to do.
     ///
     /// # Errors
     /// [`NetError`]; what the network does is tried again until `deadline`.
     pub fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
         let mut best = (usize::MAX, &self.parking);
-        for lane in &self.lanes {
-            let load = lane.load();
+        for channel in &self.channels {
+            let load = channel.load();
             if load < best.0 {
-                best = (load, lane);
+                best = (load, channel);
             }
             if load == 0 {
                 break;
@@ -107,7 +107,7 @@ impl Link {
         self.call_on(best.1, call, deadline)
     }
 
-    /// Carries out a call whose answer the server holds back until there is something to tell. Such calls have a lane of their own.
+    /// Carries out a call whose answer the server holds back until there is something to tell. Such calls have a channel of their own.
     ///
     /// # Errors
     /// As [`Link::call`].
@@ -117,21 +117,27 @@ impl Link {
 
     /// Ends every connection; whoever waits for an answer connects anew.
     pub fn reconnect(&self) {
-        self.lanes.iter().chain([&self.parking]).for_each(Lane::reconnect);
+        self.channels.iter().chain([&self.parking]).for_each(Channel::reconnect);
     }
 
-    fn call_on(&self, lane: &Lane, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
-        let id = lane.begin(deadline)?;
-        let outcome = self.exchange(lane, id, call, deadline);
-        lane.end(id);
+    fn call_on(&self, channel: &Channel, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
+        let id = channel.begin(deadline)?;
+        let outcome = self.exchange(channel, id, call, deadline);
+        channel.end(id);
         outcome
     }
 
-    fn exchange(&self, lane: &Lane, id: u64, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
+    fn exchange(
+        &self,
+        channel: &Channel,
+        id: u64,
+        call: &Call<'_>,
+        deadline: Instant,
+    ) -> Result<Answer, NetError> {
         let mut first_sent = None;
         let mut pause = PAUSE_MIN;
         loop {
-            let connection = match lane.connection(&self.shared, deadline) {
+            let connection = match channel.connection(&self.shared, deadline) {
                 Ok(connection) => connection,
                 Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck | NetError::NoAddress)) => {
                     if Instant::now() + pause >= deadline {
@@ -143,19 +149,19 @@ impl Link {
                 }
                 Err(other) => return Err(other),
             };
-            if call.is_once && first_sent.is_some_and(|attempt| !lane.is_remembered_since(attempt)) {
+            if call.is_once && first_sent.is_some_and(|attempt| !channel.is_remembered_since(attempt)) {
                 return Err(NetError::Restarted);
             }
             first_sent.get_or_insert(connection.attempt);
-            if let Err(error) = connection.send(&self.shared, id, lane.lowest(), call, deadline) {
-                lane.broke(&connection, &error);
+            if let Err(error) = connection.send(&self.shared, id, channel.lowest(), call, deadline) {
+                channel.broke(&connection, &error);
                 if Instant::now() >= deadline {
                     return Err(error);
                 }
                 continue;
             }
-            match lane.await_answer(id, &connection, &self.shared, deadline)? {
-                Some(frame) => return lane::unwrap(frame).map(Answer),
+            match channel.await_answer(id, &connection, &self.shared, deadline)? {
+                Some(frame) => return channel::unwrap(frame).map(Answer),
                 None if Instant::now() >= deadline => return Err(NetError::Stuck),
                 None => {}
             }

@@ -95,11 +95,11 @@ pub struct Header {
     pub head_bytes: u32,
     /// Bytes of the payload.
     pub payload_bytes: u32,
-    /// Number of the call on its lane, from 1.
+    /// Number of the call on its channel, from 1.
     pub id: u64,
     /// The newest map the sender knows.
     pub epoch: Epoch,
-    /// Of a request: the oldest call on the lane whose reply has not come.
+    /// Of a request: the oldest call on the channel whose reply has not come.
     pub lowest: u64,
 }
 

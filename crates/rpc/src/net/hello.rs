@@ -1,4 +1,4 @@
-//! How a connection begins: who calls, on which lane, and what both speak.
+//! How a connection begins: who calls, on which channel, and what both speak.
 
 use super::frame::PROTOCOL;
 use ashlar_types::{ClusterId, Role};
@@ -17,9 +17,9 @@ pub struct Hello {
     pub role: Role,
     /// Which process it is, drawn at random when it started.
     pub instance: [u8; 16],
-    /// Which of its lanes to this server.
-    pub lane: u32,
-    /// How often it has connected the lane, this time included.
+    /// Which of its channels to this server.
+    pub channel: u32,
+    /// How often it has connected the channel, this time included.
     pub attempt: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Hello {
 pub struct Welcome {
     /// The protocol to speak.
     pub protocol: u16,
-    /// Whether the server remembers the lane: what it carried out on an earlier connection it will not carry out again.
+    /// Whether the server remembers the channel: what it carried out on an earlier connection it will not carry out again.
     pub is_remembered: bool,
 }
 
@@ -61,7 +61,7 @@ mod tests {
             cluster: ClusterId::default(),
             role: Role::Client,
             instance: [0; 16],
-            lane: 0,
+            channel: 0,
             attempt: 1,
         };
         assert_eq!(hello.agree(), Ok(PROTOCOL));

@@ -1,6 +1,6 @@
 //! Metadata of another machine.
 
-use super::{Routes, errno_of};
+use super::{Patience, Routes, errno_of};
 use crate::net::{Call, NetError, Service};
 use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others};
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
@@ -26,7 +26,7 @@ const RENEW_MAX: Duration = Duration::from_secs(5);
 pub struct RemoteMeta {
     routes: Arc<Routes>,
     env: Env,
-    wait_max: Duration,
+    patience: Patience,
     session: Mutex<Option<Arc<Session>>>,
 }
 
@@ -41,9 +41,9 @@ struct Session {
 }
 
 impl RemoteMeta {
-    /// Metadata as the map of `routes` says; a server that does not answer is waited for `wait_max`.
-    pub fn new(routes: Arc<Routes>, env: Env, wait_max: Duration) -> RemoteMeta {
-        RemoteMeta { routes, env, wait_max, session: Mutex::default() }
+    /// Metadata as the map of `routes` says; a server that does not answer is waited for with `patience`.
+    pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
+        RemoteMeta { routes, env, patience, session: Mutex::default() }
     }
 }
 
@@ -138,7 +138,7 @@ impl Session {
 
 impl MetaCalls for RemoteMeta {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        let deadline = Instant::now() + self.wait_max;
+        let deadline = self.patience.deadline();
         let answer = exchange(&self.routes, ShardId(0), &MetaCall::Open, (true, false), deadline)
             .map_err(|error| errno_of(&error, "opening a session"))?;
         let id = match answer {
@@ -163,7 +163,7 @@ impl MetaCalls for RemoteMeta {
         let Some(session) = session else { return };
         // ORDER: before the service ends it, or its end would be taken for an eviction.
         session.is_ended.store(true, SeqCst);
-        let deadline = Instant::now() + self.wait_max.min(RENEW_MAX);
+        let deadline = self.patience.deadline().min(Instant::now() + RENEW_MAX);
         if let Err(error) = exchange(&self.routes, ShardId(0), &MetaCall::Close(id), (false, true), deadline)
         {
             tracing::warn!(%error, session = %id, "the session could not be ended; the service does it when it has been silent for long enough");
@@ -174,7 +174,7 @@ impl MetaCalls for RemoteMeta {
         let flags = (!changes_nothing(&request), frees_others(&request));
         let recall = if let MetaRequest::RecallDone { id } = &request { Some(*id) } else { None };
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), request };
-        let answer = exchange(&self.routes, ShardId(0), &call, flags, Instant::now() + self.wait_max);
+        let answer = exchange(&self.routes, ShardId(0), &call, flags, self.patience.deadline());
         if let (Some(recall), Some(session)) = (recall, &*self.session.lock()) {
             session.recalls.lock().retain(|(id, _)| *id != recall);
         }

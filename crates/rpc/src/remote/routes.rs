@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Connections per server and role, without that for late answers.
-const LANES: u32 = 4;
+const CHANNELS: u32 = 4;
 
 /// See the module.
 pub struct Routes {
@@ -49,7 +49,7 @@ impl Routes {
         };
         let wanted = Wanted { role, node: Some(node) };
         let mut links = self.links.write();
-        let make = || Arc::new(Link::new(self.caller.clone(), wanted, Box::new(addresses), LANES));
+        let make = || Arc::new(Link::new(self.caller.clone(), wanted, Box::new(addresses), CHANNELS));
         links.entry((node, role)).or_insert_with(make).clone()
     }
 }

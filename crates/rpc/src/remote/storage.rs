@@ -1,6 +1,6 @@
 //! Targets of other machines.
 
-use super::{Routes, errno_of};
+use super::{Patience, Routes, errno_of};
 use crate::net::{Call, NetError, Service};
 use crate::{Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// See the module.
 pub struct RemoteStorage {
     routes: Arc<Routes>,
-    wait_max: Duration,
+    patience: Patience,
     /// Servers that did not answer, and when, for who does not wait for them.
     away: Option<Mutex<FxHashMap<NodeId, Instant>>>,
 }
@@ -23,9 +23,9 @@ pub struct RemoteStorage {
 const AWAY_MAX: Duration = Duration::from_secs(5);
 
 impl RemoteStorage {
-    /// The targets of the map of `routes`; a server that does not answer is waited for `wait_max`.
-    pub fn new(routes: Arc<Routes>, wait_max: Duration) -> RemoteStorage {
-        RemoteStorage { routes, wait_max, away: None }
+    /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`.
+    pub fn new(routes: Arc<Routes>, patience: Patience) -> RemoteStorage {
+        RemoteStorage { routes, patience, away: None }
     }
 
     /// For who can do without: a server that does not answer in time counts as one that is missing (`ENODEV`), for a while without being
@@ -62,7 +62,7 @@ impl RemoteStorage {
             is_once: changes(request),
             is_urgent: false,
         };
-        let deadline = Instant::now() + self.wait_max;
+        let deadline = self.patience.deadline();
         let answer = match link.call(&call, deadline) {
             // The same bytes in the same place, once more: nobody was told that anything came after them.
             Err(NetError::Restarted) => link.call(&call, deadline)?,

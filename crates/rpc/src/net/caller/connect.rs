@@ -1,4 +1,4 @@
-//! Making a connection of a lane.
+//! Making a connection of a channel.
 
 use super::{Call, Shared};
 use crate::net::error::NetError;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// For how long one address is tried.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// A connection of a lane.
+/// A connection of a channel.
 pub(super) struct Connection {
     pub stream: Stream,
-    /// Which of the lane, from 1.
+    /// Which of the channel, from 1.
     pub attempt: u64,
     /// Where frames are put together, by whoever reads for all.
     pub assembler: Mutex<Assembler>,
@@ -47,20 +47,20 @@ impl Connection {
     }
 }
 
-/// Connects lane `lane` for the `attempt`th time; tells whether the server remembers it.
+/// Connects channel `channel` for the `attempt`th time; tells whether the server remembers it.
 pub(super) fn connect(
     shared: &Shared,
-    lane: u32,
+    channel: u32,
     attempt: u64,
     deadline: Instant,
 ) -> Result<(Connection, bool), NetError> {
     let addresses = (shared.addresses)();
     let mut outcome = Err(NetError::NoAddress);
-    // Lanes begin with different addresses, so that they spread over the interfaces of a server.
+    // Channels begin with different addresses, so that they spread over the interfaces of a server.
     for turn in 0..addresses.len() {
-        let address = addresses[(lane as usize + turn) % addresses.len()];
+        let address = addresses[(channel as usize + turn) % addresses.len()];
         let bound = deadline.min(Instant::now() + CONNECT_MAX);
-        outcome = connect_to(shared, address, (lane, attempt), bound);
+        outcome = connect_to(shared, address, (channel, attempt), bound);
         match &outcome {
             Err(NetError::Io(_) | NetError::Stuck | NetError::Closed) if Instant::now() < deadline => {}
             _ => break,
@@ -72,7 +72,7 @@ pub(super) fn connect(
 fn connect_to(
     shared: &Shared,
     address: SocketAddr,
-    (lane, attempt): (u32, u64),
+    (channel, attempt): (u32, u64),
     deadline: Instant,
 ) -> Result<(Connection, bool), NetError> {
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -88,7 +88,7 @@ fn connect_to(
         cluster: identity.peer().cluster,
         role: shared.caller.role,
         instance: shared.caller.instance,
-        lane,
+        channel,
         attempt,
     };
     let head = encode(&hello);

@@ -2,10 +2,10 @@
 
 use super::Peer;
 use super::pool::Pool;
+use crate::net::channel::{Admission, ChannelState};
 use crate::net::error::NetError;
 use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Service};
 use crate::net::hello::{Hello, Welcome};
-use crate::net::lane::{Admission, LaneState};
 use crate::net::stream::{Stream, Turn};
 use crate::net::tls::{joiner, peer_of};
 use ashlar_types::Role;
@@ -22,10 +22,10 @@ const SEND_MAX: Duration = Duration::from_secs(10);
 const CALLS_MAX: usize = 256;
 const BYTES_MAX: usize = 64 << 20;
 
-/// A lane and the caller it is of.
-pub(crate) struct Lane {
+/// A channel and the caller it is of.
+pub(crate) struct Channel {
     pub peer: Peer,
-    pub state: Mutex<LaneState<Weak<Connection>>>,
+    pub state: Mutex<ChannelState<Weak<Connection>>>,
 }
 
 /// See the module.
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     pub stream: Stream,
     pub since: Instant,
     reading: Mutex<Reading>,
-    lane: Mutex<Option<Arc<Lane>>>,
+    channel: Mutex<Option<Arc<Channel>>>,
     calls: AtomicUsize,
     bytes: AtomicUsize,
     pub is_paused: AtomicBool,
@@ -42,8 +42,8 @@ pub(crate) struct Connection {
 
 struct Reading {
     assembler: Assembler,
-    /// Whose calls these are, and which connection of the lane this is, once that was said.
-    lane: Option<(Arc<Lane>, u64)>,
+    /// Whose calls these are, and which connection of the channel this is, once that was said.
+    channel: Option<(Arc<Channel>, u64)>,
 }
 
 /// A call that is to be carried out.
@@ -58,8 +58,8 @@ impl Connection {
             token,
             stream,
             since: Instant::now(),
-            reading: Mutex::new(Reading { assembler: Assembler::new(REQUEST_BYTES_MAX), lane: None }),
-            lane: Mutex::new(None),
+            reading: Mutex::new(Reading { assembler: Assembler::new(REQUEST_BYTES_MAX), channel: None }),
+            channel: Mutex::new(None),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             is_paused: AtomicBool::new(false),
@@ -68,11 +68,11 @@ impl Connection {
 
     /// Whether nobody has said yet whose connection it is.
     pub fn is_anonymous(&self) -> bool {
-        self.lane.lock().is_none()
+        self.channel.lock().is_none()
     }
 
-    pub fn lane(&self) -> Option<Arc<Lane>> {
-        self.lane.lock().clone()
+    pub fn channel(&self) -> Option<Arc<Channel>> {
+        self.channel.lock().clone()
     }
 
     /// Whether more is under way on it than should be.
@@ -87,9 +87,9 @@ impl Connection {
         let outcome = self.stream.receive(&mut reading.assembler, &mut turn);
         let mut jobs = Vec::new();
         for frame in turn.frames {
-            match &reading.lane {
-                None => reading.lane = Some(self.greet(pool, &frame)?),
-                Some((lane, attempt)) => jobs.extend(self.take_call(pool, lane, *attempt, frame)?),
+            match &reading.channel {
+                None => reading.channel = Some(self.greet(pool, &frame)?),
+                Some((channel, attempt)) => jobs.extend(self.take_call(pool, channel, *attempt, frame)?),
             }
         }
         outcome?;
@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// The first message: who calls.
-    fn greet(self: &Arc<Self>, pool: &Arc<Pool>, frame: &Frame) -> Result<(Arc<Lane>, u64), NetError> {
+    fn greet(self: &Arc<Self>, pool: &Arc<Pool>, frame: &Frame) -> Result<(Arc<Channel>, u64), NetError> {
         let (peer, hello) = match self.recognize(pool, frame) {
             Ok(known) => known,
             Err(text) => {
@@ -110,9 +110,9 @@ impl Connection {
                 return Err(NetError::Refused(text));
             }
         };
-        let (lane, is_remembered) = pool.lanes.find_or_add(peer, hello.lane);
+        let (channel, is_remembered) = pool.channels.find_or_add(peer, hello.channel);
         {
-            let mut state = lane.state.lock();
+            let mut state = channel.state.lock();
             if hello.attempt <= state.attempt {
                 return Err(NetError::Malformed("a connection that is older than one there was"));
             }
@@ -124,10 +124,10 @@ impl Connection {
                 before.stream.shut_down();
             }
         }
-        *self.lane.lock() = Some(lane.clone());
+        *self.channel.lock() = Some(channel.clone());
         let welcome = Welcome { protocol: crate::net::frame::PROTOCOL, is_remembered };
         self.send(pool, (Kind::Welcome, frame.header.service, 0), &encode(&welcome), &[])?;
-        Ok((lane, hello.attempt))
+        Ok((channel, hello.attempt))
     }
 
     fn recognize(&self, pool: &Pool, frame: &Frame) -> Result<(Peer, Hello), String> {
@@ -174,7 +174,7 @@ impl Connection {
     fn take_call(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
-        lane: &Arc<Lane>,
+        channel: &Arc<Channel>,
         attempt: u64,
         frame: Frame,
     ) -> Result<Option<Job>, NetError> {
@@ -184,7 +184,7 @@ impl Connection {
         }
         pool.epochs().note_heard(header.epoch);
         let admission = {
-            let mut state = lane.state.lock();
+            let mut state = channel.state.lock();
             if state.attempt != attempt {
                 return Err(NetError::Closed);
             }
@@ -204,7 +204,7 @@ impl Connection {
                 pool.note_bytes(bytes);
                 let replier = Replier {
                     pool: pool.clone(),
-                    lane: lane.clone(),
+                    channel: channel.clone(),
                     came_by: self.clone(),
                     header,
                     bytes,
@@ -246,7 +246,7 @@ impl Connection {
 /// Gives the answer to one call.
 pub struct Replier {
     pool: Arc<Pool>,
-    lane: Arc<Lane>,
+    channel: Arc<Channel>,
     came_by: Arc<Connection>,
     header: Header,
     bytes: usize,
@@ -260,7 +260,7 @@ impl Replier {
     }
 
     pub(crate) fn peer(&self) -> Peer {
-        self.lane.peer
+        self.channel.peer
     }
 
     /// The service it is for.
@@ -283,14 +283,14 @@ impl Replier {
     fn answer(&self, kind: Kind, head: &[u8], payload: &[u8]) {
         let id = self.header.id;
         let connection = {
-            let mut state = self.lane.state.lock();
+            let mut state = self.channel.state.lock();
             // Only what may not be carried out twice is kept; such answers are short.
             state.finish(id, (self.header.is_once && kind == Kind::Reply).then(|| head.to_vec()));
             state.connection.as_ref().and_then(Weak::upgrade)
         };
         let Some(connection) = connection else { return };
         if let Err(error) = connection.send(&self.pool, (kind, self.header.service, id), head, payload) {
-            tracing::debug!(peer = %self.lane.peer.id, %error, "an answer could not be sent; the caller has to ask again");
+            tracing::debug!(peer = %self.channel.peer.id, %error, "an answer could not be sent; the caller has to ask again");
             connection.stream.shut_down();
         }
     }

@@ -1,9 +1,9 @@
 //! The threads of a server and what they wait for together.
 
-use super::connection::{Connection, Job, Lane};
+use super::connection::{Channel, Connection, Job};
 use super::{Epochs, Peer, ServerConfig};
+use crate::net::channel::ChannelState;
 use crate::net::error::NetError;
-use crate::net::lane::LaneState;
 use crate::net::stream::Stream;
 use crate::net::tls::{TlsIdentity, public_key_of};
 use ashlar_env::Task;
@@ -37,8 +37,8 @@ const ANONYMOUS_MAX: usize = 256;
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// For how long a caller may read why it was refused.
 const LINGER_MAX: Duration = Duration::from_secs(2);
-/// For how long a lane without a connection is remembered.
-const LANE_MAX: Duration = Duration::from_secs(120);
+/// For how long a channel without a connection is remembered.
+const CHANNEL_MAX: Duration = Duration::from_secs(120);
 /// For how long a thread that is not needed stays.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// For how long calls under way are waited for at the end.
@@ -50,41 +50,41 @@ const WAKE: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 1 << 16;
 
-/// The lanes that are remembered.
+/// The channels that are remembered.
 #[derive(Default)]
-pub(crate) struct Lanes {
-    lanes: Mutex<FxHashMap<LaneKey, Arc<Lane>>>,
+pub(crate) struct Channels {
+    channels: Mutex<FxHashMap<ChannelKey, Arc<Channel>>>,
 }
 
-type LaneKey = (NodeId, [u8; 16], u32);
+type ChannelKey = (NodeId, [u8; 16], u32);
 
-impl Lanes {
-    /// The lane, and whether it was known.
-    pub fn find_or_add(&self, peer: Peer, number: u32) -> (Arc<Lane>, bool) {
-        let mut lanes = self.lanes.lock();
+impl Channels {
+    /// The channel, and whether it was known.
+    pub fn find_or_add(&self, peer: Peer, number: u32) -> (Arc<Channel>, bool) {
+        let mut channels = self.channels.lock();
         let key = (peer.id.node, peer.instance, number);
-        if let Some(lane) = lanes.get(&key).filter(|lane| lane.peer == peer) {
-            return (lane.clone(), true);
+        if let Some(channel) = channels.get(&key).filter(|channel| channel.peer == peer) {
+            return (channel.clone(), true);
         }
-        let lane = Arc::new(Lane { peer, state: Mutex::new(LaneState::default()) });
-        lanes.insert(key, lane.clone());
-        (lane, false)
+        let channel = Arc::new(Channel { peer, state: Mutex::new(ChannelState::default()) });
+        channels.insert(key, channel.clone());
+        (channel, false)
     }
 
-    /// Forgets lanes that were left long ago; tells processes that have none any more.
+    /// Forgets channels that were left long ago; tells processes that have none any more.
     fn forget(&self, now: Instant) -> Vec<Peer> {
         let mut gone = Vec::new();
-        let mut lanes = self.lanes.lock();
-        lanes.retain(|_, lane| {
-            let state = lane.state.lock();
-            let is_old = state.left.is_some_and(|left| now.duration_since(left) > LANE_MAX);
+        let mut channels = self.channels.lock();
+        channels.retain(|_, channel| {
+            let state = channel.state.lock();
+            let is_old = state.left.is_some_and(|left| now.duration_since(left) > CHANNEL_MAX);
             let is_forgotten = is_old && state.is_at_rest();
-            if is_forgotten && !gone.contains(&lane.peer) {
-                gone.push(lane.peer);
+            if is_forgotten && !gone.contains(&channel.peer) {
+                gone.push(channel.peer);
             }
             !is_forgotten
         });
-        gone.retain(|peer| !lanes.values().any(|lane| lane.peer == *peer));
+        gone.retain(|peer| !channels.values().any(|channel| channel.peer == *peer));
         gone
     }
 }
@@ -112,7 +112,7 @@ pub(crate) struct Pool {
     lingering: Mutex<VecDeque<(Instant, Arc<Connection>)>>,
     connections: Mutex<FxHashMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
-    pub lanes: Lanes,
+    pub channels: Channels,
     queues: Mutex<Queues>,
     count: Mutex<Count>,
     bytes: AtomicUsize,
@@ -142,7 +142,7 @@ impl Pool {
             lingering: Mutex::default(),
             connections: Mutex::default(),
             next_token: AtomicU64::new(FIRST_CONNECTION),
-            lanes: Lanes::default(),
+            channels: Channels::default(),
             queues: Mutex::default(),
             count: Mutex::default(),
             bytes: AtomicUsize::new(0),
@@ -314,7 +314,7 @@ impl Pool {
             }
             Err(error) => {
                 if !matches!(error, NetError::Closed | NetError::Io(_)) {
-                    let peer = connection.lane().map(|lane| lane.peer.id.to_string());
+                    let peer = connection.channel().map(|channel| channel.peer.id.to_string());
                     tracing::info!(?peer, %error, "a connection is ended");
                 }
                 self.end(connection, matches!(error, NetError::Tls(_) | NetError::Refused(_)));
@@ -337,8 +337,8 @@ impl Pool {
         } else {
             connection.stream.shut_down();
         }
-        if let Some(lane) = connection.lane() {
-            let mut state = lane.state.lock();
+        if let Some(channel) = connection.channel() {
+            let mut state = channel.state.lock();
             let is_current =
                 state.connection.as_ref().is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(connection));
             if is_current {
@@ -466,7 +466,7 @@ impl Pool {
             self.end(&connection, false);
         }
         self.lingering.lock().retain(|(since, _)| now.duration_since(*since) < LINGER_MAX);
-        for peer in self.lanes.forget(now) {
+        for peer in self.channels.forget(now) {
             for (_, endpoint) in &self.config.endpoints {
                 endpoint.forgotten(&peer);
             }
@@ -476,10 +476,10 @@ impl Pool {
     pub fn review(&self) {
         let connections: Vec<Arc<Connection>> = self.connections.lock().values().cloned().collect();
         for connection in connections {
-            if let Some(lane) = connection.lane()
-                && let Err(text) = self.admit(&lane.peer)
+            if let Some(channel) = connection.channel()
+                && let Err(text) = self.admit(&channel.peer)
             {
-                tracing::info!(peer = %lane.peer.id, text, "a connection is ended");
+                tracing::info!(peer = %channel.peer.id, text, "a connection is ended");
                 self.end(&connection, false);
             }
         }

@@ -1,4 +1,4 @@
-//! What a server remembers of a lane: which of its calls are under way and which answers the caller may not have got.
+//! What a server remembers of a channel: which of its calls are under way and which answers the caller may not have got.
 //!
 //! So a call that is sent again, because the connection broke under it, is carried out once. Pure bookkeeping.
 
@@ -6,8 +6,8 @@ use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Most calls of a lane whose answers the caller has not got.
-// LIMIT: of a lane; callers keep to it, and who does not is cut off.
+/// Most calls of a channel whose answers the caller has not got.
+// LIMIT: of a channel; callers keep to it, and who does not is cut off.
 pub(crate) const WINDOW: u64 = 1024;
 
 /// What is to be done with a call that came.
@@ -25,7 +25,7 @@ pub(crate) enum Admission {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct LaneState<C> {
+pub(crate) struct ChannelState<C> {
     /// The newest connection's number.
     pub attempt: u64,
     /// The connection, while there is one.
@@ -37,9 +37,9 @@ pub(crate) struct LaneState<C> {
     lowest: u64,
 }
 
-impl<C> Default for LaneState<C> {
-    fn default() -> LaneState<C> {
-        LaneState {
+impl<C> Default for ChannelState<C> {
+    fn default() -> ChannelState<C> {
+        ChannelState {
             attempt: 0,
             connection: None,
             left: None,
@@ -50,7 +50,7 @@ impl<C> Default for LaneState<C> {
     }
 }
 
-impl<C> LaneState<C> {
+impl<C> ChannelState<C> {
     /// A call has come; `lowest` is the oldest one whose answer the caller still waits for.
     pub fn admit(&mut self, id: u64, lowest: u64) -> Admission {
         if lowest > self.lowest {
@@ -90,27 +90,27 @@ mod tests {
 
     #[test]
     fn a_call_that_comes_again_is_carried_out_once() {
-        let mut lane = LaneState::<()>::default();
-        assert_eq!(lane.admit(1, 1), Admission::Run);
-        assert_eq!(lane.admit(1, 1), Admission::Known, "it is under way");
-        assert_eq!(lane.admit(2, 1), Admission::Run);
-        lane.finish(1, Some(b"one".to_vec()));
-        assert_eq!(lane.admit(1, 1), Admission::Answered(b"one".to_vec()));
-        assert_eq!(lane.admit(3, 2), Admission::Run, "the caller has the first answer");
-        assert_eq!(lane.admit(1, 1), Admission::Known, "a late copy of it");
-        lane.finish(2, None);
-        assert_eq!(lane.admit(2, 2), Admission::Run, "a call that may be carried out twice");
+        let mut channel = ChannelState::<()>::default();
+        assert_eq!(channel.admit(1, 1), Admission::Run);
+        assert_eq!(channel.admit(1, 1), Admission::Known, "it is under way");
+        assert_eq!(channel.admit(2, 1), Admission::Run);
+        channel.finish(1, Some(b"one".to_vec()));
+        assert_eq!(channel.admit(1, 1), Admission::Answered(b"one".to_vec()));
+        assert_eq!(channel.admit(3, 2), Admission::Run, "the caller has the first answer");
+        assert_eq!(channel.admit(1, 1), Admission::Known, "a late copy of it");
+        channel.finish(2, None);
+        assert_eq!(channel.admit(2, 2), Admission::Run, "a call that may be carried out twice");
     }
 
     #[test]
-    fn a_lane_remembers_a_bounded_number_of_calls() {
-        let mut lane = LaneState::<()>::default();
+    fn a_channel_remembers_a_bounded_number_of_calls() {
+        let mut channel = ChannelState::<()>::default();
         for id in 1..WINDOW {
-            assert_eq!(lane.admit(id, 1), Admission::Run);
-            lane.finish(id, Some(vec![0; 10]));
+            assert_eq!(channel.admit(id, 1), Admission::Run);
+            channel.finish(id, Some(vec![0; 10]));
         }
-        assert_eq!(lane.admit(WINDOW + 1, 1), Admission::Excess);
-        assert_eq!(lane.admit(WINDOW + 1, WINDOW), Admission::Run);
-        assert_eq!(lane.kept.len(), 0);
+        assert_eq!(channel.admit(WINDOW + 1, 1), Admission::Excess);
+        assert_eq!(channel.admit(WINDOW + 1, WINDOW), Admission::Run);
+        assert_eq!(channel.kept.len(), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! One lane to a server: its connection, the calls that wait for answers, and who reads for them.
+//! One channel to a server: its connection, the calls that wait for answers, and who reads for them.
 
 use super::Shared;
 use super::connect::{Connection, connect, text_of};
+use crate::net::channel::WINDOW;
 use crate::net::error::NetError;
 use crate::net::frame::{Frame, Kind};
-use crate::net::lane::WINDOW;
 use crate::net::stream::Turn;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Most calls under way on a lane.
-// LIMIT: of a lane; who calls more waits.
+/// Most calls under way on a channel.
+// LIMIT: of a channel; who calls more waits.
 const CALLS_MAX: usize = 192;
 /// Longest sleep of one who waits: nobody depends on a wake-up that is lost.
 const NAP: Duration = Duration::from_secs(1);
 
 /// See the module.
-pub(super) struct Lane {
+pub(super) struct Channel {
     number: u32,
     state: Mutex<State>,
     /// Signalled when a call ends.
@@ -33,7 +33,7 @@ pub(super) struct Lane {
 struct State {
     connection: Option<Arc<Connection>>,
     attempt: u64,
-    /// The first connection since which the server has remembered the lane.
+    /// The first connection since which the server has remembered the channel.
     memory_since: u64,
     next_id: u64,
     waiting: BTreeMap<u64, Waiting>,
@@ -45,8 +45,8 @@ struct Waiting {
     answer: Option<Frame>,
 }
 
-impl Lane {
-    pub fn new(number: u32) -> Lane {
+impl Channel {
+    pub fn new(number: u32) -> Channel {
         let state = State {
             connection: None,
             attempt: 0,
@@ -55,7 +55,7 @@ impl Lane {
             waiting: BTreeMap::new(),
             has_reader: false,
         };
-        Lane {
+        Channel {
             number,
             state: Mutex::new(state),
             ended: Condvar::new(),
@@ -135,7 +135,7 @@ impl Lane {
     pub fn broke(&self, connection: &Arc<Connection>, error: &NetError) {
         let mut state = self.state.lock();
         if state.connection.as_ref().is_some_and(|current| current.attempt == connection.attempt) {
-            tracing::debug!(lane = self.number, %error, "a connection broke");
+            tracing::debug!(channel = self.number, %error, "a connection broke");
             state.connection = None;
         }
         connection.stream.shut_down();
