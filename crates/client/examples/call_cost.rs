@@ -47,6 +47,7 @@ fn client(directory: &Path) -> Arc<Client> {
     let map = Arc::new(RwLock::new(Arc::new(map)));
     let storage = Arc::new(StorageService::new());
     let meta = MetaConfig {
+        keeps_sessions: false,
         lane,
         env: env.clone(),
         name_hash_key: [7; 16],

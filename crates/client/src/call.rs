@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use ashlar_rpc::Caller;
-use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, OpId};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,7 +46,16 @@ impl Client {
 
     fn call_once(&self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let sequence = self.sequence.fetch_add(1, Relaxed);
-        self.meta.call(Caller { op: OpId { session: self.session, sequence }, creds }, request)
+        let before = self.incarnation();
+        let reply = self.meta.call(Caller::new(OpId { session: self.session, sequence }, creds), request);
+        reply.map(|mut reply| {
+            // ORDER: noted, then looked. Either whoever drops what the kernel has finds it there, or the answer is seen to be from before.
+            self.attributes_told.note(&reply, self.env.clock.monotonic());
+            if self.incarnation() != before {
+                take_leases(&mut reply);
+            }
+            reply
+        })
     }
 
     /// A call whose only good answer is `Done`.
@@ -55,6 +64,22 @@ impl Client {
             MetaReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// What a service that has ended meanwhile granted is not held.
+fn take_leases(reply: &mut MetaReply) {
+    match reply {
+        MetaReply::Attr { leases, .. }
+        | MetaReply::NoEntry { leases }
+        | MetaReply::Granted { leases, .. } => {
+            *leases = LeaseSet::NONE;
+        }
+        MetaReply::Opened { open, .. } => (open.leases, open.kept_read) = (LeaseSet::NONE, false),
+        MetaReply::Entries { entries, .. } => {
+            entries.iter_mut().for_each(|entry| entry.leases = LeaseSet::NONE);
+        }
+        _ => {}
     }
 }
 

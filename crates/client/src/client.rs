@@ -3,7 +3,9 @@
 use crate::call::{ResolveCredentials, Who};
 use crate::events::{Answering, EventQueue, KernelCache, Recalled, Share};
 use crate::file::{File, FileTable};
+use crate::locks::{HeldLocks, LockWaits};
 use crate::reports::Reports;
+use crate::told::AttributesTold;
 use ashlar_env::{Env, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
@@ -47,9 +49,13 @@ pub struct Client {
     pub(crate) session: SessionId,
     pub(crate) lease_term: Duration,
     pub(crate) sequence: AtomicU64,
+    /// The newest start of the service that this client was told of; what was granted before it has to be told to the service.
+    pub(crate) incarnation: AtomicU64,
+    pub(crate) attributes_told: AttributesTold,
+    pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
-    pub(crate) lock_waits: crate::locks::LockWaits,
+    pub(crate) lock_waits: LockWaits,
     /// The newest recall of content that was answered, or is being answered, at an instant at which leases end.
     pub(crate) recall_floor: AtomicU64,
     /// Files whose content is being given back at this moment.
@@ -64,7 +70,7 @@ pub struct Client {
     pub(crate) handles_made: AtomicU64,
     /// Whether the session ends: nothing more is read or written under a lease.
     pub(crate) is_ending: AtomicBool,
-    queue: Arc<EventQueue>,
+    pub(crate) queue: Arc<EventQueue>,
     event_threads: Mutex<Vec<Task>>,
 }
 
@@ -87,9 +93,12 @@ impl Client {
             session,
             lease_term,
             sequence: AtomicU64::new(1),
+            incarnation: AtomicU64::new(0),
+            attributes_told: AttributesTold::for_term(lease_term),
+            held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
             kernel: OnceLock::new(),
-            lock_waits: crate::locks::LockWaits::default(),
+            lock_waits: LockWaits::default(),
             recall_floor: AtomicU64::new(0),
             answering: Answering::new(tasks.signal()),
             recalled: Recalled::default(),
@@ -189,6 +198,11 @@ impl Client {
     /// As of `MetaRequest::Sync`.
     pub(crate) fn sync_meta(&self, scope: SyncScope) -> Result<(), Errno> {
         self.call_done(&Who::system(), MetaRequest::Sync(scope))
+    }
+
+    /// The newest start of the service that this client was told of.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation.load(SeqCst)
     }
 
     /// The state of an open file, if this client has one.

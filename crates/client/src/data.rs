@@ -83,6 +83,7 @@ impl Client {
         mut state: MutexGuard<'a, FileState>,
         (write, is_writeback): (bool, bool),
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
+        let incarnation = self.incarnation();
         let acquiring = file.begin_acquiring(&mut state);
         state.inline_written = None;
         let epoch = state.lease_epoch;
@@ -100,7 +101,9 @@ impl Client {
         // A recall that was answered while this reply was on its way has taken the lease back already: one that began after the grant, as
         // its mark tells, or one that was under way when the grant said to keep what there was, as the epoch tells. A draining that began
         // meanwhile changes what the reply tells.
-        if self.is_overtaken(recall_mark) || state.lease_epoch != epoch || state.is_draining {
+        // So does a start of the service: what was noted here after it was told what this client has, it does not know.
+        let is_old = self.is_overtaken(recall_mark) || self.incarnation() != incarnation;
+        if is_old || state.lease_epoch != epoch || state.is_draining {
             return Ok(state);
         }
         state.leases = state.leases.with(leases);

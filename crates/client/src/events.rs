@@ -236,6 +236,7 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: 
                 client.answer_recall(&recall);
             }
             Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
+            Some(SessionEvent::Reclaim { incarnation }) => client.reclaim(incarnation),
             Some(SessionEvent::Evicted { session }) => {
                 tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
                 client.lock_waits.fail_all();

@@ -14,7 +14,7 @@ use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
-use ashlar_types::{Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
+use ashlar_types::{DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
@@ -150,8 +150,8 @@ pub(crate) struct FileState {
     pub is_draining: bool,
     /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.
     pub is_acquiring: bool,
-    /// Open handles.
-    pub handles: u32,
+    /// Open handles, and whether each is for writing.
+    pub handles: SmallVec<[(DescriptionId, bool); 2]>,
     /// Those of them that can read.
     pub readers: u32,
     /// Those that can read and write: only through them a program may store into a mapping, which keeps them open.
@@ -478,13 +478,13 @@ impl FileTable {
         self.parts.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The file's entry with one more handle, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state
+    /// The file's entry with one more handle, `handle`, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state
     /// of a file that was not open; for one that was, what it knows under its own leases is at least as new, so only gains are taken over
     /// by `update`.
     pub(crate) fn open(
         &self,
         inode: InodeId,
-        flags: OpenFlags,
+        (handle, flags): (DescriptionId, OpenFlags),
         fresh: impl FnOnce() -> FileState,
         update: impl FnOnce(&mut FileState),
     ) -> (Arc<File>, bool) {
@@ -494,11 +494,11 @@ impl FileTable {
         });
         let mut state = file.state.lock();
         // A file that is just being closed for the last time is known as well.
-        if state.handles > 0 || state.closing > 0 {
+        if !state.handles.is_empty() || state.closing > 0 {
             update(&mut state);
         }
         let has_readers = state.readers > 0;
-        state.handles += 1;
+        state.handles.push((handle, flags.write));
         state.readers += u32::from(flags.read);
         state.storers += u32::from(flags.read && flags.write);
         drop(state);
@@ -507,13 +507,13 @@ impl FileTable {
 
     /// One handle less, opened as `flags` say; tells whether it was the last. Then the file stays known until [`FileTable::end_close`], so
     /// that whoever opens it meanwhile, and a recall, meet what has not been reported yet.
-    pub(crate) fn begin_close(&self, file: &File, flags: OpenFlags) -> bool {
+    pub(crate) fn begin_close(&self, file: &File, handle: DescriptionId, flags: OpenFlags) -> bool {
         let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();
-        state.handles -= 1;
+        state.handles.retain(|(known, _)| *known != handle);
         state.readers -= u32::from(flags.read);
         state.storers -= u32::from(flags.read && flags.write);
-        let is_last = state.handles == 0;
+        let is_last = state.handles.is_empty();
         if is_last {
             state.closing += 1;
             state.lock_owners = FxHashMap::default();
@@ -526,7 +526,7 @@ impl FileTable {
         let mut part = self.part(file.inode).lock();
         let mut state = file.state.lock();
         state.closing -= 1;
-        let is_over = state.handles == 0 && state.closing == 0;
+        let is_over = state.handles.is_empty() && state.closing == 0;
         drop(state);
         if is_over {
             part.remove(&file.inode);

@@ -20,7 +20,9 @@ mod layout_text;
 mod locks;
 mod names;
 mod pages;
+mod reclaim;
 mod reports;
+mod told;
 mod xattr;
 
 pub use call::{ResolveCredentials, Who};

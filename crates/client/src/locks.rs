@@ -7,11 +7,15 @@
 //! metadata is told through which handle a lock was taken, and drops with the end of a handle what was taken through that one only. A
 //! process's locks are gone by then: it has closed the file before.
 
+mod held;
+
+pub(crate) use held::HeldLocks;
+
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::message::{LockKind, LockRange, LockRequest, MetaReply, MetaRequest};
-use ashlar_types::{DescriptionId, Errno, LockOwner};
+use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -22,19 +26,36 @@ type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 #[derive(Default)]
 pub(crate) struct LockWaits {
     // LIMIT: the service bounds waiting locks (ENOLCK).
-    waiting: Mutex<FxHashMap<u64, Answer>>,
+    waiting: Mutex<FxHashMap<u64, Waiting>>,
+}
+
+struct Waiting {
+    answer: Answer,
+    request: LockRequest,
+    through: DescriptionId,
+    /// Whether the service has said that it waits; of the others somebody is asking just now.
+    is_queued: bool,
+    /// Whether it is to end without the lock.
+    is_cancelled: bool,
 }
 
 impl LockWaits {
     pub(crate) fn finish(&self, ticket: u64, outcome: Result<(), Errno>) {
-        let answer = self.waiting.lock().remove(&ticket);
-        if let Some(answer) = answer {
-            answer(outcome);
+        let waiting = self.waiting.lock().remove(&ticket);
+        if let Some(waiting) = waiting {
+            (waiting.answer)(outcome);
         }
     }
 
+    /// Notes that the service has queued a request; false if nobody waits for it any more.
+    fn is_queued(&self, ticket: u64) -> bool {
+        let mut all = self.waiting.lock();
+        let waiting = all.get_mut(&ticket).filter(|waiting| !waiting.is_cancelled);
+        waiting.map(|waiting| waiting.is_queued = true).is_some()
+    }
+
     pub(crate) fn fail_all(&self) {
-        let all: Vec<Answer> = self.waiting.lock().drain().map(|(_, answer)| answer).collect();
+        let all: Vec<Answer> = self.waiting.lock().drain().map(|(_, waiting)| waiting.answer).collect();
         all.into_iter().for_each(|answer| answer(Err(Errno::EIO)));
     }
 }
@@ -48,7 +69,39 @@ impl Client {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
         let through = DescriptionId(handle.number);
-        self.call_done(&Who::system(), MetaRequest::Lock { request, through })
+        self.lock_now(request, through)
+    }
+
+    /// Has the service take or drop a lock, and notes it.
+    fn lock_now(&self, request: LockRequest, through: DescriptionId) -> Result<(), Errno> {
+        // LIMIT: a turn per start of the service.
+        loop {
+            let before = self.incarnation();
+            self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
+            self.held_locks.note(&request, through);
+            // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
+            if self.incarnation() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Has the service drop locks, and notes that.
+    fn release_locks(
+        &self,
+        (inode, is_flock): (InodeId, bool),
+        owner: LockOwner,
+        through: Option<DescriptionId>,
+    ) -> Result<(), Errno> {
+        loop {
+            let before = self.incarnation();
+            let request = MetaRequest::LockRelease { inode, owner, through, is_flock };
+            let outcome = self.call_done(&Who::system(), request);
+            self.held_locks.release((inode, is_flock), owner, through);
+            if outcome.is_err() || self.incarnation() == before {
+                return outcome;
+            }
+        }
     }
 
     /// Takes a lock, waiting for it (`F_SETLKW`). `answer` is called exactly once when the wait is over, perhaps before this returns.
@@ -61,33 +114,73 @@ impl Client {
     ) {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
-        let through = Arc::clone(handle);
+        let (locks, through) = (self.held_locks.clone(), Arc::clone(handle));
         let answer: Box<dyn FnOnce(Result<(), Errno>) + Send> = Box::new(move |outcome| {
             // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
             if outcome.is_ok() {
                 note_lock(&through, &request);
+                locks.note(&request, DescriptionId(through.number));
             }
             answer(outcome);
         });
         // ORDER: the waiter is known before the service can announce the lock.
-        self.lock_waits.waiting.lock().insert(ticket, answer);
         let through = DescriptionId(handle.number);
-        let outcome = match self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket }) {
-            Ok(MetaReply::LockQueued) => return,
-            Ok(MetaReply::Done) => Ok(()),
-            Ok(other) => Err(unexpected(&other)),
-            Err(errno) => Err(errno),
+        let waiting = Waiting { answer, request, through, is_queued: false, is_cancelled: false };
+        self.lock_waits.waiting.lock().insert(ticket, waiting);
+        self.ask_to_wait(ticket, request, through);
+    }
+
+    /// Asks the service for a lock that may be waited for.
+    fn ask_to_wait(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
+        // LIMIT: a turn per start of the service.
+        loop {
+            let before = self.incarnation();
+            let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
+            let outcome = match reply {
+                Ok(MetaReply::LockQueued) => None,
+                Ok(MetaReply::Done) => Some(Ok(())),
+                Ok(other) => Some(Err(unexpected(&other))),
+                Err(errno) => Some(Err(errno)),
+            };
+            if outcome.is_none() && !self.lock_waits.is_queued(ticket) {
+                // It was interrupted before the service knew of it. Nobody waits for the announcement, should there be one.
+                let _ = self.call_done(&Who::system(), MetaRequest::LockCancel { ticket });
+                self.lock_waits.finish(ticket, Err(Errno::EINTR));
+                return;
+            }
+            // What a service said that has ended does not count.
+            if self.incarnation() == before || matches!(outcome, Some(Err(_))) {
+                if let Some(outcome) = outcome {
+                    self.lock_waits.finish(ticket, outcome);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Asks a service that was started anew for the locks that are waited for.
+    pub(crate) fn ask_again_for_locks(&self) {
+        let queued: Vec<_> = {
+            let waiting = self.lock_waits.waiting.lock();
+            let all = waiting.iter().filter(|(_, waiting)| waiting.is_queued);
+            all.map(|(ticket, waiting)| (*ticket, waiting.request, waiting.through)).collect()
         };
-        self.lock_waits.finish(ticket, outcome);
+        for (ticket, request, through) in queued {
+            self.ask_to_wait(ticket, request, through);
+        }
     }
 
     /// Ends a wait early, as a signal does: the answer is `EINTR` unless the lock was granted before.
     pub fn lock_cancel(&self, ticket: u64) {
-        if !self.lock_waits.waiting.lock().contains_key(&ticket) {
-            return;
+        match self.lock_waits.waiting.lock().get_mut(&ticket) {
+            Some(waiting) => waiting.is_cancelled = true,
+            None => return,
         }
+        let before = self.incarnation();
         // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
-        if self.call_done(&Who::system(), MetaRequest::LockCancel { ticket }).is_ok() {
+        let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { ticket });
+        // A service that was started meanwhile knows of no wait, and announces nothing.
+        if outcome.is_ok() || self.incarnation() != before {
             self.lock_waits.finish(ticket, Err(Errno::EINTR));
         }
     }
@@ -119,8 +212,7 @@ impl Client {
         if !had_any && !had_elsewhere {
             return Ok(());
         }
-        let inode = handle.file.inode;
-        self.call_done(&Who::system(), MetaRequest::LockRelease { inode, owner, through: None, is_flock })
+        self.release_locks((handle.file.inode, is_flock), owner, None)
     }
 
     /// fcntl locks belong to process and inode, so a lock taken through one descriptor falls with the close of another; tells whether
@@ -141,8 +233,7 @@ impl Client {
                 forget_handle(handle, owner);
             }
             let (inode, through) = (handle.file.inode, Some(DescriptionId(handle.number)));
-            let request = MetaRequest::LockRelease { inode, owner, through, is_flock };
-            if let Err(errno) = self.call_done(&Who::system(), request) {
+            if let Err(errno) = self.release_locks((inode, is_flock), owner, through) {
                 tracing::warn!(%errno, inode = %handle.file.inode, "could not drop the locks of a closed file");
             }
         }
@@ -159,8 +250,7 @@ impl Client {
         if let Some(gone) = before.filter(|number| *number != handle.number) {
             let (inode, owner) = (handle.file.inode, LockOwner(gone));
             // If it fails the session is gone, and the locks with it.
-            let request = MetaRequest::LockRelease { inode, owner, through: None, is_flock: true };
-            let _ = self.call_done(&Who::system(), request);
+            let _ = self.release_locks((inode, true), owner, None);
         }
         request
     }

@@ -6,7 +6,8 @@ use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
 use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
-use ashlar_types::{Attr, Errno, InodeId, Name};
+use ashlar_types::{Attr, DescriptionId, Errno, InodeId, Name};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -35,6 +36,14 @@ pub struct Opened {
     pub created: bool,
     /// Whether another open file of this client can read it.
     pub has_readers: bool,
+}
+
+/// A file that is being opened.
+struct Opening {
+    handle: DescriptionId,
+    flags: OpenFlags,
+    /// The newest start of the service when it began.
+    incarnation: u64,
 }
 
 impl Client {
@@ -172,10 +181,13 @@ impl Client {
         flags: OpenFlags,
     ) -> Result<Opened, Errno> {
         let OpenFlags { read, write, truncate, .. } = flags;
-        let request = MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate };
+        let opening = self.begin_open(flags);
+        let handle = opening.handle;
+        let request =
+            MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate, handle };
         let before = self.reports.count();
         let reply = self.call(who, request)?;
-        self.opened_refreshed(who, before, self.opened(reply, flags)?)
+        self.opened_refreshed(who, before, self.opened(reply, &opening)?)
     }
 
     /// `open` with `O_TMPFILE`: makes a file without a name and opens it.
@@ -189,8 +201,10 @@ impl Client {
         (mode, umask): (u32, u32),
         flags: OpenFlags,
     ) -> Result<Opened, Errno> {
-        let reply = self.call(who, MetaRequest::Tmpfile { parent, mode, umask })?;
-        self.opened(reply, flags)
+        let opening = self.begin_open(flags);
+        let handle = opening.handle;
+        let reply = self.call(who, MetaRequest::Tmpfile { parent, mode, umask, handle })?;
+        self.opened(reply, &opening)
     }
 
     /// `open` of an existing file.
@@ -204,22 +218,31 @@ impl Client {
             // What this client has not reported about the old content must not arrive after the truncation.
             self.report_and_give_back(&file)?;
         }
+        let opening = self.begin_open(flags);
         let request = MetaRequest::Open {
             inode,
             read: flags.read || flags.exec,
             write: flags.write,
             truncate: flags.truncate,
+            handle: opening.handle,
         };
         let before = self.reports.count();
         let reply = self.call(who, request)?;
-        self.opened_refreshed(who, before, self.opened(reply, flags)?)
+        self.opened_refreshed(who, before, self.opened(reply, &opening)?)
     }
 
     fn opened_refreshed(&self, who: &Who, reports_before: u64, opened: Opened) -> Result<Opened, Errno> {
         Ok(Opened { found: self.refreshed(who, reports_before, opened.found.clone()), ..opened })
     }
 
-    fn opened(&self, reply: MetaReply, flags: OpenFlags) -> Result<Opened, Errno> {
+    /// A file is about to be opened.
+    fn begin_open(&self, flags: OpenFlags) -> Opening {
+        let handle = DescriptionId(self.handles_made.fetch_add(1, SeqCst));
+        Opening { handle, flags, incarnation: self.incarnation() }
+    }
+
+    fn opened(&self, reply: MetaReply, opening: &Opening) -> Result<Opened, Errno> {
+        let flags = opening.flags;
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
         let OpenReply { attr, data, inline_bytes, leases, recall_mark, is_shared, kept_read, durability } =
             open;
@@ -250,7 +273,7 @@ impl Client {
             fills: Fills::default(),
             is_draining: false,
             is_acquiring: false,
-            handles: 0,
+            handles: SmallVec::new(),
             readers: 0,
             storers: 0,
             closing: 0,
@@ -276,15 +299,19 @@ impl Client {
             state.leases = state.leases.with(granted);
             state.times = times;
         };
-        let (file, has_readers) = self.files.open(attr.inode, flags, fresh, update);
+        let (file, has_readers) = self.files.open(attr.inode, (opening.handle, flags), fresh, update);
+        let is_known = self.incarnation() == opening.incarnation;
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
-        if self.is_overtaken(recall_mark) {
+        if self.is_overtaken(recall_mark) || !is_known {
             let mut state = file.state.lock();
             state.leases = state.leases.without(granted);
             state.lease_epoch += 1;
             state.is_unpromised = false;
         }
-        let handle = Arc::new(Handle::new(self.handles_made.fetch_add(1, SeqCst), file, flags, is_shared));
+        if !is_known {
+            self.tell_open(&file)?;
+        }
+        let handle = Arc::new(Handle::new(opening.handle.0, file, flags, is_shared));
         Ok(Opened {
             found: self.found_attr(attr, leases),
             handle,
@@ -305,7 +332,7 @@ impl Client {
     /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
-        if self.files.begin_close(&handle.file, handle.flags) {
+        if self.files.begin_close(&handle.file, DescriptionId(handle.number), handle.flags) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
             if let Err(errno) = self.report_and_give_back(&handle.file) {
@@ -314,7 +341,7 @@ impl Client {
             self.files.end_close(&handle.file);
         }
         let inode = handle.file.inode;
-        let request = MetaRequest::Release { inode, write: handle.flags.write };
+        let request = MetaRequest::Release { inode, handle: DescriptionId(handle.number) };
         self.call(&Who::system(), request).and_then(removed).unwrap_or_else(|errno| {
             tracing::warn!(%errno, %inode, "could not report a close");
             None

@@ -129,7 +129,7 @@ fn one_very_large_removed_file_is_deleted_in_portions() {
     let (creds, mut left) = (Credentials::root(), all);
     while world.has_chunks(inode, generation) {
         let op = OpId { session: client.session(), sequence: 1 << 40 };
-        world.meta.call(Caller { op, creds: &creds }, MetaRequest::MakeRoom).unwrap();
+        world.meta.call(Caller::new(op, &creds), MetaRequest::MakeRoom).unwrap();
         let now = world.blocks(inode, generation);
         // Enough is 64 MiB, and one portion is 256 chunks of 64 KiB.
         assert!(now < left && left - now <= (80 << 20) / 512, "{left} to {now} at once");

@@ -29,7 +29,7 @@ fn obliging_session(world: &World) -> SessionId {
     std::thread::spawn(move || {
         for id in recalls {
             let creds = Credentials::root();
-            let caller = Caller { op: OpId { session, sequence: 1 }, creds: &creds };
+            let caller = Caller::new(OpId { session, sequence: 1 }, &creds);
             let _ = meta.call(caller, MetaRequest::RecallDone { id });
         }
     });

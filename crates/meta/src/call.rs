@@ -7,6 +7,8 @@ mod locks;
 mod names;
 mod xattrs;
 
+pub(crate) use files::Opening;
+
 use crate::MetaService;
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest};
@@ -42,6 +44,8 @@ pub(crate) mod verb {
     pub(crate) const SKIP_INODE_IDS: u8 = 25;
     /// The SETATTR that a write into chunks begins with, to clear set-id bits.
     pub(crate) const CLEAR_SET_ID: u8 = 26;
+    pub(crate) const OPEN_SESSION: u8 = 27;
+    pub(crate) const CLOSE_SESSION: u8 = 28;
 }
 
 impl MetaCalls for MetaService {
@@ -56,6 +60,9 @@ impl MetaCalls for MetaService {
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         if !self.sessions.has(caller.op.session) {
             return Err(Errno::ENOTCONN);
+        }
+        if let Some(reply) = self.kept_reply(caller, &request)? {
+            return Ok(reply);
         }
         match request {
             MetaRequest::Lookup { .. }
@@ -92,6 +99,7 @@ impl MetaCalls for MetaService {
                 self.recall_done(id);
                 Ok(MetaReply::Done)
             }
+            MetaRequest::Reclaim { part, .. } => self.reclaim(caller.op.session, part),
             MetaRequest::MakeRoom => {
                 self.make_room();
                 Ok(MetaReply::Done)

@@ -297,7 +297,7 @@ impl MetaService {
         let (generation, keep_bytes) = (garbage.layout.generation, garbage.keep_bytes);
         let cut = verb::Collected { generation, keep_bytes, blocks_freed };
         self.mutate(
-            Caller { op: OpId { session: behalf_of, sequence: 0 }, creds: &creds },
+            Caller::new(OpId { session: behalf_of, sequence: 0 }, &creds),
             number::COLLECTED,
             |txn, context| {
                 txn.mark_frees_space();
@@ -341,7 +341,7 @@ impl MetaService {
 
     fn may_collect(&self, inode: InodeId, garbage: &Garbage) -> Result<bool, Errno> {
         let creds = itself();
-        let caller = Caller { op: OpId::default(), creds: &creds };
+        let caller = Caller::new(OpId::default(), &creds);
         let generation = garbage.layout.generation;
         self.inspect(
             caller,
@@ -379,7 +379,7 @@ impl MetaService {
     /// Carries out a cut of `inode` that an earlier truncation left behind.
     pub(crate) fn cut_pending(&self, inode: InodeId, behalf_of: SessionId) -> Result<(), Errno> {
         let creds = itself();
-        let caller = Caller { op: OpId::default(), creds: &creds };
+        let caller = Caller::new(OpId::default(), &creds);
         let generation = self.inspect(
             caller,
             |txn, _| Ok(txn.find_inode(inode)?.and_then(Self::generation_of)),

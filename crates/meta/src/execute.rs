@@ -2,6 +2,7 @@
 
 use crate::MetaService;
 use crate::call::verb as number;
+use crate::kept::Told;
 use crate::recall::{Reported, Wanting};
 use ashlar_kv::{Frame, KvError, Snapshot, Urgency};
 use ashlar_namespace::lease::LeaseTable;
@@ -80,7 +81,7 @@ impl MetaService {
     ///
     /// # Errors
     /// What `decide` answers; `ENOSPC`, `EIO` from the log; `ETIMEDOUT` when leases of others stay in the way.
-    pub(crate) fn mutate<R, T>(
+    pub(crate) fn mutate<R: Told, T>(
         &self,
         caller: Caller<'_>,
         verb: u8,
@@ -114,6 +115,7 @@ impl MetaService {
                     (is_settling, leases.conflicts(session, &outcome, &reported.writers(&leases)))
                 };
                 if conflicts.is_empty() && !is_settling {
+                    self.keep_reply(caller, &reply, &mut outcome);
                     let committed = self.commit(&mut writer, caller, verb, &mut outcome);
                     // What makes room is not helped by making room.
                     if committed == Err(Errno::ENOSPC) && !outcome.frees_space && !has_made_room {

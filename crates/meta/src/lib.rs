@@ -10,6 +10,8 @@
 mod call;
 mod collect;
 mod execute;
+mod kept;
+mod lasting;
 mod opens;
 mod placement;
 mod proposals;
@@ -44,6 +46,8 @@ pub struct MetaConfig {
     pub name_hash_key: [u8; 16],
     /// The cluster map, kept current by the manager.
     pub map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// Whether sessions go on that were there when the service ended: they are waited for ([`ashlar_rpc::LastingSessions`]).
+    pub keeps_sessions: bool,
     /// The storage services, for what metadata itself asks of them: cutting, deleting, measuring.
     pub storage: Arc<dyn StorageCalls>,
 }
@@ -57,6 +61,9 @@ pub struct MetaService {
     storage: Arc<dyn StorageCalls>,
     placement: placement::PlacementState,
     sessions: sessions::SessionTable,
+    awaited: lasting::Awaited,
+    /// Which start this is.
+    incarnation: u64,
     opens: Mutex<opens::OpenTable>,
     leases: Mutex<LeaseTable>,
     /// Signalled when a recall or a block ends.

@@ -1,15 +1,15 @@
 //! Which session has which inode open, and which open inodes have lost their last name.
 
-use ashlar_types::{InodeId, SessionId};
+use ashlar_types::{DescriptionId, InodeId, SessionId};
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// One session's handles on an inode.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Opened {
     session: SessionId,
-    handles: u32,
-    writers: u32,
+    /// Each, and whether it is for writing.
+    handles: SmallVec<[(DescriptionId, bool); 1]>,
     /// How often everything had been promised to be durable when the session opened the inode.
     promises_before: u64,
 }
@@ -27,28 +27,42 @@ pub(crate) struct OpenTable {
 }
 
 impl OpenTable {
-    pub(crate) fn open(&mut self, session: SessionId, inode: InodeId, write: bool) {
+    /// Notes a handle; once more is the same.
+    pub(crate) fn open(&mut self, session: SessionId, inode: InodeId, handle: (DescriptionId, bool)) {
+        let promises_before = self.promises_of_all;
+        self.note(session, inode, handle, promises_before);
+    }
+
+    /// Notes a handle that was opened before the service was started: what was promised then is not known, so everything may have been.
+    pub(crate) fn reopen(&mut self, session: SessionId, inode: InodeId, handle: (DescriptionId, bool)) {
+        self.note(session, inode, handle, u64::MAX);
+    }
+
+    fn note(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        handle: (DescriptionId, bool),
+        promises_before: u64,
+    ) {
         let sessions = self.opened.entry(inode).or_default();
         match sessions.iter_mut().find(|opened| opened.session == session) {
-            Some(opened) => {
-                opened.handles += 1;
-                opened.writers += u32::from(write);
-            }
-            None => {
-                let promises_before = self.promises_of_all;
-                sessions.push(Opened { session, handles: 1, writers: u32::from(write), promises_before });
-            }
+            Some(opened) if opened.handles.iter().any(|(known, _)| *known == handle.0) => {}
+            Some(opened) => opened.handles.push(handle),
+            None => sessions.push(Opened { session, handles: smallvec![handle], promises_before }),
         }
     }
 
-    /// One handle less; tells whether the session has none left on an inode without a name.
-    pub(crate) fn close(&mut self, session: SessionId, inode: InodeId, write: bool) -> bool {
-        let Some(sessions) = self.opened.get_mut(&inode) else { return false };
-        let Some(at) = sessions.iter().position(|opened| opened.session == session) else { return false };
+    /// A handle less; tells whether the session has none left on an inode without a name. One that is not known, because the session had closed
+    /// it before the service was started anew, is closed in any case.
+    pub(crate) fn close(&mut self, session: SessionId, inode: InodeId, handle: DescriptionId) -> bool {
+        let Some(sessions) = self.opened.get_mut(&inode) else { return self.orphans.remove(&inode) };
+        let Some(at) = sessions.iter().position(|opened| opened.session == session) else {
+            return self.orphans.contains(&inode);
+        };
         let opened = &mut sessions[at];
-        opened.handles = opened.handles.saturating_sub(1);
-        opened.writers = opened.writers.saturating_sub(u32::from(write));
-        if opened.handles > 0 {
+        opened.handles.retain(|(known, _)| *known != handle);
+        if !opened.handles.is_empty() {
             return false;
         }
         sessions.swap_remove(at);
@@ -78,7 +92,8 @@ impl OpenTable {
     /// Whether a handle of `session`, for writing or not, shares the file with another session such that one of them writes.
     pub(crate) fn is_shared(&self, session: SessionId, inode: InodeId, write: bool) -> bool {
         let others = self.opened.get(&inode).map(SmallVec::as_slice).unwrap_or_default();
-        others.iter().any(|opened| opened.session != session && (write || opened.writers > 0))
+        let writes = |opened: &Opened| opened.handles.iter().any(|(_, write)| *write);
+        others.iter().any(|opened| opened.session != session && (write || writes(opened)))
     }
 
     /// Whether `inode` is open without a name.
@@ -137,26 +152,26 @@ mod tests {
     #[test]
     fn a_sync_of_anybody_promises_the_content_of_a_file_to_all_who_have_it_open() {
         let mut table = OpenTable::default();
-        table.open(A, X, true);
-        table.open(A, Y, true);
+        table.open(A, X, (DescriptionId(1), true));
+        table.open(A, Y, (DescriptionId(2), true));
         assert!(!table.is_promised(A, X), "nobody has synced");
-        table.open(B, X, false);
+        table.open(B, X, (DescriptionId(3), false));
         table.promise(X);
         assert!(table.is_promised(A, X));
         assert!(!table.is_promised(A, Y), "another file was synced");
-        assert!(!table.close(B, X, false));
+        assert!(!table.close(B, X, DescriptionId(3)));
         assert!(table.is_promised(A, X), "the close of whoever synced takes no promise back");
-        assert!(!table.close(A, X, true));
-        table.open(A, X, true);
+        assert!(!table.close(A, X, DescriptionId(1)));
+        table.open(A, X, (DescriptionId(1), true));
         assert!(!table.is_promised(A, X), "opened anew");
     }
 
     #[test]
     fn a_sync_of_everything_promises_what_was_open_then() {
         let mut table = OpenTable::default();
-        table.open(A, X, true);
+        table.open(A, X, (DescriptionId(1), true));
         table.promise_all();
-        table.open(A, Y, true);
+        table.open(A, Y, (DescriptionId(2), true));
         assert!(table.is_promised(A, X));
         assert!(!table.is_promised(A, Y), "opened after the sync");
         assert!(table.is_promised(B, Y), "a session that has it not open knows nothing");

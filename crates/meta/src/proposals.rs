@@ -87,7 +87,7 @@ impl MetaService {
         // The commit wakes the collector if there is garbage now.
         self.mutate(
             // In the name of the session: its own lease on the file is not in its way.
-            Caller { op: OpId { session, sequence: 0 }, creds: &creds },
+            Caller::new(OpId { session, sequence: 0 }, &creds),
             number::PROPOSE_LAYOUT,
             |txn, context| verb::withdraw_layout(txn, context, inode, Some(generation)),
             |_, _| self.proposals.forget(session, inode, generation),

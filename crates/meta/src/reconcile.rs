@@ -35,9 +35,12 @@ impl MetaService {
         let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
         let creds = itself();
         self.mutate(
-            Caller { op: OpId::default(), creds: &creds },
+            Caller::new(OpId::default(), &creds),
             number::SKIP_INODE_IDS,
-            |txn, _| shards.iter().try_for_each(|&shard| verb::skip_inode_ids(txn, shard)),
+            |txn, _| {
+                shards.iter().try_for_each(|&shard| verb::skip_inode_ids(txn, shard))?;
+                verb::next_incarnation(txn).map(drop)
+            },
             |(), _| (),
         )?;
         // ORDER: durable before anybody is given one of the new ids.
@@ -135,7 +138,7 @@ impl MetaService {
         let map = self.map.read().clone();
         let creds = itself();
         self.inspect(
-            Caller { op: OpId::default(), creds: &creds },
+            Caller::new(OpId::default(), &creds),
             |txn, _| {
                 let garbage: Option<Garbage> =
                     txn.get_record(&key::garbage(inode, generation), "garbage record")?;
@@ -210,7 +213,7 @@ impl MetaService {
         };
         let creds = itself();
         self.mutate(
-            Caller { op: OpId::default(), creds: &creds },
+            Caller::new(OpId::default(), &creds),
             number::COMMIT_WRITE,
             |txn, context| {
                 let counted = txn.inode(inode)?.blocks;

@@ -4,12 +4,14 @@ use crate::call::verb as number;
 use crate::collect::SERVICE;
 use crate::execute::itself;
 use crate::{MetaConfig, MetaService};
-use ashlar_kv::Snapshot;
+use ashlar_kv::{Lane, Snapshot};
 use ashlar_namespace::bootstrap::{RootSettings, bootstrap};
+use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{key, verb};
+use ashlar_namespace::{OpContext, Txn, key, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::{Errno, InodeId, OpId, SessionId, codec};
+use ashlar_types::node::SessionOwner;
+use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId, codec};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -39,6 +41,7 @@ impl MetaService {
         root: RootSettings,
     ) -> Result<(Arc<MetaService>, RecoveryReport), Errno> {
         let tasks = config.env.tasks.clone();
+        let incarnation = incarnation_after(&config.lane);
         let service = Arc::new(MetaService {
             lane: config.lane,
             env: config.env,
@@ -48,7 +51,9 @@ impl MetaService {
             placement: Default::default(),
             sessions: Default::default(),
             opens: Default::default(),
-            leases: Mutex::default(),
+            awaited: Default::default(),
+            incarnation,
+            leases: Mutex::new(LeaseTable::above(incarnation << 32)),
             leases_changed: tasks.signal(),
             trim_pause: tasks.signal(),
             locks: Mutex::default(),
@@ -69,7 +74,7 @@ impl MetaService {
             service.skip_inode_ids()?;
         } else {
             let creds = itself();
-            let caller = Caller { op: OpId::default(), creds: &creds };
+            let caller = Caller::new(OpId::default(), &creds);
             service.mutate(
                 caller,
                 number::BOOTSTRAP,
@@ -78,13 +83,21 @@ impl MetaService {
             )?;
             service.lane.flush_all().map_err(|error| service.answer(&error.into()))?;
         }
-        let report = service.recover()?;
+        let report = service.recover(config.keeps_sessions)?;
         service.garbage.wake(service.lane.appended());
         Ok((service, report))
     }
 
-    fn recover(&self) -> Result<RecoveryReport, Errno> {
-        let (sessions, cuts) = self.find_left_behind()?;
+    fn recover(&self, keeps_sessions: bool) -> Result<RecoveryReport, Errno> {
+        let (mut sessions, cuts) = self.find_left_behind()?;
+        let lasting = self.find_lasting()?;
+        if keeps_sessions {
+            sessions.retain(|session| !lasting.iter().any(|(known, _)| known == session));
+            self.note_orphans_of(&lasting)?;
+            self.awaited.begin(lasting);
+        } else {
+            self.forget_lasting(&lasting)?;
+        }
         self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
         for (inode, garbage) in &cuts {
@@ -108,6 +121,54 @@ impl MetaService {
         Ok(RecoveryReport { sessions_reaped: sessions.len(), cuts_finished: cuts.len(), suspects_compared })
     }
 
+    /// Sessions that were to outlive the service.
+    fn find_lasting(&self) -> Result<Vec<(SessionId, SessionOwner)>, Errno> {
+        let (from, to) = key::table_range(ShardId(0), b'N');
+        let mut found = Vec::new();
+        let mut visit = |record_key: &[u8], value: &[u8]| {
+            // One that is damaged cannot come back, and is not waited for; the check of the file system tells.
+            if let (Some(session), Ok(owner)) =
+                (key::session_of(record_key), codec::decode::<SessionOwner>(value, "session"))
+                && session.0 != 0
+            {
+                found.push((session, owner));
+            }
+            ControlFlow::Continue(())
+        };
+        self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
+        Ok(found)
+    }
+
+    /// Sessions that nobody waits for have ended.
+    fn forget_lasting(&self, lasting: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
+        let creds = itself();
+        lasting.iter().try_for_each(|(session, _)| {
+            let caller = Caller::new(OpId::default(), &creds);
+            let forget = |txn: &mut Txn<'_>, _: &OpContext<'_>| verb::close_session(txn, *session);
+            self.mutate(caller, number::CLOSE_SESSION, forget, |(), _| ())
+        })
+    }
+
+    /// Inodes without a name that `lasting` sessions have open.
+    fn note_orphans_of(&self, lasting: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
+        if lasting.is_empty() {
+            return Ok(());
+        }
+        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let reader = self.lane.read();
+        for shard in shards {
+            let (from, to) = key::table_range(shard, b'O');
+            let mut visit = |record_key: &[u8], _: &[u8]| {
+                if let Some(inode) = key::inode_of(record_key) {
+                    self.opens.lock().note_orphan(inode);
+                }
+                ControlFlow::Continue(())
+            };
+            reader.scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
+        }
+        Ok(())
+    }
+
     /// Layouts that were proposed and never bound: whoever was filling them is gone.
     fn withdraw_layouts(&self) -> Result<(), Errno> {
         let mut inodes = BTreeSet::new();
@@ -124,7 +185,7 @@ impl MetaService {
         }
         let creds = itself();
         for inode in inodes {
-            let caller = Caller { op: OpId::default(), creds: &creds };
+            let caller = Caller::new(OpId::default(), &creds);
             self.mutate(
                 caller,
                 number::PROPOSE_LAYOUT,
@@ -166,4 +227,14 @@ impl MetaService {
         }
         Ok((sessions, cuts))
     }
+}
+
+/// The number of this start. What cannot be read counts as none: the service finds that out by itself in a moment.
+fn incarnation_after(lane: &Lane) -> u64 {
+    let reader = lane.read();
+    let snapshot: &dyn Snapshot = &reader;
+    let last: Option<u64> =
+        Txn::new(snapshot).get_record(&key::incarnation(), "number of starts").ok().flatten();
+    let has_root = matches!(reader.get(&key::inode(InodeId::ROOT)), Ok(Some(_)));
+    if has_root { verb::incarnation_after(last) } else { 0 }
 }

@@ -27,6 +27,11 @@ impl SessionTable {
         self.sessions.read().contains_key(&session)
     }
 
+    /// Has events of a session go to `events`.
+    pub(crate) fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>) {
+        self.sessions.write().insert(session, events);
+    }
+
     pub(crate) fn deliver(&self, session: SessionId, event: SessionEvent) {
         let events = self.sessions.read().get(&session).cloned();
         if let Some(events) = events {
@@ -66,6 +71,7 @@ impl MetaService {
         if self.sessions.sessions.write().remove(&session).is_none() {
             return;
         }
+        let was_awaited = self.end_lasting(session);
         // ORDER: files it was writing are settled before anybody else gets a lease on them or is told their size.
         let written = {
             let mut leases = self.leases.lock();
@@ -80,10 +86,12 @@ impl MetaService {
         if let Err(errno) = self.withdraw_layouts_of(session) {
             tracing::error!(%errno, %session, "could not withdraw the layouts proposed to a session; the next start does it");
         }
-        if let Err(errno) = self.reap(session, Some(&written)) {
+        if let Err(errno) = self.reap(session, Some(&written).filter(|_| !was_awaited).map(Vec::as_slice)) {
             tracing::error!(%errno, %session, "could not clean up after a session; the next start does it");
         }
         self.leases.lock().end_settling(&written);
+        // ORDER: last; until then nobody is told what is not known.
+        self.end_awaiting(session);
         self.leases_changed.notify_all();
     }
 

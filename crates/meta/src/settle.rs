@@ -24,13 +24,16 @@ impl MetaService {
                     verb::ReapArgs { session, shard, from: from.take(), records_max: RECORDS_PER_CALL };
                 let creds = itself();
                 let reply = self.mutate(
-                    Caller { op: OpId::default(), creds: &creds },
+                    Caller::new(OpId::default(), &creds),
                     number::REAP,
                     |txn, context| verb::reap_session(txn, context, &args),
                     |reply, _| reply,
                 )?;
                 for inode in reply.unsettled {
-                    let must_measure = written.is_none_or(|written| written.contains(&inode));
+                    let must_measure = match written {
+                        Some(written) => written.contains(&inode),
+                        None => !self.leases.lock().has_writer(inode),
+                    };
                     self.settle(inode, session, must_measure)?;
                 }
                 from = reply.next;
@@ -46,7 +49,7 @@ impl MetaService {
     /// writer's record stays for the next start, and nobody may use the content until then ([`crate::unsettled`]).
     pub(crate) fn settle(&self, inode: InodeId, session: SessionId, must_measure: bool) -> Result<(), Errno> {
         let creds = itself();
-        let caller = Caller { op: OpId { session, sequence: 0 }, creds: &creds };
+        let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
         let (layout, blocks) = self.inspect(
             caller,
             |txn, _| {

@@ -10,7 +10,9 @@
 //! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
 //! | `I` inode | inode u64 | [`crate::Inode`] |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
+//! | `N` session | session u64 (shard 0 only); 0 is the service itself | [`ashlar_types::node::SessionOwner`]; of the service how often it was started, u64 |
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |
+//! | `R` reply | session u64, slot u16 (shard 0 only) | [`crate::record::KeptReply`], the answer to the last call in that slot |
 //! | `S` starts | - (shard 0 only) | [`ashlar_types::Starts`] |
 //! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
@@ -135,6 +137,37 @@ pub fn counter(shard: ShardId) -> Key {
 /// Key of what is known of the starts of the file system.
 pub fn starts() -> Key {
     start(ShardId(0), b'S')
+}
+
+/// Key of a session that outlives the service.
+pub fn session(session: SessionId) -> Key {
+    let mut key = start(ShardId(0), b'N');
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key
+}
+
+/// The session in a key of table `N`.
+pub fn session_of(key: &[u8]) -> Option<SessionId> {
+    Some(SessionId(u64::from_be_bytes(key.get(3..)?.try_into().ok()?)))
+}
+
+/// Key of how often the service was started.
+pub fn incarnation() -> Key {
+    session(SessionId(0))
+}
+
+/// Key of the answer to the last call of `session` in `slot`.
+pub fn reply(session: SessionId, slot: u16) -> Key {
+    let mut key = reply_prefix(session);
+    key.extend_from_slice(&slot.to_be_bytes());
+    key
+}
+
+/// Prefix of all kept answers of a session.
+pub fn reply_prefix(session: SessionId) -> Key {
+    let mut key = start(ShardId(0), b'R');
+    key.extend_from_slice(&session.0.to_be_bytes());
+    key
 }
 
 /// Key of an accounting counter. `month` is the month of mtime ([`crate::record::month`]).

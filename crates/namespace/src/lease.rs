@@ -103,6 +103,16 @@ pub struct LeaseTable {
 }
 
 impl LeaseTable {
+    /// A table whose recalls have numbers above `mark`: those of an earlier table were not.
+    pub fn above(mark: u64) -> LeaseTable {
+        LeaseTable { last_recall: mark, ..LeaseTable::default() }
+    }
+
+    /// Whether any session is the sole writer of `inode`.
+    pub fn has_writer(&self, inode: InodeId) -> bool {
+        self.holders.get(&inode).is_some_and(|held| held.iter().any(|(_, set)| set.has(LeaseSet::WRITE)))
+    }
+
     /// Leases of sessions other than `session` on `inode` that meet `leases`.
     fn others(
         &self,

@@ -288,6 +288,11 @@ impl LockTable {
         self.release_range((first, InodeId(0)), (last, InodeId(u64::MAX)), grants);
     }
 
+    /// Whether a request of `session` waits under `ticket`.
+    pub fn waits(&self, session: SessionId, ticket: u64) -> bool {
+        self.waits.contains_key(&WaitId { session, ticket })
+    }
+
     /// Held ranges and flocks.
     pub fn held_count(&self) -> usize {
         self.held

@@ -2,6 +2,7 @@
 
 use crate::error::NsError;
 use ashlar_types::attr::MODE_TYPE_MASK;
+use ashlar_types::message::MetaReply;
 use ashlar_types::{
     Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec,
 };
@@ -242,6 +243,15 @@ pub struct Garbage {
     pub layout: FileLayout,
     /// Leading bytes of the file that stay; 0 when every chunk of the generation goes.
     pub keep_bytes: u64,
+}
+
+/// The answer to a call of a session that outlives the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptReply {
+    /// The call's number in its session.
+    pub sequence: u64,
+    /// The answer, without leases.
+    pub reply: MetaReply,
 }
 
 /// One accounting counter: the sum over the inodes of a shard, fileset, owner, group and month of mtime.

@@ -28,6 +28,7 @@ fn main() {
                         head: b"0123456789012345678901234567890123456789",
                         payload: &payload,
                         is_once: false,
+                        may_repeat: false,
                         is_urgent: false,
                     };
                     let mut calls = 0;

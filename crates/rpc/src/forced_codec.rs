@@ -51,7 +51,7 @@ impl<T: MetaCalls + ?Sized> MetaCalls for ForcedCodec<T> {
         if decoded != request {
             return Err(Errno::EPROTO);
         }
-        let reply = self.0.call(Caller { op: caller.op, creds: &creds }, decoded)?;
+        let reply = self.0.call(Caller { creds: &creds, ..caller }, decoded)?;
         through(&reply, "metadata reply")
     }
 }

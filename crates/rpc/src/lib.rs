@@ -8,6 +8,7 @@
 //! The one retry layer is in [`net`]: a call whose connection broke is sent again, and carried out once.
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,16 @@ pub struct Caller<'a> {
     pub op: OpId,
     /// The user on whose behalf.
     pub creds: &'a Credentials,
+    /// Where the service is to keep the answer, durably with what the call changes, so that it is carried out once although it is sent to the
+    /// service again after that was started anew. No two calls of a session under way have the same.
+    pub slot: Option<u16>,
+}
+
+impl<'a> Caller<'a> {
+    /// A caller who asks once.
+    pub fn new(op: OpId, creds: &'a Credentials) -> Caller<'a> {
+        Caller { op, creds, slot: None }
+    }
 }
 
 /// A session as the metadata service granted it.
@@ -65,6 +76,31 @@ pub trait MetaCalls: Send + Sync {
     /// # Errors
     /// What the verb answers; `ENOTCONN` when the session is not known (any more).
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
+}
+
+/// Sessions that outlive the metadata service: it is started anew, and they go on.
+pub trait LastingSessions: MetaCalls {
+    /// Opens a session that the service remembers when it is started anew.
+    ///
+    /// # Errors
+    /// As [`MetaCalls::open_session`], and `EIO` or `ENOSPC` from the log.
+    fn open_lasting(
+        &self,
+        owner: SessionOwner,
+        events: Arc<dyn SessionEvents>,
+    ) -> Result<SessionGrant, Errno>;
+
+    /// Sessions from before the service was started, of which it does not know yet what they have.
+    fn awaited(&self) -> Vec<(SessionId, SessionOwner)>;
+
+    /// Has events of an awaited session go to `events`. It counts as awaited until it has told everything.
+    fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>);
+
+    /// Whether nothing may be answered yet but [`MetaRequest::Reclaim`], because sessions are awaited.
+    fn is_awaiting(&self) -> bool;
+
+    /// Grows with every start of the service.
+    fn incarnation(&self) -> u64;
 }
 
 /// Bulk data beside a storage message.

@@ -4,6 +4,7 @@ mod manager;
 mod meta;
 mod patience;
 mod routes;
+mod slots;
 mod storage;
 
 pub use manager::{ManagerCalls, MapWatcher};

@@ -25,6 +25,8 @@ pub enum MetaCall<'a> {
         op: OpId,
         /// On whose behalf.
         creds: Credentials,
+        /// Where its answer is kept until its caller has it; nothing for a call that may be carried out twice.
+        slot: Option<u16>,
         /// What.
         #[serde(borrow)]
         request: MetaRequest<'a>,
@@ -58,6 +60,10 @@ pub enum MetaAnswer {
     Failed(Errno),
     /// Events with their numbers, ascending.
     Events(Vec<(u64, SessionEvent)>),
+    /// The service was started anew, for the `.0`th time: it does not know what the session has, and is to be told before anything else.
+    MustReclaim(u64),
+    /// The service waits for other sessions to tell what they have. Nothing was done; ask again in a moment.
+    Later,
 }
 
 /// Whether a call changes nothing, so that it may be carried out twice.
@@ -79,6 +85,7 @@ pub fn changes_nothing(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::SetattrRemoved { .. }
             | MetaRequest::MakeRoom
             | MetaRequest::RecallDone { .. }
+            | MetaRequest::Reclaim { .. }
     )
 }
 
@@ -92,5 +99,32 @@ pub fn frees_others(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::LockRelease { .. }
             | MetaRequest::LockCancel { .. }
             | MetaRequest::WithdrawLayout { .. }
+            | MetaRequest::Reclaim { .. }
+    )
+}
+
+/// Whether the answer is to be kept with what the call changes. Of the rest, what changes something may be carried out twice: it says what is to be,
+/// and not what is to happen.
+pub fn keeps_answer(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Create { .. }
+            | MetaRequest::Mkdir { .. }
+            | MetaRequest::Mknod { .. }
+            | MetaRequest::Symlink { .. }
+            | MetaRequest::Link { .. }
+            | MetaRequest::Unlink { .. }
+            | MetaRequest::Rmdir { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::Tmpfile { .. }
+            | MetaRequest::Setattr { .. }
+            | MetaRequest::Setxattr { .. }
+            | MetaRequest::Removexattr { .. }
+            | MetaRequest::WriteInline { .. }
+            | MetaRequest::AllocateInline { .. }
+            | MetaRequest::SetLayout { .. }
+            | MetaRequest::CommitWrite { .. }
+            | MetaRequest::LayoutSet { .. }
+            | MetaRequest::Open { truncate: true, .. }
     )
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::{Authority, Echo, Proxy, any_port, caller, link, serve, soon};
 
 fn call<'a>(head: &'a [u8], payload: &'a [u8]) -> Call<'a> {
-    Call { service: Service::Storage, head, payload, is_once: false, is_urgent: false }
+    Call { service: Service::Storage, head, payload, is_once: false, may_repeat: false, is_urgent: false }
 }
 
 fn once(head: &[u8]) -> Call<'_> {

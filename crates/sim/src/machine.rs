@@ -243,6 +243,7 @@ impl Machine {
             is_spilling: Arc::new(AtomicBool::new(false)),
         };
         let config = MetaConfig {
+            keeps_sessions: false,
             lane,
             env: env.clone(),
             name_hash_key,

@@ -10,7 +10,8 @@ use ashlar_sim::audit;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
     ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, StorageReply, StorageRequest, SyncScope, TimeSet,
+    OpenReply, Recall, Reclaim, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
+    StorageRequest, SyncScope, TimeSet,
 };
 use ashlar_types::testing::mutated;
 use ashlar_types::{
@@ -82,6 +83,7 @@ impl<'s> Sample<'s> {
             read: true,
             write: true,
             truncate: false,
+            handle: DescriptionId(1),
         };
         sample.inline = sample.make(create(sample.directory, "inline"));
         sample.chunked = sample.make(create(sample.directory, "chunked"));
@@ -117,7 +119,7 @@ impl<'s> Sample<'s> {
     fn call_as(&mut self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         self.sequence += 1;
         let op = OpId { session: self.session, sequence: self.sequence };
-        self.services.meta.call(Caller { op, creds }, request)
+        self.services.meta.call(Caller::new(op, creds), request)
     }
 
     fn chunk(&self) -> ChunkId {
@@ -144,6 +146,7 @@ impl<'s> Sample<'s> {
                 read: true,
                 write: true,
                 truncate: true,
+                handle: DescriptionId(2),
             },
             MetaRequest::Mkdir { parent, name: name("sub"), mode, umask },
             MetaRequest::Mknod { parent, name: name("node"), mode: libc::S_IFIFO | mode, umask, rdev: 7 },
@@ -158,9 +161,9 @@ impl<'s> Sample<'s> {
                 to_name: name("moved"),
                 flags: RenameFlags::Replace,
             },
-            MetaRequest::Tmpfile { parent, mode, umask },
-            MetaRequest::Open { inode, read: true, write: true, truncate: false },
-            MetaRequest::Release { inode, write: true },
+            MetaRequest::Tmpfile { parent, mode, umask, handle: DescriptionId(3) },
+            MetaRequest::Open { inode, read: true, write: true, truncate: false, handle: DescriptionId(4) },
+            MetaRequest::Release { inode, handle: DescriptionId(4) },
             MetaRequest::Readlink { inode: self.link },
             MetaRequest::Readdir { directory: parent, after: 0, bytes_max: 4096, with_attributes: true },
             MetaRequest::Access { inode, mask: 7 },
@@ -194,8 +197,13 @@ impl<'s> Sample<'s> {
         let request =
             LockRequest { inode, owner: LockOwner(1), pid: 1, kind: LockKind::Write, range, is_flock: false };
         let offset = 3;
+        let file =
+            ReclaimedFile { inode, handles: vec![(DescriptionId(9), true)], leases: LeaseSet::CONTENT };
         vec![
             MetaRequest::Statfs,
+            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Files(vec![file]) },
+            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Locks(vec![(request, through)]) },
+            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Done },
             MetaRequest::ReadInline { inode, offset, len: 10 },
             MetaRequest::WriteInline {
                 inode,
@@ -463,6 +471,7 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
         SessionEvent::LockDone { ticket: 1, outcome: Err(Errno::EINTR) },
         SessionEvent::LockDone { ticket: 1, outcome: Ok(()) },
         SessionEvent::Evicted { session: SessionId(3) },
+        SessionEvent::Reclaim { incarnation: 7 },
     ];
     assert!(mutate_all(&events, 5) > ROUNDS / 3);
 }

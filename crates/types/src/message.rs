@@ -10,6 +10,7 @@ pub mod storage;
 pub use manager::{ManagerReply, ManagerRequest};
 pub use meta::{
     DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, RenameFlags, SessionEvent, SetAttr, SyncScope, TimeSet,
+    OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, SyncScope,
+    TimeSet,
 };
 pub use storage::{ChunkWritten, StorageReply, StorageRequest};

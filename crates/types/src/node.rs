@@ -50,6 +50,15 @@ impl fmt::Display for Role {
     }
 }
 
+/// Who a session belongs to: a process of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionOwner {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its processes: drawn at random when it starts.
+    pub instance: [u8; 16],
+}
+
 /// A set of roles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles(pub u16);

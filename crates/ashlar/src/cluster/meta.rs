@@ -43,7 +43,14 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     };
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
     let storage = Arc::new(RemoteStorage::new(member.routes(), Patience::new(TARGET_MAX)).giving_up());
-    let config = MetaConfig { lane, env: member.env.clone(), name_hash_key, map: member.map(), storage };
+    let config = MetaConfig {
+        lane,
+        env: member.env.clone(),
+        name_hash_key,
+        map: member.map(),
+        keeps_sessions: true,
+        storage,
+    };
     let (meta, report) = MetaService::start(config, root_settings())
         .context("the metadata service could not recover; the log has details")?;
     if report.sessions_reaped > 0 {

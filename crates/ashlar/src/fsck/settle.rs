@@ -42,6 +42,7 @@ pub fn settle(state: &node::State, lane: Lane, stores: &Stores) -> Result<Lane> 
         storage.add_target(*id, store.clone());
     }
     let config = MetaConfig {
+        keeps_sessions: false,
         lane,
         env: state.env.clone(),
         name_hash_key: state.manager.identity().name_hash_key,

@@ -66,6 +66,8 @@ fn is_change(request: &MetaRequest<'_>) -> bool {
         | MetaRequest::LockRelease { .. }
         | MetaRequest::LayoutShow { .. }
         | MetaRequest::RecallDone { .. }
-        | MetaRequest::SetattrRemoved { .. } => false,
+        | MetaRequest::SetattrRemoved { .. }
+        // No session outlives this service.
+        | MetaRequest::Reclaim { .. } => false,
     }
 }

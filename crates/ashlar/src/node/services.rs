@@ -65,6 +65,7 @@ impl Services {
             storage.add_target(id, store);
         }
         let meta_config = MetaConfig {
+            keeps_sessions: false,
             lane,
             env: state.env.clone(),
             name_hash_key: state.manager.identity().name_hash_key,

@@ -292,6 +292,7 @@ fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
     let draft = Manager::draft(disk, "", env)?;
     let lane = open_lane(disk, meta, env, draft.identity.cluster, None)?;
     let config = MetaConfig {
+        keeps_sessions: false,
         lane,
         env: env.clone(),
         name_hash_key: draft.identity.name_hash_key,

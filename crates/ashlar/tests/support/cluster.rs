@@ -58,11 +58,22 @@ pub struct Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let roles = [&self.manager, &self.meta].into_iter().chain(&self.storage).chain(&self.mounts);
+            roles.for_each(|role| eprintln!("{}:\n{}", role.log.display(), role.text()));
+        }
         for (at, mount) in self.mounts.iter_mut().enumerate() {
             let _ = mount.child.kill();
             let _ = mount.child.wait();
             let point = self.dir.path().join(format!("m{at}"));
             let _ = Command::new("umount").arg("-l").arg(point).stderr(Stdio::null()).status();
+        }
+        let _ = fs::write(self.dir.path().join("mds.stop"), "");
+        if let Ok(Ok(kept)) =
+            fs::read_to_string(self.dir.path().join("mds.pid")).map(|text| text.trim().parse())
+        {
+            // SAFETY: its parent, which is not killed yet, has not waited for it, or has written the next one's id.
+            unsafe { libc::kill(kept, libc::SIGKILL) };
         }
         for role in self.storage.iter_mut().chain([&mut self.meta, &mut self.manager]) {
             let _ = role.child.kill();
@@ -150,6 +161,58 @@ impl Lab {
         self.meta = run_meta(&self.dir, &self.ports);
     }
 
+    /// Kills the metadata server, and has it started again whenever it ends. This process must not do that while it has files of a mount open: what it starts
+    /// closes them on the way, which waits for the metadata server.
+    #[track_caller]
+    pub fn keep_meta(&mut self) {
+        self.meta.kill();
+        let path = |name: &str| self.path(name).display().to_string();
+        let listen = format!("127.0.0.1:{}", self.ports[1]);
+        let keeper = format!(
+            "while [ ! -e {stop} ]; do {binary} meta --meta {meta} --listen {listen} --identity {own} & echo $! > {pid}.new; \
+             mv {pid}.new {pid}; wait $!; done",
+            stop = path("mds.stop"),
+            binary = binary().display(),
+            meta = path("meta"),
+            own = path("mds"),
+            pid = path("mds.pid"),
+        );
+        self.meta = start(&self.dir, "mds", Command::new("sh").args(["-c", &keeper]), "serves");
+    }
+
+    fn kept_meta(&self) -> i32 {
+        fs::read_to_string(self.path("mds.pid")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Kills the metadata server that is kept, and waits until it serves again.
+    #[track_caller]
+    pub fn restart_kept_meta(&mut self) {
+        let starts = |text: String| text.matches("serves").count();
+        let before = starts(self.meta.text());
+        // SAFETY: its parent waits for it and then writes the next one's id.
+        unsafe { libc::kill(self.kept_meta(), libc::SIGKILL) };
+        let deadline = Instant::now() + PATIENCE;
+        while starts(self.meta.text()) == before {
+            assert!(Instant::now() < deadline, "does not come back: {}", self.meta.text());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Has the metadata server not be kept any more, and stops everything.
+    #[track_caller]
+    pub fn stop_kept(&mut self) {
+        self.mounts.iter_mut().for_each(Role::stop);
+        fs::write(self.path("mds.stop"), "").unwrap();
+        // SAFETY: as above.
+        unsafe { libc::kill(self.kept_meta(), libc::SIGTERM) };
+        let deadline = Instant::now() + PATIENCE;
+        while !self.meta.has_ended() {
+            assert!(Instant::now() < deadline, "does not stop: {}", self.meta.text());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        self.stop();
+    }
+
     #[track_caller]
     pub fn start_manager(&mut self) {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
@@ -207,10 +270,14 @@ fn run_mount(dir: &tempfile::TempDir, at: usize) -> Role {
 /// Starts a role and waits until it says `ready`.
 #[track_caller]
 fn run(dir: &tempfile::TempDir, name: &str, args: &[&str], ready: &str) -> Role {
+    start(dir, name, Command::new(binary()).args(args), ready)
+}
+
+#[track_caller]
+fn start(dir: &tempfile::TempDir, name: &str, command: &mut Command, ready: &str) -> Role {
     let log = dir.path().join(format!("{name}.log"));
     let out = File::create(&log).unwrap();
-    let mut command = Command::new(binary());
-    command.args(args).stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
+    command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     let mut role = Role { child: command.spawn().unwrap(), log };
     let deadline = Instant::now() + PATIENCE;
     while !role.text().contains(ready) {

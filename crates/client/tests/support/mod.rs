@@ -18,8 +18,8 @@ use ashlar_types::message::{
     LockKind, LockRange, LockRequest, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest,
 };
 use ashlar_types::{
-    ChainId, ClusterId, ClusterMap, Credentials, Epoch, Errno, FileLayout, InodeId, LayoutPolicy, LockOwner,
-    Name, NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
+    ChainId, ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, FileLayout, InodeId,
+    LayoutPolicy, LockOwner, Name, NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
 };
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -107,6 +107,7 @@ impl World {
         storage.add_target(TARGET, Arc::new(store));
         let map = Arc::new(RwLock::new(Arc::new(map())));
         let meta = MetaConfig {
+            keeps_sessions: false,
             lane,
             env: env.clone(),
             name_hash_key: [7; 16],
@@ -243,7 +244,7 @@ pub fn deaf_session(world: &World) -> SessionId {
 /// One call of a session.
 pub fn call(world: &World, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
     let creds = Credentials::root();
-    world.meta.call(Caller { op: OpId { session, sequence: 1 }, creds: &creds }, request)
+    world.meta.call(Caller::new(OpId { session, sequence: 1 }, &creds), request)
 }
 
 /// An inline file that `session` has made, has WRITE on, and was proposed a layout for.
@@ -257,6 +258,7 @@ pub fn propose_layout(world: &World, session: SessionId, name: &[u8]) -> (InodeI
         read: true,
         write: true,
         truncate: false,
+        handle: DescriptionId(1),
     };
     let MetaReply::Opened { open, .. } = call(world, session, create).unwrap() else { panic!() };
     let inode = open.attr.inode;

@@ -157,7 +157,7 @@ impl MetaService {
     pub fn inodes_used(&self) -> Result<u64, Errno> {
         let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
         let creds = itself();
-        let caller = Caller { op: OpId::default(), creds: &creds };
+        let caller = Caller::new(OpId::default(), &creds);
         Ok(self.inspect(caller, |txn, context| verb::statfs(txn, context, &shards), |used, _| used)?.inodes)
     }
 

@@ -3,6 +3,7 @@
 use super::verb as number;
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
+use crate::kept::Told;
 use crate::recall::Wanting;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
@@ -34,7 +35,7 @@ impl MetaService {
                     caller,
                     number::WRITE_INLINE,
                     |txn, context| verb::write_inline(txn, context, inode, offset, data, args),
-                    |reply, _| written(reply),
+                    |reply, _| reply.told(),
                 )
             }
             MetaRequest::AllocateInline { inode, mode, offset, len } => {
@@ -42,13 +43,8 @@ impl MetaService {
                 self.mutate(
                     caller,
                     number::ALLOCATE_INLINE,
-                    |txn, context| verb::allocate_inline(txn, context, inode, &args),
-                    |reply, _| match reply {
-                        verb::WriteReply::Written { attr, .. } => {
-                            MetaReply::Attr { attr, leases: LeaseSet::NONE }
-                        }
-                        other => written(other),
-                    },
+                    |txn, context| verb::allocate_inline(txn, context, inode, &args).map(Allocated),
+                    |reply, _| reply.told(),
                 )
             }
             MetaRequest::ProposeLayout { inode } => self.propose_layout(caller, inode),
@@ -60,9 +56,9 @@ impl MetaService {
                     if !is_synced && self.opens.lock().is_promised(session, inode) {
                         return Err(Errno::EAGAIN.into());
                     }
-                    verb::set_layout(txn, context, inode, &layout, blocks)
+                    verb::set_layout(txn, context, inode, &layout, blocks).map(drop)
                 },
-                |_, _| {
+                |(), _| {
                     self.proposals.forget(session, inode, layout.generation);
                     MetaReply::Done
                 },
@@ -134,7 +130,7 @@ impl MetaService {
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
         let creds = Credentials::root();
-        let caller = Caller { op: caller.op, creds: &creds };
+        let caller = Caller::new(caller.op, &creds);
         let _wanting = write.then(|| Wanting::begin(self, session, inode));
         loop {
             let conflicts = self.leases.lock().conflicts_of_data(session, inode, write);
@@ -198,9 +194,14 @@ impl MetaService {
     }
 }
 
-fn written(reply: verb::WriteReply) -> MetaReply {
-    match reply {
-        verb::WriteReply::Written { attr, offset } => MetaReply::WrittenInline { attr, offset },
-        verb::WriteReply::NeedsChunks | verb::WriteReply::InChunks { .. } => MetaReply::NeedsChunks,
+/// What became of an allocation with the inode.
+struct Allocated(verb::WriteReply);
+
+impl Told for Allocated {
+    fn told(&self) -> MetaReply {
+        match &self.0 {
+            verb::WriteReply::Written { attr, .. } => attr.told(),
+            other => other.told(),
+        }
     }
 }

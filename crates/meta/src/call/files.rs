@@ -7,7 +7,13 @@ use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
-use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
+use ashlar_types::{Credentials, DescriptionId, Errno, FileType, InodeId, SessionId};
+
+/// A file that is being opened, and whether anybody knows its length.
+pub(crate) struct Opening {
+    pub(crate) open: verb::OpenReply,
+    is_settled: bool,
+}
 
 impl MetaService {
     pub(super) fn call_on_files(
@@ -17,8 +23,8 @@ impl MetaService {
     ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         match request {
-            MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate } => self
-                .mutate(
+            MetaRequest::Create { parent, name, mode, umask, exclusive, read, write, truncate, handle } => {
+                self.mutate(
                     caller,
                     number::CREATE,
                     |txn, context| {
@@ -39,32 +45,39 @@ impl MetaService {
                     |(open, created), leases| {
                         let named = grant_named(session, parent, open.attr.inode, leases);
                         MetaReply::Opened {
-                            open: self.opened(session, open, write, (named, LeaseSet::READ), leases),
+                            open: self.opened(
+                                session,
+                                open,
+                                (handle, write),
+                                (named, LeaseSet::READ),
+                                leases,
+                            ),
                             created,
                         }
                     },
-                ),
-            MetaRequest::Tmpfile { parent, mode, umask } => self.mutate(
+                )
+            }
+            MetaRequest::Tmpfile { parent, mode, umask, handle } => self.mutate(
                 caller,
                 number::TMPFILE,
                 |txn, context| {
                     let reply = verb::tmpfile(txn, context, parent, mode, umask)?;
                     let args =
                         verb::OpenArgs { read: true, write: true, is_granted: true, ..Default::default() };
-                    verb::open(txn, context, reply.attr.inode, &args)
+                    verb::open(txn, context, reply.attr.inode, &args).map(|open| (open, true))
                 },
-                |open, leases| {
+                |(open, _), leases| {
                     let held = leases.grant(session, open.attr.inode, LeaseSet::ATTR);
                     MetaReply::Opened {
-                        open: self.opened(session, open, true, (held, LeaseSet::READ), leases),
+                        open: self.opened(session, open, (handle, true), (held, LeaseSet::READ), leases),
                         created: true,
                     }
                 },
             ),
-            MetaRequest::Open { inode, read, write, truncate } => {
-                self.open(caller, inode, (read, write, truncate))
+            MetaRequest::Open { inode, read, write, truncate, handle } => {
+                self.open(caller, inode, handle, (read, write, truncate))
             }
-            MetaRequest::Release { inode, write } => self.release(caller, inode, write),
+            MetaRequest::Release { inode, handle } => self.release(caller, inode, handle),
             _ => Err(Errno::EPROTO),
         }
     }
@@ -73,6 +86,7 @@ impl MetaService {
         &self,
         caller: Caller<'_>,
         inode: InodeId,
+        handle: DescriptionId,
         (read, write, truncate): (bool, bool, bool),
     ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
@@ -81,14 +95,14 @@ impl MetaService {
             let open = verb::open(txn, context, inode, &args)?;
             match self.check_settled(txn, inode) {
                 // To empty it, the kernel opens it first. Whatever else is done with it asks for a lease, which is not granted.
-                Err(_) if write => Ok((open, false)),
-                settled => settled.map(|()| (open, true)),
+                Err(_) if write => Ok(Opening { open, is_settled: false }),
+                settled => settled.map(|()| Opening { open, is_settled: true }),
             }
         };
-        let grant = |(open, is_settled): (verb::OpenReply, bool), leases: &mut LeaseTable| {
+        let grant = |Opening { open, is_settled }: Opening, leases: &mut LeaseTable| {
             let held = leases.grant(session, inode, LeaseSet::ATTR);
             let content = if is_settled { LeaseSet::READ } else { LeaseSet::NONE };
-            let open = self.opened(session, open, write, (held, content), leases);
+            let open = self.opened(session, open, (handle, write), (held, content), leases);
             MetaReply::Opened { open, created: false }
         };
         // An unlinked file that is opened again (through /proc/self/fd) gets an orphan record; any other plain open changes nothing.
@@ -105,7 +119,7 @@ impl MetaService {
         &self,
         session: SessionId,
         open: verb::OpenReply,
-        write: bool,
+        (handle, write): (DescriptionId, bool),
         (held, content): (LeaseSet, LeaseSet),
         leases: &mut LeaseTable,
     ) -> OpenReply {
@@ -114,7 +128,7 @@ impl MetaService {
         let is_shared = opens.is_shared(session, inode, write);
         // A session that was ended meanwhile will not close what it opens.
         if leases.has_session(session) {
-            opens.open(session, inode, write);
+            opens.open(session, inode, (handle, write));
             if open.attr.nlink == 0 {
                 // A close that found itself the last, and whose release has not come yet, has taken the note away.
                 opens.note_orphan(inode);
@@ -137,13 +151,13 @@ impl MetaService {
         }
     }
 
-    fn release(&self, caller: Caller<'_>, inode: InodeId, write: bool) -> Result<MetaReply, Errno> {
+    fn release(&self, caller: Caller<'_>, inode: InodeId, handle: DescriptionId) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
-        if !self.opens.lock().close(session, inode, write) {
+        if !self.opens.lock().close(session, inode, handle) {
             return Ok(MetaReply::Removed { last: None });
         }
         let creds = Credentials::root();
-        let by_itself = Caller { op: caller.op, creds: &creds };
+        let by_itself = Caller::new(caller.op, &creds);
         self.mutate(
             by_itself,
             number::RELEASE,

@@ -26,6 +26,10 @@ impl MetaService {
                     let from = LockFrom { session, through: *through };
                     locks.lock(from, request, &mut grants).map(|()| MetaReply::Done)
                 }
+                // Asked again, because the answer was lost.
+                MetaRequest::LockWait { ticket, .. } if locks.waits(session, *ticket) => {
+                    Ok(MetaReply::LockQueued)
+                }
                 MetaRequest::LockWait { request, through, ticket } => {
                     let from = LockFrom { session, through: *through };
                     // The kernel does not tell descriptor-owned locks from process-owned ones; both are watched for deadlock.

@@ -4,9 +4,10 @@ use super::side::{Side, TABLES, check_record};
 use super::{Checker, Finding, Stop, table_from};
 use crate::acl::Acl;
 use crate::key;
-use crate::record::{FileData, Inode, Kind};
+use crate::record::{FileData, Inode, KeptReply, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{FileType, InodeId, LayoutPolicy, ShardId, Starts, codec};
 use std::ops::ControlFlow;
 
@@ -15,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGILOSWX";
+const LETTERS: &[u8] = b"ABCDGILNORSWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
@@ -49,6 +50,7 @@ pub(super) fn check_shard(checker: &mut Checker<'_>, shard: ShardId) -> Result<(
         from = to;
     }
     check_starts(checker, shard)?;
+    check_sessions(checker, shard)?;
     check_counter(checker, shard, last_counter)
 }
 
@@ -229,6 +231,29 @@ fn check_starts(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
         }
         Ok(ControlFlow::Continue(()))
     })
+}
+
+/// Sessions that outlive the service, and the answers kept for them.
+fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
+    for (table, key_bytes) in [(b'N', 11), (b'R', 13)] {
+        let (from, to) = key::table_range(shard, table);
+        checker.scan(&from, &to, &mut |checker, record_key, value| {
+            let is_whole = match table {
+                _ if *record_key == key::incarnation()[..] => {
+                    codec::decode::<u64>(value, "number of starts").is_ok()
+                }
+                b'N' => codec::decode::<SessionOwner>(value, "session").is_ok(),
+                _ => codec::decode::<KeptReply>(value, "kept answer").is_ok(),
+            };
+            if shard != ShardId(0) || record_key.len() != key_bytes {
+                checker.found(Finding::KeyMalformed { key: record_key.into() })?;
+            } else if !is_whole {
+                checker.found(Finding::ValueMalformed { key: record_key.into() })?;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+    }
+    Ok(())
 }
 
 fn check_counter(checker: &mut Checker<'_>, shard: ShardId, needed: u64) -> Result<(), Stop> {

@@ -38,8 +38,10 @@ pub struct Call<'a> {
     pub head: &'a [u8],
     /// Bulk data.
     pub payload: &'a [u8],
-    /// It must not be carried out twice.
+    /// It must not be carried out twice: the server keeps the answer until its caller has it.
     pub is_once: bool,
+    /// It may be sent again to a server that does not remember whether it has carried it out.
+    pub may_repeat: bool,
     /// Others may be waiting for it.
     pub is_urgent: bool,
 }
@@ -149,7 +151,10 @@ impl Link {
                 }
                 Err(other) => return Err(other),
             };
-            if call.is_once && first_sent.is_some_and(|attempt| !channel.is_remembered_since(attempt)) {
+            if call.is_once
+                && !call.may_repeat
+                && first_sent.is_some_and(|attempt| !channel.is_remembered_since(attempt))
+            {
                 return Err(NetError::Restarted);
             }
             first_sent.get_or_insert(connection.attempt);

@@ -55,6 +55,7 @@ impl ManagerCalls {
             payload: &[],
             // Every change says what is to be, and may be said twice; but a token would be drawn again.
             is_once: matches!(request, ManagerRequest::NewToken { .. }),
+            may_repeat: false,
             is_urgent: false,
         };
         let answer =

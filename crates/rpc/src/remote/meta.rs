@@ -1,14 +1,15 @@
 //! Metadata of another machine.
 
+use super::slots::Slots;
 use super::{Patience, Routes, errno_of};
 use crate::net::{Call, NetError, Service};
-use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others};
+use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others, keeps_answer};
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::message::{MetaReply, MetaRequest, Reclaim, SessionEvent};
 use ashlar_types::{Errno, InodeId, NodeId, Role, SessionId, ShardId};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -22,12 +23,17 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// For how long a renewal is waited for: a third of the term, so that three are tried in one.
 const RENEW_MAX: Duration = Duration::from_secs(5);
 
+/// Between two looks whether the service has heard of all sessions.
+const LATER_PAUSE: Duration = Duration::from_millis(20);
+const LATER_PAUSE_MAX: Duration = Duration::from_millis(200);
+
 /// See the module.
 pub struct RemoteMeta {
     routes: Arc<Routes>,
     env: Env,
     patience: Patience,
     session: Mutex<Option<Arc<Session>>>,
+    slots: Slots,
 }
 
 /// The session that was opened, and who hears its events.
@@ -38,12 +44,23 @@ struct Session {
     /// Recalls that were not answered yet.
     // LIMIT: one per lease this session holds.
     recalls: Mutex<Vec<(u64, InodeId)>>,
+    reclaiming: Mutex<Reclaiming>,
+    reclaimed: Condvar,
+}
+
+/// What is known of starts of the service during a session, by their numbers.
+#[derive(Default)]
+struct Reclaiming {
+    /// The newest that the session was told of.
+    told: u64,
+    /// The newest that knows what the session has.
+    done: u64,
 }
 
 impl RemoteMeta {
     /// Metadata as the map of `routes` says; a server that does not answer is waited for with `patience`.
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
-        RemoteMeta { routes, env, patience, session: Mutex::default() }
+        RemoteMeta { routes, env, patience, session: Mutex::default(), slots: Slots::default() }
     }
 }
 
@@ -56,7 +73,10 @@ fn exchange(
     deadline: Instant,
 ) -> Result<MetaAnswer, NetError> {
     let link = routes.link(primary(routes, shard, deadline)?, Role::Meta);
-    let call_out = Call { service: Service::Meta, head: &encode(call), payload: &[], is_once, is_urgent };
+    // Services that are started anew find the answers of calls that must not be carried out twice (`MetaCall::Call::slot`).
+    let head = encode(call);
+    let call_out =
+        Call { service: Service::Meta, head: &head, payload: &[], is_once, may_repeat: true, is_urgent };
     let answer = match call {
         MetaCall::Events { .. } => link.park(&call_out, deadline)?,
         _ => link.call(&call_out, deadline)?,
@@ -90,11 +110,14 @@ impl Session {
                     for (number, event) in events {
                         if number > seen {
                             seen = number;
-                            self.deliver(event);
+                            self.deliver(number, event);
                         }
                     }
                 }
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
+                Ok(MetaAnswer::MustReclaim(incarnation)) => {
+                    self.reclaim(incarnation, Instant::now() + PARKED_MAX)
+                }
                 Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(NetError::Stuck) => {}
                 Err(error) => {
@@ -105,16 +128,65 @@ impl Session {
         }
     }
 
-    fn deliver(&self, event: SessionEvent) {
+    /// Passes an event on, unless it is of a service that has ended.
+    fn deliver(&self, number: u64, event: SessionEvent) {
+        let reclaiming = self.reclaiming.lock();
+        if number >> 32 < reclaiming.told {
+            return;
+        }
         if let SessionEvent::Recall(recall) = &event {
             self.recalls.lock().push((recall.id, recall.inode));
         }
         self.events.deliver(event);
     }
 
+    /// Tells the session, once, that the service has been started anew.
+    fn tell(&self, incarnation: u64) {
+        // ORDER: delivered under the lock, so that nothing of the service before comes after it.
+        let mut reclaiming = self.reclaiming.lock();
+        if reclaiming.told < incarnation {
+            reclaiming.told = incarnation;
+            tracing::info!(session = %self.id, "the metadata server was started anew; telling it what this session has");
+            self.recalls.lock().clear();
+            self.events.deliver(SessionEvent::Reclaim { incarnation });
+        }
+    }
+
+    /// Tells, and waits until the service knows what the session has, or until `deadline`.
+    fn reclaim(&self, incarnation: u64, deadline: Instant) {
+        self.tell(incarnation);
+        let mut reclaiming = self.reclaiming.lock();
+        while reclaiming.done < incarnation && !self.is_ended.load(SeqCst) {
+            if self
+                .reclaimed
+                .wait_until(&mut reclaiming, deadline.min(Instant::now() + RENEW_EVERY))
+                .timed_out()
+                && Instant::now() >= deadline
+            {
+                return;
+            }
+        }
+    }
+
+    /// The service knows what the session has.
+    fn note_reclaimed(&self, incarnation: u64) {
+        let mut reclaiming = self.reclaiming.lock();
+        reclaiming.done = reclaiming.done.max(incarnation);
+        self.reclaimed.notify_all();
+    }
+
+    /// It does not; whoever told it may be told to begin anew.
+    fn forget_told(&self, incarnation: u64) {
+        let mut reclaiming = self.reclaiming.lock();
+        if reclaiming.told == incarnation && reclaiming.done < incarnation {
+            reclaiming.told = reclaiming.done;
+        }
+    }
+
     /// The service does not know the session any more.
     fn lost(&self) {
         if !self.is_ended.swap(true, SeqCst) {
+            self.reclaimed.notify_all();
             self.events.deliver(SessionEvent::Evicted { session: self.id });
         }
     }
@@ -129,6 +201,7 @@ impl Session {
             let call = MetaCall::Renew { session: self.id, busy };
             match exchange(routes, ShardId(0), &call, (false, true), Instant::now() + RENEW_MAX) {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
+                Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(incarnation),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "the session could not be renewed"),
             }
@@ -139,15 +212,26 @@ impl Session {
 impl MetaCalls for RemoteMeta {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
         let deadline = self.patience.deadline();
-        let answer = exchange(&self.routes, ShardId(0), &MetaCall::Open, (true, false), deadline)
-            .map_err(|error| errno_of(&error, "opening a session"))?;
-        let id = match answer {
-            MetaAnswer::Session(id) => id,
-            MetaAnswer::Failed(errno) => return Err(errno),
-            _ => return Err(Errno::EPROTO),
+        let mut pause = LATER_PAUSE;
+        let id = loop {
+            let answer = exchange(&self.routes, ShardId(0), &MetaCall::Open, (true, false), deadline)
+                .map_err(|error| errno_of(&error, "opening a session"))?;
+            match answer {
+                MetaAnswer::Session(id) => break id,
+                MetaAnswer::Failed(errno) => return Err(errno),
+                MetaAnswer::Later if Instant::now() + pause < deadline => wait_longer(&mut pause),
+                MetaAnswer::Later => return Err(Errno::ETIMEDOUT),
+                _ => return Err(Errno::EPROTO),
+            }
         };
-        let session =
-            Arc::new(Session { id, events, is_ended: AtomicBool::new(false), recalls: Mutex::default() });
+        let session = Arc::new(Session {
+            id,
+            events,
+            is_ended: AtomicBool::new(false),
+            recalls: Mutex::default(),
+            reclaiming: Mutex::default(),
+            reclaimed: Condvar::new(),
+        });
         *self.session.lock() = Some(session.clone());
         // Neither is waited for at the end: they may be in a call that the service holds back.
         let (kept, routes) = (session.clone(), self.routes.clone());
@@ -171,18 +255,85 @@ impl MetaCalls for RemoteMeta {
     }
 
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let deadline = self.patience.deadline();
+        if let MetaRequest::Reclaim { incarnation, .. } = &request {
+            let incarnation = *incarnation;
+            return self.reclaim(caller, request, incarnation, deadline);
+        }
         let flags = (!changes_nothing(&request), frees_others(&request));
+        let slot = keeps_answer(&request).then(|| self.slots.take(deadline)).transpose()?;
         let recall = if let MetaRequest::RecallDone { id } = &request { Some(*id) } else { None };
-        let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), request };
-        let answer = exchange(&self.routes, ShardId(0), &call, flags, self.patience.deadline());
+        let number = slot.as_ref().map(|slot| slot.number);
+        let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: number, request };
+        let mut pause = LATER_PAUSE;
+        let answer = loop {
+            let answer = exchange(&self.routes, ShardId(0), &call, flags, deadline);
+            let session = self.session.lock().clone().filter(|session| session.id == caller.op.session);
+            match (&answer, session) {
+                // A recall of a service that has ended is answered to nobody.
+                (Ok(MetaAnswer::MustReclaim(_)), _) if recall.is_some() => return Ok(MetaReply::Done),
+                _ if Instant::now() >= deadline => break answer,
+                (Ok(MetaAnswer::MustReclaim(incarnation)), Some(session)) => {
+                    session.reclaim(*incarnation, deadline)
+                }
+                (Ok(MetaAnswer::MustReclaim(_)), None) => return Err(Errno::ENOTCONN),
+                (Ok(MetaAnswer::Later), _) => wait_longer(&mut pause),
+                _ => break answer,
+            }
+        };
         if let (Some(recall), Some(session)) = (recall, &*self.session.lock()) {
             session.recalls.lock().retain(|(id, _)| *id != recall);
         }
         match answer {
             Ok(MetaAnswer::Reply(reply)) => Ok(reply),
             Ok(MetaAnswer::Failed(errno)) => Err(errno),
+            Ok(MetaAnswer::MustReclaim(_) | MetaAnswer::Later) => {
+                tracing::error!("metadata: other sessions are waited for, and not back in time");
+                Err(Errno::ETIMEDOUT)
+            }
             Ok(_) => Err(Errno::EPROTO),
             Err(error) => Err(errno_of(&error, "metadata")),
+        }
+    }
+}
+
+fn wait_longer(pause: &mut Duration) {
+    std::thread::sleep(*pause);
+    *pause = (*pause * 2).min(LATER_PAUSE_MAX);
+}
+
+impl RemoteMeta {
+    /// A part of what the session has. `EAGAIN`: the service was started once more, and the session is told to begin anew.
+    fn reclaim(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+        incarnation: u64,
+        deadline: Instant,
+    ) -> Result<MetaReply, Errno> {
+        let is_all = matches!(request, MetaRequest::Reclaim { part: Reclaim::Done, .. });
+        let session = self.session.lock().clone().filter(|session| session.id == caller.op.session);
+        let session = session.ok_or(Errno::ENOTCONN)?;
+        let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: None, request };
+        match exchange(&self.routes, ShardId(0), &call, (false, true), deadline) {
+            Ok(MetaAnswer::Reply(reply)) => {
+                if is_all {
+                    session.note_reclaimed(incarnation);
+                }
+                Ok(reply)
+            }
+            Ok(MetaAnswer::MustReclaim(newer)) => {
+                session.tell(newer);
+                Err(Errno::EAGAIN)
+            }
+            other => {
+                session.forget_told(incarnation);
+                match other {
+                    Ok(MetaAnswer::Failed(errno)) => Err(errno),
+                    Ok(_) => Err(Errno::EPROTO),
+                    Err(error) => Err(errno_of(&error, "metadata")),
+                }
+            }
         }
     }
 }

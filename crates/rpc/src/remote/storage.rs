@@ -60,6 +60,7 @@ impl RemoteStorage {
             head: &encode(request),
             payload: if let Payload::Write(data) = payload { data } else { &[] },
             is_once: changes(request),
+            may_repeat: false,
             is_urgent: false,
         };
         let deadline = self.patience.deadline();

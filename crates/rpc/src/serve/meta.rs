@@ -3,10 +3,11 @@
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
 use crate::wire::{MetaAnswer, MetaCall, SILENCE_MAX};
-use crate::{Caller, MetaCalls, SessionEvents};
+use crate::{Caller, LastingSessions, SessionEvents};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::SessionEvent;
+use ashlar_types::message::{MetaRequest, Reclaim, SessionEvent};
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, InodeId, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -24,14 +25,15 @@ const EVENTS_MAX: usize = 1024;
 
 /// See the module.
 pub struct MetaEndpoint {
-    meta: Arc<dyn MetaCalls>,
+    meta: Arc<dyn LastingSessions>,
     clock: Arc<dyn Clock>,
     sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
+    started: Duration,
 }
 
 /// The far end of a session.
 struct RemoteSession {
-    owner: Peer,
+    owner: SessionOwner,
     clock: Arc<dyn Clock>,
     state: Mutex<SessionState>,
 }
@@ -44,6 +46,8 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
+    /// It was opened before the service was started, and has not told yet what it has.
+    must_reclaim: bool,
 }
 
 impl SessionState {
@@ -72,13 +76,40 @@ impl SessionEvents for RemoteSession {
     }
 }
 
+/// For how long after a start sessions are waited for that are there and do not tell what they have.
+const RECLAIM_MAX: Duration = Duration::from_secs(60);
+
+fn owner_of(peer: &Peer) -> SessionOwner {
+    SessionOwner { node: peer.id.node, instance: peer.instance }
+}
+
 /// Who may call metadata.
 const CALLERS: [Role; 2] = [Role::Client, Role::Admin];
 
 impl MetaEndpoint {
     /// Serves `meta`.
-    pub fn new(meta: Arc<dyn MetaCalls>, clock: Arc<dyn Clock>) -> MetaEndpoint {
-        MetaEndpoint { meta, clock, sessions: RwLock::default() }
+    pub fn new(meta: Arc<dyn LastingSessions>, clock: Arc<dyn Clock>) -> MetaEndpoint {
+        let started = clock.monotonic();
+        let endpoint = MetaEndpoint { meta, clock, sessions: RwLock::default(), started };
+        for (id, owner) in endpoint.meta.awaited() {
+            let session = endpoint.session_of(owner, true);
+            endpoint.meta.adopt(id, session.clone());
+            endpoint.sessions.write().insert(id, session);
+        }
+        endpoint
+    }
+
+    fn session_of(&self, owner: SessionOwner, must_reclaim: bool) -> Arc<RemoteSession> {
+        let state = SessionState {
+            events: VecDeque::new(),
+            // Above all that were numbered before the service was started.
+            newest: self.meta.incarnation() << 32,
+            parked: None,
+            renewed: self.clock.monotonic(),
+            busy: Vec::new(),
+            must_reclaim,
+        };
+        Arc::new(RemoteSession { owner, clock: self.clock.clone(), state: Mutex::new(state) })
     }
 
     /// Sessions that are open.
@@ -94,7 +125,8 @@ impl MetaEndpoint {
         for (id, session) in all {
             let (is_silent, waited) = {
                 let mut state = session.state.lock();
-                let is_silent = now.saturating_sub(state.renewed) > SILENCE_MAX;
+                let is_late = state.must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
+                let is_silent = is_late || now.saturating_sub(state.renewed) > SILENCE_MAX;
                 let is_long =
                     state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
                 (is_silent, if is_long { state.parked.take() } else { None })
@@ -103,7 +135,7 @@ impl MetaEndpoint {
                 replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
             }
             if is_silent {
-                tracing::warn!(session = %id, node = %session.owner.id.node, "a session has fallen silent and is ended");
+                tracing::warn!(session = %id, node = %session.owner.node, "a session has fallen silent and is ended");
                 self.end(id);
             }
         }
@@ -119,16 +151,11 @@ impl MetaEndpoint {
     }
 
     fn open(&self, peer: &Peer) -> MetaAnswer {
-        let state = SessionState {
-            events: VecDeque::new(),
-            newest: 0,
-            parked: None,
-            renewed: self.clock.monotonic(),
-            busy: Vec::new(),
-        };
-        let session =
-            Arc::new(RemoteSession { owner: *peer, clock: self.clock.clone(), state: Mutex::new(state) });
-        match self.meta.open_session(session.clone()) {
+        if self.meta.is_awaiting() {
+            return MetaAnswer::Later;
+        }
+        let session = self.session_of(owner_of(peer), false);
+        match self.meta.open_lasting(owner_of(peer), session.clone()) {
             Ok(grant) => {
                 self.sessions.write().insert(grant.session, session);
                 MetaAnswer::Session(grant.session)
@@ -140,7 +167,7 @@ impl MetaEndpoint {
     /// The session, if it is the caller's.
     fn own(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Errno> {
         let session = self.sessions.read().get(&id).cloned();
-        session.filter(|session| session.owner == *peer).ok_or(Errno::ENOTCONN)
+        session.filter(|session| session.owner == owner_of(peer)).ok_or(Errno::ENOTCONN)
     }
 
     fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {
@@ -149,6 +176,10 @@ impl MetaEndpoint {
             Err(errno) => return replier.reply(&encode(&MetaAnswer::Failed(errno)), &[]),
         };
         let mut state = session.state.lock();
+        if state.must_reclaim {
+            drop(state);
+            return replier.reply(&encode(&MetaAnswer::MustReclaim(self.meta.incarnation())), &[]);
+        }
         while state.events.front().is_some_and(|(number, _)| *number <= seen) {
             state.events.pop_front();
         }
@@ -170,11 +201,42 @@ impl MetaEndpoint {
         }
     }
 
+    fn call(&self, session: &RemoteSession, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
+        let is_all = match &request {
+            MetaRequest::Reclaim { incarnation, .. } if *incarnation != self.meta.incarnation() => {
+                return MetaAnswer::MustReclaim(self.meta.incarnation());
+            }
+            MetaRequest::Reclaim { part, .. } => matches!(part, Reclaim::Done),
+            _ if session.state.lock().must_reclaim => {
+                return MetaAnswer::MustReclaim(self.meta.incarnation());
+            }
+            _ if self.meta.is_awaiting() => return MetaAnswer::Later,
+            _ => false,
+        };
+        match self.meta.call(caller, request) {
+            Ok(reply) => {
+                if is_all {
+                    self.reclaimed(session);
+                }
+                MetaAnswer::Reply(reply)
+            }
+            Err(errno) => MetaAnswer::Failed(errno),
+        }
+    }
+
+    /// The session has told everything.
+    fn reclaimed(&self, session: &RemoteSession) {
+        session.state.lock().must_reclaim = false;
+    }
+
     fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>) -> MetaAnswer {
         match self.own(peer, id) {
             Ok(session) => {
                 let mut state = session.state.lock();
                 (state.renewed, state.busy) = (self.clock.monotonic(), busy);
+                if state.must_reclaim {
+                    return MetaAnswer::MustReclaim(self.meta.incarnation());
+                }
                 MetaAnswer::Done
             }
             Err(errno) => MetaAnswer::Failed(errno),
@@ -199,11 +261,8 @@ impl Endpoint for MetaEndpoint {
                 }
                 Err(errno) => MetaAnswer::Failed(errno),
             },
-            MetaCall::Call { op, creds, request } => match self.own(peer, op.session) {
-                Ok(_) => match self.meta.call(Caller { op, creds: &creds }, request) {
-                    Ok(reply) => MetaAnswer::Reply(reply),
-                    Err(errno) => MetaAnswer::Failed(errno),
-                },
+            MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
+                Ok(session) => self.call(&session, Caller { op, creds: &creds, slot }, request),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
@@ -215,7 +274,11 @@ impl Endpoint for MetaEndpoint {
     fn forgotten(&self, peer: &Peer) {
         let gone: Vec<SessionId> = {
             let sessions = self.sessions.read();
-            sessions.iter().filter(|(_, session)| session.owner == *peer).map(|(id, _)| *id).collect()
+            sessions
+                .iter()
+                .filter(|(_, session)| session.owner == owner_of(peer))
+                .map(|(id, _)| *id)
+                .collect()
         };
         gone.into_iter().for_each(|id| self.end(id));
     }

@@ -65,6 +65,7 @@ impl Services {
         let engine = MemoryEngine::new();
         let lane = open_lane(&meta_disk, &engine, &env, cluster);
         let config = MetaConfig {
+            keeps_sessions: false,
             lane,
             env: env.clone(),
             name_hash_key: manager.identity().name_hash_key,

@@ -189,6 +189,7 @@ pub enum MetaRequest<'a> {
         read: bool,
         write: bool,
         truncate: bool,
+        handle: DescriptionId,
     },
     /// Make a directory.
     Mkdir { parent: InodeId, name: Name<'a>, mode: u32, umask: u32 },
@@ -216,11 +217,11 @@ pub enum MetaRequest<'a> {
         flags: RenameFlags,
     },
     /// Make an unnamed file and open it.
-    Tmpfile { parent: InodeId, mode: u32, umask: u32 },
-    /// Open a file.
-    Open { inode: InodeId, read: bool, write: bool, truncate: bool },
-    /// Close of an open file description, which was open for writing or not.
-    Release { inode: InodeId, write: bool },
+    Tmpfile { parent: InodeId, mode: u32, umask: u32, handle: DescriptionId },
+    /// Open a file, as the description `handle`. Opening it once more under the same is the same.
+    Open { inode: InodeId, read: bool, write: bool, truncate: bool, handle: DescriptionId },
+    /// Close of an open file description.
+    Release { inode: InodeId, handle: DescriptionId },
     /// Target of a symbolic link.
     Readlink { inode: InodeId },
     /// Entries behind `after` (a cookie, 0 to begin), up to about `bytes_max` of names and attributes.
@@ -312,6 +313,42 @@ pub enum MetaRequest<'a> {
     MakeRoom,
     /// What a change of attributes makes of the last attributes of an inode that is gone. Nothing is stored.
     SetattrRemoved { last: Attr, changes: SetAttr },
+    /// What the session has, told to a service that has been started anew (`incarnation`) and does not know. Whatever it has not told when it
+    /// says that this was all is not held.
+    Reclaim { incarnation: u64, part: Reclaim },
+}
+
+/// A part of what a session has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reclaim {
+    /// Open files; answered by as many [`Reclaimed`].
+    Files(Vec<ReclaimedFile>),
+    /// Locks, each with the description it was taken through.
+    Locks(Vec<(LockRequest, DescriptionId)>),
+    /// That was all, and no attributes or names from before are cached any more.
+    Done,
+}
+
+/// What a session has of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimedFile {
+    /// Which.
+    pub inode: InodeId,
+    /// Its open descriptions, and whether each is for writing.
+    pub handles: Vec<(DescriptionId, bool)>,
+    /// READ and WRITE as held.
+    pub leases: LeaseSet,
+}
+
+/// What the service says to [`ReclaimedFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// What of the leases is held from now on.
+    pub leases: LeaseSet,
+    /// Length in bytes as metadata knows it.
+    pub size: u64,
+    /// Generation of its chunks; `None` while its content is with the inode.
+    pub generation: Option<u32>,
 }
 
 /// Whose content a sync of metadata promises to be durable, so that what is with an inode is not moved to chunks carelessly afterwards.
@@ -414,6 +451,8 @@ pub enum MetaReply {
     LockQueued,
     /// The lock that is in the way, or none.
     LockConflict { conflict: Option<(LockKind, LockRange, u32)> },
+    /// What became of each file: `ESTALE` for one that is gone.
+    Reclaimed { files: Vec<Result<Reclaimed, crate::Errno>> },
 }
 
 /// Sent to a session without being asked.
@@ -432,5 +471,11 @@ pub enum SessionEvent {
     Evicted {
         /// The session.
         session: SessionId,
+    },
+    /// The service was started anew: the session is to tell what it has ([`MetaRequest::Reclaim`]). Made by whoever finds that out on the session's
+    /// side; no service sends it.
+    Reclaim {
+        /// Which start of the service.
+        incarnation: u64,
     },
 }

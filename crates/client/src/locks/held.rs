@@ -1,0 +1,149 @@
+//! The locks this client holds, as metadata knows them: a service that was started anew is told.
+//!
+//! A range lock of one owner replaces what that owner had in the range, as in the table of the service (`fs/locks.c` has the rules).
+
+use ashlar_types::message::{LockKind, LockRange, LockRequest};
+use ashlar_types::{DescriptionId, InodeId, LockOwner};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+/// A lock and the description it was taken through.
+pub(crate) type Held = (LockRequest, DescriptionId);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct HeldLocks {
+    // LIMIT: the service bounds what is held (ENOLCK).
+    of: Mutex<FxHashMap<(InodeId, LockOwner, bool), Vec<Held>>>,
+}
+
+impl HeldLocks {
+    /// The service has done what `request` says.
+    pub(crate) fn note(&self, request: &LockRequest, through: DescriptionId) {
+        let key = (request.inode, request.owner, request.is_flock);
+        let mut all = self.of.lock();
+        let held = all.entry(key).or_default();
+        if request.is_flock {
+            held.clear();
+        } else {
+            *held = held.iter().flat_map(|lock| outside(lock, request.range)).collect();
+        }
+        if request.kind != LockKind::Unlock {
+            add(held, (*request, through));
+        }
+        if held.is_empty() {
+            all.remove(&key);
+        }
+    }
+
+    /// The locks of `owner` on `inode` have been dropped: all, or those taken through one description.
+    pub(crate) fn release(
+        &self,
+        (inode, is_flock): (InodeId, bool),
+        owner: LockOwner,
+        through: Option<DescriptionId>,
+    ) {
+        let key = (inode, owner, is_flock);
+        let mut all = self.of.lock();
+        let Some(held) = all.get_mut(&key) else { return };
+        held.retain(|(_, taken)| through.is_some_and(|through| through != *taken));
+        if held.is_empty() {
+            all.remove(&key);
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Held> {
+        self.of.lock().values().flatten().copied().collect()
+    }
+}
+
+/// What is left of a lock beside `range`.
+fn outside(lock: &Held, range: LockRange) -> impl Iterator<Item = Held> {
+    let (request, through) = *lock;
+    let LockRange { start, end } = request.range;
+    let piece = move |start, end| (LockRequest { range: LockRange { start, end }, ..request }, through);
+    let (left, right) = if end < range.start || start > range.end {
+        (Some(piece(start, end)), None)
+    } else {
+        (
+            (start < range.start).then(|| piece(start, range.start.saturating_sub(1))),
+            (end > range.end).then(|| piece(range.end.saturating_add(1), end)),
+        )
+    };
+    left.into_iter().chain(right)
+}
+
+/// Adds a lock that overlaps none, as one with its like beside it: who locks a file piece by piece has one.
+fn add(held: &mut Vec<Held>, (mut request, through): Held) {
+    held.retain(|(other, taken)| {
+        let is_like = *taken == through && other.kind == request.kind && !request.is_flock;
+        let (start, end) = (request.range.start, request.range.end);
+        if is_like && other.range.end.checked_add(1) == Some(start) {
+            request.range.start = other.range.start;
+        } else if is_like && end.checked_add(1) == Some(other.range.start) {
+            request.range.end = other.range.end;
+        } else {
+            return true;
+        }
+        false
+    });
+    held.push((request, through));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(kind: LockKind, start: u64, end: u64) -> LockRequest {
+        let range = LockRange { start, end };
+        LockRequest { inode: InodeId(7), owner: LockOwner(1), pid: 1, kind, range, is_flock: false }
+    }
+
+    fn shown(held: &HeldLocks) -> Vec<(LockKind, u64, u64)> {
+        let mut all: Vec<_> = held
+            .all()
+            .into_iter()
+            .map(|(request, _)| (request.kind, request.range.start, request.range.end))
+            .collect();
+        all.sort_by_key(|(_, start, _)| *start);
+        all
+    }
+
+    #[test]
+    fn a_lock_replaces_what_its_owner_had_there() {
+        use LockKind::{Read, Unlock, Write};
+        let (held, one) = (HeldLocks::default(), DescriptionId(1));
+        held.note(&range(Write, 0, 99), one);
+        held.note(&range(Read, 10, 19), one);
+        assert_eq!(shown(&held), [(Write, 0, 9), (Read, 10, 19), (Write, 20, 99)]);
+        held.note(&range(Unlock, 5, 14), one);
+        assert_eq!(shown(&held), [(Write, 0, 4), (Read, 15, 19), (Write, 20, 99)]);
+        held.note(&range(Write, 5, 19), one);
+        assert_eq!(shown(&held), [(Write, 0, 99)], "pieces that are alike are one");
+        held.note(&range(Unlock, 0, u64::MAX >> 1), one);
+        assert!(held.all().is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_through_another_description_stays() {
+        let held = HeldLocks::default();
+        held.note(&range(LockKind::Write, 0, 9), DescriptionId(1));
+        held.note(&range(LockKind::Write, 10, 19), DescriptionId(2));
+        held.release((InodeId(7), false), LockOwner(1), Some(DescriptionId(1)));
+        assert_eq!(shown(&held), [(LockKind::Write, 10, 19)]);
+        held.release((InodeId(7), true), LockOwner(1), None);
+        assert_eq!(shown(&held).len(), 1, "a flock is another lock");
+        held.release((InodeId(7), false), LockOwner(1), None);
+        assert!(shown(&held).is_empty());
+    }
+
+    #[test]
+    fn a_conversion_of_a_flock_is_one_lock() {
+        let held = HeldLocks::default();
+        let flock = |kind| LockRequest { is_flock: true, ..range(kind, 0, 0) };
+        held.note(&flock(LockKind::Read), DescriptionId(1));
+        held.note(&flock(LockKind::Write), DescriptionId(1));
+        assert_eq!(shown(&held), [(LockKind::Write, 0, 0)]);
+    }
+}

@@ -1,0 +1,165 @@
+//! The metadata service was started anew: it is told what this client has open, cached and locked, and everything goes on.
+//!
+//! Nobody is answered until all clients have told what they have, so what was granted before the start holds until then. What may be cached without
+//! being listed, attributes and names, goes first. Whoever notes something that a service has granted looks afterwards whether that service
+//! is still the one that was told ([`Client::incarnation`]); if not, he tells it himself, or asks anew.
+
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::file::{Data, File};
+use ashlar_rpc::SessionEvents;
+use ashlar_types::message::{
+    LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
+};
+use ashlar_types::{Errno, InodeId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Files and locks told of at once.
+const BATCH: usize = 256;
+
+/// What was told of a file.
+struct Told {
+    file: Arc<File>,
+    leases: LeaseSet,
+    lease_epoch: u64,
+}
+
+impl Client {
+    /// Tells the service of the start `incarnation` what this client has.
+    pub(crate) fn reclaim(self: &Arc<Client>, incarnation: u64) {
+        // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
+        self.incarnation.fetch_max(incarnation, SeqCst);
+        match self.tell_everything(incarnation) {
+            Ok(lost) => {
+                // Not here: an answer may wait for a start of the service that this thread is to hear of.
+                let client = self.clone();
+                let ask = Box::new(move || client.ask_again_for_locks());
+                if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
+                    tracing::error!("no thread can be started; locks that are waited for end");
+                    self.lock_waits.fail_all();
+                }
+                lost.into_iter().for_each(|inode| self.drop_lost(inode));
+            }
+            // It was started once more, and this begins anew.
+            Err(Errno::EAGAIN) => {}
+            Err(errno) => {
+                tracing::error!(%errno, "the metadata server could not be told what this mount has; trying again");
+            }
+        }
+    }
+
+    /// Tells of all files and locks; the files of which cached content is not good any more.
+    fn tell_everything(&self, incarnation: u64) -> Result<Vec<InodeId>, Errno> {
+        let mut lost = Vec::new();
+        for files in self.files.all().chunks(BATCH) {
+            lost.extend(self.tell_files(incarnation, files, LeaseSet::CONTENT)?);
+        }
+        for locks in self.held_locks.all().chunks(BATCH) {
+            let part = Reclaim::Locks(locks.to_vec());
+            self.call_done(&Who::system(), MetaRequest::Reclaim { incarnation, part })?;
+        }
+        self.drop_attributes();
+        self.call_done(&Who::system(), MetaRequest::Reclaim { incarnation, part: Reclaim::Done })?;
+        Ok(lost)
+    }
+
+    /// Has the kernel forget all names, and attributes that others could not change.
+    fn drop_attributes(&self) {
+        let (inodes, until) = self.attributes_told.take();
+        let Some(kernel) = self.kernel.get() else { return };
+        // Of all directories.
+        kernel.drop_entries(InodeId::ROOT);
+        inodes.into_iter().for_each(|inode| kernel.drop_attributes(inode));
+        let left = until.saturating_sub(self.env.clock.monotonic());
+        if !left.is_zero() {
+            tracing::warn!(
+                ?left,
+                "waiting until the kernel has forgotten attributes of more files than are remembered"
+            );
+            let nothing = Mutex::new(());
+            self.env.tasks.signal().wait_for(&mut nothing.lock(), left);
+        }
+    }
+
+    /// Tells of `files` and what of `leases` is held on them; those of which that is lost.
+    fn tell_files(
+        &self,
+        incarnation: u64,
+        files: &[Arc<File>],
+        leases: LeaseSet,
+    ) -> Result<Vec<InodeId>, Errno> {
+        let (mut told, mut parts) = (Vec::new(), Vec::new());
+        for file in files {
+            let state = file.state.lock();
+            let leases = state.leases.and(leases);
+            parts.push(ReclaimedFile { inode: file.inode, handles: state.handles.to_vec(), leases });
+            told.push(Told { file: file.clone(), leases, lease_epoch: state.lease_epoch });
+        }
+        let request = MetaRequest::Reclaim { incarnation, part: Reclaim::Files(parts) };
+        let answers = match self.call(&Who::system(), request)? {
+            MetaReply::Reclaimed { files } if files.len() == told.len() => files,
+            other => return Err(unexpected(&other)),
+        };
+        let is_lost = |(told, answer): (Told, Result<Reclaimed, Errno>)| {
+            told.is_lost(answer).then_some(told.file.inode)
+        };
+        Ok(told.into_iter().zip(answers).filter_map(is_lost).collect())
+    }
+
+    /// Tells of a file that was opened while the service was started anew.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is gone, `ETIMEDOUT` when the service does not answer.
+    pub(crate) fn tell_open(&self, file: &Arc<File>) -> Result<(), Errno> {
+        // LIMIT: a turn per start of the service.
+        loop {
+            let incarnation = self.incarnation();
+            let outcome = self.tell_files(incarnation, std::slice::from_ref(file), LeaseSet::NONE);
+            if self.incarnation() == incarnation {
+                match outcome {
+                    // A newer one is not known here yet: it will be told everything.
+                    Err(Errno::EAGAIN) => return Ok(()),
+                    other => return other.map(drop),
+                }
+            }
+        }
+    }
+
+    /// Has content dropped that was cached under a lease which is lost, as if it had been recalled.
+    fn drop_lost(&self, inode: InodeId) {
+        tracing::warn!(%inode, "cached content of a file is not good any more after a start of the metadata server");
+        let recall = Recall { id: 0, inode, leases: LeaseSet::CONTENT, flush_only: false };
+        self.queue.deliver(SessionEvent::Recall(recall));
+    }
+}
+
+impl Told {
+    /// Whether the lease is gone, or what it covers is not what this client knows: then it is given up.
+    fn is_lost(&self, answer: Result<Reclaimed, Errno>) -> bool {
+        let mut state = self.file.state.lock();
+        // What has changed meanwhile was asked of the new service, or given back.
+        if self.leases == LeaseSet::NONE || state.lease_epoch != self.lease_epoch {
+            return false;
+        }
+        let generation = match &state.data {
+            Data::Chunks(layout) => Some(layout.generation),
+            Data::Inline(_) => None,
+        };
+        let is_whole = |known: Reclaimed| {
+            let is_same = state.is_dirty
+                || state.reporting.is_some()
+                || state.inline_writes > 0
+                || known.size == state.size;
+            known.leases.has(self.leases) && known.generation == generation && is_same
+        };
+        if answer.is_ok_and(is_whole) {
+            return false;
+        }
+        state.leases = LeaseSet::NONE;
+        state.lease_epoch += 1;
+        state.is_unpromised = false;
+        true
+    }
+}

@@ -1,0 +1,212 @@
+//! Sessions that go on when the service is started anew: their owners are on other machines, and have files open, content cached and locks
+//! held that the service has forgotten.
+//!
+//! | state of a session | event | becomes |
+//! |---|---|---|
+//! | known from before the start | [`Reclaim::Files`], [`Reclaim::Locks`] | what it tells is noted |
+//! | | [`Reclaim::Done`] | open |
+//! | | its owner is silent for too long | ended as any other |
+//!
+//! While any session is awaited, nothing but reclaiming is answered ([`LastingSessions::is_awaiting`]): so no lease and no lock can be given to one that
+//! another still has. Records of orphans and writers of awaited sessions stay ([`crate::recovery`]).
+
+use crate::MetaService;
+use crate::call::verb as number;
+use crate::execute::itself;
+use ashlar_namespace::lock::LockFrom;
+use ashlar_namespace::{key, verb};
+use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant};
+use ashlar_types::message::{LeaseSet, LockRequest, MetaReply, Reclaim, Reclaimed, ReclaimedFile};
+use ashlar_types::node::SessionOwner;
+use ashlar_types::{DescriptionId, Errno, OpId, SessionId};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// Sessions of which the service does not know what they have.
+#[derive(Default)]
+pub(crate) struct Awaited {
+    // LIMIT: as sessions.
+    sessions: Mutex<FxHashMap<SessionId, SessionOwner>>,
+    /// How many: asked for every call.
+    count: AtomicUsize,
+    /// Sessions whose record is in the log.
+    lasting: Mutex<FxHashSet<SessionId>>,
+}
+
+impl Awaited {
+    /// Awaits `sessions`, at a start.
+    pub(crate) fn begin(&self, sessions: Vec<(SessionId, SessionOwner)>) {
+        self.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
+        let mut awaited = self.sessions.lock();
+        awaited.extend(sessions);
+        self.count.store(awaited.len(), SeqCst);
+    }
+
+    /// Ends it for a session; tells whether it was awaited.
+    fn end(&self, session: SessionId) -> bool {
+        let mut awaited = self.sessions.lock();
+        let was_awaited = awaited.remove(&session).is_some();
+        self.count.store(awaited.len(), SeqCst);
+        was_awaited
+    }
+
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.sessions.lock().contains_key(&session)
+    }
+}
+
+impl LastingSessions for MetaService {
+    fn open_lasting(
+        &self,
+        owner: SessionOwner,
+        events: Arc<dyn SessionEvents>,
+    ) -> Result<SessionGrant, Errno> {
+        let grant = self.session_open(events)?;
+        let session = grant.session;
+        self.awaited.lasting.lock().insert(session);
+        let creds = itself();
+        let noted = self
+            .mutate(
+                Caller::new(OpId::default(), &creds),
+                number::OPEN_SESSION,
+                |txn, _| verb::open_session(txn, session, owner),
+                |(), _| (),
+            )
+            // ORDER: durable before anybody relies on it; a client that comes back to a service that does not know it loses its locks.
+            .and_then(|()| self.lane.flush_all().map_err(|error| self.answer(&error.into())));
+        match noted {
+            Ok(()) => Ok(grant),
+            Err(errno) => {
+                self.session_end(session);
+                Err(errno)
+            }
+        }
+    }
+
+    fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
+        self.awaited.sessions.lock().iter().map(|(session, owner)| (*session, *owner)).collect()
+    }
+
+    fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>) {
+        if self.awaited.has(session) {
+            self.sessions.adopt(session, events);
+            self.leases.lock().begin_session(session);
+        }
+    }
+
+    fn is_awaiting(&self) -> bool {
+        self.awaited.count.load(SeqCst) > 0
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+}
+
+impl MetaService {
+    /// Notes what a session tells that it has.
+    ///
+    /// # Errors
+    /// `EIO` when the store cannot answer.
+    pub(crate) fn reclaim(&self, session: SessionId, part: Reclaim) -> Result<MetaReply, Errno> {
+        match part {
+            Reclaim::Files(files) => {
+                let files = files.iter().map(|file| self.reclaim_file(session, file)).collect();
+                Ok(MetaReply::Reclaimed { files })
+            }
+            Reclaim::Locks(locks) if !self.awaited.has(session) => {
+                tracing::warn!(%session, count = locks.len(), "locks of a session that is not awaited");
+                Ok(MetaReply::Done)
+            }
+            Reclaim::Locks(locks) => {
+                self.reclaim_locks(session, &locks);
+                Ok(MetaReply::Done)
+            }
+            Reclaim::Done => {
+                if self.awaited.end(session) {
+                    tracing::info!(%session, "a session has come back");
+                }
+                Ok(MetaReply::Done)
+            }
+        }
+    }
+
+    fn reclaim_file(&self, session: SessionId, file: &ReclaimedFile) -> Result<Reclaimed, Errno> {
+        let creds = itself();
+        let inode = file.inode;
+        self.inspect(
+            Caller::new(OpId { session, sequence: 0 }, &creds),
+            |txn, _| {
+                let found = txn.find_inode(inode)?.ok_or(Errno::ESTALE)?;
+                let (size, generation) = (found.size, Self::generation_of(found));
+                let is_unlinked = found.nlink == 0;
+                // Without its record a writer's length could not be settled: a power cut has taken what let it write.
+                let may_write = generation.is_none() || txn.get(&key::writer_of(inode, session))?.is_some();
+                Ok((Reclaimed { leases: LeaseSet::NONE, size, generation }, is_unlinked, may_write))
+            },
+            |(found, is_unlinked, may_write), leases| {
+                if !leases.has_session(session) {
+                    return Err(Errno::ENOTCONN);
+                }
+                let mut opens = self.opens.lock();
+                for &handle in &file.handles {
+                    opens.reopen(session, inode, handle);
+                }
+                if is_unlinked && !file.handles.is_empty() {
+                    opens.note_orphan(inode);
+                }
+                drop(opens);
+                let wanted = match file.leases.and(LeaseSet::CONTENT) {
+                    // Later it asks as everybody does.
+                    _ if !self.awaited.has(session) => LeaseSet::NONE,
+                    all if may_write => all,
+                    all => all.without(LeaseSet::WRITE),
+                };
+                let leases = match wanted {
+                    LeaseSet::NONE => LeaseSet::NONE,
+                    wanted => leases.grant(session, inode, wanted),
+                };
+                Ok(Reclaimed { leases, ..found })
+            },
+        )?
+    }
+
+    fn reclaim_locks(&self, session: SessionId, locks: &[(LockRequest, DescriptionId)]) {
+        let mut grants = Vec::new();
+        let mut table = self.locks.lock();
+        for (request, through) in locks {
+            let from = LockFrom { session, through: *through };
+            // Nobody else can have it: it was held, and nothing was given to anybody since. The bounds are those it was taken under.
+            if let Err(errno) = table.lock(from, request, &mut grants) {
+                tracing::error!(%errno, %session, inode = %request.inode, "a lock from before the start could not be taken again");
+            }
+        }
+        drop(table);
+        self.announce_locks(grants);
+    }
+
+    /// Forgets that a session was to outlive the service; tells whether it was awaited, and so may have written what it has told nobody of.
+    pub(crate) fn end_lasting(&self, session: SessionId) -> bool {
+        let was_awaited = self.awaited.has(session);
+        if self.awaited.lasting.lock().remove(&session) {
+            let creds = itself();
+            let forgotten = self.mutate(
+                Caller::new(OpId::default(), &creds),
+                number::CLOSE_SESSION,
+                |txn, _| verb::close_session(txn, session),
+                |(), _| (),
+            );
+            if let Err(errno) = forgotten {
+                tracing::error!(%errno, %session, "a session that has ended could not be forgotten; the next start waits for it");
+            }
+        }
+        was_awaited
+    }
+
+    /// Nobody waits for a session any more, which has ended.
+    pub(crate) fn end_awaiting(&self, session: SessionId) {
+        self.awaited.end(session);
+    }
+}

@@ -1,0 +1,22 @@
+//! `next_incarnation`: numbers the starts of the service, so that what sessions have from before can be told from what they got since.
+
+use crate::error::NsError;
+use crate::key;
+use crate::txn::Txn;
+
+/// The number of the start after the one numbered `last`. The first start of all, which makes the root, is 0 and has no record.
+pub fn incarnation_after(last: Option<u64>) -> u64 {
+    // LIMIT: numbers of recalls and events begin with it, in the upper half of 63 bits.
+    (last.unwrap_or(0) + 1) & u64::from(u32::MAX >> 1)
+}
+
+/// Notes one more start; tells its number.
+///
+/// # Errors
+/// [`NsError::Kv`] when the store cannot answer.
+pub fn next_incarnation(txn: &mut Txn<'_>) -> Result<u64, NsError> {
+    let next = incarnation_after(txn.get_record(&key::incarnation(), "number of starts")?);
+    txn.put_record(key::incarnation(), &next);
+    txn.mark_frees_space();
+    Ok(next)
+}
