@@ -56,7 +56,16 @@ fn client(directory: &Path) -> Arc<Client> {
     };
     let (meta, _) = MetaService::start(meta, RootSettings::default()).unwrap();
     let credentials = Arc::new(Nobody);
-    Client::connect(ClientConfig { meta, storage, map, env, credentials, checks_payload: true }).unwrap()
+    Client::connect(ClientConfig {
+        meta,
+        storage,
+        map,
+        env,
+        credentials,
+        checks_payload: true,
+        comes_back: false,
+    })
+    .unwrap()
 }
 
 fn thread_time() -> Duration {

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Credentials, Errno, OpId};
+use ashlar_types::{Credentials, Errno, OpId, SessionId};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// On whose behalf a call is made.
@@ -45,13 +45,41 @@ impl Client {
     }
 
     fn call_once(&self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        if !self.comes_back {
+            return self.call_as(self.session(), creds, request);
+        }
+        let mut request = request;
+        // LIMIT: a turn per session that this client has had.
+        loop {
+            let session = self.session();
+            match self.call_as(session, creds, request.clone()) {
+                Err(Errno::ENOTCONN) if self.has_come_back(session) => request = without_session(request)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// A call by the file system itself in a session that need not be the current one.
+    ///
+    /// # Errors
+    /// As of the call.
+    pub(crate) fn call_in(&self, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.call_as(session, &Credentials::root(), request)
+    }
+
+    fn call_as(
+        &self,
+        session: SessionId,
+        creds: &Credentials,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
         let sequence = self.sequence.fetch_add(1, Relaxed);
-        let before = self.incarnation();
-        let reply = self.meta.call(Caller::new(OpId { session: self.session, sequence }, creds), request);
+        let before = self.era();
+        let reply = self.meta.call(Caller::new(OpId { session, sequence }, creds), request);
         reply.map(|mut reply| {
             // ORDER: noted, then looked. Either whoever drops what the kernel has finds it there, or the answer is seen to be from before.
             self.attributes_told.note(&reply, self.env.clock.monotonic());
-            if self.incarnation() != before {
+            if self.era() != before {
                 take_leases(&mut reply);
             }
             reply
@@ -64,6 +92,40 @@ impl Client {
             MetaReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// A call of a session that has ended, as one of the session after it. It was not carried out.
+fn without_session(request: MetaRequest<'_>) -> Result<MetaRequest<'_>, Errno> {
+    match request {
+        MetaRequest::CommitWrite {
+            inode,
+            generation,
+            size_at_least,
+            mtime,
+            atime,
+            kill_set_id,
+            keeps_capability,
+            done,
+            ..
+        } => {
+            // What the targets have allocated was asked of them when the session ended.
+            let blocks_delta = 0;
+            Ok(MetaRequest::CommitWrite {
+                inode,
+                generation,
+                size_at_least,
+                blocks_delta,
+                mtime,
+                atime,
+                kill_set_id,
+                keeps_capability,
+                done,
+            })
+        }
+        // Of that session.
+        MetaRequest::Reclaim { .. } => Err(Errno::ENOTCONN),
+        other => Ok(other),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::file::{File, FileTable};
 use crate::locks::{HeldLocks, LockWaits};
 use crate::reports::Reports;
 use crate::told::AttributesTold;
-use ashlar_env::{Env, Task};
+use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
 use ashlar_types::{ClusterMap, Errno, InodeId, SessionId};
@@ -36,6 +36,8 @@ pub struct ClientConfig {
     pub credentials: Arc<dyn ResolveCredentials>,
     /// Whether chunk payloads cross a network, so that checksums must travel with them.
     pub checks_payload: bool,
+    /// Whether a client whose session has ended by its silence goes on with another one. Its writes under way must not reach targets after that.
+    pub comes_back: bool,
 }
 
 /// See the module.
@@ -46,10 +48,17 @@ pub struct Client {
     pub(crate) env: Env,
     pub(crate) credentials: Arc<dyn ResolveCredentials>,
     pub(crate) checks_payload: bool,
-    pub(crate) session: SessionId,
+    /// 0 before the first.
+    pub(crate) session: AtomicU64,
+    pub(crate) comes_back: bool,
+    /// Signalled when there is another session.
+    pub(crate) session_changed: Signal,
+    pub(crate) session_turn: Mutex<()>,
+    /// Grows when what is held has to be told to a service, or is not held any more.
+    pub(crate) era: AtomicU64,
     pub(crate) lease_term: Duration,
     pub(crate) sequence: AtomicU64,
-    /// The newest start of the service that this client was told of; what was granted before it has to be told to the service.
+    /// The newest start of the service that this client was told of.
     pub(crate) incarnation: AtomicU64,
     pub(crate) attributes_told: AttributesTold,
     pub(crate) held_locks: Arc<HeldLocks>,
@@ -81,7 +90,7 @@ impl Client {
     /// What `open_session` answers; `EAGAIN` when no thread can be started.
     pub fn connect(config: ClientConfig) -> Result<Arc<Client>, Errno> {
         let queue = Arc::new(EventQueue::new(config.env.tasks.signal()));
-        let SessionGrant { session, lease_term } = config.meta.open_session(queue.clone())?;
+        let SessionGrant { session, lease_term, incarnation } = config.meta.open_session(queue.clone())?;
         let tasks = config.env.tasks.clone();
         let client = Arc::new(Client {
             meta: config.meta,
@@ -90,10 +99,14 @@ impl Client {
             env: config.env,
             credentials: config.credentials,
             checks_payload: config.checks_payload,
-            session,
+            session: AtomicU64::new(session.0),
+            comes_back: config.comes_back,
+            session_changed: tasks.signal(),
+            session_turn: Mutex::new(()),
+            era: AtomicU64::new(0),
             lease_term,
             sequence: AtomicU64::new(1),
-            incarnation: AtomicU64::new(0),
+            incarnation: AtomicU64::new(incarnation),
             attributes_told: AttributesTold::for_term(lease_term),
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
@@ -127,7 +140,7 @@ impl Client {
 
     /// The session.
     pub fn session(&self) -> SessionId {
-        self.session
+        SessionId(self.session.load(SeqCst))
     }
 
     /// Has the kernel write back what programs have stored into mappings of open files, for whoever cuts a mount off that is in use:
@@ -160,7 +173,7 @@ impl Client {
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
         let synced = self.sync();
         self.queue.close();
-        self.meta.close_session(self.session);
+        self.meta.close_session(self.session());
         let threads = std::mem::take(&mut *self.event_threads.lock());
         for thread in threads.into_iter().filter(|thread| !thread.is_current()) {
             // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
@@ -200,9 +213,9 @@ impl Client {
         self.call_done(&Who::system(), MetaRequest::Sync(scope))
     }
 
-    /// The newest start of the service that this client was told of.
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.incarnation.load(SeqCst)
+    /// What was asked for in an earlier era, and noted after this one began, is not held, or has to be told anew.
+    pub(crate) fn era(&self) -> u64 {
+        self.era.load(SeqCst)
     }
 
     /// The state of an open file, if this client has one.

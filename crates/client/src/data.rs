@@ -83,7 +83,7 @@ impl Client {
         mut state: MutexGuard<'a, FileState>,
         (write, is_writeback): (bool, bool),
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
-        let incarnation = self.incarnation();
+        let era = self.era();
         let acquiring = file.begin_acquiring(&mut state);
         state.inline_written = None;
         let epoch = state.lease_epoch;
@@ -102,7 +102,7 @@ impl Client {
         // its mark tells, or one that was under way when the grant said to keep what there was, as the epoch tells. A draining that began
         // meanwhile changes what the reply tells.
         // So does a start of the service: what was noted here after it was told what this client has, it does not know.
-        let is_old = self.is_overtaken(recall_mark) || self.incarnation() != incarnation;
+        let is_old = self.is_overtaken(recall_mark) || self.era() != era;
         if is_old || state.lease_epoch != epoch || state.is_draining {
             return Ok(state);
         }

@@ -237,6 +237,8 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: 
             }
             Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
             Some(SessionEvent::Reclaim { incarnation }) => client.reclaim(incarnation),
+            Some(SessionEvent::Expired) => client.expire(),
+            Some(SessionEvent::Evicted { session }) if client.comes_back => client.come_back(session),
             Some(SessionEvent::Evicted { session }) => {
                 tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
                 client.lock_waits.fail_all();
@@ -244,7 +246,7 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: 
             None => {}
         });
         if !went_well {
-            tracing::error!(session = %client.session, "the answer to the metadata service ended by a panic");
+            tracing::error!(session = %client.session(), "the answer to the metadata service ended by a panic");
         }
     }
 }

@@ -163,6 +163,9 @@ pub(crate) struct FileState {
     /// Owners of fcntl locks taken through any handle of the file, and through which.
     // LIMIT: an owner goes with its first close of the file, which drops its locks; the kernel bounds processes that have it open.
     pub lock_owners: FxHashMap<LockOwner, SmallVec<[u64; 1]>>,
+    /// Descriptions through which locks were held that are lost: whoever relied on one must not go on.
+    // LIMIT: as handles.
+    pub lost_locks: SmallVec<[DescriptionId; 1]>,
     /// Handles that may have a `flock`, by the address at which the kernel has their descriptions.
     // LIMIT: one for each handle.
     pub flocks: FxHashMap<LockOwner, u64>,
@@ -512,6 +515,7 @@ impl FileTable {
         let mut state = file.state.lock();
         state.handles.retain(|(known, _)| *known != handle);
         state.readers -= u32::from(flags.read);
+        state.lost_locks.retain(|known| *known != handle);
         state.storers -= u32::from(flags.read && flags.write);
         let is_last = state.handles.is_empty();
         if is_last {

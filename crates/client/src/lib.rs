@@ -11,6 +11,7 @@
 mod attr;
 mod call;
 mod client;
+mod come_back;
 mod data;
 mod directory;
 mod events;

@@ -76,11 +76,11 @@ impl Client {
     fn lock_now(&self, request: LockRequest, through: DescriptionId) -> Result<(), Errno> {
         // LIMIT: a turn per start of the service.
         loop {
-            let before = self.incarnation();
+            let before = self.era();
             self.call_done(&Who::system(), MetaRequest::Lock { request, through })?;
             self.held_locks.note(&request, through);
             // What was told of by a service that has ended, after the next one was told what this client has, only that one knows.
-            if self.incarnation() == before {
+            if self.era() == before {
                 return Ok(());
             }
         }
@@ -94,11 +94,11 @@ impl Client {
         through: Option<DescriptionId>,
     ) -> Result<(), Errno> {
         loop {
-            let before = self.incarnation();
+            let before = self.era();
             let request = MetaRequest::LockRelease { inode, owner, through, is_flock };
             let outcome = self.call_done(&Who::system(), request);
             self.held_locks.release((inode, is_flock), owner, through);
-            if outcome.is_err() || self.incarnation() == before {
+            if outcome.is_err() || self.era() == before {
                 return outcome;
             }
         }
@@ -134,7 +134,7 @@ impl Client {
     fn ask_to_wait(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
         // LIMIT: a turn per start of the service.
         loop {
-            let before = self.incarnation();
+            let before = self.era();
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
             let outcome = match reply {
                 Ok(MetaReply::LockQueued) => None,
@@ -149,7 +149,7 @@ impl Client {
                 return;
             }
             // What a service said that has ended does not count.
-            if self.incarnation() == before || matches!(outcome, Some(Err(_))) {
+            if self.era() == before || matches!(outcome, Some(Err(_))) {
                 if let Some(outcome) = outcome {
                     self.lock_waits.finish(ticket, outcome);
                 }
@@ -176,11 +176,11 @@ impl Client {
             Some(waiting) => waiting.is_cancelled = true,
             None => return,
         }
-        let before = self.incarnation();
+        let before = self.era();
         // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
         let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { ticket });
         // A service that was started meanwhile knows of no wait, and announces nothing.
-        if outcome.is_ok() || self.incarnation() != before {
+        if outcome.is_ok() || self.era() != before {
             self.lock_waits.finish(ticket, Err(Errno::EINTR));
         }
     }

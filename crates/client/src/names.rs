@@ -42,8 +42,8 @@ pub struct Opened {
 struct Opening {
     handle: DescriptionId,
     flags: OpenFlags,
-    /// The newest start of the service when it began.
-    incarnation: u64,
+    /// When it began.
+    era: u64,
 }
 
 impl Client {
@@ -238,7 +238,7 @@ impl Client {
     /// A file is about to be opened.
     fn begin_open(&self, flags: OpenFlags) -> Opening {
         let handle = DescriptionId(self.handles_made.fetch_add(1, SeqCst));
-        Opening { handle, flags, incarnation: self.incarnation() }
+        Opening { handle, flags, era: self.era() }
     }
 
     fn opened(&self, reply: MetaReply, opening: &Opening) -> Result<Opened, Errno> {
@@ -279,6 +279,7 @@ impl Client {
             closing: 0,
             durability,
             lock_owners: Default::default(),
+            lost_locks: SmallVec::new(),
             flocks: Default::default(),
         };
         let update = |state: &mut FileState| {
@@ -300,7 +301,7 @@ impl Client {
             state.times = times;
         };
         let (file, has_readers) = self.files.open(attr.inode, (opening.handle, flags), fresh, update);
-        let is_known = self.incarnation() == opening.incarnation;
+        let is_known = self.era() == opening.era;
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
         if self.is_overtaken(recall_mark) || !is_known {
             let mut state = file.state.lock();

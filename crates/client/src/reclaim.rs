@@ -2,7 +2,7 @@
 //!
 //! Nobody is answered until all clients have told what they have, so what was granted before the start holds until then. What may be cached without
 //! being listed, attributes and names, goes first. Whoever notes something that a service has granted looks afterwards whether that service
-//! is still the one that was told ([`Client::incarnation`]); if not, he tells it himself, or asks anew.
+//! is still the one that was told ([`Client::era`]); if not, he tells it himself, or asks anew.
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
@@ -11,13 +11,13 @@ use ashlar_rpc::SessionEvents;
 use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
 };
-use ashlar_types::{Errno, InodeId};
+use ashlar_types::{Errno, InodeId, SessionId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Files and locks told of at once.
-const BATCH: usize = 256;
+pub(crate) const BATCH: usize = 256;
 
 /// What was told of a file.
 struct Told {
@@ -31,15 +31,10 @@ impl Client {
     pub(crate) fn reclaim(self: &Arc<Client>, incarnation: u64) {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
         self.incarnation.fetch_max(incarnation, SeqCst);
+        self.era.fetch_add(1, SeqCst);
         match self.tell_everything(incarnation) {
             Ok(lost) => {
-                // Not here: an answer may wait for a start of the service that this thread is to hear of.
-                let client = self.clone();
-                let ask = Box::new(move || client.ask_again_for_locks());
-                if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
-                    tracing::error!("no thread can be started; locks that are waited for end");
-                    self.lock_waits.fail_all();
-                }
+                self.ask_again_later();
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
             }
             // It was started once more, and this begins anew.
@@ -50,11 +45,21 @@ impl Client {
         }
     }
 
+    /// Asks for locks that are waited for in a thread of its own: an answer may wait for what this one is to hear of.
+    pub(crate) fn ask_again_later(self: &Arc<Client>) {
+        let client = self.clone();
+        let ask = Box::new(move || client.ask_again_for_locks());
+        if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
+            tracing::error!("no thread can be started; locks that are waited for end");
+            self.lock_waits.fail_all();
+        }
+    }
+
     /// Tells of all files and locks; the files of which cached content is not good any more.
     fn tell_everything(&self, incarnation: u64) -> Result<Vec<InodeId>, Errno> {
         let mut lost = Vec::new();
         for files in self.files.all().chunks(BATCH) {
-            lost.extend(self.tell_files(incarnation, files, LeaseSet::CONTENT)?);
+            lost.extend(self.tell_files(self.session(), incarnation, files, LeaseSet::CONTENT)?);
         }
         for locks in self.held_locks.all().chunks(BATCH) {
             let part = Reclaim::Locks(locks.to_vec());
@@ -66,7 +71,7 @@ impl Client {
     }
 
     /// Has the kernel forget all names, and attributes that others could not change.
-    fn drop_attributes(&self) {
+    pub(crate) fn drop_attributes(&self) {
         let (inodes, until) = self.attributes_told.take();
         let Some(kernel) = self.kernel.get() else { return };
         // Of all directories.
@@ -84,8 +89,9 @@ impl Client {
     }
 
     /// Tells of `files` and what of `leases` is held on them; those of which that is lost.
-    fn tell_files(
+    pub(crate) fn tell_files(
         &self,
+        session: SessionId,
         incarnation: u64,
         files: &[Arc<File>],
         leases: LeaseSet,
@@ -98,7 +104,7 @@ impl Client {
             told.push(Told { file: file.clone(), leases, lease_epoch: state.lease_epoch });
         }
         let request = MetaRequest::Reclaim { incarnation, part: Reclaim::Files(parts) };
-        let answers = match self.call(&Who::system(), request)? {
+        let answers = match self.call_in(session, request)? {
             MetaReply::Reclaimed { files } if files.len() == told.len() => files,
             other => return Err(unexpected(&other)),
         };
@@ -115,9 +121,10 @@ impl Client {
     pub(crate) fn tell_open(&self, file: &Arc<File>) -> Result<(), Errno> {
         // LIMIT: a turn per start of the service.
         loop {
-            let incarnation = self.incarnation();
-            let outcome = self.tell_files(incarnation, std::slice::from_ref(file), LeaseSet::NONE);
-            if self.incarnation() == incarnation {
+            let (era, incarnation) = (self.era(), self.incarnation.load(SeqCst));
+            let outcome =
+                self.tell_files(self.session(), incarnation, std::slice::from_ref(file), LeaseSet::NONE);
+            if self.era() == era {
                 match outcome {
                     // A newer one is not known here yet: it will be told everything.
                     Err(Errno::EAGAIN) => return Ok(()),

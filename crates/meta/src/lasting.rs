@@ -18,7 +18,7 @@ use ashlar_namespace::{key, verb};
 use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant};
 use ashlar_types::message::{LeaseSet, LockRequest, MetaReply, Reclaim, Reclaimed, ReclaimedFile};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{DescriptionId, Errno, OpId, SessionId};
+use ashlar_types::{DescriptionId, Errno, InodeId, OpId, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -136,6 +136,9 @@ impl MetaService {
     fn reclaim_file(&self, session: SessionId, file: &ReclaimedFile) -> Result<Reclaimed, Errno> {
         let creds = itself();
         let inode = file.inode;
+        if !self.awaited.has(session) && !file.handles.is_empty() {
+            self.hold_unlinked(session, inode)?;
+        }
         self.inspect(
             Caller::new(OpId { session, sequence: 0 }, &creds),
             |txn, _| {
@@ -171,6 +174,22 @@ impl MetaService {
                 Ok(Reclaimed { leases, ..found })
             },
         )?
+    }
+
+    /// Has a session that has lost another one's records hold a file, should it have no name any more.
+    fn hold_unlinked(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
+        let creds = itself();
+        let args = verb::OpenArgs { is_granted: true, ..verb::OpenArgs::default() };
+        self.mutate(
+            Caller::new(OpId { session, sequence: 0 }, &creds),
+            number::OPEN,
+            |txn, context| match txn.find_inode(inode)?.map(|found| found.nlink) {
+                None => Err(Errno::ESTALE.into()),
+                Some(0) => verb::open(txn, context, inode, &args).map(drop),
+                Some(_) => Ok(()),
+            },
+            |(), _| (),
+        )
     }
 
     fn reclaim_locks(&self, session: SessionId, locks: &[(LockRequest, DescriptionId)]) {

@@ -62,7 +62,7 @@ impl MetaService {
         sessions.insert(session, events);
         drop(sessions);
         self.leases.lock().begin_session(session);
-        Ok(SessionGrant { session, lease_term: LEASE_TERM_IN_PROCESS })
+        Ok(SessionGrant { session, lease_term: LEASE_TERM_IN_PROCESS, incarnation: self.incarnation })
     }
 
     /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed, and layouts

@@ -45,6 +45,8 @@ pub struct SessionGrant {
     pub session: SessionId,
     /// For how long a lease is good without renewal. In one process the holder cannot be cut off from the service, so it is long.
     pub lease_term: Duration,
+    /// Which start of the service granted it ([`LastingSessions::incarnation`]).
+    pub incarnation: u64,
 }
 
 /// Receives what the metadata service sends unasked. Must return at once: work goes to a thread of the receiver.

@@ -52,8 +52,8 @@ pub enum MetaCall<'a> {
 pub enum MetaAnswer {
     /// Done.
     Done,
-    /// A session.
-    Session(SessionId),
+    /// A session, of the service's so many-th start.
+    Session(SessionId, u64),
     /// Of a call.
     Reply(MetaReply),
     /// It failed.

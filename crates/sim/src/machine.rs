@@ -298,6 +298,7 @@ impl Machine {
             env: self.env(&format!("c{actor}:")),
             credentials: Arc::new(NobodyToAsk),
             checks_payload: false,
+            comes_back: false,
         })?;
         self.shared.oracle.lock().connected(actor, client.session());
         Ok(client)

@@ -471,6 +471,7 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
         SessionEvent::LockDone { ticket: 1, outcome: Err(Errno::EINTR) },
         SessionEvent::LockDone { ticket: 1, outcome: Ok(()) },
         SessionEvent::Evicted { session: SessionId(3) },
+        SessionEvent::Expired,
         SessionEvent::Reclaim { incarnation: 7 },
     ];
     assert!(mutate_all(&events, 5) > ROUNDS / 3);

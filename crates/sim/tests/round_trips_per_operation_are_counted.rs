@@ -69,6 +69,7 @@ impl System {
             env: services.env.clone(),
             credentials: Arc::new(NobodyToAsk),
             checks_payload: false,
+            comes_back: false,
         });
         System { client: client.unwrap(), counts, who: Who::system() }
     }

@@ -85,6 +85,8 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         env: site.env,
         credentials: Arc::new(ProcCredentials),
         checks_payload: site.checks_payload,
+        // Over a network a mount may be cut off; inside a process it ends with the services.
+        comes_back: site.checks_payload,
     })
     .context("cannot open a session with the metadata service")?;
     let defaults = MountOptions::default();

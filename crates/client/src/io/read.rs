@@ -15,6 +15,7 @@ impl Client {
     /// # Errors
     /// `EBADF` when not open for reading; `EIO` for damage.
     pub fn read(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        self.check_locks(handle)?;
         // LIMIT: as in `write`: a file leaves its inode once, and comes back only by a truncation that races with this very read.
         for _ in 0..8 {
             match self.read_once(handle, offset, out) {

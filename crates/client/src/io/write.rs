@@ -127,6 +127,9 @@ impl Client {
         if data.is_empty() {
             return Ok(Written::Done(Taken { offset, bytes: 0 }, Left::default()));
         }
+        if !flags.is_writeback {
+            self.check_locks(handle)?;
+        }
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
             let (is_inline, outgrows_inode) = {

@@ -52,6 +52,11 @@ impl HeldLocks {
         }
     }
 
+    /// All of them, which are not held any more.
+    pub(crate) fn take(&self) -> Vec<Held> {
+        self.of.lock().drain().flat_map(|(_, held)| held).collect()
+    }
+
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Held> {
         self.of.lock().values().flatten().copied().collect()

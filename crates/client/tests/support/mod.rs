@@ -137,6 +137,7 @@ impl World {
             env: self.env.clone(),
             credentials: Arc::new(Nobody),
             checks_payload: true,
+            comes_back: false,
         })
         .unwrap()
     }

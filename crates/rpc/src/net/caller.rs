@@ -47,17 +47,25 @@ pub struct Call<'a> {
 }
 
 /// The answer to a call.
-pub struct Answer(Frame);
+pub struct Answer {
+    frame: Frame,
+    was_repeated: bool,
+}
 
 impl Answer {
     /// The message.
     pub fn head(&self) -> &[u8] {
-        self.0.head()
+        self.frame.head()
     }
 
     /// Bulk data.
     pub fn payload(&self) -> &[u8] {
-        self.0.payload()
+        self.frame.payload()
+    }
+
+    /// Whether the server may have carried the call out before, and does not remember: it was sent again after the server had forgotten this caller.
+    pub fn was_repeated(&self) -> bool {
+        self.was_repeated
     }
 }
 
@@ -137,6 +145,7 @@ impl Link {
         deadline: Instant,
     ) -> Result<Answer, NetError> {
         let mut first_sent = None;
+        let mut was_repeated = false;
         let mut pause = PAUSE_MIN;
         loop {
             let connection = match channel.connection(&self.shared, deadline) {
@@ -151,10 +160,8 @@ impl Link {
                 }
                 Err(other) => return Err(other),
             };
-            if call.is_once
-                && !call.may_repeat
-                && first_sent.is_some_and(|attempt| !channel.is_remembered_since(attempt))
-            {
+            was_repeated |= first_sent.is_some_and(|attempt| !channel.is_remembered_since(attempt));
+            if was_repeated && call.is_once && !call.may_repeat {
                 return Err(NetError::Restarted);
             }
             first_sent.get_or_insert(connection.attempt);
@@ -166,7 +173,9 @@ impl Link {
                 continue;
             }
             match channel.await_answer(id, &connection, &self.shared, deadline)? {
-                Some(frame) => return channel::unwrap(frame).map(Answer),
+                Some(frame) => {
+                    return channel::unwrap(frame).map(|frame| Answer { frame, was_repeated });
+                }
                 None if Instant::now() >= deadline => return Err(NetError::Stuck),
                 None => {}
             }

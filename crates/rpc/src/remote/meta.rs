@@ -49,7 +49,6 @@ struct Session {
 }
 
 /// What is known of starts of the service during a session, by their numbers.
-#[derive(Default)]
 struct Reclaiming {
     /// The newest that the session was told of.
     told: u64,
@@ -81,7 +80,13 @@ fn exchange(
         MetaCall::Events { .. } => link.park(&call_out, deadline)?,
         _ => link.call(&call_out, deadline)?,
     };
-    decode(answer.head(), "answer of metadata").map_err(|_| NetError::Malformed("an answer that is none"))
+    let decoded = decode(answer.head(), "answer of metadata")
+        .map_err(|_| NetError::Malformed("an answer that is none"))?;
+    match decoded {
+        // Whether it was carried out before the session ended nobody knows any more.
+        MetaAnswer::Failed(Errno::ENOTCONN) if answer.was_repeated() && is_once => Err(NetError::Restarted),
+        other => Ok(other),
+    }
 }
 
 /// The server that answers for `shard`; before there is any metadata it is waited for.
@@ -193,19 +198,41 @@ impl Session {
 
     /// Says on and on that the session is there.
     fn renew(&self, routes: &Routes) {
+        let mut term = Term { renewed: Instant::now(), has_expired: false };
         while !self.is_ended.load(SeqCst) {
-            std::thread::sleep(RENEW_EVERY);
+            std::thread::sleep(RENEW_EVERY.min(term.left()));
             let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
             let busy: Vec<InodeId> =
                 recalled.into_iter().filter(|inode| self.events.is_busy(*inode)).collect();
             let call = MetaCall::Renew { session: self.id, busy };
-            match exchange(routes, ShardId(0), &call, (false, true), Instant::now() + RENEW_MAX) {
+            let asked = Instant::now();
+            // A term that has ended is told of at once, and not when the server has been waited for.
+            let wait = if term.has_expired { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
+            match exchange(routes, ShardId(0), &call, (false, true), asked + wait) {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
                 Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(incarnation),
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "the session could not be renewed"),
+                Ok(_) => term = Term { renewed: asked, has_expired: false },
+                Err(error) => tracing::debug!(%error, "the session could not be renewed"),
+            }
+            if !term.has_expired && term.left().is_zero() {
+                term.has_expired = true;
+                tracing::warn!(session = %self.id, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
+                self.events.deliver(SessionEvent::Expired);
             }
         }
+    }
+}
+
+/// For how long leases are still good.
+struct Term {
+    renewed: Instant,
+    /// Whether its end was told.
+    has_expired: bool,
+}
+
+impl Term {
+    fn left(&self) -> Duration {
+        LEASE_TERM.saturating_sub(self.renewed.elapsed())
     }
 }
 
@@ -213,11 +240,11 @@ impl MetaCalls for RemoteMeta {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
         let deadline = self.patience.deadline();
         let mut pause = LATER_PAUSE;
-        let id = loop {
+        let (id, incarnation) = loop {
             let answer = exchange(&self.routes, ShardId(0), &MetaCall::Open, (true, false), deadline)
                 .map_err(|error| errno_of(&error, "opening a session"))?;
             match answer {
-                MetaAnswer::Session(id) => break id,
+                MetaAnswer::Session(id, incarnation) => break (id, incarnation),
                 MetaAnswer::Failed(errno) => return Err(errno),
                 MetaAnswer::Later if Instant::now() + pause < deadline => wait_longer(&mut pause),
                 MetaAnswer::Later => return Err(Errno::ETIMEDOUT),
@@ -229,7 +256,7 @@ impl MetaCalls for RemoteMeta {
             events,
             is_ended: AtomicBool::new(false),
             recalls: Mutex::default(),
-            reclaiming: Mutex::default(),
+            reclaiming: Mutex::new(Reclaiming { told: incarnation, done: incarnation }),
             reclaimed: Condvar::new(),
         });
         *self.session.lock() = Some(session.clone());
@@ -239,7 +266,7 @@ impl MetaCalls for RemoteMeta {
         let routes = self.routes.clone();
         let renewing = self.env.tasks.spawn("ashlar-renew", Box::new(move || session.renew(&routes)));
         listening.and(renewing).map_err(|_| Errno::EAGAIN)?;
-        Ok(SessionGrant { session: id, lease_term: LEASE_TERM })
+        Ok(SessionGrant { session: id, lease_term: LEASE_TERM, incarnation })
     }
 
     fn close_session(&self, id: SessionId) {

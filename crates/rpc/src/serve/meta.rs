@@ -158,7 +158,7 @@ impl MetaEndpoint {
         match self.meta.open_lasting(owner_of(peer), session.clone()) {
             Ok(grant) => {
                 self.sessions.write().insert(grant.session, session);
-                MetaAnswer::Session(grant.session)
+                MetaAnswer::Session(grant.session, grant.incarnation)
             }
             Err(errno) => MetaAnswer::Failed(errno),
         }
