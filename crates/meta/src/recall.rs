@@ -224,9 +224,9 @@ impl MetaService {
             tracing::warn!(session = %late.session, inode = %late.inode, "a recall waits for a slow disk");
             return BUSY_PAUSE;
         }
-        self.session_evict(late.session);
+        let left = self.session_evict(late.session);
         // Another call may be ending the same session just now: its recalls end with it, a moment later.
-        EVICTION_PAUSE
+        left.max(EVICTION_PAUSE)
     }
 
     /// A session has given back what was recalled.

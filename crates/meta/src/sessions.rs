@@ -39,6 +39,12 @@ impl SessionTable {
         }
     }
 
+    /// Has leases of a session not be renewed; tells for how long its holder may rely on them.
+    fn revoke(&self, session: SessionId) -> Duration {
+        let events = self.sessions.read().get(&session).cloned();
+        events.map_or(Duration::ZERO, |events| events.revoke())
+    }
+
     /// Whether a session says that it is at work on the answer to a recall of `inode`.
     pub(crate) fn is_busy(&self, session: SessionId, inode: InodeId) -> bool {
         let events = self.sessions.read().get(&session).cloned();
@@ -95,13 +101,15 @@ impl MetaService {
         self.leases_changed.notify_all();
     }
 
-    /// Ends a session that did not answer a recall in time, and tells it.
-    pub(crate) fn session_evict(&self, session: SessionId) {
-        if !self.sessions.has(session) {
-            return;
+    /// Ends a session that did not answer a recall in time, and tells it. If its holder may still rely on its leases, not yet: tells for how long.
+    pub(crate) fn session_evict(&self, session: SessionId) -> Duration {
+        let left = self.sessions.revoke(session);
+        if !left.is_zero() || !self.sessions.has(session) {
+            return left;
         }
         tracing::warn!(%session, "a session did not answer a recall in time and is evicted");
         self.sessions.deliver(session, SessionEvent::Evicted { session });
         self.session_end(session);
+        Duration::ZERO
     }
 }

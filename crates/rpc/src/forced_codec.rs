@@ -7,6 +7,7 @@ use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::{Credentials, Errno, InodeId, SessionId};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A service behind its codec.
 pub struct ForcedCodec<T: ?Sized>(pub Arc<T>);
@@ -24,6 +25,10 @@ impl SessionEvents for EventsCodec {
 
     fn is_busy(&self, inode: InodeId) -> bool {
         self.0.is_busy(inode)
+    }
+
+    fn revoke(&self) -> Duration {
+        self.0.revoke()
     }
 }
 

@@ -60,6 +60,12 @@ pub trait SessionEvents: Send + Sync {
         let _ = inode;
         false
     }
+
+    /// The session is to be ended, and its leases are not renewed any more. For how long its holder may still rely on them; until then nobody
+    /// else may get what he has.
+    fn revoke(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The metadata service as its clients see it.

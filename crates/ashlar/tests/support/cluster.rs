@@ -49,6 +49,9 @@ impl Role {
 /// See the module.
 pub struct Lab {
     dir: tempfile::TempDir,
+    host: String,
+    /// The network of the first mount, if it is one of its own.
+    split: Option<Split>,
     ports: Vec<u16>,
     pub manager: Role,
     pub meta: Role,
@@ -86,14 +89,33 @@ impl Lab {
     /// A new file system with so many storage servers and mounts, all running.
     #[track_caller]
     pub fn start(storage: usize, mounts: usize) -> Lab {
+        Lab::start_on("127.0.0.1", None, (storage, mounts))
+    }
+
+    /// As [`Lab::start`]; the first mount reaches the servers through a link of its own, which can be cut.
+    #[track_caller]
+    pub fn start_split(storage: usize, mounts: usize) -> Lab {
+        let split = Split::make();
+        let host = split.host();
+        Lab::start_on(&host, Some(split), (storage, mounts))
+    }
+
+    /// Cuts the first mount off, or connects it again.
+    #[track_caller]
+    pub fn cut(&self, is_cut: bool) {
+        self.split.as_ref().unwrap().cut(is_cut);
+    }
+
+    #[track_caller]
+    fn start_on(host: &str, split: Option<Split>, (storage, mounts): (usize, usize)) -> Lab {
         let dir = tempfile::tempdir().unwrap();
         // Held until all are known, so that they are different ones.
         let held: Vec<TcpListener> =
-            (0..storage + 2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            (0..storage + 2).map(|_| TcpListener::bind((host, 0)).unwrap()).collect();
         let ports: Vec<u16> = held.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
         drop(held);
         let path = |name: &str| dir.path().join(name).display().to_string();
-        let listen = format!("127.0.0.1:{}", ports[0]);
+        let listen = format!("{host}:{}", ports[0]);
         ashlar(&[
             "init",
             "--listen",
@@ -126,10 +148,10 @@ impl Lab {
         for at in 0..mounts {
             joined("client", &format!("c{at}"));
         }
-        let storage = (0..storage).map(|at| run_storage(&dir, &ports, at)).collect();
-        let meta = run_meta(&dir, &ports);
-        let mounts = (0..mounts).map(|at| run_mount(&dir, at)).collect();
-        Lab { dir, ports, manager, meta, storage, mounts }
+        let storage = (0..storage).map(|at| run_storage(&dir, host, &ports, at)).collect();
+        let meta = run_meta(&dir, host, &ports);
+        let mounts = (0..mounts).map(|at| run_mount(&dir, split.as_ref(), at)).collect();
+        Lab { dir, host: host.to_owned(), split, ports, manager, meta, storage, mounts }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -153,12 +175,12 @@ impl Lab {
 
     #[track_caller]
     pub fn start_storage(&mut self, at: usize) {
-        self.storage[at] = run_storage(&self.dir, &self.ports, at);
+        self.storage[at] = run_storage(&self.dir, &self.host, &self.ports, at);
     }
 
     #[track_caller]
     pub fn start_meta(&mut self) {
-        self.meta = run_meta(&self.dir, &self.ports);
+        self.meta = run_meta(&self.dir, &self.host, &self.ports);
     }
 
     /// Kills the metadata server, and has it started again whenever it ends. This process must not do that while it has files of a mount open: what it starts
@@ -167,7 +189,7 @@ impl Lab {
     pub fn keep_meta(&mut self) {
         self.meta.kill();
         let path = |name: &str| self.path(name).display().to_string();
-        let listen = format!("127.0.0.1:{}", self.ports[1]);
+        let listen = format!("{}:{}", self.host, self.ports[1]);
         let keeper = format!(
             "while [ ! -e {stop} ]; do {binary} meta --meta {meta} --listen {listen} --identity {own} & echo $! > {pid}.new; \
              mv {pid}.new {pid}; wait $!; done",
@@ -222,7 +244,7 @@ impl Lab {
 
     #[track_caller]
     pub fn start_mount(&mut self, at: usize) {
-        self.mounts[at] = run_mount(&self.dir, at);
+        self.mounts[at] = run_mount(&self.dir, self.split.as_ref(), at);
     }
 
     /// Stops everything, in the order an administrator would.
@@ -236,10 +258,10 @@ impl Lab {
 }
 
 #[track_caller]
-fn run_storage(dir: &tempfile::TempDir, ports: &[u16], at: usize) -> Role {
+fn run_storage(dir: &tempfile::TempDir, host: &str, ports: &[u16], at: usize) -> Role {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (data, own) = (path(&format!("d{at}")), path(&format!("oss{at}")));
-    let listen = format!("127.0.0.1:{}", ports[2 + at]);
+    let listen = format!("{host}:{}", ports[2 + at]);
     run(
         dir,
         &format!("oss{at}"),
@@ -249,9 +271,9 @@ fn run_storage(dir: &tempfile::TempDir, ports: &[u16], at: usize) -> Role {
 }
 
 #[track_caller]
-fn run_meta(dir: &tempfile::TempDir, ports: &[u16]) -> Role {
+fn run_meta(dir: &tempfile::TempDir, host: &str, ports: &[u16]) -> Role {
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let listen = format!("127.0.0.1:{}", ports[1]);
+    let listen = format!("{host}:{}", ports[1]);
     run(
         dir,
         "mds",
@@ -261,10 +283,18 @@ fn run_meta(dir: &tempfile::TempDir, ports: &[u16]) -> Role {
 }
 
 #[track_caller]
-fn run_mount(dir: &tempfile::TempDir, at: usize) -> Role {
+fn run_mount(dir: &tempfile::TempDir, split: Option<&Split>, at: usize) -> Role {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (point, own) = (path(&format!("m{at}")), path(&format!("c{at}")));
-    run(dir, &format!("c{at}"), &["mount", &point, "--identity", &own, "--error-after", "60"], "mounted")
+    let args = ["mount", &point, "--identity", &own, "--error-after", "60"];
+    match split.filter(|_| at == 0) {
+        None => run(dir, &format!("c{at}"), &args, "mounted"),
+        Some(split) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{}", split.name)).arg(binary()).args(args);
+            start(dir, &format!("c{at}"), &mut command, "mounted")
+        }
+    }
 }
 
 /// Starts a role and waits until it says `ready`.
@@ -285,4 +315,60 @@ fn start(dir: &tempfile::TempDir, name: &str, command: &mut Command, ready: &str
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     role
+}
+
+/// A network of its own for one mount, with a link to this machine's.
+struct Split {
+    name: String,
+    number: u32,
+}
+
+impl Drop for Split {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Split {
+    #[track_caller]
+    fn make() -> Split {
+        let number = std::process::id() % 60_000;
+        let split = Split { name: format!("ashlar-{number}"), number };
+        let (here, there) = (split.host(), split.address(2));
+        let (link, name) = (split.link(), &split.name);
+        for line in [
+            format!("netns add {name}"),
+            format!("link add {link} type veth peer name eth0 netns {name}"),
+            format!("addr add {here}/30 dev {link}"),
+            format!("link set {link} up"),
+            format!("-n {name} addr add {there}/30 dev eth0"),
+            format!("-n {name} link set eth0 up"),
+        ] {
+            ip(&line);
+        }
+        split
+    }
+
+    fn link(&self) -> String {
+        format!("ash{}", self.number)
+    }
+
+    fn address(&self, last: u32) -> String {
+        format!("10.{}.{}.{last}", 200 + self.number / 1200, self.number / 5 % 240)
+    }
+
+    fn host(&self) -> String {
+        self.address(1)
+    }
+
+    #[track_caller]
+    fn cut(&self, is_cut: bool) {
+        ip(&format!("-n {} link set eth0 {}", self.name, if is_cut { "down" } else { "up" }));
+    }
+}
+
+#[track_caller]
+fn ip(line: &str) {
+    let ended = Command::new("ip").args(line.split(' ')).status().unwrap();
+    assert!(ended.success(), "ip {line}");
 }

@@ -2,7 +2,7 @@
 
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{MetaAnswer, MetaCall, SILENCE_MAX};
+use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
 use crate::{Caller, LastingSessions, SessionEvents};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
@@ -15,6 +15,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// For how much longer than its term a lease is respected: clocks run at different speeds, and a thread that is to drop a lease may have to wait
+/// for a processor.
+const DRIFT_MAX: Duration = Duration::from_secs(1);
 /// For how long a question for events is held back.
 const PARKED_MAX: Duration = Duration::from_secs(20);
 /// For how long a session is believed that it waits for a disk.
@@ -48,6 +51,8 @@ struct SessionState {
     busy: Vec<InodeId>,
     /// It was opened before the service was started, and has not told yet what it has.
     must_reclaim: bool,
+    /// It is to be ended, and not renewed any more.
+    is_revoked: bool,
 }
 
 impl SessionState {
@@ -73,6 +78,14 @@ impl SessionEvents for RemoteSession {
         let state = self.state.lock();
         let age = self.clock.monotonic().saturating_sub(state.renewed);
         age < BUSY_MAX && state.busy.contains(&inode)
+    }
+
+    fn revoke(&self) -> Duration {
+        let mut state = self.state.lock();
+        state.is_revoked = true;
+        // Its holder counts from before the renewal that was seen here.
+        let age = self.clock.monotonic().saturating_sub(state.renewed);
+        (LEASE_TERM + DRIFT_MAX).saturating_sub(age)
     }
 }
 
@@ -108,6 +121,7 @@ impl MetaEndpoint {
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
             must_reclaim,
+            is_revoked: false,
         };
         Arc::new(RemoteSession { owner, clock: self.clock.clone(), state: Mutex::new(state) })
     }
@@ -167,7 +181,10 @@ impl MetaEndpoint {
     /// The session, if it is the caller's.
     fn own(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Errno> {
         let session = self.sessions.read().get(&id).cloned();
-        session.filter(|session| session.owner == owner_of(peer)).ok_or(Errno::ENOTCONN)
+        let is_good = |session: &Arc<RemoteSession>| {
+            session.owner == owner_of(peer) && !session.state.lock().is_revoked
+        };
+        session.filter(is_good).ok_or(Errno::ENOTCONN)
     }
 
     fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {

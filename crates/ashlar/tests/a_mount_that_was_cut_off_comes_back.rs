@@ -1,0 +1,126 @@
+//! Goal: a mount that cannot reach the servers for longer than it is waited for stops showing what it has cached, loses its locks to others, and when it is
+//! connected again it goes on by itself: files that were open are, and who relied on a lock that was lost is told so.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use support::can_mount;
+use support::cluster::Lab;
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// An exclusive `flock(2)`, or why not.
+fn flock(file: &File) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn it_shows_nothing_old_and_goes_on_when_it_is_connected_again() {
+    if !can_mount("a mount that is cut off") {
+        return;
+    }
+    let mut lab = Lab::start_split(1, 2);
+    let (cut, other) = (lab.path("m0"), lab.path("m1"));
+    fs::write(cut.join("cached"), vec![1; 300_000]).unwrap();
+    let cached = open(&cut.join("cached"));
+    let mut byte = [0];
+    cached.read_exact_at(&mut byte, 200_000).unwrap();
+    let mut log = open(&cut.join("log"));
+    log.write_all(&vec![b'a'; 200_000]).unwrap();
+    let locked = open(&cut.join("locked"));
+    locked.write_all_at(b"mine", 0).unwrap();
+    flock(&locked).unwrap();
+    let unlinked = open(&cut.join("unlinked"));
+    fs::remove_file(cut.join("unlinked")).unwrap();
+
+    lab.cut(true);
+    let since = Instant::now();
+    // The other mount waits for it, for as long as it is waited for and no longer.
+    File::options().write(true).open(other.join("cached")).unwrap().write_all_at(&[2], 200_000).unwrap();
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(30), "the other mount waited {waited:?}");
+    // What was written before is there, although nobody was told how long the file is.
+    let (deadline, lock) = (since + Duration::from_secs(40), open(&other.join("locked")));
+    while flock(&lock).is_err() {
+        assert!(Instant::now() < deadline, "the lock of a mount that is silent is kept");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(fs::metadata(other.join("log")).unwrap().len(), 200_000);
+    // Nothing old is shown meanwhile: a read waits.
+    std::thread::sleep(Duration::from_secs(16).saturating_sub(since.elapsed()));
+    let reader = {
+        let cached = cached.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            cached.read_exact_at(&mut byte, 200_000).map(|()| byte[0])
+        })
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!reader.is_finished(), "it was read from a cache: {:?}", reader.join());
+
+    lab.cut(false);
+    assert_eq!(reader.join().unwrap().unwrap(), 2);
+    // Open files are open.
+    log.write_all(b"more").unwrap();
+    drop(log);
+    assert_eq!(fs::metadata(other.join("log")).unwrap().len(), 200_004);
+    fs::write(cut.join("new"), b"new").unwrap();
+    assert_eq!(fs::read(other.join("new")).unwrap(), b"new");
+    // Who relied on the lock is told, and may begin anew.
+    let refused = locked.write_at(b"theirs", 0).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EIO));
+    assert_eq!(fs::read(other.join("locked")).unwrap(), b"mine");
+    drop(locked);
+    let again = open(&cut.join("locked"));
+    assert!(flock(&again).is_err(), "the other mount has it");
+    drop(lock);
+    // The kernel tells of the end of a description a little later.
+    while flock(&again).is_err() {
+        assert!(Instant::now() < deadline + Duration::from_secs(20), "the lock of a closed file is kept");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    again.write_all_at(b"ours", 0).unwrap();
+    // Nobody else had it, so it went with the session.
+    assert!(unlinked.write_at(b"x", 0).is_err());
+    assert!(!lab.mounts[0].has_ended(), "it is the same mount");
+    drop((cached, again, unlinked));
+    lab.stop();
+}
+
+#[test]
+fn a_short_cut_is_only_a_wait() {
+    if !can_mount("a mount that is cut off for a moment") {
+        return;
+    }
+    let mut lab = Lab::start_split(1, 2);
+    let (cut, other) = (lab.path("m0"), lab.path("m1"));
+    let locked = open(&cut.join("locked"));
+    flock(&locked).unwrap();
+    for turn in 0..3u8 {
+        lab.cut(true);
+        let writer = {
+            let file = locked.try_clone().unwrap();
+            std::thread::spawn(move || file.write_all_at(&[turn; 100_000], 0))
+        };
+        std::thread::sleep(Duration::from_secs(3));
+        lab.cut(false);
+        writer.join().unwrap().unwrap();
+        fs::write(cut.join(format!("file{turn}")), b"x").unwrap();
+        assert_eq!(fs::read(other.join("locked")).unwrap(), vec![turn; 100_000]);
+    }
+    assert!(flock(&open(&other.join("locked"))).is_err(), "the lock is kept");
+    drop(locked);
+    lab.stop();
+}
