@@ -125,6 +125,26 @@ fn two_lines_mount_two_file_systems_and_umount_takes_each_away() {
 }
 
 #[test]
+fn a_mount_right_after_umount_stays() {
+    with_helpers("a cluster that is mounted again at once", |world| {
+        let mut lab = Lab::start(1, 0);
+        join(&lab, world, "client");
+        fstab(world, "@client @mnt ashlar _netdev,noexec,error-after=60,log_file=@log 0 0\n");
+        run(world, "mount @mnt").expect(0);
+        for round in 0..12 {
+            run(world, "umount @mnt").expect(0);
+            run(world, "mount @mnt").expect(0);
+            // The process of the mount before ends meanwhile.
+            std::thread::sleep(Duration::from_millis(150));
+            assert!(is_mounted(&world.site.mnt()), "round {round}");
+        }
+        run(world, "cp /etc/hostname @mnt/file").expect(0);
+        run(world, "umount @mnt").expect(0);
+        lab.stop();
+    });
+}
+
+#[test]
 fn what_is_wrong_is_said_where_mount_was_typed() {
     with_helpers("wrong lines of a cluster in fstab", |world| {
         let mut lab = Lab::start(1, 0);
