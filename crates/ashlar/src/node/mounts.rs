@@ -141,6 +141,10 @@ impl Mounted {
     /// The first failure; the rest is done all the same.
     pub fn end(mut self) -> Result<()> {
         let (mut unmounted, mut is_served) = (Ok(()), false);
+        if !self.has_ended(Duration::ZERO) {
+            // It is there, so nobody else's is, and this process is not to be found among those that use it.
+            self.turn = None;
+        }
         let outcome = self.session.unmount();
         // Whoever mounts there next can no longer be meant by that.
         self.turn = None;
