@@ -2,6 +2,7 @@
 
 mod bench;
 mod cluster;
+mod lab;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
@@ -19,6 +20,7 @@ pub use bench::{
 pub use cluster::{
     InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs, TokenArgs,
 };
+pub use lab::{LabAction, LabArgs, LabUpArgs};
 
 /// A parallel file system in one binary.
 ///
@@ -64,6 +66,8 @@ pub enum Command {
     Mount(MountArgs),
     /// Show or remove the machines of a file system.
     Node(NodeArgs),
+    /// Try out a file system of many servers on this machine alone.
+    Lab(LabArgs),
     /// Show targets, space, inodes and mounts of a running file system.
     Status(StatusArgs),
     /// Show or change where the data of new files goes.

@@ -5,6 +5,7 @@ mod bench;
 mod cluster;
 mod completions;
 mod fsck;
+mod lab;
 mod layout;
 mod man;
 mod restore;
@@ -32,6 +33,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Storage(args) => cluster::storage(&args),
         Command::Mount(args) => cluster::mount(&args),
         Command::Node(args) => cluster::node(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Umount(args) => umount::run(&args),

@@ -7,6 +7,7 @@ mod cluster;
 mod command;
 mod fsck;
 mod guard;
+mod lab;
 mod mount_program;
 mod node;
 mod terminal;

@@ -4,6 +4,7 @@
 //! mount(8) looks for `mount.TYPE`, with the type of /etc/fstab for a new mount, and with that of the mount table, which the kernel
 //! gives as `fuse.ashlar`, for one that is there. umount(8) needs no helper (and would look for `umount.fuse`).
 
+mod kind;
 mod options;
 mod remount;
 mod start;
@@ -78,7 +79,7 @@ impl Call {
             }
         }
         let [spec, mountpoint] = places.as_slice() else {
-            bail!("usage: mount.ashlar DATA-DIRECTORY MOUNTPOINT [-o OPTIONS]")
+            bail!("usage: mount.ashlar DATA-OR-IDENTITY-DIRECTORY MOUNTPOINT [-o OPTIONS]")
         };
         call.spec = spec.clone();
         // Not resolved: a mount whose server is gone cannot be.

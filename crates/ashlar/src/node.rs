@@ -4,6 +4,7 @@
 mod directories;
 mod first_start;
 mod lock;
+mod mount_turn;
 mod mounts;
 pub mod open_files;
 pub mod place;

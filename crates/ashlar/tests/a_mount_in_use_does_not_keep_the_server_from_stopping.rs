@@ -50,6 +50,7 @@ fn programs_that_have_a_file_open_or_their_directory_there_are_named_and_keep_no
     kept.write_all(b"what was acknowledged").unwrap();
     let there = Program::start(Command::new("sleep").arg("1000").current_dir(site.mnt()));
     let ended = stop_in_use(server);
+    assert!(!ended.stderr.contains("(ashlar: "), "the server is none of them: {}", ended.all());
     for named in [
         format!("process {} (sleep: working directory)", there.0.id()),
         format!("process {} (", std::process::id()),

@@ -11,13 +11,15 @@ use anyhow::{Context, Result, bail};
 use ashlar_rpc::net::{KnowsToken, TlsIdentity};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::{ClusterId, ClusterMap, NodeId, Roles};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const NODE_FILE: &str = "node.json";
 const CERTIFICATE_FILE: &str = "certificate.pem";
@@ -25,6 +27,10 @@ const KEY_FILE: &str = "key.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
 const MAP_FILE: &str = "map";
 const MAP_MAGIC: &[u8; 8] = b"ASHLMAP2";
+/// LIMIT: for how long other processes of the node are waited for that keep a map; it takes them milliseconds.
+const OTHERS_MAX: Duration = Duration::from_secs(5);
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What `node.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,8 +137,13 @@ impl NodeDirectory {
             .with_context(|| format!("cannot use the certificate in {}", self.path.display()))
     }
 
-    /// Keeps a map for the time in which no manager answers.
+    /// Keeps a map for the time in which no manager answers, unless there is a newer one.
     pub fn store_map(&self, map: &ClusterMap) -> Result<()> {
+        // Several roles and mounts of a machine share the directory, and all keep what they have seen.
+        let _alone = self.lock()?;
+        if self.load_map().is_some_and(|known| known.cluster == map.cluster && known.epoch >= map.epoch) {
+            return Ok(());
+        }
         let body = codec::encode(map);
         let mut bytes = MAP_MAGIC.to_vec();
         bytes.extend_from_slice(&crc32c(0, &body).to_le_bytes());
@@ -149,6 +160,20 @@ impl NodeDirectory {
         (sum == crc32c(0, body).to_le_bytes() && map.check().is_ok()).then_some(map)
     }
 
+    /// Keeps other processes from writing a map, until it is dropped.
+    fn lock(&self) -> Result<File> {
+        let directory =
+            File::open(&self.path).with_context(|| format!("cannot open {}", self.path.display()))?;
+        let deadline = Instant::now() + OTHERS_MAX;
+        while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            if Instant::now() >= deadline {
+                return Err(error).with_context(|| format!("cannot lock {}", self.path.display()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(directory)
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let (new, path) = (self.path.join(format!("{name}.new")), self.path.join(name));
         let store = || -> std::io::Result<()> {
@@ -160,5 +185,46 @@ impl NodeDirectory {
             fs::File::open(&self.path)?.sync_all()
         };
         store().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use ashlar_types::map::Shard;
+    use ashlar_types::{Epoch, Node, ShardId};
+
+    #[test]
+    fn of_many_who_keep_a_map_at_the_same_time_the_newest_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let map = |epoch: u64| ClusterMap {
+            cluster: ClusterId([7; 16]),
+            epoch: Epoch(epoch),
+            pools: Vec::new(),
+            targets: Vec::new(),
+            chains: Vec::new(),
+            shards: vec![Shard { id: ShardId(0), primary: NodeId(1) }],
+            nodes: vec![Node {
+                id: NodeId(1),
+                name: "first".into(),
+                roles: Roles::default(),
+                listening: Vec::new(),
+            }],
+        };
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let directory = NodeDirectory::new(dir.path());
+                scope.spawn(move || {
+                    for turn in 0..20 {
+                        directory.store_map(&map(turn * 8 + writer + 1)).unwrap();
+                    }
+                });
+            }
+        });
+        let directory = NodeDirectory::new(dir.path());
+        assert_eq!(directory.load_map().unwrap().epoch, Epoch(160));
+        directory.store_map(&map(3)).unwrap();
+        assert_eq!(directory.load_map().unwrap().epoch, Epoch(160), "an older one comes too late");
     }
 }

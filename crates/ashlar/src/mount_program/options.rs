@@ -25,7 +25,7 @@ const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
 
 /// For mount(8), systemd and people; nothing to do for the file system.
 const FOR_OTHERS: &[&str] =
-    &["defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "group", "owner"];
+    &["defaults", "auto", "noauto", "nofail", "user", "users", "nouser", "group", "owner"];
 
 /// What the kernel shows of a FUSE mount, and mount(8) repeats at a remount. It cannot be changed there.
 const SHOWN: &[&str] = &["user_id", "group_id", "default_permissions", "allow_other", "max_read", "blksize"];
@@ -41,6 +41,10 @@ pub(super) struct Options {
     pub(super) log_file: Option<PathBuf>,
     /// What to log.
     pub(super) log: Option<String>,
+    /// Of a cluster: after how many seconds without a server a call fails; as it was written, for `ashlar mount` to judge.
+    pub(super) error_after: Option<String>,
+    /// It is said to need the network.
+    pub(super) needs_network: bool,
     /// `MS_*` of mount(2).
     pub(super) flags: libc::c_ulong,
     /// A mount that is there is changed.
@@ -59,6 +63,8 @@ impl Options {
                 ("meta", Some(dir)) => options.meta = Some(dir.into()),
                 ("log", Some(filter)) => options.log = Some(filter.to_owned()),
                 ("log_file", Some(file)) => options.log_file = Some(file.into()),
+                ("error-after", Some(seconds)) => options.error_after = Some(seconds.to_owned()),
+                ("_netdev", None) => options.needs_network = true,
                 _ if FOR_OTHERS.contains(&name) || SHOWN.contains(&name) => {}
                 _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
                 _ => options.set_flag(word)?,
@@ -70,7 +76,7 @@ impl Options {
     fn set_flag(&mut self, word: &str) -> Result<()> {
         let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == word) else {
             bail!(
-                "unknown option `{word}`; there are data=DIR, meta=DIR, log=FILTER, log_file=FILE, and those of every mount, such as ro"
+                "unknown option `{word}`; there are data=DIR and meta=DIR on one machine, error-after=SECONDS for servers, log=FILTER, log_file=FILE, and those of every mount, such as ro"
             );
         };
         // Of the kinds of access times the last one counts.
@@ -106,6 +112,7 @@ mod tests {
             "defaults,nofail,_netdev,x-systemd.requires-mounts-for=/disk1,remount,user_id=0,allow_other,ro";
         let options = Options::parse(list).unwrap();
         assert!(options.is_remount && options.flags == libc::MS_RDONLY && options.data.is_empty());
+        assert!(options.needs_network);
     }
 
     #[test]
@@ -113,7 +120,8 @@ mod tests {
         let options = Options::parse("data=/b,meta=/m,data=/c,log=info,log_file=/l").unwrap();
         assert_eq!(options.data, [PathBuf::from("/b"), PathBuf::from("/c")]);
         assert_eq!((options.meta, options.log_file), (Some("/m".into()), Some("/l".into())));
-        for wrong in ["datta=/b", "data", "ro=1", "size=5"] {
+        assert_eq!(Options::parse("error-after=60").unwrap().error_after.as_deref(), Some("60"));
+        for wrong in ["datta=/b", "data", "ro=1", "size=5", "error_after=5", "error-after", "_netdev=1"] {
             let error = Options::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("data=DIR"), "{error}");
         }

@@ -21,10 +21,10 @@ pub(super) fn run(call: &Call) -> Result<()> {
     })
 }
 
-/// Flags that `ashlar up` has no option for, on a mount it has just made.
+/// Flags that the server has no option for, on a mount it has just made.
 pub(super) fn apply_rest(mountpoint: &Path, flags: libc::c_ulong) -> Result<()> {
-    let by_up = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
-    if flags & !by_up == 0 {
+    let by_server = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
+    if flags & !by_server == 0 {
         return Ok(());
     }
     change(mountpoint, libc::MS_REMOUNT | libc::MS_BIND | flags)

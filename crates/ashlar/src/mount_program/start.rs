@@ -1,5 +1,6 @@
-//! `mount.ashlar`: starts `ashlar up` in the background and returns when it is mounted.
+//! `mount.ashlar`: starts `ashlar up`, or `ashlar mount` for a file system of many servers, in the background and returns when it is mounted.
 
+use super::kind::Kind;
 use super::{Call, remount};
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
@@ -33,17 +34,31 @@ pub(super) fn run(call: &Call) -> Result<()> {
     if call.options.is_remount {
         return remount::run(call);
     }
+    let kind = Kind::of(call)?;
     keep_descriptors_from_server().context("cannot look at /proc/self/fd")?;
     let mut log = Log::open(call)?;
-    let mut server = command(call)?.stderr(log.stdio()?).spawn().context("cannot start ashlar up")?;
-    if let Err(error) = wait_until_mounted(&mut server) {
-        // It is not wanted any more, or has ended already.
-        // SAFETY: kill takes no pointer; the process is a child that was not waited for.
-        unsafe { libc::kill(server.id() as libc::pid_t, libc::SIGTERM) };
+    let program = kind.program();
+    let mut server = command(call, kind)?
+        .stderr(log.stdio()?)
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))?;
+    if let Err(error) = wait_until_mounted(&mut server, program) {
+        end(&mut server, kind);
         let printed = log.printed();
         return Err(if printed.is_empty() { error } else { anyhow::anyhow!("{}", printed.trim_end()) });
     }
     remount::apply_rest(&call.mountpoint, call.options.flags)
+}
+
+/// Ends a server that is not wanted any more, or has ended already.
+fn end(server: &mut Child, kind: Kind) {
+    // A mount of a cluster that waits for servers would see only when they are there that it is to end, and has nothing to keep.
+    let signal = match kind {
+        Kind::OneMachine => libc::SIGTERM,
+        Kind::Cluster => libc::SIGKILL,
+    };
+    // SAFETY: kill takes no pointer; the process is a child that was not waited for, or the number is that of nobody else yet.
+    unsafe { libc::kill(server.id() as libc::pid_t, signal) };
 }
 
 /// What was open where `mount` was called is not the server's, which lives on: a lock file of a script would stay locked, a pipe open.
@@ -60,28 +75,22 @@ fn keep_descriptors_from_server() -> io::Result<()> {
     Ok(())
 }
 
-fn command(call: &Call) -> Result<Command> {
+fn command(call: &Call, kind: Kind) -> Result<Command> {
     let options = &call.options;
     let mut command = Command::new(std::env::current_exe().context("cannot find the ashlar binary")?);
     if let Some(filter) = &options.log {
         command.arg("--log").arg(filter);
     }
-    command.arg("up").arg(&call.mountpoint).arg("--source").arg(&call.spec);
-    // Whoever types `mount` wants what is there; a new file system would only hide that its disk is missing.
-    command.arg("--existing");
-    let first = (!NO_DIRECTORY.iter().any(|word| call.spec == *word)).then(|| PathBuf::from(&call.spec));
-    for directory in first.iter().chain(&options.data) {
-        command.arg("--data").arg(directory);
+    match kind {
+        Kind::OneMachine => one_machine(call, &mut command),
+        Kind::Cluster => cluster(call, &mut command),
     }
-    if let Some(directory) = &options.meta {
-        command.arg("--meta").arg(directory);
-    }
-    let by_up = [
+    let by_server = [
         (libc::MS_RDONLY, "--read-only"),
         (libc::MS_NOSUID, "--no-set-id"),
         (libc::MS_NODEV, "--no-devices"),
     ];
-    command.args(by_up.iter().filter(|(flag, _)| options.has(*flag)).map(|(_, option)| option));
+    command.args(by_server.iter().filter(|(flag, _)| options.has(*flag)).map(|(_, option)| option));
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     // SAFETY: setsid is async-signal-safe and takes no pointer.
     unsafe {
@@ -93,8 +102,29 @@ fn command(call: &Call) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for the line that `ashlar up` promises.
-fn wait_until_mounted(server: &mut Child) -> Result<()> {
+fn one_machine(call: &Call, command: &mut Command) {
+    command.arg("up").arg(&call.mountpoint).arg("--source").arg(&call.spec);
+    // Whoever types `mount` wants what is there; a new file system would only hide that its disk is missing.
+    command.arg("--existing");
+    let first = (!NO_DIRECTORY.iter().any(|word| call.spec == *word)).then(|| PathBuf::from(&call.spec));
+    for directory in first.iter().chain(&call.options.data) {
+        command.arg("--data").arg(directory);
+    }
+    if let Some(directory) = &call.options.meta {
+        command.arg("--meta").arg(directory);
+    }
+}
+
+fn cluster(call: &Call, command: &mut Command) {
+    command.arg("mount").arg(&call.mountpoint).arg("--source").arg(&call.spec);
+    command.arg("--identity").arg(&call.spec);
+    if let Some(seconds) = &call.options.error_after {
+        command.arg("--error-after").arg(seconds);
+    }
+}
+
+/// Waits for the line that both promise.
+fn wait_until_mounted(server: &mut Child, program: &str) -> Result<()> {
     let stdout = server.stdout.take().context("no standard output")?;
     let (sender, receiver) = mpsc::channel();
     let read = move || {
@@ -107,8 +137,8 @@ fn wait_until_mounted(server: &mut Child) -> Result<()> {
     match receiver.recv_timeout(START_MAX) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            let status = server.wait().context("cannot wait for ashlar up")?;
-            bail!("ashlar up ended with {status} before it was mounted")
+            let status = server.wait().with_context(|| format!("cannot wait for {program}"))?;
+            bail!("{program} ended with {status} before it was mounted")
         }
         Err(_) => bail!("not mounted after {} s; giving up", START_MAX.as_secs()),
     }

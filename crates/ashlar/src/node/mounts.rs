@@ -1,5 +1,6 @@
 //! Mounting a client on a directory.
 
+use super::mount_turn::MountTurn;
 use crate::cli::FuseTransport;
 use crate::guard::Guard;
 use anyhow::{Context, Result};
@@ -57,6 +58,7 @@ pub struct Mounted {
     client: Arc<Client>,
     session: Session,
     guard: Arc<Guard>,
+    turn: Option<MountTurn>,
 }
 
 /// The services of a file system, wherever they are.
@@ -116,6 +118,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         ..defaults
     };
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    let turn = Some(MountTurn::wait(mountpoint));
     let session = match Session::mount(adaptor, mountpoint, &options) {
         Ok(session) => session,
         Err(error) => {
@@ -129,7 +132,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         tracing::info!("{hint}");
     }
     guard.note_mounted(session.connection());
-    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session, guard: guard.clone() })
+    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session, guard: guard.clone(), turn })
 }
 
 impl Mounted {
@@ -140,7 +143,14 @@ impl Mounted {
     /// The first failure; the rest is done all the same.
     pub fn end(mut self) -> Result<()> {
         let (mut unmounted, mut is_served) = (Ok(()), false);
-        match self.session.unmount() {
+        if !self.has_ended(Duration::ZERO) {
+            // It is there, so nobody else's is, and this process is not to be found among those that use it.
+            self.turn = None;
+        }
+        let outcome = self.session.unmount();
+        // Whoever mounts there next can no longer be meant by that.
+        self.turn = None;
+        match outcome {
             Ok(UnmountOutcome::Lazy { message }) => {
                 eprintln!(
                     "ashlar: {message}; the mount is taken away from them: what they have written is kept, what they do there from now \

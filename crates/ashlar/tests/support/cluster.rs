@@ -168,6 +168,11 @@ impl Lab {
         ashlar(&line.split_whitespace().map(place).collect::<Vec<_>>())
     }
 
+    /// Where manager, metadata and targets listen.
+    pub fn addresses(&self) -> Vec<String> {
+        self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect()
+    }
+
     /// A free port of the loopback, as an address.
     pub fn free_address() -> String {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()

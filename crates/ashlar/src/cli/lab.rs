@@ -1,0 +1,59 @@
+//! Arguments of `ashlar lab`.
+
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// `ashlar lab`
+///
+/// A file system of many servers on this machine alone, to try it out: each server and client is real processes in a network name space of
+/// its own, all on one bridge. Needs root, and `ip` and `tc` (package iproute2).
+#[derive(Debug, Args)]
+pub struct LabArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: LabAction,
+    /// Where everything of the lab is: data, identities, logs, mount points.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/ashlar-lab")]
+    pub dir: PathBuf,
+}
+
+/// What can be done with a lab.
+#[derive(Debug, Subcommand)]
+pub enum LabAction {
+    /// Make a lab and start it; the file system is mounted at DIR/client1, DIR/client2 and so on.
+    Up(LabUpArgs),
+    /// Stop a lab and remove everything of it, its data included; also one that was killed.
+    Down,
+    /// Show the nodes of a lab and what runs on them.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command in the network of a node, with this machine's files.
+    Exec {
+        /// The node, as `ashlar lab status` shows it: manager, meta1, storage1, client1, ...
+        node: String,
+        /// The command and its arguments, after `--`.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// `ashlar lab up`
+#[derive(Debug, Args)]
+pub struct LabUpArgs {
+    /// Metadata servers. Today a file system has one.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub meta: u32,
+    /// Storage servers, each with one target.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub storage: u32,
+    /// Clients, each with a mount.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub clients: u32,
+    /// How much the link of each node carries, each way, Mbit/s. Without it: whatever the processors do.
+    #[arg(long, value_name = "MBIT_PER_S", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub link_mbit: Option<u32>,
+}
