@@ -18,7 +18,8 @@ pub use bench::{
 };
 
 pub use cluster::{
-    InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs, TokenArgs,
+    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs,
+    TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 

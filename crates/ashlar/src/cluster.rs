@@ -9,6 +9,7 @@ mod meta;
 mod mount;
 mod node_directory;
 mod storage;
+mod store;
 
 pub use manager::run as run_manager;
 pub use member::Member;

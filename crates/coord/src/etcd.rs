@@ -230,6 +230,10 @@ impl EtcdCoord {
 }
 
 impl Coord for EtcdCoord {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn load(&self) -> Result<(u64, Vec<u8>), CoordError> {
         let seen = self
             .read(&Deadline::of_call())?

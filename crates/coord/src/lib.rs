@@ -63,6 +63,11 @@ pub trait Coord: Send + Sync {
     /// whether it was stored.
     fn compare_and_set(&self, expected: u64, value: &[u8]) -> Result<u64, CoordError>;
 
+    /// Whether processes on other machines can use the same value.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// The value and its revision if that is not `revision`: for those who look again and again. A lower revision than before
     /// is told like a higher one; it means that the store was put back to an older state.
     ///

@@ -38,7 +38,11 @@ impl ManagerEndpoint {
     /// # Errors
     /// A text for the node.
     pub fn admit(&self, peer: &Peer) -> Result<(), String> {
-        admit(&self.service.map().read(), peer)
+        let known = admit(&self.service.map().read(), peer);
+        if known.is_err() && self.service.has_looked_anew() {
+            return admit(&self.service.map().read(), peer);
+        }
+        known
     }
 
     /// Answers who waits for a newer map, if there is one or they have waited for long. To be called often.

@@ -112,6 +112,24 @@ pub(crate) fn store_secrets(
     store().map_err(|source| ManagerError::Io { what: format!("storing {}", disk.describe(&target)), source })
 }
 
+/// Stores secrets that another manager gave, for a manager that is to be in `directory` of `disk`.
+///
+/// # Errors
+/// [`ManagerError::Invalid`] when they are none, or of another file system than `cluster`.
+pub fn take_secrets(
+    disk: &Arc<dyn Disk>,
+    directory: &str,
+    cluster: ClusterId,
+    given: &[u8],
+) -> Result<(), ManagerError> {
+    let secrets: Secrets = codec::decode(given, "secrets")
+        .map_err(|_| ManagerError::Invalid("the manager gave something else than its secrets".into()))?;
+    if secrets.cluster != cluster {
+        return Err(ManagerError::Invalid(format!("the manager gave secrets of {}", secrets.cluster)));
+    }
+    store_secrets(disk, directory, &secrets)
+}
+
 /// Loads what [`store_secrets`] stored.
 pub(crate) fn load_secrets(disk: &Arc<dyn Disk>, directory: &str) -> Result<Secrets, ManagerError> {
     let target = path(directory, SECRETS_FILE);

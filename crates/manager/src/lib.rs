@@ -17,7 +17,7 @@ mod token;
 
 pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key};
 pub use endpoint::{ManagerEndpoint, admit};
-pub use identity::{Identity, SECRETS_FILE, Secrets};
+pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
 pub use service::ManagerService;
 pub use state::{ClusterState, MetadataRecord, TokenRecord};
@@ -25,6 +25,7 @@ pub use token::{Token, token_key};
 
 use ashlar_coord::{Coord, CoordError};
 use ashlar_env::{Disk, Env};
+use ashlar_types::codec;
 use ashlar_types::{ClusterMap, Epoch, NodeId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -62,11 +63,14 @@ pub struct Manager {
     coord: Box<dyn Coord>,
     secrets: Secrets,
     identity: Identity,
+    /// Held by whoever changes the state, also while the store is asked; others see what there was.
+    changing: Mutex<()>,
     held: Mutex<Held>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
 }
 
 /// The stored state as it was seen last.
+#[derive(Clone)]
 struct Held {
     revision: u64,
     state: ClusterState,
@@ -135,7 +139,14 @@ impl Manager {
 
     fn over(coord: Box<dyn Coord>, secrets: Secrets, held: Held) -> Manager {
         let map = Arc::new(RwLock::new(Arc::new(held.state.map.clone())));
-        Manager { coord, identity: secrets.identity(), secrets, held: Mutex::new(held), map }
+        Manager {
+            coord,
+            identity: secrets.identity(),
+            secrets,
+            changing: Mutex::new(()),
+            held: Mutex::new(held),
+            map,
+        }
     }
 
     /// Who the file system is.
@@ -170,8 +181,9 @@ impl Manager {
         &self,
         mut change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
     ) -> Result<T, ManagerError> {
-        let mut held = self.held.lock();
+        let _changing = self.changing.lock();
         for _ in 0..CONFLICTS_MAX {
+            let held = self.held.lock().clone();
             let mut next = held.state.clone();
             let told = change(&mut next)?;
             if next == held.state {
@@ -182,40 +194,52 @@ impl Manager {
             }
             match self.coord.compare_and_set(held.revision, &next.encode()) {
                 Ok(revision) => {
-                    *held = Held { revision, state: next };
-                    *self.map.write() = Arc::new(held.state.map.clone());
+                    self.see(Held { revision, state: next });
                     return Ok(told);
                 }
-                Err(CoordError::Conflict { .. }) => self.look_again(&mut held)?,
+                Err(CoordError::Conflict { .. }) => self.refresh()?,
                 Err(other) => return Err(other.into()),
             }
         }
         Err(ManagerError::Invalid("the cluster state is changed too often; try again".into()))
     }
 
+    /// Whether managers on other machines can use the same state.
+    pub fn is_shared(&self) -> bool {
+        self.coord.is_shared()
+    }
+
+    /// What another manager of the file system needs. Secret.
+    pub fn secrets(&self) -> Vec<u8> {
+        codec::encode(&self.secrets)
+    }
+
     /// Looks whether somebody else has changed the state.
     ///
     /// # Errors
-    /// [`ManagerError`].
+    /// [`ManagerError`], also when the store has an older state than was seen.
     pub fn refresh(&self) -> Result<(), ManagerError> {
-        self.look_again(&mut self.held.lock())
-    }
-
-    fn look_again(&self, held: &mut Held) -> Result<(), ManagerError> {
-        let (revision, bytes) = self.coord.load()?;
-        if revision < held.revision {
+        let known = self.held.lock().revision;
+        let Some((revision, bytes)) = self.coord.changed_since(known)? else { return Ok(()) };
+        if revision < known {
+            // Another thread may have seen a newer one meanwhile, but not an older one.
             return Err(ManagerError::Invalid(format!(
-                "the cluster state went back from revision {} to {revision}: it came from an older copy, and is not believed",
-                held.revision
+                "the cluster state went back from revision {known} to {revision}: it came from an older copy, and is not believed"
             )));
         }
-        if revision > held.revision {
-            let state = ClusterState::decode(&bytes)
-                .map_err(|what| ManagerError::Invalid(format!("the cluster state is damaged: {what}")))?;
-            *held = Held { revision, state };
+        let state = ClusterState::decode(&bytes)
+            .map_err(|what| ManagerError::Invalid(format!("the cluster state is damaged: {what}")))?;
+        self.see(Held { revision, state });
+        Ok(())
+    }
+
+    /// Takes a state over, unless a newer one was seen.
+    fn see(&self, newer: Held) {
+        let mut held = self.held.lock();
+        if newer.revision > held.revision {
+            *held = newer;
             *self.map.write() = Arc::new(held.state.map.clone());
         }
-        Ok(())
     }
 
     /// Takes the targets that were found on `node` into the map: new ones get chains, known ones their path and state; those of the node that

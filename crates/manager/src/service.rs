@@ -5,14 +5,18 @@ use crate::token::Token;
 use crate::{Authority, FoundTarget, Manager, ManagerError, TokenRecord, map_change};
 use ashlar_env::Env;
 use ashlar_types::map::TargetState;
-use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::node::Listening;
 use ashlar_types::{ClusterMap, Node, NodeId, PeerId, Role, Roles, TargetId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// For how long a used token is remembered, seconds: a join whose answer was lost is asked again meanwhile.
 const USED_S: u64 = 60 * 60;
+
+/// Shortest time between two looks at the state for somebody unknown.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// See the module.
 pub struct ManagerService {
@@ -21,6 +25,10 @@ pub struct ManagerService {
     /// Certificate of the authority, DER.
     authority_der: Vec<u8>,
     env: Env,
+    /// Where the state is, for other managers; empty where they cannot use it.
+    store: String,
+    /// When somebody unknown last had the state looked at anew.
+    looked: Mutex<Option<Instant>>,
 }
 
 fn refused(what: impl Into<String>) -> ManagerError {
@@ -28,16 +36,23 @@ fn refused(what: impl Into<String>) -> ManagerError {
 }
 
 impl ManagerService {
-    /// The service over `manager`.
+    /// The service over `manager`, whose state is where `store` says (JSON, `docs/formats/cluster-state.md`), if other managers can use it.
     ///
     /// # Errors
     /// [`ManagerError::Invalid`] when the secrets are damaged.
-    pub fn new(manager: Manager, env: Env) -> Result<ManagerService, ManagerError> {
+    pub fn new(manager: Manager, env: Env, store: String) -> Result<ManagerService, ManagerError> {
         use rustls_pki_types::pem::PemObject;
         let authority = manager.authority()?;
         let der = rustls_pki_types::CertificateDer::from_pem_slice(authority.certificate().as_bytes())
             .map_err(|error| refused(format!("the certificate of the authority is damaged: {error}")))?;
-        Ok(ManagerService { authority_der: der.to_vec(), manager, authority, env })
+        Ok(ManagerService {
+            authority_der: der.to_vec(),
+            manager,
+            authority,
+            env,
+            store,
+            looked: Mutex::default(),
+        })
     }
 
     /// The map, kept current.
@@ -52,8 +67,26 @@ impl ManagerService {
 
     /// Whether `key` is the public key of a token that can be used now, or was by the node that asks again.
     pub fn knows_token(&self, key: &[u8; 32]) -> bool {
+        self.knows_token_already(key) || self.has_looked_anew() && self.knows_token_already(key)
+    }
+
+    fn knows_token_already(&self, key: &[u8; 32]) -> bool {
         let now = self.now_s();
         self.manager.state().tokens.iter().any(|token| token.public_key == *key && is_usable(token, now))
+    }
+
+    /// Looks whether another manager has changed the state, for somebody who is not known. Tells whether it did: not more often than
+    /// strangers may make it.
+    pub fn has_looked_anew(&self) -> bool {
+        {
+            let mut looked = self.looked.lock();
+            let now = Instant::now();
+            if !self.manager.is_shared() || looked.is_some_and(|at| now.duration_since(at) < LOOK_PAUSE) {
+                return false;
+            }
+            *looked = Some(now);
+        }
+        self.manager.refresh().is_ok()
     }
 
     fn now_s(&self) -> u64 {
@@ -148,6 +181,8 @@ impl ManagerService {
             certificate,
             authority: self.authority.certificate().to_owned(),
             managers: self.managers(),
+            manager: (roles.has(Role::Manager))
+                .then(|| ManagerPapers { secrets: self.manager.secrets(), store: self.store.clone() }),
         })
     }
 
@@ -249,6 +284,11 @@ impl ManagerService {
         }
         if roles == Roles::default() || roles.has(Role::Joiner) {
             return Err(refused("a token is for at least one role"));
+        }
+        if roles.has(Role::Manager) && !self.manager.is_shared() {
+            return Err(refused(
+                "the state of this file system is in a file of its only manager, which another one cannot use: `ashlar manager --move-to-etcd --etcd URL` on that machine moves it to an etcd, where several can",
+            ));
         }
         let mut secret = [0; 16];
         self.env.entropy.fill(&mut secret);

@@ -7,7 +7,7 @@ pub mod manager;
 pub mod meta;
 pub mod storage;
 
-pub use manager::{ManagerReply, ManagerRequest};
+pub use manager::{ManagerPapers, ManagerReply, ManagerRequest};
 pub use meta::{
     DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
     OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, SyncScope,

@@ -22,6 +22,24 @@ pub struct StatePlace {
     pub state: PathBuf,
 }
 
+/// An etcd that keeps the state.
+#[derive(Clone, Debug, Args)]
+pub struct EtcdPlace {
+    /// Keep the state of the file system in this etcd, so that there can be several managers: client URLs of its members, with commas between
+    /// them, such as https://etcd1:2379.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Certificate of the authority of etcd's certificates, a file in PEM format; for URLs with https.
+    #[arg(long, value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Certificate that managers show to etcd, a file in PEM format.
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    pub etcd_certificate: Option<PathBuf>,
+    /// Its private key, a file in PEM format.
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    pub etcd_key: Option<PathBuf>,
+}
+
 /// `ashlar init`
 #[derive(Debug, Args)]
 pub struct InitArgs {
@@ -32,6 +50,8 @@ pub struct InitArgs {
     /// The name of this machine in the file system. Without it: its host name.
     #[arg(long)]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub etcd: EtcdPlace,
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]
@@ -46,6 +66,8 @@ pub struct JoinArgs {
     /// The name of this machine in the file system. Without it: its host name.
     #[arg(long)]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub state: StatePlace,
     #[command(flatten)]
     pub node: NodePlace,
 }
@@ -69,6 +91,11 @@ pub struct ManagerArgs {
     /// Where to listen. Without it: where it did before.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_manager_address)]
     pub listen: Vec<SocketAddr>,
+    /// Move the state from the file on this machine to the etcd that --etcd names, and go on. Afterwards there can be more managers.
+    #[arg(long, requires = "etcd")]
+    pub move_to_etcd: bool,
+    #[command(flatten)]
+    pub etcd: EtcdPlace,
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]

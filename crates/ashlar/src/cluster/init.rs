@@ -1,10 +1,12 @@
 //! `ashlar init`: a new cluster, with this machine as its first node.
 
 use super::node_directory::{NodeDirectory, NodeName, Papers};
+use super::store::{self, EtcdStore};
 use crate::cli::InitArgs;
 use crate::node::state::make_private_directory;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_coord::Coord;
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
@@ -24,16 +26,24 @@ pub fn init(args: &InitArgs) -> Result<()> {
     }
     make_private_directory(&args.state.state)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.state.state));
-    let coord = LocalFile::new(disk.clone(), "");
-    if Manager::exists(&coord)? {
+    let env = Env::os();
+    if Manager::exists(&*store::open(&disk, &env)?.0)? {
         bail!("there is a file system at {} already; `ashlar manager` serves it", args.state.state.display());
     }
-    let env = Env::os();
     let mut draft = Manager::draft(&disk, "", &env).context("cannot make a file system")?;
     let roles: Roles = Role::ALL.into_iter().collect();
     let listening = vec![Listening { role: Role::Manager, addresses: args.listen.clone() }];
     draft.map.nodes = vec![Node { id: NodeId(1), name: name.clone(), roles, listening }];
-    let manager = Manager::create(draft, Box::new(coord)).context("cannot store the new file system")?;
+    let coord: Box<dyn Coord> = match EtcdStore::given(&args.etcd, draft.identity.cluster)? {
+        None => Box::new(LocalFile::new(disk.clone(), "")),
+        Some(store) => {
+            let coord = store.open(&env)?;
+            store.warn_of_versions(&coord);
+            store.save(&disk)?;
+            Box::new(coord)
+        }
+    };
+    let manager = Manager::create(draft, coord).context("cannot store the new file system")?;
     let cluster = manager.identity().cluster;
     let (authority, (key, public_key)) = (manager.authority()?, draw_key()?);
     let peer = PeerId { cluster, node: NodeId(1), roles };

@@ -2,17 +2,21 @@
 
 use super::member::caller;
 use super::node_directory::{NodeDirectory, NodeName, Papers};
+use super::store::{self, EtcdStore};
 use crate::cli::JoinArgs;
+use crate::node::state::make_private_directory;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
-use ashlar_env::Env;
-use ashlar_manager::{Token, draw_key};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Disk, Env};
+use ashlar_manager::{Manager, Token, draw_key};
 use ashlar_rpc::net::TlsIdentity;
 use ashlar_rpc::remote::ManagerCalls;
-use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{Node, Role};
+use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
+use ashlar_types::{ClusterId, Node, Role};
 use parking_lot::RwLock;
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,22 +29,54 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     directory.require_unused()?;
     let name = name_of(args.name.as_deref())?;
+    let env = Env::os();
+    require_no_state(&args.state.state, &env)?;
     let token = Token::parse(&read_token(&args.token)?)?;
     let (certificate, key) = token.certificate()?;
     let identity = TlsIdentity::from_token(certificate, key, token.fingerprint)?;
-    let env = Env::os();
     let (caller, _) = caller(&env, Arc::new(RwLock::new(Arc::new(identity))), Role::Joiner);
     let calls = ManagerCalls::new(caller, token.managers.clone());
     let (key, public_key) = draw_key()?;
     let request = ManagerRequest::Join { name: name.clone(), public_key };
     let reply = calls.call(&request, Instant::now() + JOIN_MAX).context("cannot join")?;
-    let ManagerReply::Joined { cluster, node, roles, certificate, authority, managers } = reply else {
+    let ManagerReply::Joined { cluster, node, roles, certificate, authority, managers, manager } = reply
+    else {
         bail!("the manager gave an answer of the wrong kind");
     };
     let managers = if managers.is_empty() { token.managers } else { managers };
+    if let Some(papers) = manager {
+        // ORDER: before the machine is a node; what is left if this is interrupted is overwritten by the next attempt.
+        become_manager(&args.state.state, cluster, &papers)?;
+    }
     let known = NodeName { cluster, node, name, roles, managers };
     directory.store(&known, &Papers { certificate, key, authority })?;
     say(format_args!("joined file system {cluster} as {}, {node}, for {roles}", known.name));
+    Ok(())
+}
+
+/// What a manager needs, in the directory where it is to have it.
+fn become_manager(state: &Path, cluster: ClusterId, papers: &ManagerPapers) -> Result<()> {
+    make_private_directory(state)?;
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(state));
+    let store = EtcdStore::parse(&papers.store)?;
+    ashlar_manager::take_secrets(&disk, "", cluster, &papers.secrets)
+        .with_context(|| format!("cannot store what a manager needs at {}", state.display()))?;
+    store.save(&disk)
+}
+
+/// Refuses a directory in which another file system's state is, before a token is used.
+fn require_no_state(state: &Path, env: &Env) -> Result<()> {
+    if !state.exists() {
+        return Ok(());
+    }
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(state));
+    let is_local = EtcdStore::load(&disk)?.is_none();
+    if is_local && Manager::exists(&*store::open(&disk, env)?.0)? {
+        bail!(
+            "{} has the state of a file system already: name another directory with --state",
+            state.display()
+        );
+    }
     Ok(())
 }
 

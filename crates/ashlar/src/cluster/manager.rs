@@ -3,10 +3,11 @@
 use super::announce;
 use super::member::{listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
+use super::store::{self, EtcdStore};
 use crate::cli::ManagerArgs;
 use crate::node::MetaLock;
+use crate::terminal::say;
 use anyhow::{Context, Result, bail};
-use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, ManagerEndpoint, ManagerService};
@@ -15,6 +16,11 @@ use ashlar_types::Role;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use parking_lot::RwLock;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Time between two looks at what other managers have changed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub fn run(args: &ManagerArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -23,14 +29,24 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.state.state));
     let holder = format!("ashlar manager, process {}", std::process::id());
     let _lock = MetaLock::take(&disk, &args.state.state, &holder)?;
-    let coord = LocalFile::new(disk.clone(), "");
-    if !Manager::exists(&coord)? {
+    let env = Env::os();
+    if let Some(store) = EtcdStore::given(&args.etcd, name.cluster)? {
+        if !args.move_to_etcd {
+            bail!("where the state is was said when the file system was made; --move-to-etcd moves it");
+        }
+        if EtcdStore::load(&disk)?.is_none() {
+            store.take_over(&disk, &env).context("cannot move the state to etcd")?;
+            say(format_args!("the state is in etcd now"));
+        }
+    }
+    let (coord, store) = store::open(&disk, &env)?;
+    if !Manager::exists(&*coord)? {
         bail!(
             "there is no file system at {}: `ashlar init` makes one, or name its directory with --state",
             args.state.state.display()
         );
     }
-    let manager = Manager::open(&disk, "", Box::new(coord))
+    let manager = Manager::open(&disk, "", coord)
         .with_context(|| format!("cannot open the state at {}", args.state.state.display()))?;
     if manager.identity().cluster != name.cluster {
         bail!(
@@ -40,7 +56,6 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
             name.cluster
         );
     }
-    let env = Env::os();
     let addresses = if args.listen.is_empty() {
         let map = manager.map().read().clone();
         map.node(name.node).map(|node| node.addresses(Role::Manager).to_vec()).unwrap_or_default()
@@ -51,7 +66,7 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
         bail!("where should the manager listen? Say so with --listen ADDRESS:PORT");
     }
     let (listeners, bound) = listen(&addresses)?;
-    let service = Arc::new(ManagerService::new(manager, env.clone())?);
+    let service = Arc::new(ManagerService::new(manager, env.clone(), store)?);
     let epochs = Arc::new(Epochs::default());
     let endpoint = Arc::new(ManagerEndpoint::new(service.clone(), epochs.clone()));
     let (asked, admitting) = (endpoint.clone(), endpoint.clone());
@@ -72,6 +87,7 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
         bail!("{text}");
     }
     announce::serving(Role::Manager, &bound);
+    let watch = watch(&service, &env)?;
     let mut epoch = service.map().read().epoch;
     until_told_to_stop(&is_told, || {
         endpoint.tidy();
@@ -84,5 +100,44 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     });
     announce::notify("STOPPING=1");
     server.stop();
+    drop(watch);
     Ok(())
+}
+
+/// Tells a thread to end, as it goes.
+struct Watch(Arc<AtomicBool>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Not waited for: it may be asking an etcd that does not answer.
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Sees what other managers change, in a thread of its own, so that nobody waits for the store.
+fn watch(service: &Arc<ManagerService>, env: &Env) -> Result<Option<Watch>> {
+    if !service.manager().is_shared() {
+        return Ok(None);
+    }
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let (service, told) = (service.clone(), is_stopping.clone());
+    let run = move || {
+        let mut is_away = false;
+        while !told.load(Relaxed) {
+            match service.manager().refresh() {
+                Ok(()) if is_away => {
+                    is_away = false;
+                    tracing::info!("the state of the file system can be reached again");
+                }
+                Err(error) if !is_away => {
+                    is_away = true;
+                    tracing::error!(%error, "the state of the file system cannot be reached: serving goes on, nothing can be changed");
+                }
+                _ => {}
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    env.tasks.spawn("ashlar-state", Box::new(run)).context("cannot start a thread")?;
+    Ok(Some(Watch(is_stopping)))
 }

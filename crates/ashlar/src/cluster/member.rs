@@ -3,7 +3,7 @@
 use super::node_directory::{NodeDirectory, NodeName};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
-use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Server, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Peer, Server, ServerConfig, Service, TlsIdentity};
 use ashlar_rpc::remote::{ManagerCalls, MapWatcher, Routes};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{ClusterMap, Epoch, Role};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often the end is looked for.
 const TURN: Duration = Duration::from_millis(50);
+/// For how long a node that is not known is taken for one that has just joined.
+const NEWCOMER_MAX: Duration = Duration::from_secs(1);
 /// For how long a start waits for a manager.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,7 @@ impl Member {
         let env = Env::os();
         let identity = Arc::new(RwLock::new(Arc::new(directory.identity(None)?)));
         let (caller, epochs) = caller(&env, identity.clone(), role);
-        let managers = Arc::new(ManagerCalls::new(caller.clone(), name.managers.clone()));
+        let managers = Arc::new(ManagerCalls::new(caller.clone(), managers_known(&directory, &name)));
         let map = first_map(&directory, &managers)?;
         if map.cluster != name.cluster {
             bail!(
@@ -59,6 +61,7 @@ impl Member {
                 tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
             }
         });
+        managers.set_addresses(&managers_in(&map));
         let watcher = MapWatcher::start(managers.clone(), map, &*env.tasks, changed)
             .context("cannot start a thread")?;
         Ok(Member { name, env, identity, epochs, managers, caller, watcher })
@@ -89,7 +92,7 @@ impl Member {
         let map = self.map();
         let config = ServerConfig {
             identity: self.identity.clone(),
-            admit: Box::new(move |peer| ashlar_manager::admit(&map.read(), peer)),
+            admit: Box::new(move |peer| admit(&map, peer)),
             tokens: None,
             endpoints: vec![(service, endpoint)],
             epochs: self.epochs.clone(),
@@ -105,6 +108,32 @@ pub fn caller(env: &Env, identity: Arc<RwLock<Arc<TlsIdentity>>>, role: Role) ->
     env.entropy.fill(&mut instance);
     let epochs = Arc::new(Epochs::default());
     (Arc::new(Caller { identity, role, instance, epochs: epochs.clone() }), epochs)
+}
+
+/// Where managers are by `map`.
+fn managers_in(map: &ClusterMap) -> Vec<SocketAddr> {
+    map.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect()
+}
+
+/// Where managers were when this machine joined, and when it last heard of them.
+fn managers_known(directory: &NodeDirectory, name: &NodeName) -> Vec<SocketAddr> {
+    let newer = directory.load_map().filter(|map| map.cluster == name.cluster);
+    let mut known = newer.map(|map| managers_in(&map)).unwrap_or_default();
+    known
+        .extend(name.managers.iter().filter(|address| !known.contains(address)).copied().collect::<Vec<_>>());
+    known
+}
+
+/// Whether a node may connect. One that has just joined may be known to its manager and not here yet: the map is on its way.
+fn admit(map: &RwLock<Arc<ClusterMap>>, peer: &Peer) -> Result<(), String> {
+    let deadline = Instant::now() + NEWCOMER_MAX;
+    loop {
+        let outcome = ashlar_manager::admit(&map.read(), peer);
+        if outcome.is_ok() || Instant::now() >= deadline {
+            return outcome;
+        }
+        std::thread::sleep(TURN);
+    }
 }
 
 fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<ClusterMap> {

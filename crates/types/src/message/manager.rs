@@ -69,6 +69,22 @@ pub enum ManagerRequest {
     },
 }
 
+/// What a manager needs besides its certificate. Secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerPapers {
+    /// The secrets of the file system, the authority's key among them, as managers keep them.
+    pub secrets: Vec<u8>,
+    /// Where the state of the file system is: JSON, see `docs/formats/cluster-state.md`.
+    pub store: String,
+}
+
+// No secret in a log.
+impl std::fmt::Debug for ManagerPapers {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("ManagerPapers(..)")
+    }
+}
+
 /// The answer of the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerReply {
@@ -88,6 +104,8 @@ pub enum ManagerReply {
         authority: String,
         /// Where managers are.
         managers: Vec<SocketAddr>,
+        /// For one that may be a manager.
+        manager: Option<ManagerPapers>,
     },
     /// A certificate, PEM.
     Certificate(String),

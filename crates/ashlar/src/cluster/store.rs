@@ -1,0 +1,190 @@
+//! Where managers keep the state of the file system: in a file, for one manager, or in etcd, for several.
+//!
+//! The file `store.json` of the manager's directory says that it is in etcd, with endpoints, key, and the paths of certificates. Without it the
+//! state is in the directory itself.
+
+use crate::cli::EtcdPlace;
+use anyhow::{Context, Result, bail};
+use ashlar_coord::Coord;
+use ashlar_coord::etcd::{EtcdCoord, EtcdIdentity, EtcdSettings, EtcdTls};
+use ashlar_coord::local_file::{LocalFile, STATE_FILE};
+use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_types::ClusterId;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const STORE_FILE: &str = "store.json";
+/// Where the state in a file is put that has been moved to etcd.
+const MOVED_FILE: &str = "cluster-state.moved";
+/// LIMIT: bytes of `store.json`.
+const STORE_BYTES_MAX: u64 = 64 << 10;
+
+/// What `store.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdStore {
+    /// Client URLs of the members.
+    etcd: Vec<String>,
+    /// The key of the state.
+    key: String,
+    /// Certificate of etcd's authority, PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    authority: Option<PathBuf>,
+    /// Certificate and private key of managers as clients of etcd, PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    private_key: Option<PathBuf>,
+}
+
+impl EtcdStore {
+    /// What the command line says, if it names an etcd; the state of `cluster` has a key of its own there.
+    ///
+    /// # Errors
+    /// When what goes together is not all there, or paths are not absolute.
+    pub fn given(place: &EtcdPlace, cluster: ClusterId) -> Result<Option<EtcdStore>> {
+        let paths = [&place.etcd_ca, &place.etcd_certificate, &place.etcd_key];
+        if place.etcd.is_empty() {
+            if paths.iter().any(|path| path.is_some()) {
+                bail!("certificates for etcd are of no use without --etcd URL");
+            }
+            return Ok(None);
+        }
+        if let Some(path) = paths.into_iter().flatten().find(|path| path.is_relative()) {
+            bail!("{} is not an absolute path: other managers look for the same file", path.display());
+        }
+        Ok(Some(EtcdStore {
+            etcd: place.etcd.clone(),
+            key: format!("/ashlar/{cluster}/state"),
+            authority: place.etcd_ca.clone(),
+            certificate: place.etcd_certificate.clone(),
+            private_key: place.etcd_key.clone(),
+        }))
+    }
+
+    /// What `store.json` of `disk` says, if it is there.
+    ///
+    /// # Errors
+    /// When it cannot be read or is damaged.
+    pub fn load(disk: &Arc<dyn Disk>) -> Result<Option<EtcdStore>> {
+        let shown = disk.describe(STORE_FILE);
+        let file = match disk.open(STORE_FILE, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot open {shown}")),
+        };
+        let mut bytes = vec![0; file.len()?.min(STORE_BYTES_MAX) as usize];
+        let got = file.read_at(0, &mut bytes).with_context(|| format!("cannot read {shown}"))?;
+        EtcdStore::parse(std::str::from_utf8(&bytes[..got]).unwrap_or_default())
+            .with_context(|| format!("{shown} is damaged"))
+            .map(Some)
+    }
+
+    /// Reads what [`EtcdStore::text`] wrote.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn parse(text: &str) -> Result<EtcdStore> {
+        serde_json::from_str(text).context("it does not say where the state of the file system is")
+    }
+
+    /// The content of `store.json`.
+    pub fn text(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    /// Writes `store.json`, durably.
+    pub fn save(&self, disk: &Arc<dyn Disk>) -> Result<()> {
+        let text = self.text()?;
+        let store = || {
+            let file = disk.open("store.new", OpenMode::CreateOrOpen)?;
+            file.set_len(0)?;
+            file.write_at(0, text.as_bytes())?;
+            file.sync_data()?;
+            disk.rename("store.new", STORE_FILE)?;
+            disk.sync_dir("")
+        };
+        store().with_context(|| format!("cannot write {}", disk.describe(STORE_FILE)))
+    }
+
+    /// The state; members whose version may answer with an old one are told of once.
+    ///
+    /// # Errors
+    /// When a certificate cannot be read, or a setting cannot be used.
+    pub fn open(&self, env: &Env) -> Result<EtcdCoord> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).with_context(|| {
+                format!("cannot read {}, which managers need to speak with etcd", path.display())
+            })
+        };
+        let tls = match &self.authority {
+            None => None,
+            Some(authority) => {
+                let identity = match (&self.certificate, &self.private_key) {
+                    (Some(certificate), Some(key)) => {
+                        Some(EtcdIdentity { certificate_pem: read(certificate)?, key_pem: read(key)? })
+                    }
+                    (None, None) => None,
+                    _ => bail!("a certificate for etcd needs its private key, and the other way round"),
+                };
+                Some(EtcdTls { authority_pem: read(authority)?, identity })
+            }
+        };
+        let settings = EtcdSettings { endpoints: self.etcd.clone(), key: self.key.clone(), tls };
+        Ok(EtcdCoord::new(&settings, env.entropy.clone())?)
+    }
+
+    /// Warns of members that may answer with an old value, which costs time and no more.
+    pub fn warn_of_versions(&self, coord: &EtcdCoord) {
+        for (endpoint, status) in coord.members() {
+            match status {
+                Ok(status) if status.may_read_stale() => tracing::warn!(
+                    endpoint,
+                    version = status.version,
+                    "this etcd may answer with an old state after it was paused (its issue 20418): changes are safe, but upgrade it"
+                ),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(endpoint, %error, "a member of etcd does not answer"),
+            }
+        }
+    }
+
+    /// Moves the state in the file of `disk` to this etcd. May be interrupted at any point, and begun anew.
+    ///
+    /// # Errors
+    /// When there is another state at the key already.
+    pub fn take_over(&self, disk: &Arc<dyn Disk>, env: &Env) -> Result<()> {
+        let (revision, value) = LocalFile::new(disk.clone(), "").load()?;
+        if revision == 0 {
+            bail!("{} is not there: there is nothing to move", disk.describe(STATE_FILE));
+        }
+        let coord = self.open(env)?;
+        let (found, there) = coord.load()?;
+        if found == 0 {
+            coord.compare_and_set(0, &value)?;
+        } else if there != value {
+            bail!("{} is in use in that etcd already, with another state", self.key);
+        }
+        // ORDER: from here on the state in etcd is the one; the file is put away afterwards.
+        self.save(disk)?;
+        disk.rename(STATE_FILE, MOVED_FILE).and_then(|()| disk.sync_dir("")).with_context(|| {
+            format!("the state is in etcd now, but {} could not be put away", disk.describe(STATE_FILE))
+        })
+    }
+}
+
+/// The state that the manager's directory `disk` is about, and what to tell other managers of where it is.
+///
+/// # Errors
+/// As [`EtcdStore::open`].
+pub fn open(disk: &Arc<dyn Disk>, env: &Env) -> Result<(Box<dyn Coord>, String)> {
+    match EtcdStore::load(disk)? {
+        None => Ok((Box::new(LocalFile::new(disk.clone(), "")), String::new())),
+        Some(store) => {
+            let coord = store.open(env)?;
+            store.warn_of_versions(&coord);
+            Ok((Box::new(coord), store.text()?))
+        }
+    }
+}
