@@ -85,6 +85,10 @@ impl Endpoint for ManagerEndpoint {
         let Ok(request) = decode::<ManagerRequest>(frame.head(), "call to the manager") else {
             return replier.refuse("that is no call to a manager");
         };
+        // Somebody has heard of a newer map than this manager: another one has made it.
+        if frame.header.epoch > self.service.map().read().epoch {
+            self.service.has_looked_anew();
+        }
         if let ManagerRequest::Map { have } = request
             && have.0 > 0
             && peer.token.is_none()

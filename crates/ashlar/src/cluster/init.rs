@@ -1,7 +1,7 @@
 //! `ashlar init`: a new cluster, with this machine as its first node.
 
 use super::node_directory::{NodeDirectory, NodeName, Papers};
-use super::store::{self, EtcdStore};
+use super::store::EtcdStore;
 use crate::cli::InitArgs;
 use crate::node::state::make_private_directory;
 use crate::terminal::say;
@@ -27,23 +27,25 @@ pub fn init(args: &InitArgs) -> Result<()> {
     make_private_directory(&args.state.state)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.state.state));
     let env = Env::os();
-    if Manager::exists(&*store::open(&disk, &env)?.0)? {
+    if EtcdStore::load(&disk)?.is_some() || Manager::exists(&LocalFile::new(disk.clone(), ""))? {
         bail!("there is a file system at {} already; `ashlar manager` serves it", args.state.state.display());
     }
     let mut draft = Manager::draft(&disk, "", &env).context("cannot make a file system")?;
     let roles: Roles = Role::ALL.into_iter().collect();
     let listening = vec![Listening { role: Role::Manager, addresses: args.listen.clone() }];
     draft.map.nodes = vec![Node { id: NodeId(1), name: name.clone(), roles, listening }];
-    let coord: Box<dyn Coord> = match EtcdStore::given(&args.etcd, draft.identity.cluster)? {
+    let store = EtcdStore::given(&args.etcd, draft.identity.cluster)?;
+    let coord: Box<dyn Coord> = match &store {
         None => Box::new(LocalFile::new(disk.clone(), "")),
         Some(store) => {
             let coord = store.open(&env)?;
             store.warn_of_versions(&coord);
-            store.save(&disk)?;
             Box::new(coord)
         }
     };
     let manager = Manager::create(draft, coord).context("cannot store the new file system")?;
+    // ORDER: when it is there, or the next attempt would take this directory for that of a file system.
+    store.iter().try_for_each(|store| store.save(&disk))?;
     let cluster = manager.identity().cluster;
     let (authority, (key, public_key)) = (manager.authority()?, draw_key()?);
     let peer = PeerId { cluster, node: NodeId(1), roles };

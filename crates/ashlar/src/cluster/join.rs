@@ -2,11 +2,12 @@
 
 use super::member::caller;
 use super::node_directory::{NodeDirectory, NodeName, Papers};
-use super::store::{self, EtcdStore};
+use super::store::EtcdStore;
 use crate::cli::JoinArgs;
 use crate::node::state::make_private_directory;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, draw_key};
@@ -29,11 +30,11 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     directory.require_unused()?;
     let name = name_of(args.name.as_deref())?;
-    let env = Env::os();
-    require_no_state(&args.state.state, &env)?;
+    require_no_state(&args.state.state)?;
     let token = Token::parse(&read_token(&args.token)?)?;
     let (certificate, key) = token.certificate()?;
     let identity = TlsIdentity::from_token(certificate, key, token.fingerprint)?;
+    let env = Env::os();
     let (caller, _) = caller(&env, Arc::new(RwLock::new(Arc::new(identity))), Role::Joiner);
     let calls = ManagerCalls::new(caller, token.managers.clone());
     let (key, public_key) = draw_key()?;
@@ -65,13 +66,12 @@ fn become_manager(state: &Path, cluster: ClusterId, papers: &ManagerPapers) -> R
 }
 
 /// Refuses a directory in which another file system's state is, before a token is used.
-fn require_no_state(state: &Path, env: &Env) -> Result<()> {
+fn require_no_state(state: &Path) -> Result<()> {
     if !state.exists() {
         return Ok(());
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(state));
-    let is_local = EtcdStore::load(&disk)?.is_none();
-    if is_local && Manager::exists(&*store::open(&disk, env)?.0)? {
+    if Manager::exists(&LocalFile::new(disk, ""))? {
         bail!(
             "{} has the state of a file system already: name another directory with --state",
             state.display()

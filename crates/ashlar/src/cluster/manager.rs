@@ -89,11 +89,13 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     announce::serving(Role::Manager, &bound);
     let watch = watch(&service, &env)?;
     let mut epoch = service.map().read().epoch;
+    keep_map(&directory, &service);
     until_told_to_stop(&is_told, || {
         endpoint.tidy();
         let now = service.map().read().epoch;
         if now != epoch {
             epoch = now;
+            keep_map(&directory, &service);
             server.review();
         }
         true
@@ -102,6 +104,14 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     server.stop();
     drop(watch);
     Ok(())
+}
+
+/// Keeps the map where commands on this machine look for managers.
+fn keep_map(directory: &NodeDirectory, service: &ManagerService) {
+    let map = service.map().read().clone();
+    if let Err(error) = directory.store_map(&map) {
+        tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
+    }
 }
 
 /// Tells a thread to end, as it goes.

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(50);
 /// For how long a node that is not known is taken for one that has just joined.
 const NEWCOMER_MAX: Duration = Duration::from_secs(1);
+/// Time between two questions of a manager that is behind.
+const OLDER_PAUSE: Duration = Duration::from_millis(200);
 /// For how long a start waits for a manager.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -139,13 +141,19 @@ fn admit(map: &RwLock<Arc<ClusterMap>>, peer: &Peer) -> Result<(), String> {
 fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<ClusterMap> {
     let known = directory.load_map();
     let patience = if known.is_some() { Duration::from_secs(5) } else { START_MAX };
-    match managers.map(Epoch(0), Instant::now() + patience) {
+    let is_older = |map: &ClusterMap| {
+        known.as_ref().is_some_and(|known| known.cluster == map.cluster && known.epoch > map.epoch)
+    };
+    let deadline = Instant::now() + patience;
+    let mut told = managers.map(Epoch(0), deadline);
+    // Another manager may have made the newer one a moment ago.
+    while told.as_ref().is_ok_and(is_older) && Instant::now() + OLDER_PAUSE < deadline {
+        std::thread::sleep(OLDER_PAUSE);
+        told = managers.map(Epoch(0), deadline);
+    }
+    match told {
         // ORDER: an older map than the last one comes from a manager that has lost something, and is not believed.
-        Ok(map)
-            if known
-                .as_ref()
-                .is_some_and(|known| known.cluster == map.cluster && known.epoch > map.epoch) =>
-        {
+        Ok(map) if is_older(&map) => {
             bail!(
                 "the managers have the map of {}, and this machine has seen {}: their state is an older copy; put the newer one back",
                 map.epoch,

@@ -89,7 +89,28 @@ impl Lab {
     /// A new file system with so many storage servers and mounts, all running.
     #[track_caller]
     pub fn start(storage: usize, mounts: usize) -> Lab {
-        Lab::start_on("127.0.0.1", None, (storage, mounts))
+        Lab::start_on("127.0.0.1", None, &[], (storage, mounts))
+    }
+
+    /// As [`Lab::start`], made with these arguments of `ashlar init` besides.
+    #[track_caller]
+    pub fn start_with(init: &[String], storage: usize, mounts: usize) -> Lab {
+        Lab::start_on("127.0.0.1", None, init, (storage, mounts))
+    }
+
+    /// Runs a role; `@name` in its arguments stands for a path here. It has to be stopped before the rest.
+    #[track_caller]
+    pub fn run(&self, name: &str, line: &str, ready: &str) -> Role {
+        let args = self.args(line);
+        run(&self.dir, name, &args.iter().map(String::as_str).collect::<Vec<_>>(), ready)
+    }
+
+    fn args(&self, line: &str) -> Vec<String> {
+        let place = |word: &str| match word.strip_prefix('@') {
+            Some(name) => self.path(name).display().to_string(),
+            None => word.to_owned(),
+        };
+        line.split_whitespace().map(place).collect()
     }
 
     /// As [`Lab::start`]; the first mount reaches the servers through a link of its own, which can be cut.
@@ -97,7 +118,7 @@ impl Lab {
     pub fn start_split(storage: usize, mounts: usize) -> Lab {
         let split = Split::make();
         let host = split.host();
-        Lab::start_on(&host, Some(split), (storage, mounts))
+        Lab::start_on(&host, Some(split), &[], (storage, mounts))
     }
 
     /// Cuts the first mount off, or connects it again.
@@ -107,7 +128,7 @@ impl Lab {
     }
 
     #[track_caller]
-    fn start_on(host: &str, split: Option<Split>, (storage, mounts): (usize, usize)) -> Lab {
+    fn start_on(host: &str, split: Option<Split>, init: &[String], (storage, mounts): (usize, usize)) -> Lab {
         let dir = tempfile::tempdir().unwrap();
         // Held until all are known, so that they are different ones.
         let held: Vec<TcpListener> =
@@ -116,18 +137,11 @@ impl Lab {
         drop(held);
         let path = |name: &str| dir.path().join(name).display().to_string();
         let listen = format!("{host}:{}", ports[0]);
-        ashlar(&[
-            "init",
-            "--listen",
-            &listen,
-            "--name",
-            "first",
-            "--state",
-            &path("state"),
-            "--identity",
-            &path("first"),
-        ])
-        .expect(0);
+        let (state, first) = (path("state"), path("first"));
+        let mut args =
+            vec!["init", "--listen", &listen, "--name", "first", "--state", &state, "--identity", &first];
+        args.extend(init.iter().map(String::as_str));
+        ashlar(&args).expect(0);
         let manager = run(
             &dir,
             "manager",
@@ -161,11 +175,7 @@ impl Lab {
     /// The arguments, with `@name` standing for a path here.
     #[track_caller]
     pub fn ashlar(&self, line: &str) -> Ended {
-        let place = |word: &str| match word.strip_prefix('@') {
-            Some(name) => self.path(name).display().to_string(),
-            None => word.to_owned(),
-        };
-        ashlar(&line.split_whitespace().map(place).collect::<Vec<_>>())
+        ashlar(&self.args(line))
     }
 
     /// Where manager, metadata and targets listen.
