@@ -8,6 +8,7 @@ mod member;
 mod meta;
 mod mount;
 mod node_directory;
+mod renewal;
 mod storage;
 mod store;
 

@@ -88,3 +88,11 @@ pub fn draw_key() -> Result<(String, Vec<u8>), ManagerError> {
     let public = key.public_key_raw().to_vec();
     Ok((key.serialize_pem(), public))
 }
+
+/// The public key of a private key (PEM), as [`Authority::issue`] wants it.
+///
+/// # Errors
+/// [`ManagerError::Invalid`] when it is none.
+pub fn public_key_of(key: &str) -> Result<Vec<u8>, ManagerError> {
+    Ok(KeyPair::from_pem(key).map_err(invalid)?.public_key_raw().to_vec())
+}

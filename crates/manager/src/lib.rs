@@ -15,7 +15,7 @@ pub mod starts;
 mod state;
 mod token;
 
-pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key};
+pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key, public_key_of};
 pub use endpoint::{ManagerEndpoint, admit};
 pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;

@@ -191,10 +191,18 @@ impl ManagerService {
         map.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect()
     }
 
-    fn renew(&self, peer: PeerId, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
+    /// A new certificate for `peer`, which has the key that belongs to `public_key`.
+    ///
+    /// # Errors
+    /// When it is not a node any more, or the key is none.
+    pub fn renewed(&self, peer: PeerId, public_key: &[u8]) -> Result<String, ManagerError> {
         let map = self.map().read().clone();
         let node = map.node(peer.node).ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
-        self.certify(node.id, node.roles, public_key).map(ManagerReply::Certificate)
+        self.certify(node.id, node.roles, public_key)
+    }
+
+    fn renew(&self, peer: PeerId, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
+        self.renewed(peer, public_key).map(ManagerReply::Certificate)
     }
 
     fn listen(

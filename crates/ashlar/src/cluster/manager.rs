@@ -3,6 +3,7 @@
 use super::announce;
 use super::member::{listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
+use super::renewal::{Looks, Renewal, require_current};
 use super::store::{self, EtcdStore};
 use crate::cli::ManagerArgs;
 use crate::node::MetaLock;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, ManagerEndpoint, ManagerService};
-use ashlar_rpc::net::{Epochs, Server, ServerConfig, Service};
+use ashlar_rpc::net::{Epochs, KnowsToken, Server, ServerConfig, Service, TlsIdentity};
 use ashlar_types::Role;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use parking_lot::RwLock;
@@ -72,11 +73,13 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     let (asked, admitting) = (endpoint.clone(), endpoint.clone());
     let tokens: Arc<ashlar_rpc::net::KnowsToken> = Arc::new(move |info| asked.token(info));
     let identity = directory.identity(Some(tokens.clone()))?;
+    require_current(&identity, &directory)?;
     let own = identity.peer();
+    let identity = Arc::new(RwLock::new(Arc::new(identity)));
     let config = ServerConfig {
-        identity: Arc::new(RwLock::new(Arc::new(identity))),
+        identity: identity.clone(),
         admit: Box::new(move |peer| admitting.admit(peer)),
-        tokens: Some(tokens),
+        tokens: Some(tokens.clone()),
         endpoints: vec![(Service::Manager, endpoint.clone())],
         epochs,
         tasks: env.tasks.clone(),
@@ -87,6 +90,7 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
         bail!("{text}");
     }
     announce::serving(Role::Manager, &bound);
+    let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
     let watch = watch(&service, &env)?;
     let mut epoch = service.map().read().epoch;
     keep_map(&directory, &service);
@@ -104,6 +108,24 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     server.stop();
     drop(watch);
     Ok(())
+}
+
+/// Has this manager's own certificate renewed in time.
+fn keep_certificate(
+    directory: &NodeDirectory,
+    identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    tokens: Arc<KnowsToken>,
+    service: &Arc<ManagerService>,
+    env: &Env,
+) -> Result<Looks> {
+    let (service, peer, own) = (service.clone(), identity.read().peer(), directory.clone());
+    let renewal = Renewal {
+        directory: directory.clone(),
+        identity,
+        load: Box::new(move || own.identity(Some(tokens.clone()))),
+        certify: Box::new(move |public_key| Ok(service.renewed(peer, &public_key)?)),
+    };
+    renewal.start(&*env.tasks)
 }
 
 /// Keeps the map where commands on this machine look for managers.

@@ -1,6 +1,7 @@
 //! What every process of a cluster has: its certificate, the managers, a map that is kept current.
 
 use super::node_directory::{NodeDirectory, NodeName};
+use super::renewal::{Looks, Renewal, require_current};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
 use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Peer, Server, ServerConfig, Service, TlsIdentity};
@@ -32,6 +33,7 @@ pub struct Member {
     pub managers: Arc<ManagerCalls>,
     pub caller: Arc<Caller>,
     watcher: MapWatcher,
+    directory: NodeDirectory,
 }
 
 impl Member {
@@ -46,7 +48,9 @@ impl Member {
             );
         }
         let env = Env::os();
-        let identity = Arc::new(RwLock::new(Arc::new(directory.identity(None)?)));
+        let identity = directory.identity(None)?;
+        require_current(&identity, &directory)?;
+        let identity = Arc::new(RwLock::new(Arc::new(identity)));
         let (caller, epochs) = caller(&env, identity.clone(), role);
         let managers = Arc::new(ManagerCalls::new(caller.clone(), managers_known(&directory, &name)));
         let map = first_map(&directory, &managers)?;
@@ -66,7 +70,29 @@ impl Member {
         managers.set_addresses(&managers_in(&map));
         let watcher = MapWatcher::start(managers.clone(), map, &*env.tasks, changed)
             .context("cannot start a thread")?;
-        Ok(Member { name, env, identity, epochs, managers, caller, watcher })
+        Ok(Member { name, env, identity, epochs, managers, caller, watcher, directory })
+    }
+
+    /// Has the certificate renewed in time, for as long as what it returns lives.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn keep_certificate(&self) -> Result<Looks> {
+        let (managers, directory) = (self.managers.clone(), self.directory.clone());
+        let certify = move |public_key| match managers
+            .call(&ManagerRequest::Renew { public_key }, Instant::now() + START_MAX)
+            .context("the manager")?
+        {
+            ManagerReply::Certificate(certificate) => Ok(certificate),
+            _ => bail!("the manager gave an answer of the wrong kind"),
+        };
+        let renewal = Renewal {
+            directory: self.directory.clone(),
+            identity: self.identity.clone(),
+            load: Box::new(move || directory.identity(None)),
+            certify: Box::new(certify),
+        };
+        renewal.start(&*self.env.tasks)
     }
 
     /// The map, kept current.

@@ -63,6 +63,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     // ORDER: it serves before the map says so.
     member.ask(&ManagerRequest::Listen { role: Role::Meta, addresses: bound.clone() })?;
     member.ask(&ManagerRequest::ServeShards { uuid })?;
+    let _looks = member.keep_certificate()?;
     announce::serving(Role::Meta, &bound);
     let mut turn = 0u32;
     until_told_to_stop(&is_told, || {

@@ -40,6 +40,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
         env: member.env.clone(),
         checks_payload: true,
     };
+    let _looks = member.keep_certificate()?;
     let guard = Arc::new(Guard::start());
     let mut mounted = mount(site, &args.mountpoint, &config, &guard)?;
     say(format_args!("mounted {}", shown(&args.mountpoint)));

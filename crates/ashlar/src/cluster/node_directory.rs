@@ -106,6 +106,23 @@ impl NodeDirectory {
         self.write(AUTHORITY_FILE, papers.authority.as_bytes())
     }
 
+    /// Its path, for people.
+    pub fn shown(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+
+    /// Its private key, PEM.
+    pub fn key(&self) -> Result<String> {
+        let path = self.path.join(KEY_FILE);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Replaces the certificate by another one for the same key.
+    pub fn store_certificate(&self, certificate: &str) -> Result<()> {
+        let _alone = self.lock()?;
+        self.write(CERTIFICATE_FILE, certificate.as_bytes())
+    }
+
     /// Who this machine is.
     pub fn load(&self) -> Result<NodeName> {
         let path = self.path.join(NODE_FILE);

@@ -46,6 +46,7 @@ pub fn run(args: &StorageArgs) -> Result<()> {
         .map(|(path, identity)| (identity.target, identity.uuid.0, path.display().to_string()))
         .collect();
     member.ask(&ManagerRequest::Serve { targets: served })?;
+    let _looks = member.keep_certificate()?;
     announce::serving(Role::Storage, &bound);
     until_told_to_stop(&is_told, || true);
     announce::notify("STOPPING=1");

@@ -18,6 +18,7 @@ use rustls::{
 };
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What both sides say they speak (RFC 7301).
 const PROTOCOL_NAME: &[u8] = b"ashlar";
@@ -145,6 +146,16 @@ impl TlsIdentity {
             return false;
         };
         nodes.verify_client_cert(first, rest, UnixTime::now()).is_ok()
+    }
+
+    /// Whether the own certificate will be believed after so much time.
+    pub fn is_good_in(&self, ahead: Duration) -> bool {
+        let (Trust::Nodes { nodes, .. }, Some((first, rest))) = (&self.trust, self.chain.split_first())
+        else {
+            return false;
+        };
+        let then = Duration::from_secs(UnixTime::now().as_secs()).saturating_add(ahead);
+        nodes.verify_client_cert(first, rest, UnixTime::since_unix_epoch(then)).is_ok()
     }
 
     /// What a caller of `wanted` needs.
