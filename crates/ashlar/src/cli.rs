@@ -18,8 +18,8 @@ pub use bench::{
 };
 
 pub use cluster::{
-    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs,
-    TokenArgs,
+    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, PromoteArgs,
+    StorageArgs, TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 
@@ -53,6 +53,8 @@ pub enum Command {
     Up(UpArgs),
     /// Make a file system of many servers, with this machine as its first node.
     Init(InitArgs),
+    /// Make the file system of this machine one of many servers, data in place. It must be stopped.
+    Promote(PromoteArgs),
     /// Make this machine a node of a file system.
     Join(JoinArgs),
     /// Make a token by which a machine can join.

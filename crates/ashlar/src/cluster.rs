@@ -8,6 +8,7 @@ mod member;
 mod meta;
 mod mount;
 mod node_directory;
+pub mod promote;
 mod renewal;
 mod storage;
 mod store;

@@ -26,6 +26,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Init(args) => cluster::init(&args),
+        Command::Promote(args) => cluster::promote(&args),
         Command::Join(args) => cluster::join(&args),
         Command::Token(args) => cluster::token(&args),
         Command::Manager(args) => cluster::manager(&args),

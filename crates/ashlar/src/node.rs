@@ -17,7 +17,7 @@ pub mod targets;
 mod trouble;
 mod usable;
 
-pub use directories::Directories;
+pub use directories::{Directories, PROMOTED_FILE};
 pub use lock::{LOCK_FILE, MetaLock};
 pub use mounts::{MountConfig, Mounted, Site, mount};
 pub use services::{Services, ServicesConfig};

@@ -1,6 +1,6 @@
 //! Arguments of the commands of a file system of many servers.
 
-use super::FuseTransport;
+use super::{DataArgs, FuseTransport};
 use ashlar_types::Roles;
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
@@ -43,6 +43,26 @@ pub struct EtcdPlace {
 /// `ashlar init`
 #[derive(Debug, Args)]
 pub struct InitArgs {
+    /// Where the manager on this machine will listen: an address others can connect to, with a port (7400 if none is named). Repeat for
+    /// several interfaces.
+    #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]
+    pub listen: Vec<SocketAddr>,
+    /// The name of this machine in the file system. Without it: its host name.
+    #[arg(long)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub etcd: EtcdPlace,
+    #[command(flatten)]
+    pub state: StatePlace,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// `ashlar promote`
+#[derive(Debug, Args)]
+pub struct PromoteArgs {
+    #[command(flatten)]
+    pub place: DataArgs,
     /// Where the manager on this machine will listen: an address others can connect to, with a port (7400 if none is named). Repeat for
     /// several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]

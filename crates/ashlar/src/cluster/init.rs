@@ -13,17 +13,14 @@ use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, draw_key};
 use ashlar_types::node::Listening;
 use ashlar_types::{Node, NodeId, PeerId, Role, Roles};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub fn init(args: &InitArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     directory.require_unused()?;
     let name = super::join::name_of(args.name.as_deref())?;
-    if let Some(address) =
-        args.listen.iter().find(|address| address.ip().is_unspecified() || address.port() == 0)
-    {
-        bail!("others cannot connect to {address}: name an address of this machine, and a port");
-    }
+    require_reachable(&args.listen)?;
     make_private_directory(&args.state.state)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.state.state));
     let env = Env::os();
@@ -59,4 +56,14 @@ pub fn init(args: &InitArgs) -> Result<()> {
     ));
     say(format_args!("let other machines join with tokens of `ashlar token`"));
     Ok(())
+}
+
+/// Refuses addresses that others cannot connect to.
+pub fn require_reachable(listen: &[SocketAddr]) -> Result<()> {
+    match listen.iter().find(|address| address.ip().is_unspecified() || address.port() == 0) {
+        Some(address) => {
+            bail!("others cannot connect to {address}: name an address of this machine, and a port")
+        }
+        None => Ok(()),
+    }
 }

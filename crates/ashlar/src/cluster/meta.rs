@@ -82,10 +82,21 @@ pub fn run(args: &MetaArgs) -> Result<()> {
 
 /// Which metadata is in the directory; an empty one becomes that of a new file system, if the manager says so.
 fn find_or_draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
+    match read_uuid(disk, path)? {
+        Some(uuid) => Ok(uuid),
+        None => draw(member, disk, path),
+    }
+}
+
+/// Which metadata is in `disk`, the directory `path`, if it says so.
+///
+/// # Errors
+/// When that cannot be read or is damaged.
+pub fn read_uuid(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<[u8; 16]>> {
     let shown = path.join(UUID_FILE);
     let file = match disk.open(UUID_FILE, OpenMode::Read) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return draw(member, disk, path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot open {}", shown.display())),
     };
     let mut bytes = [0; 28];
@@ -95,21 +106,14 @@ fn find_or_draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u
     if got != bytes.len() || &bytes[..8] != UUID_MAGIC || bytes[24..] != crc32c(0, &uuid).to_le_bytes() {
         bail!("{} is damaged; restore the metadata from a backup", shown.display());
     }
-    Ok(uuid)
+    Ok(Some(uuid))
 }
 
-fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
-    let others = disk.list("").with_context(|| format!("cannot list {}", path.display()))?;
-    if let Some(other) = others.iter().find(|name| *name != crate::node::LOCK_FILE) {
-        bail!(
-            "{} is not empty, it has {other}, and it is not the metadata of a file system of servers",
-            path.display()
-        );
-    }
-    let mut uuid = [0; 16];
-    member.env.entropy.fill(&mut uuid);
-    // ORDER: the manager first. If it knows of other metadata, nothing is made here.
-    member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
+/// Says durably which metadata is in `disk`, the directory `path`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_uuid(disk: &Arc<dyn Disk>, path: &Path, uuid: [u8; 16]) -> Result<()> {
     let mut bytes = UUID_MAGIC.to_vec();
     bytes.extend_from_slice(&uuid);
     bytes.extend_from_slice(&crc32c(0, &uuid).to_le_bytes());
@@ -121,6 +125,21 @@ fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> 
         disk.rename("metadata.new", UUID_FILE)?;
         disk.sync_dir("")
     };
-    store().with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))?;
+    store().with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))
+}
+
+fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
+    let others = disk.list("").with_context(|| format!("cannot list {}", path.display()))?;
+    if let Some(other) = others.iter().find(|name| *name != crate::node::LOCK_FILE) {
+        bail!(
+            "{} is not empty, it has {other}, and it is not the metadata of a file system of servers; `ashlar promote` makes that of a single machine one",
+            path.display()
+        );
+    }
+    let mut uuid = [0; 16];
+    member.env.entropy.fill(&mut uuid);
+    // ORDER: the manager first. If it knows of other metadata, nothing is made here.
+    member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
+    write_uuid(disk, path, uuid)?;
     Ok(uuid)
 }

@@ -1,7 +1,8 @@
 //! The commands of a file system of many servers.
 
 use crate::cli::{
-    InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs, TokenArgs,
+    InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, PromoteArgs, StorageArgs,
+    TokenArgs,
 };
 use crate::cluster::{self, Member, NodeDirectory};
 use crate::terminal::say;
@@ -12,6 +13,10 @@ use std::process::ExitCode;
 
 pub fn init(args: &InitArgs) -> Result<ExitCode> {
     cluster::init::init(args).map(|()| ExitCode::SUCCESS)
+}
+
+pub fn promote(args: &PromoteArgs) -> Result<ExitCode> {
+    cluster::promote::promote(args).map(|()| ExitCode::SUCCESS)
 }
 
 pub fn join(args: &JoinArgs) -> Result<ExitCode> {

@@ -19,6 +19,9 @@ const META_DIR: &str = "meta";
 /// File that exists in the metadata directory of every file system.
 const STATE_FILE: &str = ashlar_coord::local_file::STATE_FILE;
 
+/// What the state's file is called once the file system is one of many servers (`ashlar promote`).
+pub const PROMOTED_FILE: &str = "cluster-state.promoted";
+
 /// See the module.
 pub struct Directories {
     /// The metadata directory.
@@ -58,9 +61,26 @@ impl Directories {
         Ok(found)
     }
 
+    /// The metadata directory, if it is that of a file system which was made one of many servers.
+    ///
+    /// # Errors
+    /// When there is no directory to look in.
+    pub fn find_promoted(place: &DataArgs) -> Result<Option<PathBuf>> {
+        let data = if place.data.is_empty() { vec![default_data()?] } else { place.data.clone() };
+        let all = place.meta.clone().into_iter().chain(data.iter().map(|dir| dir.join(META_DIR)));
+        Ok(all.into_iter().find(|meta| meta.join(PROMOTED_FILE).exists() && !meta.join(STATE_FILE).exists()))
+    }
+
     fn look(place: &DataArgs) -> Result<(Directories, Vec<(PathBuf, anyhow::Error)>)> {
         let data = if place.data.is_empty() { vec![default_data()?] } else { distinct(&place.data)? };
         data.iter().chain(&place.meta).try_for_each(|dir| usable::require(dir))?;
+        if let Some(meta) = Directories::find_promoted(place)? {
+            bail!(
+                "{} is the metadata of a file system of many servers since `ashlar promote`: `ashlar manager`, `ashlar meta --meta {}` and `ashlar storage` serve it",
+                meta.display(),
+                meta.display()
+            );
+        }
         let data: Vec<PathBuf> = data.iter().map(|dir| settled(dir)).collect::<Result<_>>()?;
         data.iter().try_for_each(|dir| usable::require(&dir.join(TARGET_DIR)))?;
         let with_meta: Vec<PathBuf> =
