@@ -301,6 +301,9 @@ impl MetaCalls for RemoteMeta {
                 (Ok(MetaAnswer::MustReclaim(_)), _) if recall.is_some() => return Ok(MetaReply::Done),
                 _ if Instant::now() >= deadline => break answer,
                 (Ok(MetaAnswer::MustReclaim(incarnation)), Some(session)) => {
+                    if session.is_ended.load(SeqCst) {
+                        return Err(Errno::ENOTCONN);
+                    }
                     session.reclaim(*incarnation, deadline)
                 }
                 (Ok(MetaAnswer::MustReclaim(_)), None) => return Err(Errno::ENOTCONN),
