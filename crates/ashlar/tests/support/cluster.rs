@@ -13,6 +13,14 @@ pub struct Role {
     log: PathBuf,
 }
 
+impl Drop for Role {
+    fn drop(&mut self) {
+        // What has ended already cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Role {
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
@@ -181,6 +189,11 @@ impl Lab {
     /// Where manager, metadata and targets listen.
     pub fn addresses(&self) -> Vec<String> {
         self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect()
+    }
+
+    /// Where the manager (0), the metadata server (1) and the first storage server (2) listen.
+    pub fn address(&self, at: usize) -> std::net::SocketAddr {
+        format!("{}:{}", self.host, self.ports[at]).parse().unwrap()
     }
 
     /// A free port of the loopback, as an address.

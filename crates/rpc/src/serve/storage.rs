@@ -20,8 +20,28 @@ impl StorageEndpoint {
     }
 }
 
-/// Who may call targets.
-const CALLERS: [Role; 3] = [Role::Client, Role::Meta, Role::Admin];
+/// Whether `role` may ask for that: clients for content, metadata servers for what keeps targets and metadata together.
+fn may_ask(role: Role, request: &StorageRequest) -> bool {
+    match request {
+        StorageRequest::Write { .. }
+        | StorageRequest::Read { .. }
+        | StorageRequest::Punch { .. }
+        | StorageRequest::Allocate { .. }
+        | StorageRequest::Seek { .. }
+        | StorageRequest::NextChunk { .. } => role == Role::Client,
+        StorageRequest::Truncate { .. }
+        | StorageRequest::DeleteGeneration { .. }
+        | StorageRequest::Extent { .. }
+        | StorageRequest::Space { .. }
+        | StorageRequest::GiveBack { .. }
+        | StorageRequest::Suspects { .. }
+        | StorageRequest::Confirm { .. } => role == Role::Meta,
+        StorageRequest::Sync { .. } => CALLERS.contains(&role),
+    }
+}
+
+/// Who may call targets at all.
+const CALLERS: [Role; 2] = [Role::Client, Role::Meta];
 
 impl Endpoint for StorageEndpoint {
     fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
@@ -31,6 +51,9 @@ impl Endpoint for StorageEndpoint {
         let Ok(request) = decode::<StorageRequest>(frame.head(), "storage request") else {
             return replier.refuse("that is no request to a target");
         };
+        if !may_ask(peer.role, &request) {
+            return replier.refuse("that is not for the role it was asked in");
+        }
         let mut out = Vec::new();
         let outcome = match &request {
             StorageRequest::Write { .. } => self.storage.call(&request, Payload::Write(frame.payload())),
