@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod lab;
+mod metrics;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
@@ -22,6 +23,7 @@ pub use cluster::{
     TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
+pub use metrics::MetricsPlace;
 
 /// A parallel file system in one binary.
 ///
@@ -144,6 +146,9 @@ pub struct UpArgs {
     /// Transport to the kernel.
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,
+
+    #[command(flatten)]
+    pub metrics: MetricsPlace,
 
     /// Pass every message between the roles through its codec, as on a network (for testing).
     #[arg(long, hide = true)]

@@ -27,6 +27,11 @@ pub(crate) struct OpenTable {
 }
 
 impl OpenTable {
+    /// How many inodes somebody has open.
+    pub(crate) fn len(&self) -> usize {
+        self.opened.len()
+    }
+
     /// Notes a handle; once more is the same.
     pub(crate) fn open(&mut self, session: SessionId, inode: InodeId, handle: (DescriptionId, bool)) {
         let promises_before = self.promises_of_all;

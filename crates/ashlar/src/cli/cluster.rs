@@ -1,6 +1,6 @@
 //! Arguments of the commands of a file system of many servers.
 
-use super::FuseTransport;
+use super::{FuseTransport, MetricsPlace};
 use ashlar_types::Roles;
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
@@ -99,6 +99,8 @@ pub struct ManagerArgs {
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]
+    pub metrics: MetricsPlace,
+    #[command(flatten)]
     pub node: NodePlace,
 }
 
@@ -112,6 +114,8 @@ pub struct MetaArgs {
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_meta_address)]
     pub listen: Vec<SocketAddr>,
     #[command(flatten)]
+    pub metrics: MetricsPlace,
+    #[command(flatten)]
     pub node: NodePlace,
 }
 
@@ -124,6 +128,8 @@ pub struct StorageArgs {
     /// Where to listen: an address others can connect to, with a port (7402 if none is named). Repeat for several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_storage_address)]
     pub listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub metrics: MetricsPlace,
     #[command(flatten)]
     pub node: NodePlace,
 }
@@ -154,6 +160,8 @@ pub struct MountArgs {
     /// Transport to the kernel.
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,
+    #[command(flatten)]
+    pub metrics: MetricsPlace,
     #[command(flatten)]
     pub node: NodePlace,
 }

@@ -5,9 +5,11 @@ use super::member::{Member, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
 use crate::cli::MountArgs;
 use crate::guard::Guard;
+use crate::metrics::Metrics;
 use crate::node::{MountConfig, Site, mount, open_files};
 use crate::terminal::{say, shown};
 use anyhow::Result;
+use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::remote::{Patience, RemoteMeta, RemoteStorage};
 use ashlar_types::Role;
 use std::sync::Arc;
@@ -33,9 +35,14 @@ pub fn run(args: &MountArgs) -> Result<()> {
     };
     let patience = Patience::new(Duration::from_secs(args.error_after.into()));
     let routes = member.routes();
+    let metrics = Metrics::new("mount");
+    metrics.add_map(member.map());
+    let meta = Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone()));
+    let storage = Arc::new(RemoteStorage::new(routes, patience.clone()));
+    let _shown = metrics.serve(&args.metrics)?;
     let site = Site {
-        meta: Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone())),
-        storage: Arc::new(RemoteStorage::new(routes, patience.clone())),
+        meta: Arc::new(Counted::new(meta, metrics.calls(Side::Sent, ServiceKinds::META))),
+        storage: Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE))),
         map: member.map(),
         env: member.env.clone(),
         checks_payload: true,
