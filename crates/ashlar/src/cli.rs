@@ -4,6 +4,9 @@ mod bench;
 mod cluster;
 mod lab;
 mod metrics;
+mod session;
+mod shard;
+mod target;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
@@ -19,11 +22,14 @@ pub use bench::{
 };
 
 pub use cluster::{
-    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, StorageArgs,
-    TokenArgs,
+    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction, NodeArgs,
+    NodePlace, StorageArgs, TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;
+pub use session::{SessionAction, SessionArgs};
+pub use shard::{ShardAction, ShardArgs};
+pub use target::{TargetAction, TargetArgs};
 
 /// A parallel file system in one binary.
 ///
@@ -65,10 +71,16 @@ pub enum Command {
     Meta(MetaArgs),
     /// Serve targets.
     Storage(StorageArgs),
-    /// Mount a file system of many servers, until Ctrl-C or SIGTERM.
+    /// Mount a file system of many servers, until Ctrl-C or SIGTERM; show mounts, or take one away.
     Mount(MountArgs),
     /// Show or remove the machines of a file system.
     Node(NodeArgs),
+    /// Show the targets of a file system of many servers.
+    Target(TargetArgs),
+    /// Show the shards of metadata of a file system of many servers.
+    Shard(ShardArgs),
+    /// Show or end the sessions of mounts of a file system of many servers.
+    Session(SessionArgs),
     /// Try out a file system of many servers on this machine alone.
     Lab(LabArgs),
     /// Show targets, space, inodes and mounts of a running file system.

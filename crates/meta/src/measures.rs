@@ -2,6 +2,9 @@
 
 use crate::MetaService;
 use ashlar_kv::LaneStats;
+use ashlar_rpc::SessionHolds;
+use ashlar_types::SessionId;
+use rustc_hash::FxHashMap;
 
 /// Sizes at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,18 @@ pub struct MetaMeasures {
 }
 
 impl MetaService {
+    /// How much each session has. The tables are gone through one after the other.
+    pub(crate) fn holds_by_session(&self) -> FxHashMap<SessionId, SessionHolds> {
+        let mut holds: FxHashMap<SessionId, SessionHolds> = FxHashMap::default();
+        let leases = self.leases.lock().inodes_by_session();
+        leases.into_iter().for_each(|(session, count)| holds.entry(session).or_default().leases = count);
+        let opens = self.opens.lock().inodes_by_session();
+        opens.into_iter().for_each(|(session, count)| holds.entry(session).or_default().opens = count);
+        let locks = self.locks.lock().files_by_session();
+        locks.into_iter().for_each(|(session, count)| holds.entry(session).or_default().locks = count);
+        holds
+    }
+
     /// See [`MetaMeasures`]. Each number is right by itself; they are not taken at one moment.
     pub fn measures(&self) -> MetaMeasures {
         let sessions = self.sessions.len();

@@ -2,10 +2,13 @@
 
 use crate::calls::Calls;
 use crate::kind::{kind_of_meta_call, kind_of_storage_call};
-use ashlar_rpc::{Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
+use ashlar_rpc::{
+    Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, SessionHolds, StorageCalls,
+};
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, SessionId};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -62,6 +65,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn incarnation(&self) -> u64 {
         self.inner.incarnation()
+    }
+
+    fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
+        self.inner.holds()
     }
 }
 

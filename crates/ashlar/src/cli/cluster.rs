@@ -136,9 +136,14 @@ pub struct StorageArgs {
 
 /// `ashlar mount`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MountArgs {
-    /// Where to mount.
-    pub mountpoint: PathBuf,
+    /// Something else than to mount.
+    #[command(subcommand)]
+    pub action: Option<MountAction>,
+    /// Where to mount. A directory that is called like one of the commands: `./list`.
+    #[arg(required = true)]
+    pub mountpoint: Option<PathBuf>,
     /// After how long without a server a call fails, seconds. Until then it waits.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub error_after: u32,
@@ -166,6 +171,22 @@ pub struct MountArgs {
     pub node: NodePlace,
 }
 
+/// What can be done about mounts of this machine, of one server or of many.
+#[derive(Debug, Subcommand)]
+pub enum MountAction {
+    /// Show the mounts of this machine.
+    List {
+        /// Print JSON: a list of objects with `mountpoint`, `source`, `read_only` and `user` (who mounted it, a number).
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a mount away within a few seconds, also when servers are away or its process hangs. Programs that use it get errors.
+    Detach {
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
+}
+
 /// `ashlar node`
 #[derive(Debug, Args)]
 pub struct NodeArgs {
@@ -182,6 +203,14 @@ pub enum NodeAction {
     /// Show the machines of the file system, what they may be and where they listen.
     List {
         /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one machine.
+    Show {
+        /// Its name or number.
+        name: String,
+        /// Print JSON, as `list` does for each.
         #[arg(long)]
         json: bool,
     },

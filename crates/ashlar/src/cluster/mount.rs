@@ -12,13 +12,14 @@ use anyhow::Result;
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::remote::{Patience, RemoteMeta, RemoteStorage};
 use ashlar_types::Role;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// For how long servers are waited for at the end, all calls together.
 const END_MAX: Duration = Duration::from_secs(30);
 
-pub fn run(args: &MountArgs) -> Result<()> {
+pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     let is_told = stop_flag()?;
     open_files::allow_as_many_as_permitted();
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Client)?;
@@ -48,8 +49,8 @@ pub fn run(args: &MountArgs) -> Result<()> {
         checks_payload: true,
     };
     let guard = Arc::new(Guard::start());
-    let mut mounted = mount(site, &args.mountpoint, &config, &guard)?;
-    say(format_args!("mounted {}", shown(&args.mountpoint)));
+    let mut mounted = mount(site, mountpoint, &config, &guard)?;
+    say(format_args!("mounted {}", shown(mountpoint)));
     announce::notify("READY=1");
     // One that was taken away from outside has ended.
     until_told_to_stop(&is_told, || !mounted.has_ended(Duration::ZERO));
