@@ -3,6 +3,10 @@
 mod bench;
 mod cluster;
 mod lab;
+mod metrics;
+mod session;
+mod shard;
+mod target;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
@@ -18,10 +22,14 @@ pub use bench::{
 };
 
 pub use cluster::{
-    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, NodeAction, NodeArgs, PromoteArgs,
-    StorageArgs, TokenArgs,
+    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction, NodeArgs,
+    NodePlace, PromoteArgs, StorageArgs, TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
+pub use metrics::MetricsPlace;
+pub use session::{SessionAction, SessionArgs};
+pub use shard::{ShardAction, ShardArgs};
+pub use target::{TargetAction, TargetArgs};
 
 /// A parallel file system in one binary.
 ///
@@ -65,10 +73,16 @@ pub enum Command {
     Meta(MetaArgs),
     /// Serve targets.
     Storage(StorageArgs),
-    /// Mount a file system of many servers, until Ctrl-C or SIGTERM.
+    /// Mount a file system of many servers, until Ctrl-C or SIGTERM; show mounts, or take one away.
     Mount(MountArgs),
     /// Show or remove the machines of a file system.
     Node(NodeArgs),
+    /// Show the targets of a file system of many servers.
+    Target(TargetArgs),
+    /// Show the shards of metadata of a file system of many servers.
+    Shard(ShardArgs),
+    /// Show or end the sessions of mounts of a file system of many servers.
+    Session(SessionArgs),
     /// Try out a file system of many servers on this machine alone.
     Lab(LabArgs),
     /// Show targets, space, inodes and mounts of a running file system.
@@ -146,6 +160,9 @@ pub struct UpArgs {
     /// Transport to the kernel.
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,
+
+    #[command(flatten)]
+    pub metrics: MetricsPlace,
 
     /// Pass every message between the roles through its codec, as on a network (for testing).
     #[arg(long, hide = true)]

@@ -8,9 +8,14 @@ mod fsck;
 mod lab;
 mod layout;
 mod man;
+mod mounts;
+mod node;
 mod restore;
 mod scrub;
+mod session;
+mod shard;
 mod status;
+mod target;
 mod umount;
 mod up;
 
@@ -33,7 +38,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Meta(args) => cluster::meta(&args),
         Command::Storage(args) => cluster::storage(&args),
         Command::Mount(args) => cluster::mount(&args),
-        Command::Node(args) => cluster::node(&args),
+        Command::Node(args) => node::run(&args),
+        Command::Target(args) => target::run(&args),
+        Command::Shard(args) => shard::run(&args),
+        Command::Session(args) => session::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),

@@ -8,6 +8,7 @@ mod command;
 mod fsck;
 mod guard;
 mod lab;
+mod metrics;
 mod mount_program;
 mod node;
 mod terminal;

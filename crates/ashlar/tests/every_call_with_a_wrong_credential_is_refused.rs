@@ -52,6 +52,7 @@ fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
         | MetaCall::Call { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. } => &[Role::Client, Role::Admin],
+        MetaCall::Sessions | MetaCall::EndSession(_) => &[Role::Admin],
     }
 }
 
@@ -103,6 +104,8 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
         call(MetaRequest::MakeRoom),
         MetaCall::Events { session, seen: 0 },
         MetaCall::Renew { session, busy: Vec::new() },
+        MetaCall::Sessions,
+        MetaCall::EndSession(session),
     ]
 }
 

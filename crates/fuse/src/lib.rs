@@ -47,8 +47,8 @@ pub use filesystem::Filesystem;
 pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
 pub use mount::{
-    Connection, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
-    file_system_type_at, give_up, mount_points, mount_user_at, table_path,
+    Connection, ListedMount, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
+    file_system_type_at, give_up, give_up_later, mount_points, mount_user_at, mounts_of_type, table_path,
 };
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};

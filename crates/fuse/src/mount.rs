@@ -11,7 +11,7 @@ mod users;
 
 pub use abort::{Connection, abort_connection};
 pub use error::MountError;
-pub use unmount::{UnmountError, UnmountOutcome, give_up};
+pub use unmount::{UnmountError, UnmountOutcome, give_up, give_up_later};
 
 use crate::options::{MountOptions, MountVia};
 use crate::transport::device::Device;
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use table::MountId;
 
-pub use table::{file_system_type_at, mount_points, mount_user_at, table_path};
+pub use table::{ListedMount, file_system_type_at, mount_points, mount_user_at, mounts_of_type, table_path};
 
 /// Checks whether `mountpoint` is fit to be mounted on, and changes nothing; returns it absolute and without symbolic links.
 ///

@@ -13,19 +13,28 @@ use std::time::{Duration, Instant};
 /// For how long a question for a newer map is held back.
 const PARKED_MAX: Duration = Duration::from_secs(20);
 
+/// Is told of every call that is carried out: what, how long it took, and whether it was refused.
+pub type Observe = dyn Fn(&ManagerRequest, Duration, bool) + Send + Sync;
+
 /// See the module.
 pub struct ManagerEndpoint {
     service: Arc<ManagerService>,
     epochs: Arc<Epochs>,
     // LIMIT: one per connection for late answers.
     parked: Mutex<Vec<(Replier, Epoch, Instant)>>,
+    observe: Option<Box<Observe>>,
 }
 
 impl ManagerEndpoint {
     /// Serves `service`.
     pub fn new(service: Arc<ManagerService>, epochs: Arc<Epochs>) -> ManagerEndpoint {
         epochs.note_known(service.map().read().epoch);
-        ManagerEndpoint { service, epochs, parked: Mutex::default() }
+        ManagerEndpoint { service, epochs, parked: Mutex::default(), observe: None }
+    }
+
+    /// Has `observe` told of calls from now on, but for questions for the map that are held back.
+    pub fn observed_by(self, observe: Box<Observe>) -> ManagerEndpoint {
+        ManagerEndpoint { observe: Some(observe), ..self }
     }
 
     /// Whether this public key is that of a token that can be used: which.
@@ -102,7 +111,15 @@ impl Endpoint for ManagerEndpoint {
             let map = self.service.map().read().clone();
             id.roles = map.node(id.node).map(|node| node.roles).unwrap_or_default();
         }
-        let reply = self.service.call(id, peer.token, request);
+        let reply = match &self.observe {
+            None => self.service.call(id, peer.token, request),
+            Some(observe) => {
+                let (begun, observed) = (Instant::now(), request.clone());
+                let reply = self.service.call(id, peer.token, request);
+                observe(&observed, begun.elapsed(), matches!(reply, ManagerReply::Refused(_)));
+                reply
+            }
+        };
         replier.reply(&encode(&reply), &[]);
         self.tidy();
     }

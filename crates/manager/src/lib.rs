@@ -16,7 +16,7 @@ mod state;
 mod token;
 
 pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key, public_key_of};
-pub use endpoint::{ManagerEndpoint, admit};
+pub use endpoint::{ManagerEndpoint, Observe, admit};
 pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
 pub use service::ManagerService;

@@ -15,7 +15,7 @@ use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_namespace::lock::LockFrom;
 use ashlar_namespace::{key, verb};
-use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant};
+use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds};
 use ashlar_types::message::{LeaseSet, LockRequest, MetaReply, Reclaim, Reclaimed, ReclaimedFile};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{DescriptionId, Errno, InodeId, OpId, SessionId};
@@ -102,6 +102,10 @@ impl LastingSessions for MetaService {
 
     fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
+        self.holds_by_session()
     }
 }
 

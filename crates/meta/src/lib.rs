@@ -12,6 +12,7 @@ mod collect;
 mod execute;
 mod kept;
 mod lasting;
+mod measures;
 mod opens;
 mod placement;
 mod proposals;
@@ -24,6 +25,7 @@ mod settle;
 mod trim;
 mod unsettled;
 
+pub use measures::MetaMeasures;
 pub use recovery::RecoveryReport;
 
 use ashlar_env::{Env, Signal};

@@ -27,6 +27,18 @@ pub(crate) struct OpenTable {
 }
 
 impl OpenTable {
+    /// For each session that has something open: how many inodes.
+    pub(crate) fn inodes_by_session(&self) -> FxHashMap<SessionId, u64> {
+        let mut counts = FxHashMap::default();
+        self.opened.values().flatten().for_each(|opened| *counts.entry(opened.session).or_default() += 1);
+        counts
+    }
+
+    /// How many inodes somebody has open.
+    pub(crate) fn len(&self) -> usize {
+        self.opened.len()
+    }
+
     /// Notes a handle; once more is the same.
     pub(crate) fn open(&mut self, session: SessionId, inode: InodeId, handle: (DescriptionId, bool)) {
         let promises_before = self.promises_of_all;

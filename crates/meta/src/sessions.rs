@@ -23,6 +23,11 @@ pub(crate) struct SessionTable {
 }
 
 impl SessionTable {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.read().len()
+    }
+
     pub(crate) fn has(&self, session: SessionId) -> bool {
         self.sessions.read().contains_key(&session)
     }

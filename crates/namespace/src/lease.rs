@@ -545,6 +545,14 @@ impl LeaseTable {
         }
     }
 
+    /// For each session that has leases: on how many inodes.
+    pub fn inodes_by_session(&self) -> FxHashMap<SessionId, u64> {
+        let mut counts = FxHashMap::default();
+        let holders = self.holders.values().flatten().filter(|(_, set)| *set != LeaseSet::default());
+        holders.for_each(|(session, _)| *counts.entry(*session).or_default() += 1);
+        counts
+    }
+
     /// Inodes under lease now.
     pub fn len(&self) -> usize {
         self.holders.len()

@@ -293,6 +293,13 @@ impl LockTable {
         self.waits.contains_key(&WaitId { session, ticket })
     }
 
+    /// For each session that holds locks or waits for them: on how many files, each counted once per owner of locks.
+    pub fn files_by_session(&self) -> FxHashMap<SessionId, u64> {
+        let mut counts = FxHashMap::default();
+        self.index.iter().for_each(|(holder, _)| *counts.entry(holder.session).or_default() += 1);
+        counts
+    }
+
     /// Held ranges and flocks.
     pub fn held_count(&self) -> usize {
         self.held

@@ -10,6 +10,7 @@
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +87,17 @@ pub trait MetaCalls: Send + Sync {
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
 }
 
+/// How much a session has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionHolds {
+    /// Inodes it has a lease on.
+    pub leases: u64,
+    /// Inodes it has open.
+    pub opens: u64,
+    /// Files it holds locks on or waits for them, each counted once per owner of locks.
+    pub locks: u64,
+}
+
 /// Sessions that outlive the metadata service: it is started anew, and they go on.
 pub trait LastingSessions: MetaCalls {
     /// Opens a session that the service remembers when it is started anew.
@@ -109,6 +121,11 @@ pub trait LastingSessions: MetaCalls {
 
     /// Grows with every start of the service.
     fn incarnation(&self) -> u64;
+
+    /// How much each session has; one that is not named has nothing.
+    fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
+        FxHashMap::default()
+    }
 }
 
 /// Bulk data beside a storage message.

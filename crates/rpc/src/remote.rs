@@ -4,6 +4,7 @@ mod manager;
 mod meta;
 mod patience;
 mod routes;
+mod sessions;
 mod slots;
 mod storage;
 
@@ -11,6 +12,7 @@ pub use manager::{ManagerCalls, MapWatcher};
 pub use meta::RemoteMeta;
 pub use patience::Patience;
 pub use routes::Routes;
+pub use sessions::RemoteSessions;
 pub use storage::RemoteStorage;
 
 use crate::net::NetError;

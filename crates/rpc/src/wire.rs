@@ -1,6 +1,7 @@
 //! Messages about sessions, as they travel: the traits of this crate as values.
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -45,6 +46,32 @@ pub enum MetaCall<'a> {
         /// Files.
         busy: Vec<InodeId>,
     },
+    /// Which sessions there are. Only for administrators.
+    Sessions,
+    /// End a session as if it had fallen silent: it is told at once, and what it has goes to others when its leases have run out. Only for
+    /// administrators.
+    EndSession(SessionId),
+}
+
+/// A session, for an administrator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// Which.
+    pub session: SessionId,
+    /// Whose.
+    pub owner: SessionOwner,
+    /// Since when this start of the service knows it, seconds since 1970.
+    pub since_s: u64,
+    /// How long ago it was last heard of, milliseconds.
+    pub heard_ms: u64,
+    /// Inodes it has a lease on.
+    pub leases: u64,
+    /// Inodes it has open.
+    pub opens: u64,
+    /// Files it holds locks on or waits for them, each counted once per owner of locks.
+    pub locks: u64,
+    /// It is about to be ended.
+    pub is_ending: bool,
 }
 
 /// The answer of a metadata server.
@@ -64,6 +91,8 @@ pub enum MetaAnswer {
     MustReclaim(u64),
     /// The service waits for other sessions to tell what they have. Nothing was done; ask again in a moment.
     Later,
+    /// All sessions, by id.
+    Sessions(Vec<SessionInfo>),
 }
 
 /// Whether a call changes nothing, so that it may be carried out twice.

@@ -1,6 +1,6 @@
 //! Arguments of the commands of a file system of many servers.
 
-use super::{DataArgs, FuseTransport};
+use super::{DataArgs, FuseTransport, MetricsPlace};
 use ashlar_types::Roles;
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
@@ -119,6 +119,8 @@ pub struct ManagerArgs {
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]
+    pub metrics: MetricsPlace,
+    #[command(flatten)]
     pub node: NodePlace,
 }
 
@@ -131,6 +133,8 @@ pub struct MetaArgs {
     /// Where to listen: an address others can connect to, with a port (7401 if none is named). Repeat for several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_meta_address)]
     pub listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub metrics: MetricsPlace,
     #[command(flatten)]
     pub node: NodePlace,
 }
@@ -145,14 +149,21 @@ pub struct StorageArgs {
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_storage_address)]
     pub listen: Vec<SocketAddr>,
     #[command(flatten)]
+    pub metrics: MetricsPlace,
+    #[command(flatten)]
     pub node: NodePlace,
 }
 
 /// `ashlar mount`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MountArgs {
-    /// Where to mount.
-    pub mountpoint: PathBuf,
+    /// Something else than to mount.
+    #[command(subcommand)]
+    pub action: Option<MountAction>,
+    /// Where to mount. A directory that is called like one of the commands: `./list`.
+    #[arg(required = true)]
+    pub mountpoint: Option<PathBuf>,
     /// After how long without a server a call fails, seconds. Until then it waits.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub error_after: u32,
@@ -175,7 +186,25 @@ pub struct MountArgs {
     #[arg(long, value_enum, default_value_t = FuseTransport::Auto)]
     pub fuse_transport: FuseTransport,
     #[command(flatten)]
+    pub metrics: MetricsPlace,
+    #[command(flatten)]
     pub node: NodePlace,
+}
+
+/// What can be done about mounts of this machine, of one server or of many.
+#[derive(Debug, Subcommand)]
+pub enum MountAction {
+    /// Show the mounts of this machine.
+    List {
+        /// Print JSON: a list of objects with `mountpoint`, `source`, `read_only` and `user` (who mounted it, a number).
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a mount away within a few seconds, also when servers are away or its process hangs. Programs that use it get errors.
+    Detach {
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
 }
 
 /// `ashlar node`
@@ -194,6 +223,14 @@ pub enum NodeAction {
     /// Show the machines of the file system, what they may be and where they listen.
     List {
         /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one machine.
+    Show {
+        /// Its name or number.
+        name: String,
+        /// Print JSON, as `list` does for each.
         #[arg(long)]
         json: bool,
     },

@@ -4,12 +4,14 @@ use super::announce;
 use super::member::{Member, listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
 use crate::cli::MetaArgs;
+use crate::metrics::Metrics;
 use crate::node::state::{make_private_directory, open_lane, root_settings};
 use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
 use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::net::Service;
 use ashlar_rpc::remote::{Patience, RemoteStorage};
 use ashlar_rpc::serve::MetaEndpoint;
@@ -42,7 +44,10 @@ pub fn run(args: &MetaArgs) -> Result<()> {
         bail!("the manager gave an answer of the wrong kind");
     };
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
+    let metrics = Metrics::new("meta");
+    metrics.add_map(member.map());
     let storage = Arc::new(RemoteStorage::new(member.routes(), Patience::new(TARGET_MAX)).giving_up());
+    let storage = Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE)));
     let config = MetaConfig {
         lane,
         env: member.env.clone(),
@@ -58,7 +63,10 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     }
     meta.start_collector().context("cannot start a thread")?;
     meta.start_trimmer().context("cannot start a thread")?;
-    let endpoint = Arc::new(MetaEndpoint::new(meta.clone(), member.env.clock.clone()));
+    metrics.add_meta(&meta);
+    let counted = Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Served, ServiceKinds::META)));
+    let endpoint = Arc::new(MetaEndpoint::new(counted, member.env.clock.clone()));
+    let _shown = metrics.serve(&args.metrics)?;
     let server = member.serve(Service::Meta, endpoint.clone(), listeners)?;
     // ORDER: it serves before the map says so.
     member.ask(&ManagerRequest::Listen { role: Role::Meta, addresses: bound.clone() })?;

@@ -5,18 +5,21 @@ use super::member::{Member, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
 use crate::cli::MountArgs;
 use crate::guard::Guard;
+use crate::metrics::Metrics;
 use crate::node::{MountConfig, Site, mount, open_files};
 use crate::terminal::{say, shown};
 use anyhow::Result;
+use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::remote::{Patience, RemoteMeta, RemoteStorage};
 use ashlar_types::Role;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// For how long servers are waited for at the end, all calls together.
 const END_MAX: Duration = Duration::from_secs(30);
 
-pub fn run(args: &MountArgs) -> Result<()> {
+pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     let is_told = stop_flag()?;
     open_files::allow_as_many_as_permitted();
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Client)?;
@@ -33,17 +36,22 @@ pub fn run(args: &MountArgs) -> Result<()> {
     };
     let patience = Patience::new(Duration::from_secs(args.error_after.into()));
     let routes = member.routes();
+    let metrics = Metrics::new("mount");
+    metrics.add_map(member.map());
+    let meta = Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone()));
+    let storage = Arc::new(RemoteStorage::new(routes, patience.clone()));
+    let _shown = metrics.serve(&args.metrics)?;
     let site = Site {
-        meta: Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone())),
-        storage: Arc::new(RemoteStorage::new(routes, patience.clone())),
+        meta: Arc::new(Counted::new(meta, metrics.calls(Side::Sent, ServiceKinds::META))),
+        storage: Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE))),
         map: member.map(),
         env: member.env.clone(),
         checks_payload: true,
     };
     let _looks = member.keep_certificate()?;
     let guard = Arc::new(Guard::start());
-    let mut mounted = mount(site, &args.mountpoint, &config, &guard)?;
-    say(format_args!("mounted {}", shown(&args.mountpoint)));
+    let mut mounted = mount(site, mountpoint, &config, &guard)?;
+    say(format_args!("mounted {}", shown(mountpoint)));
     announce::notify("READY=1");
     // One that was taken away from outside has ended.
     until_told_to_stop(&is_told, || !mounted.has_ended(Duration::ZERO));

@@ -4,10 +4,12 @@ use super::announce;
 use super::member::{Member, listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
 use crate::cli::StorageArgs;
+use crate::metrics::Metrics;
 use crate::node::{Directories, open_files, services, state::make_private_directory, targets};
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{ChunkStore, TargetHeader, TargetIdentity, TargetUuid};
 use ashlar_env::os::OsDisk;
+use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::net::Service;
 use ashlar_rpc::serve::StorageEndpoint;
 use ashlar_storage::StorageService;
@@ -37,7 +39,12 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     }
     let is_stopping = Arc::new(AtomicBool::new(false));
     let background = services::start_background(&service, &is_stopping, member.env.tasks.clone())?;
-    let endpoint = Arc::new(StorageEndpoint::new(service.clone()));
+    let metrics = Metrics::new("storage");
+    metrics.add_map(member.map());
+    metrics.add_targets(&service);
+    let counted = Counted::new(service.clone(), metrics.calls(Side::Served, ServiceKinds::STORAGE));
+    let endpoint = Arc::new(StorageEndpoint::new(Arc::new(counted)));
+    let _shown = metrics.serve(&args.metrics)?;
     let server = member.serve(Service::Storage, endpoint, listeners)?;
     // ORDER: it serves before the map says so.
     member.ask(&ManagerRequest::Listen { role: Role::Storage, addresses: bound.clone() })?;

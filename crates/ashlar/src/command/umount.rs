@@ -16,7 +16,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub fn run(args: &UmountArgs) -> Result<ExitCode> {
     let path = resolved(&args.mountpoint);
     refuse_others(&args.mountpoint, &path)?;
-    if !answers(&path) {
+    if !answers(&path, ANSWER_MAX) {
         eprintln!("ashlar: {} does not answer", shown(&args.mountpoint));
         // A server that was killed while a thread of it waited for a page of the kernel does not end before the page is free, and whoever
         // has the page waits for the server: with a lazy unmount alone both would be there until the machine is started anew, and the
@@ -47,16 +47,16 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode> {
 }
 
 /// Whether somebody serves the mount at `path`, or the kernel knows that nobody does.
-fn answers(path: &Path) -> bool {
+pub(super) fn answers(path: &Path, wait: Duration) -> bool {
     let disk = OsDisk::new(path);
     let (sender, answered) = channel();
     // It ends with this process if it gets no answer.
     std::thread::spawn(move || sender.send(disk.space().is_ok()));
-    answered.recv_timeout(ANSWER_MAX) != Err(RecvTimeoutError::Timeout)
+    answered.recv_timeout(wait) != Err(RecvTimeoutError::Timeout)
 }
 
 /// A lazy unmount of something else than a mount of ours would take a disk away from those who use it.
-fn refuse_others(mountpoint: &Path, path: &Path) -> Result<()> {
+pub(super) fn refuse_others(mountpoint: &Path, path: &Path) -> Result<()> {
     match ashlar_fuse::file_system_type_at(path).context("cannot read the mount table")? {
         Some(name) if name == "fuse.ashlar" => Ok(()),
         Some(name) => bail!("{} is a mount of {name}, not of Ashlar; use umount", shown(mountpoint)),
@@ -65,7 +65,7 @@ fn refuse_others(mountpoint: &Path, path: &Path) -> Result<()> {
 }
 
 /// The path as the mount table has it. The last step of one whose server has died cannot be looked at.
-fn resolved(mountpoint: &Path) -> PathBuf {
+pub(super) fn resolved(mountpoint: &Path) -> PathBuf {
     let absolute = std::path::absolute(mountpoint).unwrap_or_else(|_| mountpoint.to_owned());
     absolute.canonicalize().unwrap_or_else(|_| match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {

@@ -3,10 +3,14 @@
 use crate::admin::{AdminReply, AdminRequest, AdminSocket, ScrubJobs, Status, TargetCondition, TargetStatus};
 use crate::cli::UpArgs;
 use crate::guard::Guard;
-use crate::node::{Directories, MountConfig, Mounted, Services, ServicesConfig, mount, open_files, place};
+use crate::metrics::Metrics;
+use crate::node::{
+    Directories, MountConfig, Mounted, Services, ServicesConfig, Site, mount, open_files, place,
+};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::{MountOptions, check_mountpoint};
+use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_types::ClusterMap;
 use ashlar_types::map::{Target, TargetState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -88,10 +92,22 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
         mask: args.mask_features.unwrap_or_default(),
         is_sole_session: args.mountpoints.len() == 1,
     };
+    let metrics = Metrics::new("up");
+    metrics.add_map(services.map());
+    metrics.add_meta(services.meta());
+    metrics.add_targets(services.storage());
+    let _shown = metrics.serve(&args.metrics)?;
+    let meta_calls = metrics.calls(Side::Served, ServiceKinds::META);
+    let storage_calls = metrics.calls(Side::Served, ServiceKinds::STORAGE);
+    let counted = |site: Site| Site {
+        meta: Arc::new(Counted::new(site.meta, meta_calls.clone())),
+        storage: Arc::new(Counted::new(site.storage, storage_calls.clone())),
+        ..site
+    };
     let guard = Arc::new(Guard::start());
     let mut mounted: Vec<Mounted> = Vec::new();
     for mountpoint in &args.mountpoints {
-        match mount(services.site(), mountpoint, &config, &guard) {
+        match mount(counted(services.site()), mountpoint, &config, &guard) {
             Ok(done) => {
                 services.keep();
                 mounted.push(done);

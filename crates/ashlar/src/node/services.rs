@@ -119,6 +119,11 @@ impl Services {
         &self.storage
     }
 
+    /// The metadata service, for administration.
+    pub fn meta(&self) -> &Arc<MetaService> {
+        &self.meta
+    }
+
     /// The cluster map, kept current.
     pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
         self.state.manager.map()

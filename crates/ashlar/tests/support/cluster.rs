@@ -33,6 +33,12 @@ impl Role {
         self.child.wait().unwrap();
     }
 
+    /// Has it do nothing any more, as a process that hangs.
+    pub fn pause(&self) {
+        // SAFETY: the child has not been waited for, so the id is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGSTOP) }, 0);
+    }
+
     /// Tells it to stop, and waits until it has.
     #[track_caller]
     pub fn stop(&mut self) {

@@ -23,6 +23,7 @@ pub(crate) struct MountEntry {
     pub(crate) source: String,
     /// Who mounted it, where the file system tells: those of FUSE do.
     pub(crate) user: Option<u32>,
+    pub(crate) is_read_only: bool,
 }
 
 impl MountEntry {
@@ -57,6 +58,35 @@ pub fn mount_user_at(path: &Path) -> io::Result<Option<u32>> {
     Ok(find(path)?.filter(MountEntry::is_fuse).and_then(|entry| entry.user))
 }
 
+/// A mount, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMount {
+    /// Where.
+    pub path: PathBuf,
+    /// What the mount table calls its source.
+    pub source: String,
+    /// Who mounted it, where the table tells.
+    pub user: Option<u32>,
+    /// Whether it takes no changes.
+    pub is_read_only: bool,
+}
+
+/// The mounts of file systems of this kind, such as `fuse.ashlar`, in the order in which they were made.
+///
+/// # Errors
+/// Those of reading /proc/self/mountinfo.
+pub fn mounts_of_type(fstype: &str) -> io::Result<Vec<ListedMount>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let entries = table.split(|&byte| byte == b'\n').filter_map(parse_line);
+    let listed = |entry: MountEntry| ListedMount {
+        path: entry.path,
+        source: entry.source,
+        user: entry.user,
+        is_read_only: entry.is_read_only,
+    };
+    Ok(entries.filter(|entry| entry.fstype == fstype).map(listed).collect())
+}
+
 /// Every mount point there is.
 ///
 /// # Errors
@@ -89,6 +119,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         fstype: text(fields.get(dash + 1)?),
         source: text(fields.get(dash + 2)?),
         user: fields.get(dash + 3).and_then(|options| user_of(options)),
+        is_read_only: fields.get(5)?.split(|&byte| byte == b',').any(|option| option == b"ro"),
     })
 }
 

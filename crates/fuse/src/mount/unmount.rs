@@ -93,6 +93,17 @@ pub fn give_up(path: &Path) -> io::Result<()> {
     abort_at(path, entry.ok_or(io::ErrorKind::NotFound)?.id)
 }
 
+/// A way to make the kernel give up the FUSE mount at exactly `path`, as [`give_up`] does, that is good also when the mount is out of the tree.
+///
+/// # Errors
+/// `NotFound` when no FUSE file system is mounted there. What is returned fails where there is no way.
+pub fn give_up_later(path: &Path) -> io::Result<impl Fn() -> io::Result<()> + use<>> {
+    let entry = table::find(path)?.filter(table::MountEntry::is_fuse);
+    let id = entry.ok_or(io::ErrorKind::NotFound)?.id;
+    let path = path.to_owned();
+    Ok(move || abort_at(&path, id))
+}
+
 fn abort_at(path: &Path, id: MountId) -> io::Result<()> {
     let Err(error) = abort_connection(Connection(id.minor)) else { return Ok(()) };
     let is_there = table::find(path)?.is_some_and(|entry| entry.id == id);

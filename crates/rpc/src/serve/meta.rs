@@ -1,5 +1,7 @@
 //! Metadata behind the network: sessions of callers that may fall silent, and what is told them unasked.
 
+mod admin;
+
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
 use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
@@ -37,6 +39,8 @@ pub struct MetaEndpoint {
 /// The far end of a session.
 struct RemoteSession {
     owner: SessionOwner,
+    /// When this start of the service first knew it, seconds since 1970.
+    since_s: u64,
     clock: Arc<dyn Clock>,
     state: Mutex<SessionState>,
 }
@@ -53,6 +57,8 @@ struct SessionState {
     must_reclaim: bool,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
+    /// An administrator wants it to end: once its leases have run out.
+    is_ending: bool,
 }
 
 impl SessionState {
@@ -122,8 +128,10 @@ impl MetaEndpoint {
             busy: Vec::new(),
             must_reclaim,
             is_revoked: false,
+            is_ending: false,
         };
-        Arc::new(RemoteSession { owner, clock: self.clock.clone(), state: Mutex::new(state) })
+        let since_s = self.clock.now().secs.max(0) as u64;
+        Arc::new(RemoteSession { owner, since_s, clock: self.clock.clone(), state: Mutex::new(state) })
     }
 
     /// Sessions that are open.
@@ -140,7 +148,9 @@ impl MetaEndpoint {
             let (is_silent, waited) = {
                 let mut state = session.state.lock();
                 let is_late = state.must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
-                let is_silent = is_late || now.saturating_sub(state.renewed) > SILENCE_MAX;
+                let age = now.saturating_sub(state.renewed);
+                let is_over = state.is_ending && age > LEASE_TERM + DRIFT_MAX;
+                let is_silent = is_late || is_over || age > SILENCE_MAX;
                 let is_long =
                     state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
                 (is_silent, if is_long { state.parked.take() } else { None })
@@ -284,6 +294,11 @@ impl Endpoint for MetaEndpoint {
             },
             MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
             MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
+            MetaCall::Sessions | MetaCall::EndSession(_) if peer.role != Role::Admin => {
+                return replier.refuse("only an administrator may see and end sessions");
+            }
+            MetaCall::Sessions => self.list(),
+            MetaCall::EndSession(session) => self.begin_end(session),
         };
         replier.reply(&encode(&answer), &[]);
     }

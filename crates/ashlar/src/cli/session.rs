@@ -1,0 +1,33 @@
+//! Arguments of `ashlar session`.
+
+use super::NodePlace;
+use clap::{Args, Subcommand};
+
+/// `ashlar session`
+#[derive(Debug, Args)]
+pub struct SessionArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: SessionAction,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// What can be done about sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionAction {
+    /// Show the sessions that metadata servers have: one for each mount.
+    List {
+        /// Print JSON: a list of objects with `id`, `server` and `node` (`id`, `name` each), `since` (seconds since 1970; of one that was
+        /// there before the metadata server was started: since then), `heard_ms` (milliseconds since it was last heard of), `leases`,
+        /// `opens`, `locks`, and `is_ending`.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session as if its mount had fallen silent: its locks and leases go to others. A mount that is alive loses its locks and what it
+    /// had not written, and comes back with another session.
+    Remove {
+        /// Its number.
+        id: u64,
+    },
+}

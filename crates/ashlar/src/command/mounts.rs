@@ -1,0 +1,97 @@
+//! `ashlar mount list` and `ashlar mount detach`: mounts of this machine, whoever serves them. Neither asks a server.
+
+use super::umount::{answers, refuse_others, resolved};
+use crate::cli::MountAction;
+use crate::terminal::{say, shown};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// LIMIT: how long a mount that is to go may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// LIMIT: how long the kernel may take to write back what was stored and not written, before it is told to give the mount up.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(3);
+/// LIMIT: how long it may take afterwards.
+const END_MAX: Duration = Duration::from_secs(5);
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub fn run(action: &MountAction) -> Result<ExitCode> {
+    match action {
+        MountAction::List { json } => list(*json)?,
+        MountAction::Detach { mountpoint } => detach(mountpoint)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(json: bool) -> Result<()> {
+    let mounts = ashlar_fuse::mounts_of_type("fuse.ashlar").context("cannot read the mount table")?;
+    if json {
+        let object = |mount: &ashlar_fuse::ListedMount| {
+            json!({
+                "mountpoint": mount.path.to_string_lossy(),
+                "source": mount.source,
+                "read_only": mount.is_read_only,
+                "user": mount.user,
+            })
+        };
+        let all: Vec<Value> = mounts.iter().map(object).collect();
+        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+        return Ok(());
+    }
+    for mount in &mounts {
+        let access = if mount.is_read_only { "read-only" } else { "read-write" };
+        say(format_args!("{}  {access}  {}", shown(&mount.path), mount.source.escape_debug()));
+    }
+    Ok(())
+}
+
+/// Takes a mount away in a bounded time, whatever its process and the servers do.
+fn detach(mountpoint: &Path) -> Result<()> {
+    let path = resolved(mountpoint);
+    refuse_others(mountpoint, &path)?;
+    // ORDER: found before the mount is out of the tree, where it has no path any more.
+    let give_up = ashlar_fuse::give_up_later(&path).context("cannot read the mount table")?;
+    if !answers(&path, ANSWER_MAX) {
+        eprintln!("ashlar: {} does not answer; whoever waits for it gets an error", shown(mountpoint));
+        if let Err(error) = give_up() {
+            tracing::warn!(%error, "the kernel was not told to give the mount up");
+        }
+        if ashlar_fuse::file_system_type_at(&path).is_ok_and(|there| there.is_none()) {
+            return Ok(());
+        }
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let (program, flag) = if is_root { ("umount", "-l") } else { ("fusermount3", "-uz") };
+    let mut child = Command::new(program).arg(flag).arg(&path).spawn().with_context(|| {
+        format!("cannot run {program}; install the package {}", if is_root { "mount" } else { "fuse3" })
+    })?;
+    let ended = match ended_within(&mut child, WRITE_BACK_MAX)? {
+        Some(is_good) => Some(is_good),
+        None => {
+            // The last one who used it is gone, and the kernel waits for what was not written.
+            eprintln!("ashlar: what was not written in time is lost");
+            give_up().context("cannot make the kernel give the mount up")?;
+            ended_within(&mut child, END_MAX)?
+        }
+    };
+    match ended {
+        Some(true) => Ok(()),
+        Some(false) => bail!("{program} could not unmount {}", shown(mountpoint)),
+        None => bail!("{program} still waits for the kernel to let go of {}", shown(mountpoint)),
+    }
+}
+
+/// Whether a program ended well; nothing when it has not ended in time.
+fn ended_within(child: &mut Child, wait: Duration) -> Result<Option<bool>> {
+    let deadline = Instant::now() + wait;
+    loop {
+        match child.try_wait().context("cannot wait for a program")? {
+            Some(status) => return Ok(Some(status.success())),
+            None if Instant::now() >= deadline => return Ok(None),
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the processes of each role count, and where they show it. The names are in `docs/metrics.md`.
+
+use crate::cli::MetricsPlace;
+use anyhow::{Context, Result};
+use ashlar_manager::{ManagerService, Observe};
+use ashlar_meta::MetaService;
+use ashlar_metrics::MetricType::{Counter, Gauge};
+use ashlar_metrics::{Calls, Registry, Server, ServiceKinds, Side, Text, kind_of_manager_call};
+use ashlar_storage::StorageService;
+use ashlar_types::map::TargetState;
+use ashlar_types::{ClusterMap, Errno};
+use parking_lot::RwLock;
+use std::sync::{Arc, Weak};
+
+/// What one process counts.
+pub struct Metrics {
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    /// For a process of this role: `manager`, `meta`, `storage`, `mount` or `up`.
+    pub fn new(role: &'static str) -> Metrics {
+        Metrics { registry: Arc::new(Registry::new(env!("CARGO_PKG_VERSION"), role)) }
+    }
+
+    /// Counts of calls of `kinds`, shown from now on.
+    pub fn calls(&self, side: Side, kinds: ServiceKinds) -> Arc<Calls> {
+        let calls = Arc::new(Calls::new(side, kinds));
+        self.registry.add_calls(calls.clone());
+        calls
+    }
+
+    /// Has calls to a manager counted.
+    pub fn manager_calls(&self) -> Box<Observe> {
+        let calls = self.calls(Side::Served, ServiceKinds::MANAGER);
+        // A refusal has a text and no number.
+        Box::new(move |request, took, is_refused| {
+            calls.note(kind_of_manager_call(request), took, is_refused.then_some(Errno::EINVAL));
+        })
+    }
+
+    /// Shows the epoch of the map.
+    pub fn add_map(&self, map: Arc<RwLock<Arc<ClusterMap>>>) {
+        self.registry.add(move |text| {
+            let epoch = map.read().epoch.0;
+            text.single("ashlar_map_epoch", Gauge, "Epoch of the newest map that this process has.", epoch);
+        });
+    }
+
+    /// Shows what the state of a file system has.
+    pub fn add_manager(&self, service: &Arc<ManagerService>) {
+        self.add_map(service.map());
+        let service = Arc::downgrade(service);
+        self.registry.add(move |text| {
+            if let Some(service) = service.upgrade() {
+                tell_state(&service, text);
+            }
+        });
+    }
+
+    /// Shows the tables of metadata and its log.
+    pub fn add_meta(&self, meta: &Arc<MetaService>) {
+        let meta: Weak<MetaService> = Arc::downgrade(meta);
+        self.registry.add(move |text| {
+            if let Some(meta) = meta.upgrade() {
+                tell_meta(&meta, text);
+            }
+        });
+    }
+
+    /// Shows the space of targets.
+    pub fn add_targets(&self, storage: &Arc<StorageService>) {
+        let storage = Arc::downgrade(storage);
+        self.registry.add(move |text| {
+            if let Some(storage) = storage.upgrade() {
+                tell_targets(&storage, text);
+            }
+        });
+    }
+
+    /// Shows everything at the address that was given, if one was, for as long as what it returns lives.
+    ///
+    /// # Errors
+    /// When nobody can listen there.
+    pub fn serve(&self, place: &MetricsPlace) -> Result<Option<Server>> {
+        let Some(address) = place.address else { return Ok(None) };
+        let server = Server::start(address, self.registry.clone())
+            .context("--metrics: choose an address of this machine and a port that is free")?;
+        tracing::info!(address = %server.address(), "metrics are shown");
+        Ok(Some(server))
+    }
+}
+
+fn tell_state(service: &ManagerService, text: &mut Text) {
+    let map = service.map().read().clone();
+    text.single("ashlar_nodes", Gauge, "Machines of the file system.", map.nodes.len());
+    text.family("ashlar_targets", Gauge, "Targets of the file system, by whether somebody serves them.");
+    let online = map.targets.iter().filter(|target| target.state == TargetState::Online).count();
+    text.sample(&[("state", "online")], online);
+    text.sample(&[("state", "offline")], map.targets.len() - online);
+    let tokens = service.manager().state().tokens.iter().filter(|token| token.used_by.is_none()).count();
+    text.single("ashlar_tokens", Gauge, "Tokens that were made and not used, old ones included.", tokens);
+}
+
+fn tell_meta(meta: &MetaService, text: &mut Text) {
+    let measures = meta.measures();
+    let lane = &measures.lane;
+    text.single("ashlar_sessions", Gauge, "Mounts that have a session.", measures.sessions);
+    text.single(
+        "ashlar_leased_inodes",
+        Gauge,
+        "Inodes that somebody has a lease on.",
+        measures.leased_inodes,
+    );
+    text.single("ashlar_open_inodes", Gauge, "Inodes that somebody has open.", measures.open_inodes);
+    text.single("ashlar_locks_held", Gauge, "Locks that are held.", measures.locks_held);
+    text.single("ashlar_locks_awaited", Gauge, "Requests that wait for a lock.", measures.locks_awaited);
+    let help = "Times that the log of metadata was made durable, each for all who asked meanwhile.";
+    text.single("ashlar_lane_flushes_total", Counter, help, lane.flush_count);
+    text.single("ashlar_lane_commits_total", Counter, "Groups of changes committed.", lane.appended_groups);
+    let help = "Times that changes went from the log to the engine.";
+    text.single("ashlar_lane_checkpoints_total", Counter, help, lane.checkpoint_count);
+    let help = "Changes that waited for a checkpoint.";
+    text.single("ashlar_lane_write_waits_total", Counter, help, lane.write_waits);
+    let help = "Time that changes waited for checkpoints, seconds.";
+    text.single("ashlar_lane_write_wait_seconds_total", Counter, help, lane.write_wait_total.as_secs_f64());
+    let help = "Changes refused because the disk of metadata is full.";
+    text.single("ashlar_lane_refused_total", Counter, help, lane.refused_for_space);
+    let help = "Log of metadata that a crash would have to read, bytes.";
+    text.single("ashlar_lane_log_bytes", Gauge, help, lane.log_bytes);
+    text.single(
+        "ashlar_lane_engine_bytes",
+        Gauge,
+        "Files of the engine of metadata, bytes.",
+        lane.engine_bytes,
+    );
+    let help = "Memory of changes that are not in the engine yet, estimated, bytes.";
+    text.single("ashlar_lane_overlay_bytes", Gauge, help, lane.overlay_bytes);
+    let help = "1 if metadata takes no more changes after an error, else 0.";
+    text.single("ashlar_meta_is_stopped", Gauge, help, u8::from(meta.stopped().is_some()));
+}
+
+fn tell_targets(storage: &StorageService, text: &mut Text) {
+    let targets = storage.targets();
+    let names: Vec<String> = targets.iter().map(|(id, _)| id.0.to_string()).collect();
+    let spaces: Vec<_> = targets.iter().map(|(id, _)| storage.space(*id).ok().flatten()).collect();
+    text.family(
+        "ashlar_target_size_bytes",
+        Gauge,
+        "Size of the target; disks that targets share are divided, bytes.",
+    );
+    for (name, space) in names.iter().zip(&spaces) {
+        if let Some(space) = space {
+            text.sample(&[("target", name)], space.bytes_total);
+        }
+    }
+    text.family("ashlar_target_free_bytes", Gauge, "Free space of the target, bytes.");
+    for (name, space) in names.iter().zip(&spaces) {
+        if let Some(space) = space {
+            text.sample(&[("target", name)], space.bytes_free);
+        }
+    }
+    text.family("ashlar_target_is_stopped", Gauge, "1 if the target serves no more after an error, else 0.");
+    for (name, (_, store)) in names.iter().zip(&targets) {
+        text.sample(&[("target", name)], u8::from(store.stopped().is_some()));
+    }
+}

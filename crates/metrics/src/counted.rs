@@ -1,0 +1,93 @@
+//! A service whose calls are counted.
+
+use crate::calls::Calls;
+use crate::kind::{kind_of_meta_call, kind_of_storage_call};
+use ashlar_rpc::{
+    Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, SessionHolds, StorageCalls,
+};
+use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::node::SessionOwner;
+use ashlar_types::{Errno, SessionId};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// See the module. The calls go on as they are.
+pub struct Counted<T: ?Sized> {
+    inner: Arc<T>,
+    calls: Arc<Calls>,
+}
+
+impl<T: ?Sized> Counted<T> {
+    /// Counts calls to `inner`.
+    pub fn new(inner: Arc<T>, calls: Arc<Calls>) -> Counted<T> {
+        Counted { inner, calls }
+    }
+}
+
+impl<T: MetaCalls + ?Sized> MetaCalls for Counted<T> {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.inner.open_session(events)
+    }
+
+    fn close_session(&self, session: SessionId) {
+        self.inner.close_session(session);
+    }
+
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let (kind, begun) = (kind_of_meta_call(&request), Instant::now());
+        let outcome = self.inner.call(caller, request);
+        self.calls.note(kind, begun.elapsed(), outcome.as_ref().err().copied());
+        outcome
+    }
+}
+
+impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
+    fn open_lasting(
+        &self,
+        owner: SessionOwner,
+        events: Arc<dyn SessionEvents>,
+    ) -> Result<SessionGrant, Errno> {
+        self.inner.open_lasting(owner, events)
+    }
+
+    fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
+        self.inner.awaited()
+    }
+
+    fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>) {
+        self.inner.adopt(session, events);
+    }
+
+    fn is_awaiting(&self) -> bool {
+        self.inner.is_awaiting()
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.inner.incarnation()
+    }
+
+    fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
+        self.inner.holds()
+    }
+}
+
+impl<T: StorageCalls + ?Sized> StorageCalls for Counted<T> {
+    fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        let (read, written) = match &payload {
+            Payload::None => (0, 0),
+            Payload::Write(data) => (0, data.len()),
+            Payload::Read(out) => (out.len(), 0),
+        };
+        let begun = Instant::now();
+        let outcome = self.inner.call(request, payload);
+        self.calls.note(kind_of_storage_call(request), begun.elapsed(), outcome.as_ref().err().copied());
+        if outcome.is_ok() && read > 0 {
+            self.calls.note_read(read);
+        }
+        if outcome.is_ok() && written > 0 {
+            self.calls.note_written(written);
+        }
+        outcome
+    }
+}
