@@ -79,6 +79,11 @@ fn the_guide_to_a_file_system_of_many_servers_works() {
 }
 
 #[test]
+fn the_guide_to_administration_works() {
+    run_guide("administration.md");
+}
+
+#[test]
 fn the_guide_to_starting_works() {
     run_guide("start.md");
 }
