@@ -67,10 +67,10 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         StorageRequest::Truncate { .. }
         | StorageRequest::DeleteGeneration { .. }
         | StorageRequest::Extent { .. }
-        | StorageRequest::Space { .. }
         | StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
         | StorageRequest::Confirm { .. } => &[Role::Meta],
+        StorageRequest::Space { .. } => &[Role::Meta, Role::Admin],
         StorageRequest::Sync { .. } => &[Role::Client, Role::Meta],
     }
 }

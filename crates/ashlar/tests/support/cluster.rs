@@ -366,7 +366,10 @@ impl Drop for Split {
 impl Split {
     #[track_caller]
     fn make() -> Split {
-        let number = std::process::id() % 60_000;
+        // Tests of a process run at the same time.
+        static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let made = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = (std::process::id() * 4 + made % 4) % 60_000;
         let split = Split { name: format!("ashlar-{number}"), number };
         let (here, there) = (split.host(), split.address(2));
         let (link, name) = (split.link(), &split.name);
@@ -388,7 +391,7 @@ impl Split {
     }
 
     fn address(&self, last: u32) -> String {
-        format!("10.{}.{}.{last}", 200 + self.number / 1200, self.number / 5 % 240)
+        format!("10.{}.{}.{last}", 200 + self.number / 1200, self.number % 240)
     }
 
     fn host(&self) -> String {

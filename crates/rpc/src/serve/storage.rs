@@ -20,7 +20,8 @@ impl StorageEndpoint {
     }
 }
 
-/// Whether `role` may ask for that: clients for content, metadata servers for what keeps targets and metadata together.
+/// Whether `role` may ask for that: clients for content, metadata servers for what keeps targets and metadata together, administrators for
+/// what there is.
 fn may_ask(role: Role, request: &StorageRequest) -> bool {
     match request {
         StorageRequest::Write { .. }
@@ -32,16 +33,16 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         StorageRequest::Truncate { .. }
         | StorageRequest::DeleteGeneration { .. }
         | StorageRequest::Extent { .. }
-        | StorageRequest::Space { .. }
         | StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
         | StorageRequest::Confirm { .. } => role == Role::Meta,
-        StorageRequest::Sync { .. } => CALLERS.contains(&role),
+        StorageRequest::Space { .. } => matches!(role, Role::Meta | Role::Admin),
+        StorageRequest::Sync { .. } => matches!(role, Role::Client | Role::Meta),
     }
 }
 
 /// Who may call targets at all.
-const CALLERS: [Role; 2] = [Role::Client, Role::Meta];
+const CALLERS: [Role; 3] = [Role::Client, Role::Meta, Role::Admin];
 
 impl Endpoint for StorageEndpoint {
     fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
