@@ -198,17 +198,17 @@ impl Session {
 
     /// Says on and on that the session is there.
     fn renew(&self, routes: &Routes) {
-        let mut term = Term { renewed: Instant::now(), has_expired: false };
+        let mut term = Term { renewed: since_boot(), has_expired: false };
         while !self.is_ended.load(SeqCst) {
             std::thread::sleep(RENEW_EVERY.min(term.left()));
             let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
             let busy: Vec<InodeId> =
                 recalled.into_iter().filter(|inode| self.events.is_busy(*inode)).collect();
             let call = MetaCall::Renew { session: self.id, busy };
-            let asked = Instant::now();
+            let asked = since_boot();
             // A term that has ended is told of at once, and not when the server has been waited for.
             let wait = if term.has_expired { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
-            match exchange(routes, ShardId(0), &call, (false, true), asked + wait) {
+            match exchange(routes, ShardId(0), &call, (false, true), Instant::now() + wait) {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.lost(),
                 Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(incarnation),
                 Ok(_) => term = Term { renewed: asked, has_expired: false },
@@ -223,16 +223,22 @@ impl Session {
     }
 }
 
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
 /// For how long leases are still good.
 struct Term {
-    renewed: Instant,
+    /// Time since the machine was started, also while it was suspended: the service went on meanwhile.
+    renewed: Duration,
     /// Whether its end was told.
     has_expired: bool,
 }
 
 impl Term {
     fn left(&self) -> Duration {
-        LEASE_TERM.saturating_sub(self.renewed.elapsed())
+        LEASE_TERM.saturating_sub(since_boot().saturating_sub(self.renewed))
     }
 }
 
