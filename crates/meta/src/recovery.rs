@@ -10,6 +10,7 @@ use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{OpContext, Txn, key, verb};
 use ashlar_rpc::Caller;
+use ashlar_rpc::wire::COUNT_BITS;
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId, codec};
 use parking_lot::Mutex;
@@ -53,7 +54,7 @@ impl MetaService {
             opens: Default::default(),
             awaited: Default::default(),
             incarnation,
-            leases: Mutex::new(LeaseTable::above(incarnation << 32)),
+            leases: Mutex::new(LeaseTable::above(incarnation << COUNT_BITS)),
             leases_changed: tasks.signal(),
             trim_pause: tasks.signal(),
             locks: Mutex::default(),

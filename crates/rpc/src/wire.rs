@@ -12,6 +12,10 @@ pub const LEASE_TERM: Duration = Duration::from_secs(15);
 /// After how long without renewal a session is ended.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 
+/// Bits by which numbers of events and recalls count within a start of the service; above them is the number of the start. So those of a later start are
+/// higher, also after a trillion.
+pub const COUNT_BITS: u32 = 40;
+
 /// A call to a metadata server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are of the large one, and none is kept")]

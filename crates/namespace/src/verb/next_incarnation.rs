@@ -6,8 +6,8 @@ use crate::txn::Txn;
 
 /// The number of the start after the one numbered `last`. The first start of all, which makes the root, is 0 and has no record.
 pub fn incarnation_after(last: Option<u64>) -> u64 {
-    // LIMIT: numbers of recalls and events begin with it, in the upper half of 63 bits.
-    (last.unwrap_or(0) + 1) & u64::from(u32::MAX >> 1)
+    // LIMIT: numbers of recalls and events begin with it, and leave it 23 bits.
+    (last.unwrap_or(0) + 1) & 0x7f_ffff
 }
 
 /// Notes one more start; tells its number.

@@ -3,7 +3,9 @@
 use super::slots::Slots;
 use super::{Patience, Routes, errno_of};
 use crate::net::{Call, NetError, Service};
-use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others, keeps_answer};
+use crate::wire::{
+    COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others, keeps_answer,
+};
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
@@ -136,7 +138,7 @@ impl Session {
     /// Passes an event on, unless it is of a service that has ended.
     fn deliver(&self, number: u64, event: SessionEvent) {
         let reclaiming = self.reclaiming.lock();
-        if number >> 32 < reclaiming.told {
+        if number >> COUNT_BITS < reclaiming.told {
             return;
         }
         if let SessionEvent::Recall(recall) = &event {

@@ -4,7 +4,7 @@ mod admin;
 
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
+use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
 use crate::{Caller, LastingSessions, SessionEvents};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
@@ -122,7 +122,7 @@ impl MetaEndpoint {
         let state = SessionState {
             events: VecDeque::new(),
             // Above all that were numbered before the service was started.
-            newest: self.meta.incarnation() << 32,
+            newest: self.meta.incarnation() << COUNT_BITS,
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
