@@ -22,8 +22,8 @@ pub use bench::{
 };
 
 pub use cluster::{
-    EtcdPlace, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction, NodeArgs,
-    NodePlace, PromoteArgs, StorageArgs, TokenArgs,
+    EtcdPlace, FirstNodeArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction,
+    NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;

@@ -1,6 +1,8 @@
 //! The roles of a cluster, each a process of its own: wiring of the same services that `ashlar up` runs together.
 
 mod announce;
+mod background;
+mod first_node;
 pub mod init;
 pub mod join;
 mod manager;

@@ -6,40 +6,14 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
-use support::{PATIENCE, ashlar, binary, can_mount};
-
-struct Role(Child, PathBuf);
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        if self.0.try_wait().unwrap().is_none() {
-            // SAFETY: it has not been waited for.
-            unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
-            let _ = self.0.wait();
-        }
-    }
-}
+use std::path::Path;
+use support::cluster::{Role, run};
+use support::{ashlar, can_mount};
 
 /// Starts a role in `dir` and waits until it says `ready`.
 #[track_caller]
 fn start(dir: &Path, name: &str, line: &str, ready: &str) -> Role {
-    let log = dir.join(format!("{name}.log"));
-    let out = File::create(&log).unwrap();
-    let mut command = Command::new(binary());
-    command.current_dir(dir).args(line.split(' ')).stdin(Stdio::null());
-    command.stdout(out.try_clone().unwrap()).stderr(out);
-    let mut role = Role(command.spawn().unwrap(), log);
-    let deadline = Instant::now() + PATIENCE;
-    while !fs::read_to_string(&role.1).unwrap().contains(ready) {
-        let has_ended = role.0.try_wait().unwrap().is_some();
-        let text = fs::read_to_string(&role.1).unwrap();
-        assert!(!has_ended && Instant::now() < deadline, "{name} does not start: {text}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    role
+    run(dir, name, &line.split(' ').collect::<Vec<_>>(), ready)
 }
 
 fn fill(mnt: &Path) {
@@ -80,7 +54,7 @@ fn every_file_is_there_and_nothing_was_copied() {
     let path = |name: &str| dir.join(name).display().to_string();
     let (d1, d2, mnt) = (path("d1"), path("d2"), path("mnt"));
     let single = format!("up --data {d1} --data {d2} {mnt}");
-    let up = start(dir, "up", &single, "mounted");
+    let mut up = start(dir, "up", &single, "mounted");
     fill(&dir.join("mnt"));
     let port = support::cluster::Lab::free_address();
     let promote = |identity: &str| {
@@ -91,7 +65,7 @@ fn every_file_is_there_and_nothing_was_copied() {
         ashlar(&line.split(' ').collect::<Vec<_>>())
     };
     promote("own").refused(&["in use"]);
-    drop(up);
+    up.stop();
     // Interrupted at its last step: a file is where the identity is to be.
     fs::write(dir.join("file"), "").unwrap();
     promote("file/own").refused(&["file/own"]);
@@ -105,23 +79,23 @@ fn every_file_is_there_and_nothing_was_copied() {
     assert!(checked.stderr.contains("ashlar promote"), "{}", checked.stderr);
 
     let (own, state) = (path("own"), path("state"));
-    let manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
+    let mut manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
     let address = support::cluster::Lab::free_address;
     let line = format!("storage --data {d1} --data {d2} --identity {own} --listen {}", address());
-    let storage = start(dir, "storage", &line, "serves");
+    let mut storage = start(dir, "storage", &line, "serves");
     let line = format!("meta --meta {} --identity {own} --listen {}", path("d1/meta"), address());
-    let meta = start(dir, "meta", &line, "serves");
-    let first = start(dir, "mount", &format!("mount {mnt} --identity {own}"), "mounted");
+    let mut meta = start(dir, "meta", &line, "serves");
+    let mut first = start(dir, "mount", &format!("mount {mnt} --identity {own}"), "mounted");
     check(&dir.join("mnt"));
     // Another machine.
     let token = ashlar(&["token", "--role", "client,storage", "--identity", &own]).expect(0).stdout;
     ashlar(&["join", token.trim(), "--name", "second", "--identity", &path("own2")]).expect(0);
-    let second =
+    let mut second =
         start(dir, "mount2", &format!("mount {} --identity {}", path("mnt2"), path("own2")), "mounted");
     check(&dir.join("mnt2"));
     fs::write(dir.join("mnt2/a/small0"), "content 0").unwrap();
     fs::write(dir.join("mnt2/new"), vec![9; 300_000]).unwrap();
     check(&dir.join("mnt"));
     assert_eq!(fs::read(dir.join("mnt/new")).unwrap(), vec![9; 300_000]);
-    drop((first, second, meta, storage, manager));
+    [&mut first, &mut second, &mut meta, &mut storage, &mut manager].into_iter().for_each(Role::stop);
 }

@@ -78,7 +78,7 @@ impl Client {
         let reply = self.meta.call(Caller::new(OpId { session, sequence }, creds), request);
         reply.map(|mut reply| {
             // ORDER: noted, then looked. Either whoever drops what the kernel has finds it there, or the answer is seen to be from before.
-            self.attributes_told.note(&reply, self.env.clock.monotonic());
+            self.attributes_told.note(&reply, &*self.env.clock);
             if self.era() != before {
                 take_leases(&mut reply);
             }
@@ -96,37 +96,15 @@ impl Client {
 }
 
 /// A call of a session that has ended, as one of the session after it. It was not carried out.
-fn without_session(request: MetaRequest<'_>) -> Result<MetaRequest<'_>, Errno> {
-    match request {
-        MetaRequest::CommitWrite {
-            inode,
-            generation,
-            size_at_least,
-            mtime,
-            atime,
-            kill_set_id,
-            keeps_capability,
-            done,
-            ..
-        } => {
-            // What the targets have allocated was asked of them when the session ended.
-            let blocks_delta = 0;
-            Ok(MetaRequest::CommitWrite {
-                inode,
-                generation,
-                size_at_least,
-                blocks_delta,
-                mtime,
-                atime,
-                kill_set_id,
-                keeps_capability,
-                done,
-            })
-        }
+fn without_session(mut request: MetaRequest<'_>) -> Result<MetaRequest<'_>, Errno> {
+    match &mut request {
+        // What the targets have allocated was asked of them when the session ended.
+        MetaRequest::CommitWrite { blocks_delta, .. } => *blocks_delta = 0,
         // Of that session.
-        MetaRequest::Reclaim { .. } => Err(Errno::ENOTCONN),
-        other => Ok(other),
+        MetaRequest::Reclaim { .. } => return Err(Errno::ENOTCONN),
+        _ => {}
     }
+    Ok(request)
 }
 
 /// What a service that has ended meanwhile granted is not held.

@@ -80,9 +80,7 @@ impl Client {
         self.era.fetch_add(1, SeqCst);
         for file in self.files.all() {
             let mut state = file.state.lock();
-            state.leases = LeaseSet::NONE;
-            state.lease_epoch += 1;
-            state.is_unpromised = false;
+            state.lose_leases();
             state.pages.grown = None;
         }
     }

@@ -177,6 +177,13 @@ impl FileState {
         if append { self.size.max(self.appends.end) } else { offset }
     }
 
+    /// What was granted is not held any more, and what was learnt under it is void; others may write the file, and have that made durable.
+    pub(crate) fn lose_leases(&mut self) {
+        self.leases = LeaseSet::NONE;
+        self.lease_epoch += 1;
+        self.is_unpromised = false;
+    }
+
     /// By a panic of a call that changes the content nobody knows whether it did: what is known here is void, and asked for anew.
     pub(crate) fn doubt_if_panicking(&mut self) {
         if std::thread::panicking() {

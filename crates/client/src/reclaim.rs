@@ -164,9 +164,7 @@ impl Told {
         if answer.is_ok_and(is_whole) {
             return false;
         }
-        state.leases = LeaseSet::NONE;
-        state.lease_epoch += 1;
-        state.is_unpromised = false;
+        state.lose_leases();
         true
     }
 }

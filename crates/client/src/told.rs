@@ -3,6 +3,7 @@
 //!
 //! The kernel keeps them for the term of a lease, so what was told longer ago is forgotten here, too.
 
+use ashlar_env::Clock;
 use ashlar_types::InodeId;
 use ashlar_types::message::{LeaseSet, MetaReply};
 use parking_lot::Mutex;
@@ -40,9 +41,10 @@ impl AttributesTold {
         AttributesTold { term, ..AttributesTold::default() }
     }
 
-    /// Notes what `reply` lets the kernel keep; `now` is a time of the monotonic clock.
-    pub(crate) fn note(&self, reply: &MetaReply, now: Duration) {
+    /// Notes what `reply` lets the kernel keep. Costs nothing, not even a look at the clock, where the service is in the same process.
+    pub(crate) fn note(&self, reply: &MetaReply, clock: &dyn Clock) {
         let Some(term) = self.term else { return };
+        let now = clock.monotonic();
         let one = |inode: InodeId, leases: LeaseSet| {
             if leases.has(LeaseSet::ATTR) {
                 self.parts[(inode.0 % PARTS as u64) as usize].lock().note(inode, now, term);

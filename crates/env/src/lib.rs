@@ -117,6 +117,22 @@ pub trait Disk: Send + Sync {
     fn describe(&self, path: &str) -> String;
 }
 
+/// Replaces file `name` of `disk` by one with these bytes, durably: at any moment it has all of the old ones or all of the new ones. What an
+/// interrupted attempt leaves is called `name` with `.new` behind it, and is overwritten by the next.
+///
+/// # Errors
+/// Of any of the steps; the file is as it was, but after a failure of the last one, which nobody may act on.
+pub fn replace_file(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let new = format!("{name}.new");
+    let file = disk.open(&new, OpenMode::CreateOrOpen)?;
+    file.set_len(0)?;
+    file.write_at(0, bytes)?;
+    file.sync_data()?;
+    // ORDER: whole and durable before it gets its name, and the name durable before anybody acts on it.
+    disk.rename(&new, name)?;
+    disk.sync_dir(name.rsplit_once('/').map_or("", |(directory, _)| directory))
+}
+
 /// An open file. All offsets and lengths are in bytes.
 pub trait DiskFile: Send + Sync {
     /// Reads up to `out.len()` bytes at `offset`; fewer only at the end of the file.

@@ -2,7 +2,7 @@
 
 use crate::ManagerError;
 use ashlar_coord::local_file::newer_format;
-use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_env::{Disk, Env, OpenMode, replace_file};
 use ashlar_types::ClusterId;
 use ashlar_types::codec::{self, crc32c};
 use serde::{Deserialize, Serialize};
@@ -100,16 +100,8 @@ pub(crate) fn store_secrets(
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&crc32c(0, &body).to_le_bytes());
     bytes.extend_from_slice(&body);
-    let store = || {
-        let new = path(directory, "secrets.new");
-        let file = disk.open(&new, OpenMode::CreateOrOpen)?;
-        file.set_len(0)?;
-        file.write_at(0, &bytes)?;
-        file.sync_data()?;
-        disk.rename(&new, &target)?;
-        disk.sync_dir(directory)
-    };
-    store().map_err(|source| ManagerError::Io { what: format!("storing {}", disk.describe(&target)), source })
+    replace_file(&**disk, &target, &bytes)
+        .map_err(|source| ManagerError::Io { what: format!("storing {}", disk.describe(&target)), source })
 }
 
 /// Stores secrets that another manager gave, for a manager that is to be in `directory` of `disk`.

@@ -187,8 +187,7 @@ impl ManagerService {
     }
 
     fn managers(&self) -> Vec<std::net::SocketAddr> {
-        let map = self.map().read().clone();
-        map.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect()
+        self.map().read().addresses(Role::Manager)
     }
 
     /// A new certificate for `peer`, which has the key that belongs to `public_key`.

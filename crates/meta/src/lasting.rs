@@ -45,7 +45,7 @@ impl Awaited {
     }
 
     /// Ends it for a session; tells whether it was awaited.
-    fn end(&self, session: SessionId) -> bool {
+    pub(crate) fn end(&self, session: SessionId) -> bool {
         let mut awaited = self.sessions.lock();
         let was_awaited = awaited.remove(&session).is_some();
         self.count.store(awaited.len(), SeqCst);
@@ -98,6 +98,10 @@ impl LastingSessions for MetaService {
 
     fn is_awaiting(&self) -> bool {
         self.awaited.count.load(SeqCst) > 0
+    }
+
+    fn is_awaited(&self, session: SessionId) -> bool {
+        self.awaited.has(session)
     }
 
     fn incarnation(&self) -> u64 {
@@ -213,23 +217,21 @@ impl MetaService {
     /// Forgets that a session was to outlive the service; tells whether it was awaited, and so may have written what it has told nobody of.
     pub(crate) fn end_lasting(&self, session: SessionId) -> bool {
         let was_awaited = self.awaited.has(session);
-        if self.awaited.lasting.lock().remove(&session) {
-            let creds = itself();
-            let forgotten = self.mutate(
-                Caller::new(OpId::default(), &creds),
-                number::CLOSE_SESSION,
-                |txn, _| verb::close_session(txn, session),
-                |(), _| (),
-            );
-            if let Err(errno) = forgotten {
-                tracing::error!(%errno, %session, "a session that has ended could not be forgotten; the next start waits for it");
-            }
+        let is_lasting = self.awaited.lasting.lock().remove(&session);
+        if is_lasting && let Err(errno) = self.forget_session(session) {
+            tracing::error!(%errno, %session, "a session that has ended could not be forgotten; the next start waits for it");
         }
         was_awaited
     }
 
-    /// Nobody waits for a session any more, which has ended.
-    pub(crate) fn end_awaiting(&self, session: SessionId) {
-        self.awaited.end(session);
+    /// Takes a session, and the answers kept for it, out of the log.
+    pub(crate) fn forget_session(&self, session: SessionId) -> Result<(), Errno> {
+        let creds = itself();
+        self.mutate(
+            Caller::new(OpId::default(), &creds),
+            number::CLOSE_SESSION,
+            |txn, _| verb::close_session(txn, session),
+            |(), _| (),
+        )
     }
 }

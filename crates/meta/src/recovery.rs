@@ -8,7 +8,7 @@ use ashlar_kv::{Lane, Snapshot};
 use ashlar_namespace::bootstrap::{RootSettings, bootstrap};
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{OpContext, Txn, key, verb};
+use ashlar_namespace::{Txn, key, verb};
 use ashlar_rpc::Caller;
 use ashlar_rpc::wire::COUNT_BITS;
 use ashlar_types::node::SessionOwner;
@@ -93,11 +93,14 @@ impl MetaService {
         let (mut sessions, cuts) = self.find_left_behind()?;
         let lasting = self.find_lasting()?;
         if keeps_sessions {
-            sessions.retain(|session| !lasting.iter().any(|(known, _)| known == session));
+            for (session, _) in &lasting {
+                sessions.remove(session);
+            }
             self.note_orphans_of(&lasting)?;
             self.awaited.begin(lasting);
         } else {
-            self.forget_lasting(&lasting)?;
+            // Nobody waits for them, so they have ended.
+            lasting.iter().try_for_each(|(session, _)| self.forget_session(*session))?;
         }
         self.withdraw_layouts()?;
         // ORDER: cuts come before sizes are settled, or the chains would tell lengths that a truncation has taken back.
@@ -138,16 +141,6 @@ impl MetaService {
         };
         self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
         Ok(found)
-    }
-
-    /// Sessions that nobody waits for have ended.
-    fn forget_lasting(&self, lasting: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
-        let creds = itself();
-        lasting.iter().try_for_each(|(session, _)| {
-            let caller = Caller::new(OpId::default(), &creds);
-            let forget = |txn: &mut Txn<'_>, _: &OpContext<'_>| verb::close_session(txn, *session);
-            self.mutate(caller, number::CLOSE_SESSION, forget, |(), _| ())
-        })
     }
 
     /// Inodes without a name that `lasting` sessions have open.

@@ -102,7 +102,7 @@ impl MetaService {
         }
         self.leases.lock().end_settling(&written);
         // ORDER: last; until then nobody is told what is not known.
-        self.end_awaiting(session);
+        self.awaited.end(session);
         self.leases_changed.notify_all();
     }
 

@@ -63,6 +63,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.is_awaiting()
     }
 
+    fn is_awaited(&self, session: SessionId) -> bool {
+        self.inner.is_awaited(session)
+    }
+
     fn incarnation(&self) -> u64 {
         self.inner.incarnation()
     }

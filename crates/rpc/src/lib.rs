@@ -119,6 +119,9 @@ pub trait LastingSessions: MetaCalls {
     /// Whether nothing may be answered yet but [`MetaRequest::Reclaim`], because sessions are awaited.
     fn is_awaiting(&self) -> bool;
 
+    /// Whether `session` is one of them.
+    fn is_awaited(&self, session: SessionId) -> bool;
+
     /// Grows with every start of the service.
     fn incarnation(&self) -> u64;
 

@@ -99,27 +99,64 @@ pub enum MetaAnswer {
     Sessions(Vec<SessionInfo>),
 }
 
-/// Whether a call changes nothing, so that it may be carried out twice.
-pub fn changes_nothing(request: &MetaRequest<'_>) -> bool {
-    matches!(
-        request,
+/// What it means to carry a call out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repetition {
+    /// Nothing: it changes nothing.
+    Harmless,
+    /// The same: it says what is to be, and not what is to happen. But not after other calls that came between.
+    Same,
+    /// Something else: the answer is kept with what the call changes.
+    Other,
+}
+
+/// Every request is named, so that a new one is thought about.
+pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
+    match request {
         MetaRequest::Lookup { .. }
-            | MetaRequest::Getattr { .. }
-            | MetaRequest::Readlink { .. }
-            | MetaRequest::Readdir { .. }
-            | MetaRequest::Access { .. }
-            | MetaRequest::Getxattr { .. }
-            | MetaRequest::Listxattr { .. }
-            | MetaRequest::Statfs
-            | MetaRequest::ReadInline { .. }
-            | MetaRequest::Sync(_)
-            | MetaRequest::LockTest(_)
-            | MetaRequest::LayoutShow { .. }
-            | MetaRequest::SetattrRemoved { .. }
-            | MetaRequest::MakeRoom
-            | MetaRequest::RecallDone { .. }
-            | MetaRequest::Reclaim { .. }
-    )
+        | MetaRequest::Getattr { .. }
+        | MetaRequest::Readlink { .. }
+        | MetaRequest::Readdir { .. }
+        | MetaRequest::Access { .. }
+        | MetaRequest::Getxattr { .. }
+        | MetaRequest::Listxattr { .. }
+        | MetaRequest::Statfs
+        | MetaRequest::ReadInline { .. }
+        | MetaRequest::Sync(_)
+        | MetaRequest::LockTest(_)
+        | MetaRequest::LayoutShow { .. }
+        | MetaRequest::SetattrRemoved { .. }
+        | MetaRequest::MakeRoom
+        | MetaRequest::RecallDone { .. }
+        | MetaRequest::Reclaim { .. } => Repetition::Harmless,
+        MetaRequest::Open { truncate: false, .. }
+        | MetaRequest::Release { .. }
+        | MetaRequest::ProposeLayout { .. }
+        | MetaRequest::WithdrawLayout { .. }
+        | MetaRequest::AcquireData { .. }
+        | MetaRequest::Lock { .. }
+        | MetaRequest::LockWait { .. }
+        | MetaRequest::LockCancel { .. }
+        | MetaRequest::LockRelease { .. } => Repetition::Same,
+        MetaRequest::Open { truncate: true, .. }
+        | MetaRequest::Create { .. }
+        | MetaRequest::Mkdir { .. }
+        | MetaRequest::Mknod { .. }
+        | MetaRequest::Symlink { .. }
+        | MetaRequest::Link { .. }
+        | MetaRequest::Unlink { .. }
+        | MetaRequest::Rmdir { .. }
+        | MetaRequest::Rename { .. }
+        | MetaRequest::Tmpfile { .. }
+        | MetaRequest::Setattr { .. }
+        | MetaRequest::Setxattr { .. }
+        | MetaRequest::Removexattr { .. }
+        | MetaRequest::WriteInline { .. }
+        | MetaRequest::AllocateInline { .. }
+        | MetaRequest::SetLayout { .. }
+        | MetaRequest::CommitWrite { .. }
+        | MetaRequest::LayoutSet { .. } => Repetition::Other,
+    }
 }
 
 /// Whether others may be waiting for a call to be carried out: it must not wait behind theirs.
@@ -133,31 +170,5 @@ pub fn frees_others(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::LockCancel { .. }
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::Reclaim { .. }
-    )
-}
-
-/// Whether the answer is to be kept with what the call changes. Of the rest, what changes something may be carried out twice: it says what is to be,
-/// and not what is to happen.
-pub fn keeps_answer(request: &MetaRequest<'_>) -> bool {
-    matches!(
-        request,
-        MetaRequest::Create { .. }
-            | MetaRequest::Mkdir { .. }
-            | MetaRequest::Mknod { .. }
-            | MetaRequest::Symlink { .. }
-            | MetaRequest::Link { .. }
-            | MetaRequest::Unlink { .. }
-            | MetaRequest::Rmdir { .. }
-            | MetaRequest::Rename { .. }
-            | MetaRequest::Tmpfile { .. }
-            | MetaRequest::Setattr { .. }
-            | MetaRequest::Setxattr { .. }
-            | MetaRequest::Removexattr { .. }
-            | MetaRequest::WriteInline { .. }
-            | MetaRequest::AllocateInline { .. }
-            | MetaRequest::SetLayout { .. }
-            | MetaRequest::CommitWrite { .. }
-            | MetaRequest::LayoutSet { .. }
-            | MetaRequest::Open { truncate: true, .. }
     )
 }

@@ -3,6 +3,7 @@
 use crate::{ChainId, ClusterId, Epoch, FileLayout, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::net::SocketAddr;
 
 /// Whether a target serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +144,11 @@ impl ClusterMap {
     /// Nodes that listen as `role`.
     pub fn listening(&self, role: Role) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |node| !node.addresses(role).is_empty())
+    }
+
+    /// Where nodes listen as `role`.
+    pub fn addresses(&self, role: Role) -> Vec<SocketAddr> {
+        self.listening(role).flat_map(|node| node.addresses(role)).copied().collect()
     }
 
     /// The target at the head of chain `id`, if the map has it.

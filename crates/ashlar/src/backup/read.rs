@@ -9,7 +9,7 @@ use crate::node::{LOCK_FILE, MetaLock, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::OsDisk;
-use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_env::{Disk, Env, replace_file};
 use ashlar_kv::{Frame, KEY_BYTES_MAX, Key, Lane, Urgency, WriteSet};
 use ashlar_manager::{Manager, SECRETS_FILE};
 use ashlar_types::{Epoch, OpId, ShardId};
@@ -111,17 +111,7 @@ fn verify_state(disk: &Arc<dyn Disk>, meta: &Path) -> Result<()> {
 }
 
 fn store(disk: &Arc<dyn Disk>, meta: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let store = || {
-        let new = format!("{name}.new");
-        let file = disk.open(&new, OpenMode::CreateOrOpen)?;
-        file.set_len(0)?;
-        file.write_at(0, bytes)?;
-        file.sync_data()?;
-        // ORDER: whole and durable before it gets its name.
-        disk.rename(&new, name)?;
-        disk.sync_dir("")
-    };
-    store().with_context(|| format!("cannot store {}", meta.join(name).display()))
+    replace_file(&**disk, name, bytes).with_context(|| format!("cannot store {}", meta.join(name).display()))
 }
 
 fn open(file: &Path) -> Result<File> {

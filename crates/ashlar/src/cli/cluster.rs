@@ -40,9 +40,9 @@ pub struct EtcdPlace {
     pub etcd_key: Option<PathBuf>,
 }
 
-/// `ashlar init`
-#[derive(Debug, Args)]
-pub struct InitArgs {
+/// The first node of a file system of many servers.
+#[derive(Clone, Debug, Args)]
+pub struct FirstNodeArgs {
     /// Where the manager on this machine will listen: an address others can connect to, with a port (7400 if none is named). Repeat for
     /// several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]
@@ -58,24 +58,20 @@ pub struct InitArgs {
     pub node: NodePlace,
 }
 
+/// `ashlar init`
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    #[command(flatten)]
+    pub first: FirstNodeArgs,
+}
+
 /// `ashlar promote`
 #[derive(Debug, Args)]
 pub struct PromoteArgs {
     #[command(flatten)]
     pub place: DataArgs,
-    /// Where the manager on this machine will listen: an address others can connect to, with a port (7400 if none is named). Repeat for
-    /// several interfaces.
-    #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]
-    pub listen: Vec<SocketAddr>,
-    /// The name of this machine in the file system. Without it: its host name.
-    #[arg(long)]
-    pub name: Option<String>,
     #[command(flatten)]
-    pub etcd: EtcdPlace,
-    #[command(flatten)]
-    pub state: StatePlace,
-    #[command(flatten)]
-    pub node: NodePlace,
+    pub first: FirstNodeArgs,
 }
 
 /// `ashlar join`

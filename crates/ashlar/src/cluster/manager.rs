@@ -1,9 +1,10 @@
 //! `ashlar manager`: keeps the map and the certificate authority.
 
 use super::announce;
+use super::background::Background;
 use super::member::{listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
-use super::renewal::{Looks, Renewal, require_current};
+use super::renewal::{Renewal, require_current};
 use super::store::{self, EtcdStore};
 use crate::cli::ManagerArgs;
 use crate::metrics::Metrics;
@@ -18,7 +19,6 @@ use ashlar_types::Role;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use parking_lot::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Time between two looks at what other managers have changed.
@@ -76,7 +76,7 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     let endpoint = Arc::new(endpoint);
     let _shown = metrics.serve(&args.metrics)?;
     let (asked, admitting) = (endpoint.clone(), endpoint.clone());
-    let tokens: Arc<ashlar_rpc::net::KnowsToken> = Arc::new(move |info| asked.token(info));
+    let tokens: Arc<KnowsToken> = Arc::new(move |info| asked.token(info));
     let identity = directory.identity(Some(tokens.clone()))?;
     require_current(&identity, &directory)?;
     let own = identity.peer();
@@ -96,22 +96,21 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     }
     announce::serving(Role::Manager, &bound);
     let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
-    let watch = watch(&service, &env)?;
+    let _watch = watch(&service, &env)?;
     let mut epoch = service.map().read().epoch;
-    keep_map(&directory, &service);
+    directory.keep_map(&service.map().read().clone());
     until_told_to_stop(&is_told, || {
         endpoint.tidy();
         let now = service.map().read().epoch;
         if now != epoch {
             epoch = now;
-            keep_map(&directory, &service);
+            directory.keep_map(&service.map().read().clone());
             server.review();
         }
         true
     });
     announce::notify("STOPPING=1");
     server.stop();
-    drop(watch);
     Ok(())
 }
 
@@ -122,7 +121,7 @@ fn keep_certificate(
     tokens: Arc<KnowsToken>,
     service: &Arc<ManagerService>,
     env: &Env,
-) -> Result<Looks> {
+) -> Result<Background> {
     let (service, peer, own) = (service.clone(), identity.read().peer(), directory.clone());
     let renewal = Renewal {
         directory: directory.clone(),
@@ -133,48 +132,25 @@ fn keep_certificate(
     renewal.start(&*env.tasks)
 }
 
-/// Keeps the map where commands on this machine look for managers.
-fn keep_map(directory: &NodeDirectory, service: &ManagerService) {
-    let map = service.map().read().clone();
-    if let Err(error) = directory.store_map(&map) {
-        tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
-    }
-}
-
-/// Tells a thread to end, as it goes.
-struct Watch(Arc<AtomicBool>);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // Not waited for: it may be asking an etcd that does not answer.
-        self.0.store(true, Relaxed);
-    }
-}
-
 /// Sees what other managers change, in a thread of its own, so that nobody waits for the store.
-fn watch(service: &Arc<ManagerService>, env: &Env) -> Result<Option<Watch>> {
+fn watch(service: &Arc<ManagerService>, env: &Env) -> Result<Option<Background>> {
     if !service.manager().is_shared() {
         return Ok(None);
     }
-    let is_stopping = Arc::new(AtomicBool::new(false));
-    let (service, told) = (service.clone(), is_stopping.clone());
-    let run = move || {
-        let mut is_away = false;
-        while !told.load(Relaxed) {
-            match service.manager().refresh() {
-                Ok(()) if is_away => {
-                    is_away = false;
-                    tracing::info!("the state of the file system can be reached again");
-                }
-                Err(error) if !is_away => {
-                    is_away = true;
-                    tracing::error!(%error, "the state of the file system cannot be reached: serving goes on, nothing can be changed");
-                }
-                _ => {}
+    let (service, mut is_away) = (service.clone(), false);
+    let look = move || {
+        match service.manager().refresh() {
+            Ok(()) if is_away => {
+                is_away = false;
+                tracing::info!("the state of the file system can be reached again");
             }
-            std::thread::sleep(LOOK_EVERY);
+            Err(error) if !is_away => {
+                is_away = true;
+                tracing::error!(%error, "the state of the file system cannot be reached: serving goes on, nothing can be changed");
+            }
+            _ => {}
         }
+        LOOK_EVERY
     };
-    env.tasks.spawn("ashlar-state", Box::new(run)).context("cannot start a thread")?;
-    Ok(Some(Watch(is_stopping)))
+    Background::start(&*env.tasks, "ashlar-state", look).map(Some)
 }

@@ -1,7 +1,8 @@
 //! What every process of a cluster has: its certificate, the managers, a map that is kept current.
 
+use super::background::Background;
 use super::node_directory::{NodeDirectory, NodeName};
-use super::renewal::{Looks, Renewal, require_current};
+use super::renewal::{Renewal, require_current};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
 use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Peer, Server, ServerConfig, Service, TlsIdentity};
@@ -62,12 +63,8 @@ impl Member {
             );
         }
         let kept = directory.clone();
-        let changed = Box::new(move |map: &ClusterMap| {
-            if let Err(error) = kept.store_map(map) {
-                tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
-            }
-        });
-        managers.set_addresses(&managers_in(&map));
+        let changed = Box::new(move |map: &ClusterMap| kept.keep_map(map));
+        managers.set_addresses(&map.addresses(Role::Manager));
         let watcher = MapWatcher::start(managers.clone(), map, &*env.tasks, changed)
             .context("cannot start a thread")?;
         Ok(Member { name, env, identity, epochs, managers, caller, watcher, directory })
@@ -77,7 +74,7 @@ impl Member {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn keep_certificate(&self) -> Result<Looks> {
+    pub fn keep_certificate(&self) -> Result<Background> {
         let (managers, directory) = (self.managers.clone(), self.directory.clone());
         let certify = move |public_key| match managers
             .call(&ManagerRequest::Renew { public_key }, Instant::now() + START_MAX)
@@ -138,15 +135,10 @@ pub fn caller(env: &Env, identity: Arc<RwLock<Arc<TlsIdentity>>>, role: Role) ->
     (Arc::new(Caller { identity, role, instance, epochs: epochs.clone() }), epochs)
 }
 
-/// Where managers are by `map`.
-fn managers_in(map: &ClusterMap) -> Vec<SocketAddr> {
-    map.listening(Role::Manager).flat_map(|node| node.addresses(Role::Manager).to_vec()).collect()
-}
-
 /// Where managers were when this machine joined, and when it last heard of them.
 fn managers_known(directory: &NodeDirectory, name: &NodeName) -> Vec<SocketAddr> {
     let newer = directory.load_map().filter(|map| map.cluster == name.cluster);
-    let mut known = newer.map(|map| managers_in(&map)).unwrap_or_default();
+    let mut known = newer.map(|map| map.addresses(Role::Manager)).unwrap_or_default();
     known
         .extend(name.managers.iter().filter(|address| !known.contains(address)).copied().collect::<Vec<_>>());
     known

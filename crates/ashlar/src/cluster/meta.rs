@@ -9,7 +9,7 @@ use crate::node::state::{make_private_directory, open_lane, root_settings};
 use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::os::OsDisk;
-use ashlar_env::{Disk, OpenMode};
+use ashlar_env::{Disk, OpenMode, replace_file};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::net::Service;
@@ -125,15 +125,8 @@ pub fn write_uuid(disk: &Arc<dyn Disk>, path: &Path, uuid: [u8; 16]) -> Result<(
     let mut bytes = UUID_MAGIC.to_vec();
     bytes.extend_from_slice(&uuid);
     bytes.extend_from_slice(&crc32c(0, &uuid).to_le_bytes());
-    let store = || {
-        let file = disk.open("metadata.new", OpenMode::CreateOrOpen)?;
-        file.set_len(0)?;
-        file.write_at(0, &bytes)?;
-        file.sync_data()?;
-        disk.rename("metadata.new", UUID_FILE)?;
-        disk.sync_dir("")
-    };
-    store().with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))
+    replace_file(&**disk, UUID_FILE, &bytes)
+        .with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))
 }
 
 fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {

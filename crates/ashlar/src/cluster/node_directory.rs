@@ -168,6 +168,13 @@ impl NodeDirectory {
         self.write(MAP_FILE, &bytes)
     }
 
+    /// As [`NodeDirectory::store_map`], for a process that goes on without.
+    pub fn keep_map(&self, map: &ClusterMap) {
+        if let Err(error) = self.store_map(map) {
+            tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
+        }
+    }
+
     /// The last map, if there is a good one.
     pub fn load_map(&self) -> Option<ClusterMap> {
         let bytes = fs::read(self.path.join(MAP_FILE)).ok()?;

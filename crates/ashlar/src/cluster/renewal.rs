@@ -3,21 +3,19 @@
 //!
 //! The key stays, so that only one file changes, and processes that share it may do this at the same time.
 
+use super::background::Background;
 use super::node_directory::NodeDirectory;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ashlar_manager::{RENEWAL_DAYS, public_key_of};
 use ashlar_rpc::net::TlsIdentity;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Time between two tries of a renewal that failed.
 const TRY_EVERY: Duration = Duration::from_secs(60);
-/// Time between two looks whether this process ends.
-const TURN: Duration = Duration::from_millis(200);
 /// A certificate is replaced when it is good for less than this.
 const LEFT_MIN: Duration = Duration::from_secs(RENEWAL_DAYS.unsigned_abs() * 24 * 60 * 60);
 
@@ -31,16 +29,6 @@ pub struct Renewal {
     /// Reads the files of the directory.
     pub load: Box<dyn Fn() -> Result<TlsIdentity> + Send + Sync>,
     pub certify: Box<Certify>,
-}
-
-/// Ends the looks as it goes.
-pub struct Looks(Arc<AtomicBool>);
-
-impl Drop for Looks {
-    fn drop(&mut self) {
-        // Not waited for: it may be asking a manager that does not answer.
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// Refuses a certificate that is worth nothing any more, which nobody would believe.
@@ -62,29 +50,17 @@ impl Renewal {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(self, tasks: &dyn ashlar_env::Tasks) -> Result<Looks> {
-        let is_stopping = Arc::new(AtomicBool::new(false));
-        let told = is_stopping.clone();
-        let run = move || {
-            while !told.load(Relaxed) {
-                let pause = match self.look() {
-                    Ok(()) => LOOK_EVERY,
-                    Err(error) => {
-                        tracing::warn!(
-                            error = format!("{error:#}"),
-                            "the certificate of this machine could not be renewed; trying again"
-                        );
-                        TRY_EVERY
-                    }
-                };
-                let until = Instant::now() + pause;
-                while !told.load(Relaxed) && Instant::now() < until {
-                    std::thread::sleep(TURN);
-                }
+    pub fn start(self, tasks: &dyn ashlar_env::Tasks) -> Result<Background> {
+        Background::start(tasks, "ashlar-renewal", move || match self.look() {
+            Ok(()) => LOOK_EVERY,
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the certificate of this machine could not be renewed; trying again"
+                );
+                TRY_EVERY
             }
-        };
-        tasks.spawn("ashlar-renewal", Box::new(run)).context("cannot start a thread")?;
-        Ok(Looks(is_stopping))
+        })
     }
 
     fn look(&self) -> Result<()> {

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use ashlar_coord::Coord;
 use ashlar_coord::etcd::{EtcdCoord, EtcdIdentity, EtcdSettings, EtcdTls};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
-use ashlar_env::{Disk, Env, OpenMode};
+use ashlar_env::{Disk, Env, OpenMode, replace_file};
+use ashlar_manager::Manager;
 use ashlar_types::ClusterId;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -96,16 +97,8 @@ impl EtcdStore {
 
     /// Writes `store.json`, durably.
     pub fn save(&self, disk: &Arc<dyn Disk>) -> Result<()> {
-        let text = self.text()?;
-        let store = || {
-            let file = disk.open("store.new", OpenMode::CreateOrOpen)?;
-            file.set_len(0)?;
-            file.write_at(0, text.as_bytes())?;
-            file.sync_data()?;
-            disk.rename("store.new", STORE_FILE)?;
-            disk.sync_dir("")
-        };
-        store().with_context(|| format!("cannot write {}", disk.describe(STORE_FILE)))
+        replace_file(&**disk, STORE_FILE, self.text()?.as_bytes())
+            .with_context(|| format!("cannot write {}", disk.describe(STORE_FILE)))
     }
 
     /// The state; members whose version may answer with an old one are told of once.
@@ -185,6 +178,34 @@ pub fn open(disk: &Arc<dyn Disk>, env: &Env) -> Result<(Box<dyn Coord>, String)>
             let coord = store.open(env)?;
             store.warn_of_versions(&coord);
             Ok((Box::new(coord), store.text()?))
+        }
+    }
+}
+
+/// Whether the manager's directory `disk` has the state of a file system, or says where it is.
+///
+/// # Errors
+/// When that cannot be found out.
+pub fn is_used(disk: &Arc<dyn Disk>) -> Result<bool> {
+    Ok(EtcdStore::load(disk)?.is_some() || Manager::exists(&LocalFile::new(disk.clone(), ""))?)
+}
+
+/// Where the state of `cluster` is to be kept: in the etcd of `place`, if it names one, else in `disk`.
+///
+/// # Errors
+/// As [`EtcdStore::given`] and [`EtcdStore::open`].
+pub fn given(
+    place: &EtcdPlace,
+    cluster: ClusterId,
+    disk: &Arc<dyn Disk>,
+    env: &Env,
+) -> Result<(Option<EtcdStore>, Box<dyn Coord>)> {
+    match EtcdStore::given(place, cluster)? {
+        None => Ok((None, Box::new(LocalFile::new(disk.clone(), "")))),
+        Some(store) => {
+            let coord = store.open(env)?;
+            store.warn_of_versions(&coord);
+            Ok((Some(store), Box::new(coord)))
         }
     }
 }

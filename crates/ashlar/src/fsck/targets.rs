@@ -10,7 +10,7 @@ use ashlar_chunkstore::{
     ChunkError, ChunkStore, Finding, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
 };
 use ashlar_env::os::OsDisk;
-use ashlar_env::{Disk, OpenMode};
+use ashlar_env::replace_file;
 use ashlar_kv::Lane;
 use ashlar_types::{ClusterMap, InodeId, Start, Starts};
 use std::path::{Path, PathBuf};
@@ -157,17 +157,8 @@ fn restore_header(
     if !ledger.is_repairing {
         return Ok(None);
     }
-    let store = || {
-        let disk = OsDisk::new(&path);
-        let file = disk.open("target.new", OpenMode::CreateOrOpen)?;
-        file.set_len(0)?;
-        file.write_at(0, &header.encode())?;
-        file.sync_data()?;
-        // ORDER: whole and durable before it gets its name.
-        disk.rename("target.new", "target")?;
-        disk.sync_dir("")
-    };
-    store().with_context(|| format!("cannot write {}", path.join("target").display()))?;
+    replace_file(&OsDisk::new(&path), "target", &header.encode())
+        .with_context(|| format!("cannot write {}", path.join("target").display()))?;
     Ok(Some((path, header)))
 }
 

@@ -3,7 +3,7 @@
 use super::{Ended, PATIENCE, ashlar, binary};
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -116,7 +116,7 @@ impl Lab {
     #[track_caller]
     pub fn run(&self, name: &str, line: &str, ready: &str) -> Role {
         let args = self.args(line);
-        run(&self.dir, name, &args.iter().map(String::as_str).collect::<Vec<_>>(), ready)
+        run(self.dir.path(), name, &args.iter().map(String::as_str).collect::<Vec<_>>(), ready)
     }
 
     fn args(&self, line: &str) -> Vec<String> {
@@ -157,7 +157,7 @@ impl Lab {
         args.extend(init.iter().map(String::as_str));
         ashlar(&args).expect(0);
         let manager = run(
-            &dir,
+            dir.path(),
             "manager",
             &["manager", "--state", &path("state"), "--identity", &path("first")],
             "serves",
@@ -176,9 +176,9 @@ impl Lab {
         for at in 0..mounts {
             joined("client", &format!("c{at}"));
         }
-        let storage = (0..storage).map(|at| run_storage(&dir, host, &ports, at)).collect();
-        let meta = run_meta(&dir, host, &ports);
-        let mounts = (0..mounts).map(|at| run_mount(&dir, split.as_ref(), at)).collect();
+        let storage = (0..storage).map(|at| run_storage(dir.path(), host, &ports, at)).collect();
+        let meta = run_meta(dir.path(), host, &ports);
+        let mounts = (0..mounts).map(|at| run_mount(dir.path(), split.as_ref(), at)).collect();
         Lab { dir, host: host.to_owned(), split, ports, manager, meta, storage, mounts }
     }
 
@@ -209,12 +209,12 @@ impl Lab {
 
     #[track_caller]
     pub fn start_storage(&mut self, at: usize) {
-        self.storage[at] = run_storage(&self.dir, &self.host, &self.ports, at);
+        self.storage[at] = run_storage(self.dir.path(), &self.host, &self.ports, at);
     }
 
     #[track_caller]
     pub fn start_meta(&mut self) {
-        self.meta = run_meta(&self.dir, &self.host, &self.ports);
+        self.meta = run_meta(self.dir.path(), &self.host, &self.ports);
     }
 
     /// Kills the metadata server, and has it started again whenever it ends. This process must not do that while it has files of a mount open: what it starts
@@ -233,7 +233,7 @@ impl Lab {
             own = path("mds"),
             pid = path("mds.pid"),
         );
-        self.meta = start(&self.dir, "mds", Command::new("sh").args(["-c", &keeper]), "serves");
+        self.meta = start(self.dir.path(), "mds", Command::new("sh").args(["-c", &keeper]), "serves");
     }
 
     fn kept_meta(&self) -> i32 {
@@ -273,12 +273,12 @@ impl Lab {
     pub fn start_manager(&mut self) {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let args = ["manager", "--state", &path("state"), "--identity", &path("first")];
-        self.manager = run(&self.dir, "manager", &args, "serves");
+        self.manager = run(self.dir.path(), "manager", &args, "serves");
     }
 
     #[track_caller]
     pub fn start_mount(&mut self, at: usize) {
-        self.mounts[at] = run_mount(&self.dir, self.split.as_ref(), at);
+        self.mounts[at] = run_mount(self.dir.path(), self.split.as_ref(), at);
     }
 
     /// Stops everything, in the order an administrator would.
@@ -292,8 +292,8 @@ impl Lab {
 }
 
 #[track_caller]
-fn run_storage(dir: &tempfile::TempDir, host: &str, ports: &[u16], at: usize) -> Role {
-    let path = |name: &str| dir.path().join(name).display().to_string();
+fn run_storage(dir: &Path, host: &str, ports: &[u16], at: usize) -> Role {
+    let path = |name: &str| dir.join(name).display().to_string();
     let (data, own) = (path(&format!("d{at}")), path(&format!("oss{at}")));
     let listen = format!("{host}:{}", ports[2 + at]);
     run(
@@ -305,8 +305,8 @@ fn run_storage(dir: &tempfile::TempDir, host: &str, ports: &[u16], at: usize) ->
 }
 
 #[track_caller]
-fn run_meta(dir: &tempfile::TempDir, host: &str, ports: &[u16]) -> Role {
-    let path = |name: &str| dir.path().join(name).display().to_string();
+fn run_meta(dir: &Path, host: &str, ports: &[u16]) -> Role {
+    let path = |name: &str| dir.join(name).display().to_string();
     let listen = format!("{host}:{}", ports[1]);
     run(
         dir,
@@ -317,8 +317,8 @@ fn run_meta(dir: &tempfile::TempDir, host: &str, ports: &[u16]) -> Role {
 }
 
 #[track_caller]
-fn run_mount(dir: &tempfile::TempDir, split: Option<&Split>, at: usize) -> Role {
-    let path = |name: &str| dir.path().join(name).display().to_string();
+fn run_mount(dir: &Path, split: Option<&Split>, at: usize) -> Role {
+    let path = |name: &str| dir.join(name).display().to_string();
     let (point, own) = (path(&format!("m{at}")), path(&format!("c{at}")));
     let args = ["mount", &point, "--identity", &own, "--error-after", "60"];
     match split.filter(|_| at == 0) {
@@ -333,13 +333,13 @@ fn run_mount(dir: &tempfile::TempDir, split: Option<&Split>, at: usize) -> Role 
 
 /// Starts a role and waits until it says `ready`.
 #[track_caller]
-fn run(dir: &tempfile::TempDir, name: &str, args: &[&str], ready: &str) -> Role {
+pub fn run(dir: &Path, name: &str, args: &[&str], ready: &str) -> Role {
     start(dir, name, Command::new(binary()).args(args), ready)
 }
 
 #[track_caller]
-fn start(dir: &tempfile::TempDir, name: &str, command: &mut Command, ready: &str) -> Role {
-    let log = dir.path().join(format!("{name}.log"));
+fn start(dir: &Path, name: &str, command: &mut Command, ready: &str) -> Role {
+    let log = dir.join(format!("{name}.log"));
     let out = File::create(&log).unwrap();
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     let mut role = Role { child: command.spawn().unwrap(), log };

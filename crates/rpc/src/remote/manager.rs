@@ -109,11 +109,7 @@ impl MapWatcher {
                 let have = kept.read().epoch;
                 match calls.map(have, Instant::now() + PARKED_MAX) {
                     Ok(newer) if newer.epoch > have => {
-                        let managers: Vec<SocketAddr> = newer
-                            .listening(Role::Manager)
-                            .flat_map(|node| node.addresses(Role::Manager).to_vec())
-                            .collect();
-                        calls.set_addresses(&managers);
+                        calls.set_addresses(&newer.addresses(Role::Manager));
                         let newer = Arc::new(newer);
                         *kept.write() = newer.clone();
                         calls.epochs.note_known(newer.epoch);

@@ -3,9 +3,7 @@
 use super::slots::Slots;
 use super::{Patience, Routes, errno_of};
 use crate::net::{Call, NetError, Service};
-use crate::wire::{
-    COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, changes_nothing, frees_others, keeps_answer,
-};
+use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, Repetition, frees_others, repetition};
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
@@ -295,43 +293,44 @@ impl MetaCalls for RemoteMeta {
             let incarnation = *incarnation;
             return self.reclaim(caller, request, incarnation, deadline);
         }
-        let flags = (!changes_nothing(&request), frees_others(&request));
-        let slot = keeps_answer(&request).then(|| self.slots.take(deadline)).transpose()?;
+        let repetition = repetition(&request);
+        let flags = (repetition != Repetition::Harmless, frees_others(&request));
+        let slot = (repetition == Repetition::Other).then(|| self.slots.take(deadline)).transpose()?;
         let recall = if let MetaRequest::RecallDone { id } = &request { Some(*id) } else { None };
         let number = slot.as_ref().map(|slot| slot.number);
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: number, request };
         let mut pause = LATER_PAUSE;
         let answer = loop {
             let answer = exchange(&self.routes, ShardId(0), &call, flags, deadline);
-            let session = self.session.lock().clone().filter(|session| session.id == caller.op.session);
-            match (&answer, session) {
+            match &answer {
                 // A recall of a service that has ended is answered to nobody.
-                (Ok(MetaAnswer::MustReclaim(_)), _) if recall.is_some() => return Ok(MetaReply::Done),
+                Ok(MetaAnswer::MustReclaim(_)) if recall.is_some() => return Ok(MetaReply::Done),
                 _ if Instant::now() >= deadline => break answer,
-                (Ok(MetaAnswer::MustReclaim(incarnation)), Some(session)) => {
-                    if session.is_ended.load(SeqCst) {
-                        return Err(Errno::ENOTCONN);
-                    }
-                    session.reclaim(*incarnation, deadline)
+                Ok(MetaAnswer::MustReclaim(incarnation)) => {
+                    self.live_session(caller.op.session)?.reclaim(*incarnation, deadline);
                 }
-                (Ok(MetaAnswer::MustReclaim(_)), None) => return Err(Errno::ENOTCONN),
-                (Ok(MetaAnswer::Later), _) => wait_longer(&mut pause),
+                Ok(MetaAnswer::Later) => wait_longer(&mut pause),
                 _ => break answer,
             }
         };
         if let (Some(recall), Some(session)) = (recall, &*self.session.lock()) {
             session.recalls.lock().retain(|(id, _)| *id != recall);
         }
-        match answer {
-            Ok(MetaAnswer::Reply(reply)) => Ok(reply),
-            Ok(MetaAnswer::Failed(errno)) => Err(errno),
-            Ok(MetaAnswer::MustReclaim(_) | MetaAnswer::Later) => {
-                tracing::error!("metadata: other sessions are waited for, and not back in time");
-                Err(Errno::ETIMEDOUT)
-            }
-            Ok(_) => Err(Errno::EPROTO),
-            Err(error) => Err(errno_of(&error, "metadata")),
+        reply_of(answer)
+    }
+}
+
+/// The answer to a call, as its caller is told.
+fn reply_of(answer: Result<MetaAnswer, NetError>) -> Result<MetaReply, Errno> {
+    match answer {
+        Ok(MetaAnswer::Reply(reply)) => Ok(reply),
+        Ok(MetaAnswer::Failed(errno)) => Err(errno),
+        Ok(MetaAnswer::MustReclaim(_) | MetaAnswer::Later) => {
+            tracing::error!("metadata: other sessions are waited for, and not back in time");
+            Err(Errno::ETIMEDOUT)
         }
+        Ok(_) => Err(Errno::EPROTO),
+        Err(error) => Err(errno_of(&error, "metadata")),
     }
 }
 
@@ -341,6 +340,12 @@ fn wait_longer(pause: &mut Duration) {
 }
 
 impl RemoteMeta {
+    /// The session `id`, unless it has ended.
+    fn live_session(&self, id: SessionId) -> Result<Arc<Session>, Errno> {
+        let session = self.session.lock().clone();
+        session.filter(|session| session.id == id && !session.is_ended.load(SeqCst)).ok_or(Errno::ENOTCONN)
+    }
+
     /// A part of what the session has. `EAGAIN`: the service was started once more, and the session is told to begin anew.
     fn reclaim(
         &self,
@@ -350,8 +355,7 @@ impl RemoteMeta {
         deadline: Instant,
     ) -> Result<MetaReply, Errno> {
         let is_all = matches!(request, MetaRequest::Reclaim { part: Reclaim::Done, .. });
-        let session = self.session.lock().clone().filter(|session| session.id == caller.op.session);
-        let session = session.ok_or(Errno::ENOTCONN)?;
+        let session = self.live_session(caller.op.session)?;
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: None, request };
         match exchange(&self.routes, ShardId(0), &call, (false, true), deadline) {
             Ok(MetaAnswer::Reply(reply)) => {
@@ -366,11 +370,7 @@ impl RemoteMeta {
             }
             other => {
                 session.forget_told(incarnation);
-                match other {
-                    Ok(MetaAnswer::Failed(errno)) => Err(errno),
-                    Ok(_) => Err(Errno::EPROTO),
-                    Err(error) => Err(errno_of(&error, "metadata")),
-                }
+                reply_of(other)
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
 use crate::{Caller, LastingSessions, SessionEvents};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{MetaRequest, Reclaim, SessionEvent};
+use ashlar_types::message::{MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, InodeId, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
@@ -53,8 +53,6 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
-    /// It was opened before the service was started, and has not told yet what it has.
-    must_reclaim: bool,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
     /// An administrator wants it to end: once its leases have run out.
@@ -111,14 +109,14 @@ impl MetaEndpoint {
         let started = clock.monotonic();
         let endpoint = MetaEndpoint { meta, clock, sessions: RwLock::default(), started };
         for (id, owner) in endpoint.meta.awaited() {
-            let session = endpoint.session_of(owner, true);
+            let session = endpoint.session_of(owner);
             endpoint.meta.adopt(id, session.clone());
             endpoint.sessions.write().insert(id, session);
         }
         endpoint
     }
 
-    fn session_of(&self, owner: SessionOwner, must_reclaim: bool) -> Arc<RemoteSession> {
+    fn session_of(&self, owner: SessionOwner) -> Arc<RemoteSession> {
         let state = SessionState {
             events: VecDeque::new(),
             // Above all that were numbered before the service was started.
@@ -126,7 +124,6 @@ impl MetaEndpoint {
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
-            must_reclaim,
             is_revoked: false,
             is_ending: false,
         };
@@ -145,9 +142,10 @@ impl MetaEndpoint {
         let all: Vec<(SessionId, Arc<RemoteSession>)> =
             self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
         for (id, session) in all {
+            let must_reclaim = self.must_reclaim(id);
             let (is_silent, waited) = {
                 let mut state = session.state.lock();
-                let is_late = state.must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
+                let is_late = must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
                 let age = now.saturating_sub(state.renewed);
                 let is_over = state.is_ending && age > LEASE_TERM + DRIFT_MAX;
                 let is_silent = is_late || is_over || age > SILENCE_MAX;
@@ -178,7 +176,7 @@ impl MetaEndpoint {
         if self.meta.is_awaiting() {
             return MetaAnswer::Later;
         }
-        let session = self.session_of(owner_of(peer), false);
+        let session = self.session_of(owner_of(peer));
         match self.meta.open_lasting(owner_of(peer), session.clone()) {
             Ok(grant) => {
                 self.sessions.write().insert(grant.session, session);
@@ -202,11 +200,10 @@ impl MetaEndpoint {
             Ok(session) => session,
             Err(errno) => return replier.reply(&encode(&MetaAnswer::Failed(errno)), &[]),
         };
-        let mut state = session.state.lock();
-        if state.must_reclaim {
-            drop(state);
+        if self.must_reclaim(id) {
             return replier.reply(&encode(&MetaAnswer::MustReclaim(self.meta.incarnation())), &[]);
         }
+        let mut state = session.state.lock();
         while state.events.front().is_some_and(|(number, _)| *number <= seen) {
             state.events.pop_front();
         }
@@ -228,32 +225,26 @@ impl MetaEndpoint {
         }
     }
 
-    fn call(&self, session: &RemoteSession, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
-        let is_all = match &request {
-            MetaRequest::Reclaim { incarnation, .. } if *incarnation != self.meta.incarnation() => {
-                return MetaAnswer::MustReclaim(self.meta.incarnation());
-            }
-            MetaRequest::Reclaim { part, .. } => matches!(part, Reclaim::Done),
-            _ if session.state.lock().must_reclaim => {
-                return MetaAnswer::MustReclaim(self.meta.incarnation());
-            }
-            _ if self.meta.is_awaiting() => return MetaAnswer::Later,
-            _ => false,
-        };
-        match self.meta.call(caller, request) {
-            Ok(reply) => {
-                if is_all {
-                    self.reclaimed(session);
-                }
-                MetaAnswer::Reply(reply)
-            }
-            Err(errno) => MetaAnswer::Failed(errno),
-        }
+    /// Whether a session was opened before the service was started, and has not told yet what it has.
+    fn must_reclaim(&self, id: SessionId) -> bool {
+        self.meta.is_awaiting() && self.meta.is_awaited(id)
     }
 
-    /// The session has told everything.
-    fn reclaimed(&self, session: &RemoteSession) {
-        session.state.lock().must_reclaim = false;
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
+        let is_of_this_start = match &request {
+            MetaRequest::Reclaim { incarnation, .. } => *incarnation == self.meta.incarnation(),
+            _ => !self.must_reclaim(caller.op.session),
+        };
+        if !is_of_this_start {
+            return MetaAnswer::MustReclaim(self.meta.incarnation());
+        }
+        if self.meta.is_awaiting() && !matches!(request, MetaRequest::Reclaim { .. }) {
+            return MetaAnswer::Later;
+        }
+        match self.meta.call(caller, request) {
+            Ok(reply) => MetaAnswer::Reply(reply),
+            Err(errno) => MetaAnswer::Failed(errno),
+        }
     }
 
     fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>) -> MetaAnswer {
@@ -261,10 +252,11 @@ impl MetaEndpoint {
             Ok(session) => {
                 let mut state = session.state.lock();
                 (state.renewed, state.busy) = (self.clock.monotonic(), busy);
-                if state.must_reclaim {
-                    return MetaAnswer::MustReclaim(self.meta.incarnation());
+                drop(state);
+                match self.must_reclaim(id) {
+                    true => MetaAnswer::MustReclaim(self.meta.incarnation()),
+                    false => MetaAnswer::Done,
                 }
-                MetaAnswer::Done
             }
             Err(errno) => MetaAnswer::Failed(errno),
         }
@@ -289,7 +281,7 @@ impl Endpoint for MetaEndpoint {
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
-                Ok(session) => self.call(&session, Caller { op, creds: &creds, slot }, request),
+                Ok(_) => self.call(Caller { op, creds: &creds, slot }, request),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
