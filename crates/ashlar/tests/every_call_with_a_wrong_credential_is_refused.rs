@@ -14,7 +14,8 @@ use ashlar_rpc::wire::{MetaAnswer, MetaCall};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::{
-    ChunkId, Credentials, Epoch, InodeId, NodeId, OpId, PeerId, Role, SessionId, TargetId, Timespec,
+    ChunkId, Credentials, Epoch, InodeId, NodeId, OpId, PeerId, Role, SessionId, ShardId, ShardSet, TargetId,
+    Timespec,
 };
 use parking_lot::RwLock;
 use std::fs;
@@ -40,19 +41,20 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         ManagerRequest::Renew { .. } | ManagerRequest::Map { .. } => NODES,
         ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
         ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
-        ManagerRequest::MetaIdentity { .. } | ManagerRequest::ServeShards { .. } => &[Role::Meta],
+        ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
         ManagerRequest::NewToken { .. } | ManagerRequest::RemoveNode { .. } => &[Role::Admin],
     }
 }
 
 fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
     match call {
-        MetaCall::Open
+        MetaCall::Open(_)
         | MetaCall::Close(_)
         | MetaCall::Call { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. } => &[Role::Client, Role::Admin],
         MetaCall::Sessions | MetaCall::EndSession(_) => &[Role::Admin],
+        MetaCall::Peer(_) => &[Role::Meta],
     }
 }
 
@@ -87,7 +89,7 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::NewTarget { uuid, path: path.clone() },
         ManagerRequest::Serve { targets: vec![(TargetId(1), uuid, path.clone())] },
         ManagerRequest::MetaIdentity { uuid, path },
-        ManagerRequest::ServeShards { uuid },
+        ManagerRequest::TransferShards { shards: vec![ShardId(1)], from: NodeId(1), to: NodeId(2) },
         ManagerRequest::NewToken { roles: [Role::Admin].into_iter().collect(), valid_s: 60 },
         ManagerRequest::RemoveNode { node: NodeId(2) },
     ]
@@ -98,7 +100,8 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
     let op = OpId { session, sequence: 1 };
     let call = |request| MetaCall::Call { op, creds: Credentials::root(), slot: Some(0), request };
     vec![
-        MetaCall::Open,
+        MetaCall::Open(None),
+        MetaCall::Open(Some(session)),
         MetaCall::Close(session),
         call(MetaRequest::Getattr { inode: InodeId::ROOT }),
         call(MetaRequest::MakeRoom),
@@ -106,6 +109,7 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
         MetaCall::Renew { session, busy: Vec::new() },
         MetaCall::Sessions,
         MetaCall::EndSession(session),
+        MetaCall::Peer(b"anything"),
     ]
 }
 
@@ -125,8 +129,8 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::Sync { target },
         StorageRequest::Space { target },
         StorageRequest::GiveBack { target },
-        StorageRequest::Suspects { target, after: None, limit: 10 },
-        StorageRequest::Confirm { target, mark: u64::MAX },
+        StorageRequest::Suspects { target, after: None, limit: 10, shards: ShardSet::below(64) },
+        StorageRequest::Confirm { target, mark: u64::MAX, shards: ShardSet::below(64) },
         StorageRequest::NextChunk { target, inode, generation, from_index },
     ]
 }
@@ -299,7 +303,7 @@ fn a_session_is_its_owner_s_alone() {
         decode(answer.head(), "answer").unwrap()
     };
     let owner = Somebody::new(&lab, identity(&lab, "c1", None), Role::Client);
-    let MetaAnswer::Session(session, _) = call(&owner, &MetaCall::Open) else { panic!("no session") };
+    let MetaAnswer::Session(session, _) = call(&owner, &MetaCall::Open(None)) else { panic!("no session") };
     let op = OpId { session, sequence: 1 };
     let getattr = MetaCall::Call {
         op,

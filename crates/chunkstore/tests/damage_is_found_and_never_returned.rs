@@ -7,6 +7,7 @@ mod support;
 use ashlar_chunkstore::{ChunkError, ChunkStore, Config, Finding};
 use ashlar_env::sim::SimEntropy;
 use ashlar_env::{Disk, Entropy, OpenMode};
+use ashlar_types::ShardSet;
 use ashlar_types::codec::crc32c;
 use ashlar_types::{ChunkId, InodeId};
 use std::sync::Arc;
@@ -280,12 +281,12 @@ fn chunks_that_come_back_with_a_new_index_are_compared_with_metadata_even_if_the
     let (world, store) = filled();
     store.delete(chunk(1, 1)).unwrap();
     store.sync().unwrap();
-    store.confirm(u64::MAX).unwrap();
-    assert!(store.suspects(None, 10).unwrap().found.is_empty());
+    store.confirm(u64::MAX, &ShardSet::below(64)).unwrap();
+    assert!(store.suspects(None, 10, &ShardSet::below(64)).unwrap().found.is_empty());
     world.kill(store);
     let report = rebuild(&world).unwrap();
     assert_eq!(report.chunks, 4, "the header does not know of the deletion yet: {report:?}");
     let (store, _) = world.try_open().unwrap();
     let ChunkId { inode, generation, .. } = chunk(1, 1);
-    assert_eq!(store.suspects(None, 10).unwrap().found, [(inode, generation)]);
+    assert_eq!(store.suspects(None, 10, &ShardSet::below(64)).unwrap().found, [(inode, generation)]);
 }

@@ -53,6 +53,7 @@ fn client(directory: &Path) -> Arc<Client> {
         name_hash_key: [7; 16],
         map: map.clone(),
         storage: storage.clone(),
+        peers: None,
     };
     let (meta, _) = MetaService::start(meta, RootSettings::default()).unwrap();
     let credentials = Arc::new(Nobody);

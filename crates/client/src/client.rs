@@ -58,15 +58,15 @@ pub struct Client {
     pub(crate) era: AtomicU64,
     pub(crate) lease_term: Duration,
     pub(crate) sequence: AtomicU64,
-    /// The newest start of the service that this client was told of.
-    pub(crate) incarnation: AtomicU64,
     pub(crate) attributes_told: AttributesTold,
     pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
-    /// The newest recall of content that was answered, or is being answered, at an instant at which leases end.
-    pub(crate) recall_floor: AtomicU64,
+    /// By shard, as their servers number them: the newest recall of content that was answered, or is being answered, at an instant at which
+    /// leases end.
+    // LIMIT: one per shard of the file system, as at the start of the client; it never has more.
+    pub(crate) recall_floors: Vec<AtomicU64>,
     /// Files whose content is being given back at this moment.
     pub(crate) answering: Answering,
     /// Files of whose content somebody waits for a lease.
@@ -90,7 +90,8 @@ impl Client {
     /// What `open_session` answers; `EAGAIN` when no thread can be started.
     pub fn connect(config: ClientConfig) -> Result<Arc<Client>, Errno> {
         let queue = Arc::new(EventQueue::new(config.env.tasks.signal()));
-        let SessionGrant { session, lease_term, incarnation } = config.meta.open_session(queue.clone())?;
+        let SessionGrant { session, lease_term, .. } = config.meta.open_session(queue.clone())?;
+        let recall_floors = config.map.read().shards.iter().map(|_| AtomicU64::new(0)).collect();
         let tasks = config.env.tasks.clone();
         let client = Arc::new(Client {
             meta: config.meta,
@@ -106,13 +107,12 @@ impl Client {
             era: AtomicU64::new(0),
             lease_term,
             sequence: AtomicU64::new(1),
-            incarnation: AtomicU64::new(incarnation),
             attributes_told: AttributesTold::for_term(lease_term),
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
-            recall_floor: AtomicU64::new(0),
+            recall_floors,
             answering: Answering::new(tasks.signal()),
             recalled: Recalled::default(),
             reports: Reports::default(),

@@ -6,7 +6,7 @@
 
 use crate::client::{Client, WAIT_MAX};
 use crate::file::Handle;
-use crate::reclaim::BATCH;
+use crate::reclaim::{BATCH, NEWEST};
 use ashlar_types::message::LeaseSet;
 use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
@@ -42,11 +42,15 @@ impl Client {
                 }
             }
         };
-        self.incarnation.store(grant.incarnation, SeqCst);
         // ORDER: before calls go on in the new session, which would find files closed.
-        for files in self.files.all().chunks(BATCH) {
-            if let Err(errno) = self.tell_files(grant.session, grant.incarnation, files, LeaseSet::NONE) {
-                tracing::error!(%errno, "the metadata server could not be told which files are open");
+        let mut files = self.files.all();
+        files.sort_by_key(|file| self.server_of(file.inode));
+        let by_server = files.chunk_by(|one, next| self.server_of(one.inode) == self.server_of(next.inode));
+        for files in by_server.flat_map(|files| files.chunks(BATCH)) {
+            let Some(first) = files.first() else { continue };
+            let start = (self.server_of(first.inode), NEWEST);
+            if let Err(errno) = self.tell_files(grant.session, start, files, LeaseSet::NONE) {
+                tracing::error!(%errno, server = %start.0, "the metadata server could not be told which files are open");
             }
         }
         self.era.fetch_add(1, SeqCst);

@@ -4,10 +4,10 @@ use crate::call::{Who, unexpected};
 use crate::client::{Client, WAIT_MAX};
 use crate::file::{Data, File, FileState, InFlight};
 use crate::names::Found;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Attr, Errno};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Recall};
+use ashlar_types::{Attr, Errno, InodeId};
 use parking_lot::MutexGuard;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A file this client has for itself: WRITE is held, nothing of this client is under way, and a recall waits until this is dropped.
 pub(crate) struct Exclusive<'a> {
@@ -102,7 +102,7 @@ impl Client {
         // its mark tells, or one that was under way when the grant said to keep what there was, as the epoch tells. A draining that began
         // meanwhile changes what the reply tells.
         // So does a start of the service: what was noted here after it was told what this client has, it does not know.
-        let is_old = self.is_overtaken(recall_mark) || self.era() != era;
+        let is_old = self.is_overtaken(file.inode, recall_mark) || self.era() != era;
         if is_old || state.lease_epoch != epoch || state.is_draining {
             return Ok(state);
         }
@@ -121,9 +121,20 @@ impl Client {
         Ok(state)
     }
 
-    /// Whether a recall of content was answered after a grant that carries `recall_mark`.
-    pub(crate) fn is_overtaken(&self, recall_mark: u64) -> bool {
-        self.recall_floor.load(SeqCst) > recall_mark
+    /// Whether a recall of content was answered after a grant on `inode` that carries `recall_mark`.
+    pub(crate) fn is_overtaken(&self, inode: InodeId, recall_mark: u64) -> bool {
+        self.recall_floor(inode).is_some_and(|floor| floor.load(SeqCst) > recall_mark)
+    }
+
+    /// Notes that a recall is answered, or about to be.
+    pub(crate) fn note_recall_floor(&self, recall: &Recall) {
+        if let Some(floor) = self.recall_floor(recall.inode) {
+            floor.fetch_max(recall.id, SeqCst);
+        }
+    }
+
+    fn recall_floor(&self, inode: InodeId) -> Option<&AtomicU64> {
+        self.recall_floors.get(usize::from(inode.home().0))
     }
 
     /// Has the file for itself: WRITE, and nothing under way.

@@ -15,7 +15,6 @@ use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
 use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -236,7 +235,7 @@ pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: 
                 client.answer_recall(&recall);
             }
             Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
-            Some(SessionEvent::Reclaim { incarnation }) => client.reclaim(incarnation),
+            Some(SessionEvent::Reclaim { server, incarnation }) => client.reclaim(server, incarnation),
             Some(SessionEvent::Expired) => client.expire(),
             Some(SessionEvent::Evicted { session }) if client.comes_back => client.come_back(session),
             Some(SessionEvent::Evicted { session }) => {
@@ -303,7 +302,7 @@ impl Client {
         // ORDER: while nobody opens the file. A grant that this recall overtook is void: whoever carries it sees the floor, or was seen here;
         // and whoever asks for one from now on waits until the service knows.
         let note = || {
-            self.recall_floor.fetch_max(recall.id, SeqCst);
+            self.note_recall_floor(recall);
             answering = Some(self.answering.begin(recall.inode));
         };
         if !self.files.if_still(recall.inode, file.as_ref(), note) {
@@ -341,7 +340,9 @@ impl Client {
     }
 
     fn acknowledge(&self, recall: &Recall) {
-        if let Err(errno) = self.call_done(&Who::system(), MetaRequest::RecallDone { id: recall.id }) {
+        if let Err(errno) =
+            self.call_done(&Who::system(), MetaRequest::RecallDone { inode: recall.inode, id: recall.id })
+        {
             tracing::warn!(%errno, inode = %recall.inode, "could not acknowledge a recall");
         }
     }
@@ -372,7 +373,7 @@ impl Client {
             if state.begun == begun || self.kernel.get().is_none() {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
                 // way to this file is void.
-                self.recall_floor.fetch_max(recall.id, SeqCst);
+                self.note_recall_floor(recall);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
                 // A request for pages may have been let in and not begun to read yet.

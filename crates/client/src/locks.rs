@@ -144,7 +144,8 @@ impl Client {
             };
             if outcome.is_none() && !self.lock_waits.is_queued(ticket) {
                 // It was interrupted before the service knew of it. Nobody waits for the announcement, should there be one.
-                let _ = self.call_done(&Who::system(), MetaRequest::LockCancel { ticket });
+                let cancel = MetaRequest::LockCancel { inode: request.inode, ticket };
+                let _ = self.call_done(&Who::system(), cancel);
                 self.lock_waits.finish(ticket, Err(Errno::EINTR));
                 return;
             }
@@ -172,13 +173,16 @@ impl Client {
 
     /// Ends a wait early, as a signal does: the answer is `EINTR` unless the lock was granted before.
     pub fn lock_cancel(&self, ticket: u64) {
-        match self.lock_waits.waiting.lock().get_mut(&ticket) {
-            Some(waiting) => waiting.is_cancelled = true,
+        let inode = match self.lock_waits.waiting.lock().get_mut(&ticket) {
+            Some(waiting) => {
+                waiting.is_cancelled = true;
+                waiting.request.inode
+            }
             None => return,
-        }
+        };
         let before = self.era();
         // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
-        let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { ticket });
+        let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
         // A service that was started meanwhile knows of no wait, and announces nothing.
         if outcome.is_ok() || self.era() != before {
             self.lock_waits.finish(ticket, Err(Errno::EINTR));

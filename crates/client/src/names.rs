@@ -303,7 +303,7 @@ impl Client {
         let (file, has_readers) = self.files.open(attr.inode, (opening.handle, flags), fresh, update);
         let is_known = self.era() == opening.era;
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
-        if self.is_overtaken(recall_mark) || !is_known {
+        if self.is_overtaken(file.inode, recall_mark) || !is_known {
             let mut state = file.state.lock();
             state.leases = state.leases.without(granted);
             state.lease_epoch += 1;

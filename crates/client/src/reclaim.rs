@@ -11,13 +11,16 @@ use ashlar_rpc::SessionEvents;
 use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
 };
-use ashlar_types::{Errno, InodeId, SessionId};
+use ashlar_types::{Errno, InodeId, NodeId, SessionId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Files and locks told of at once.
 pub(crate) const BATCH: usize = 256;
+
+/// Instead of the number of a start: whichever is the newest that the session was told of.
+pub(crate) const NEWEST: u64 = 0;
 
 /// What was told of a file.
 struct Told {
@@ -27,12 +30,16 @@ struct Told {
 }
 
 impl Client {
-    /// Tells the service of the start `incarnation` what this client has.
-    pub(crate) fn reclaim(self: &Arc<Client>, incarnation: u64) {
+    /// The metadata server that has `inode`.
+    pub(crate) fn server_of(&self, inode: InodeId) -> NodeId {
+        self.map.read().primary(inode.home()).unwrap_or_default()
+    }
+
+    /// Tells `server`, in its start `incarnation`, what this client has there.
+    pub(crate) fn reclaim(self: &Arc<Client>, server: NodeId, incarnation: u64) {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
-        self.incarnation.fetch_max(incarnation, SeqCst);
         self.era.fetch_add(1, SeqCst);
-        match self.tell_everything(incarnation) {
+        match self.tell_everything(server, incarnation) {
             Ok(lost) => {
                 self.ask_again_later();
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
@@ -56,17 +63,21 @@ impl Client {
     }
 
     /// Tells of all files and locks; the files of which cached content is not good any more.
-    fn tell_everything(&self, incarnation: u64) -> Result<Vec<InodeId>, Errno> {
+    fn tell_everything(&self, server: NodeId, incarnation: u64) -> Result<Vec<InodeId>, Errno> {
         let mut lost = Vec::new();
-        for files in self.files.all().chunks(BATCH) {
-            lost.extend(self.tell_files(self.session(), incarnation, files, LeaseSet::CONTENT)?);
+        let is_there = |inode: InodeId| self.server_of(inode) == server;
+        let files: Vec<_> = self.files.all().into_iter().filter(|file| is_there(file.inode)).collect();
+        for files in files.chunks(BATCH) {
+            lost.extend(self.tell_files(self.session(), (server, incarnation), files, LeaseSet::CONTENT)?);
         }
-        for locks in self.held_locks.all().chunks(BATCH) {
+        let locks = self.held_locks.all();
+        let locks: Vec<_> = locks.into_iter().filter(|(request, _)| is_there(request.inode)).collect();
+        for locks in locks.chunks(BATCH) {
             let part = Reclaim::Locks(locks.to_vec());
-            self.call_done(&Who::system(), MetaRequest::Reclaim { incarnation, part })?;
+            self.call_done(&Who::system(), MetaRequest::Reclaim { server, incarnation, part })?;
         }
         self.drop_attributes();
-        self.call_done(&Who::system(), MetaRequest::Reclaim { incarnation, part: Reclaim::Done })?;
+        self.call_done(&Who::system(), MetaRequest::Reclaim { server, incarnation, part: Reclaim::Done })?;
         Ok(lost)
     }
 
@@ -88,11 +99,11 @@ impl Client {
         }
     }
 
-    /// Tells of `files` and what of `leases` is held on them; those of which that is lost.
+    /// Tells a server, in this start of it, of `files` that it has, and what of `leases` is held on them; those of which that is lost.
     pub(crate) fn tell_files(
         &self,
         session: SessionId,
-        incarnation: u64,
+        (server, incarnation): (NodeId, u64),
         files: &[Arc<File>],
         leases: LeaseSet,
     ) -> Result<Vec<InodeId>, Errno> {
@@ -103,7 +114,7 @@ impl Client {
             parts.push(ReclaimedFile { inode: file.inode, handles: state.handles.to_vec(), leases });
             told.push(Told { file: file.clone(), leases, lease_epoch: state.lease_epoch });
         }
-        let request = MetaRequest::Reclaim { incarnation, part: Reclaim::Files(parts) };
+        let request = MetaRequest::Reclaim { server, incarnation, part: Reclaim::Files(parts) };
         let answers = match self.call_in(session, request)? {
             MetaReply::Reclaimed { files } if files.len() == told.len() => files,
             other => return Err(unexpected(&other)),
@@ -121,9 +132,9 @@ impl Client {
     pub(crate) fn tell_open(&self, file: &Arc<File>) -> Result<(), Errno> {
         // LIMIT: a turn per start of the service.
         loop {
-            let (era, incarnation) = (self.era(), self.incarnation.load(SeqCst));
-            let outcome =
-                self.tell_files(self.session(), incarnation, std::slice::from_ref(file), LeaseSet::NONE);
+            let (era, server) = (self.era(), self.server_of(file.inode));
+            let files = std::slice::from_ref(file);
+            let outcome = self.tell_files(self.session(), (server, NEWEST), files, LeaseSet::NONE);
             if self.era() == era {
                 match outcome {
                     // A newer one is not known here yet: it will be told everything.

@@ -30,7 +30,7 @@ fn obliging_session(world: &World) -> SessionId {
         for id in recalls {
             let creds = Credentials::root();
             let caller = Caller::new(OpId { session, sequence: 1 }, &creds);
-            let _ = meta.call(caller, MetaRequest::RecallDone { id });
+            let _ = meta.call(caller, MetaRequest::RecallDone { inode: InodeId::ROOT, id });
         }
     });
     session

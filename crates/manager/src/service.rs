@@ -7,7 +7,7 @@ use ashlar_env::Env;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::node::Listening;
-use ashlar_types::{ClusterMap, Node, NodeId, PeerId, Role, Roles, TargetId};
+use ashlar_types::{ClusterMap, Node, NodeId, PeerId, Role, Roles, ShardId, TargetId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,7 +123,9 @@ impl ManagerService {
                 self.serve(peer.node, &found)
             }
             ManagerRequest::MetaIdentity { uuid, path } => self.meta_identity(peer.node, uuid, &path),
-            ManagerRequest::ServeShards { uuid } => self.serve_shards(peer.node, uuid),
+            ManagerRequest::TransferShards { shards, from, to } => {
+                self.transfer_shards(peer.node, &shards, (from, to))
+            }
             ManagerRequest::NewToken { roles, valid_s } => self.new_token(roles, valid_s),
             ManagerRequest::RemoveNode { node } => self.remove_node(node),
         }
@@ -257,28 +259,61 @@ impl ManagerService {
         Ok(ManagerReply::Done)
     }
 
+    /// Lets a metadata server serve. The first one gets all shards, others ask for some. One whose directory has come to another node takes its
+    /// shards along.
     fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
         self.manager.change(|state| {
-            if let Some(known) = &state.metadata
-                && known.uuid != uuid
-            {
+            let known = state.metadata.iter().position(|known| known.uuid == uuid);
+            let other = state.metadata.iter().find(|other| other.node == node && other.uuid != uuid);
+            if let Some(other) = other {
                 return Err(refused(format!(
-                    "the metadata of this file system is at {} on {}, and {path} on {node} is another directory: is its disk mounted?",
-                    known.path, known.node
+                    "the metadata of {node} is at {}, and {path} is another directory: is its disk mounted?",
+                    other.path
                 )));
             }
-            state.metadata = Some(MetadataRecord { uuid, node, path: path.to_owned() });
+            let before = match known {
+                Some(at) => Some(state.metadata[at].node),
+                None => state.metadata.is_empty().then(|| state.map.shards[0].primary),
+            };
+            let record = MetadataRecord { uuid, node, path: path.to_owned() };
+            match known {
+                Some(at) => state.metadata[at] = record,
+                // LIMIT: one per node.
+                None => state.metadata.push(record),
+            }
+            for shard in &mut state.map.shards {
+                if before == Some(shard.primary) {
+                    shard.primary = node;
+                }
+            }
             Ok(())
         })?;
-        Ok(ManagerReply::NameHashKey(self.manager.identity().name_hash_key))
+        let name_hash_key = self.manager.identity().name_hash_key;
+        Ok(ManagerReply::MetaIdentity { name_hash_key, epoch: self.map().read().epoch })
     }
 
-    fn serve_shards(&self, node: NodeId, uuid: [u8; 16]) -> Result<ManagerReply, ManagerError> {
+    /// Gives shards from one metadata server to another, one of which is the caller.
+    fn transfer_shards(
+        &self,
+        caller: NodeId,
+        shards: &[ShardId],
+        (from, to): (NodeId, NodeId),
+    ) -> Result<ManagerReply, ManagerError> {
+        if caller != from && caller != to {
+            return Err(refused("shards are transferred by who has them, or is to have them"));
+        }
         self.manager.change(|state| {
-            if state.metadata.as_ref().is_none_or(|known| known.uuid != uuid) {
-                return Err(refused("that is not the metadata of this file system"));
+            if !state.metadata.iter().any(|known| known.node == to) {
+                return Err(refused(format!("{to} is no metadata server")));
             }
-            state.map.shards.iter_mut().for_each(|shard| shard.primary = node);
+            for &shard in shards {
+                let known = state.map.shards.get_mut(usize::from(shard.0));
+                let known = known.ok_or_else(|| refused(format!("there is no {shard}")))?;
+                if known.primary != from && known.primary != to {
+                    return Err(refused(format!("{shard} is served by {}, not by {from}", known.primary)));
+                }
+                known.primary = to;
+            }
             Ok(())
         })?;
         Ok(ManagerReply::Done)
@@ -327,6 +362,7 @@ impl ManagerService {
             if state.map.shards.iter().any(|shard| shard.primary == node) {
                 return Err(refused(format!("{node} serves metadata: move its shards first")));
             }
+            state.metadata.retain(|known| known.node != node);
             state.map.nodes.retain(|known| known.id != node);
             Ok(())
         })?;
@@ -351,7 +387,7 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         }
         ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
         ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
-        ManagerRequest::MetaIdentity { .. } | ManagerRequest::ServeShards { .. } => &[Role::Meta],
+        ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
         ManagerRequest::NewToken { .. } | ManagerRequest::RemoveNode { .. } => &[Role::Admin],
     };
     if allowed.iter().any(|role| peer.roles.has(*role)) {

@@ -22,7 +22,7 @@ pub struct TokenRecord {
     pub used_by: Option<(NodeId, Vec<u8>)>,
 }
 
-/// The directory that holds the metadata of a file system. No other one may serve it: an empty one would be an empty file system.
+/// The directory that holds the metadata of some shards. No other one may serve them: an empty one would be an empty file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetadataRecord {
     /// Drawn at random when it was made; also in the directory.
@@ -42,8 +42,8 @@ pub struct ClusterState {
     pub tokens: Vec<TokenRecord>,
     /// The newest node there ever was.
     pub last_node: NodeId,
-    /// Where the metadata is, once there is some.
-    pub metadata: Option<MetadataRecord>,
+    /// Where the metadata is, once there is some: one of each metadata server.
+    pub metadata: Vec<MetadataRecord>,
     /// Targets that were promised an id and have not been served yet: id, uuid, directory, node.
     pub promised: Vec<(ashlar_types::TargetId, [u8; 16], String, NodeId)>,
 }
@@ -70,7 +70,7 @@ impl ClusterState {
             last_node: map.nodes.last().map_or(NodeId(0), |node| node.id),
             map,
             tokens: Vec::new(),
-            metadata: None,
+            metadata: Vec::new(),
             promised: Vec::new(),
         }
     }

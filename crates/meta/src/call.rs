@@ -7,7 +7,7 @@ mod locks;
 mod names;
 mod xattrs;
 
-pub(crate) use files::Opening;
+pub(crate) use files::{Creation, Opening};
 
 use crate::MetaService;
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
@@ -46,11 +46,19 @@ pub(crate) mod verb {
     pub(crate) const CLEAR_SET_ID: u8 = 26;
     pub(crate) const OPEN_SESSION: u8 = 27;
     pub(crate) const CLOSE_SESSION: u8 = 28;
+    pub(crate) const RESERVE_INODE_IDS: u8 = 29;
+    /// A part of another server's transaction is locked.
+    pub(crate) const PREPARE: u8 = 30;
+    /// It is carried out, or dropped.
+    pub(crate) const FINISH: u8 = 31;
+    /// All participants know of a decision.
+    pub(crate) const FORGET: u8 = 32;
+    pub(crate) const TAKE_SHARDS: u8 = 33;
 }
 
 impl MetaCalls for MetaService {
     fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        self.session_open(events)
+        self.session_open(None, events)
     }
 
     fn close_session(&self, session: SessionId) {
@@ -95,7 +103,7 @@ impl MetaCalls for MetaService {
             | MetaRequest::LockCancel { .. }
             | MetaRequest::LockTest(_)
             | MetaRequest::LockRelease { .. } => self.call_on_locks(caller, &request),
-            MetaRequest::RecallDone { id } => {
+            MetaRequest::RecallDone { id, .. } => {
                 self.recall_done(id);
                 Ok(MetaReply::Done)
             }

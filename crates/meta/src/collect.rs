@@ -176,7 +176,7 @@ impl MetaService {
 
     fn find_garbage(&self, limit: usize) -> Result<Vec<(InodeId, Garbage)>, Errno> {
         let mut found = Vec::new();
-        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<_> = self.shards_here().0.iter().collect();
         for shard in shards {
             let (from, to) = key::table_range(shard, b'G');
             let mut damage = None;

@@ -1,14 +1,16 @@
 //! How a call is decided: transaction, lease check, commit, grant.
 
 use crate::MetaService;
+use crate::across::{Decision, Known, PlacementOnce, Voted};
 use crate::call::verb as number;
 use crate::kept::Told;
 use crate::recall::{Reported, Wanting};
-use ashlar_kv::{Frame, KvError, Snapshot, Urgency};
-use ashlar_namespace::lease::LeaseTable;
-use ashlar_namespace::{NsError, OpContext, Txn, TxnOutcome, key};
+use ashlar_kv::{Frame, KvError, LaneWriter, Snapshot, Urgency, WriteSet};
+use ashlar_namespace::lease::{Conflict, LeaseTable};
+use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
+use ashlar_replication::transaction::TransactionId;
 use ashlar_rpc::Caller;
-use ashlar_types::{Errno, InodeId, SessionId, Timespec};
+use ashlar_types::{Errno, InodeId, SessionId, ShardId, Timespec};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -20,11 +22,30 @@ pub(crate) fn itself() -> ashlar_types::Credentials {
     ashlar_types::Credentials::root()
 }
 
+/// What came of one try to decide a call that changes something.
+enum Tried<'a, R> {
+    /// It can be committed at once.
+    Ready(LaneWriter<'a>, R, TxnOutcome),
+    /// Leases of others are in the way.
+    Conflicts(SmallVec<[Conflict; 2]>),
+    /// A file is being settled.
+    Settling,
+    /// Other servers have to be asked.
+    Elsewhere,
+    /// A shard has changed hands.
+    Moved,
+    /// A transaction of several servers holds what is needed.
+    Held,
+    /// Other servers have a part in it; what is here is held for it.
+    Spans(TransactionId, R, TxnOutcome),
+}
+
 impl MetaService {
-    fn context<'a>(
+    pub(crate) fn context<'a>(
         &'a self,
         caller: Caller<'a>,
         now: Timespec,
+        placement: &'a dyn Placement,
         open_in: &'a dyn Fn(InodeId) -> SmallVec<[SessionId; 2]>,
     ) -> OpContext<'a> {
         OpContext {
@@ -32,7 +53,7 @@ impl MetaService {
             creds: caller.creds,
             session: caller.op.session,
             hash_key: &self.name_hash_key,
-            placement: self,
+            placement,
             open_in,
         }
     }
@@ -52,14 +73,21 @@ impl MetaService {
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
+        let known = self.known();
         loop {
             let conflicts = {
                 let reader = self.lane.read();
                 let open_in = |inode| self.opens.lock().sessions(inode);
-                let context = self.context(caller, self.env.clock.now(), &open_in);
-                let mut txn = Txn::new(&reader);
-                let reply = decide(&mut txn, &context).map_err(|error| self.answer(&error))?;
-                let outcome = txn.finish().map_err(|error| self.answer(&error))?;
+                let context = self.context(caller, self.env.clock.now(), self, &open_in);
+                let mut txn = transaction(&reader, known.as_ref());
+                let decided = decide(&mut txn, &context);
+                let outcome = self.finish(txn, decided.is_ok())?;
+                if self.is_blocked(&outcome) {
+                    drop(reader);
+                    self.wait_for_keys(deadline)?;
+                    continue;
+                }
+                let reply = decided.map_err(|error| self.answer(&error))?;
                 debug_assert!(outcome.writes.is_empty(), "a call that changes nothing must not write");
                 let mut leases = self.leases.lock();
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
@@ -80,7 +108,8 @@ impl MetaService {
     /// Decides a call that changes something, and commits it. `grant` runs before anybody else can see the change.
     ///
     /// # Errors
-    /// What `decide` answers; `ENOSPC`, `EIO` from the log; `ETIMEDOUT` when leases of others stay in the way.
+    /// What `decide` answers; `ENOSPC`, `EIO` from the log; `ETIMEDOUT` when leases of others stay in the way; `EHOSTDOWN` when another
+    /// server that has a part in it does not answer: nothing was done.
     pub(crate) fn mutate<R: Told, T>(
         &self,
         caller: Caller<'_>,
@@ -89,71 +118,185 @@ impl MetaService {
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
     ) -> Result<T, Errno> {
         let session = caller.op.session;
-        // What the service does by itself has no number, and settling is part of it.
-        let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
+        let (mut known, mut placement) = (self.known(), PlacementOnce::new(self));
         let mut has_made_room = false;
         let mut _wanting = None;
         loop {
-            let conflicts = {
-                let mut writer = self.lane.write();
-                // ORDER: under the lane's lock. A session is taken off the list before what it left is cleaned up; what it committed after
-                // that, nobody would. (The service's own calls on behalf of a session that has ended have no number.)
-                if is_of_a_client && !self.sessions.has(session) {
-                    return Err(Errno::ENOTCONN);
-                }
-                let open_in = |inode| self.opens.lock().sessions(inode);
-                let context = self.context(caller, self.env.clock.now(), &open_in);
-                let snapshot: &dyn Snapshot = &writer;
-                let mut txn = Txn::new(snapshot);
-                let reply = decide(&mut txn, &context).map_err(|error| self.answer(&error))?;
-                let mut outcome = txn.finish().map_err(|error| self.answer(&error))?;
-                let (is_settling, conflicts) = {
-                    let leases = self.leases.lock();
-                    let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                    (is_settling, leases.conflicts(session, &outcome, &reported.writers(&leases)))
-                };
-                if conflicts.is_empty() && !is_settling {
-                    self.keep_reply(caller, &reply, &mut outcome);
-                    let committed = self.commit(&mut writer, caller, verb, &mut outcome);
-                    // What makes room is not helped by making room.
-                    if committed == Err(Errno::ENOSPC) && !outcome.frees_space && !has_made_room {
-                        drop(writer);
-                        has_made_room = true;
-                        self.make_room();
+            let tried = self.try_to_decide(caller, &decide, known.as_ref(), &placement, &reported)?;
+            let (mut writer, reply, mut outcome, across) = match tried {
+                Tried::Ready(writer, reply, outcome) => (writer, reply, outcome, None),
+                Tried::Spans(id, reply, outcome) => match self.collect_votes(id, session, &outcome.parts)? {
+                    Voted::Yes => (self.lane.write(), reply, outcome, Some(id)),
+                    voted => {
+                        self.try_again(voted, &mut known, &placement, deadline)?;
                         continue;
                     }
-                    let (is_sync, position) = committed?;
-                    let mut leases = self.leases.lock();
-                    self.forget_removed(&outcome, &mut leases);
-                    // Before any other change of attributes the writer's client reports by itself.
-                    if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
-                        leases.note_links_changed(&outcome.changed);
-                    }
-                    let granted = grant(reply, &mut leases);
-                    drop(leases);
-                    drop(writer);
-                    if is_sync {
-                        self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
-                    }
-                    return Ok(granted);
+                },
+                Tried::Elsewhere => {
+                    let asked = known.as_mut().map(|known| self.ask(known, session, deadline));
+                    asked.unwrap_or(Err(Errno::EIO))?;
+                    continue;
                 }
-                conflicts
+                Tried::Moved => {
+                    (known, placement) = (self.known(), PlacementOnce::new(self));
+                    self.back_off(deadline)?;
+                    continue;
+                }
+                Tried::Held => {
+                    self.wait_for_keys(deadline)?;
+                    continue;
+                }
+                Tried::Settling => {
+                    self.wait_for_leases(deadline)?;
+                    continue;
+                }
+                Tried::Conflicts(conflicts) => {
+                    if let (number::WRITE_INLINE | number::CLEAR_SET_ID, Some(first)) =
+                        (verb, conflicts.first())
+                    {
+                        // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
+                        _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
+                    }
+                    self.recall_reports(&conflicts, session, deadline, &mut reported)?;
+                    continue;
+                }
             };
-            let Some(first) = conflicts.first() else {
-                self.wait_for_leases(deadline)?;
+            let decision =
+                across.map(|id| self.decide_across(&writer, caller, id, &mut outcome)).transpose()?;
+            self.keep_reply(caller, &reply, &mut outcome);
+            let committed = self.commit(&mut writer, caller, verb, &mut outcome);
+            // What makes room is not helped by making room.
+            if committed == Err(Errno::ENOSPC) && !outcome.frees_space && !has_made_room {
+                drop(writer);
+                has_made_room = true;
+                self.make_room();
                 continue;
-            };
-            if matches!(verb, number::WRITE_INLINE | number::CLEAR_SET_ID) {
-                // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
-                _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
             }
-            self.recall_reports(&conflicts, session, deadline, &mut reported)?;
+            let (is_sync, position) = committed?;
+            let mut leases = self.leases.lock();
+            self.forget_removed(&outcome, &mut leases);
+            // Before any other change of attributes the writer's client reports by itself.
+            if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
+                leases.note_links_changed(&outcome.changed);
+            }
+            let granted = grant(reply, &mut leases);
+            drop(leases);
+            drop(writer);
+            self.let_go(&outcome);
+            if let Some(decision) = decision {
+                self.tell_decision(decision, position);
+            }
+            if is_sync {
+                self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
+            }
+            return Ok(granted);
         }
     }
 
-    fn commit(
+    /// What a transaction comes to. One that was refused has only read; what it read may be held, and the refusal be from the half of an operation.
+    fn finish(&self, txn: Txn<'_>, is_good: bool) -> Result<TxnOutcome, Errno> {
+        if !is_good {
+            return Ok(TxnOutcome { reads: txn.into_reads(), ..TxnOutcome::default() });
+        }
+        txn.finish().map_err(|error| self.answer(&error))
+    }
+
+    /// Decides once, under the lane's lock.
+    fn try_to_decide<R>(
+        &self,
+        caller: Caller<'_>,
+        decide: &impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
+        known: Option<&Known>,
+        placement: &PlacementOnce<'_>,
+        reported: &Reported<'_>,
+    ) -> Result<Tried<'_, R>, Errno> {
+        // What the service does by itself has no number, and settling is part of it.
+        let is_of_a_client = caller.op.sequence != 0;
+        let writer = self.lane.write();
+        // ORDER: under the lane's lock. A session is taken off the list before what it left is cleaned up; what it committed after
+        // that, nobody would. (The service's own calls on behalf of a session that has ended have no number.)
+        if is_of_a_client && !self.sessions.has(caller.op.session) {
+            return Err(Errno::ENOTCONN);
+        }
+        let open_in = |inode| self.opens.lock().sessions(inode);
+        let context = self.context(caller, self.env.clock.now(), placement, &open_in);
+        let mut txn = transaction(&writer, known);
+        let decided = decide(&mut txn, &context);
+        if let Err(NsError::Elsewhere) = decided {
+            return Ok(Tried::Elsewhere);
+        }
+        let outcome = self.finish(txn, decided.is_ok())?;
+        if self.is_blocked(&outcome) {
+            return Ok(Tried::Held);
+        }
+        let reply = decided.map_err(|error| self.answer(&error))?;
+        // ORDER: under the lane's lock, which whoever hands a shard over takes after the map has changed.
+        let is_good = |(shard, writes): &(ShardId, WriteSet)| {
+            self.is_here(*shard) || writes.0.iter().all(|(key, _)| key::is_of_server(key))
+        };
+        if known.is_some() && !outcome.writes.iter().all(is_good) {
+            return Ok(Tried::Moved);
+        }
+        let leases = self.leases.lock();
+        let conflicts = leases.conflicts(caller.op.session, &outcome, &reported.writers(&leases));
+        if !conflicts.is_empty() {
+            return Ok(Tried::Conflicts(conflicts));
+        }
+        if is_of_a_client && leases.is_settling(&outcome) {
+            return Ok(Tried::Settling);
+        }
+        drop(leases);
+        if outcome.parts.is_empty() {
+            return Ok(Tried::Ready(writer, reply, outcome));
+        }
+        if !outcome.frees_space && writer.is_space_low() {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(match self.begin_across(&outcome) {
+            Some(id) => Tried::Spans(id, reply, outcome),
+            None => Tried::Held,
+        })
+    }
+
+    /// Makes ready for another try after not all parts could be locked.
+    fn try_again(
+        &self,
+        voted: Voted,
+        known: &mut Option<Known>,
+        placement: &PlacementOnce<'_>,
+        deadline: Duration,
+    ) -> Result<(), Errno> {
+        if let Some(known) = known {
+            known.forget();
+        }
+        if voted == Voted::Silence {
+            // A directory can be made here instead.
+            placement.prefer_home();
+        }
+        self.back_off(deadline)
+    }
+
+    /// Makes of `outcome` what is committed when all parts are locked.
+    fn decide_across(
+        &self,
+        writer: &LaneWriter<'_>,
+        caller: Caller<'_>,
+        id: TransactionId,
+        outcome: &mut TxnOutcome,
+    ) -> Result<Decision, Errno> {
+        let open_in = |inode| self.opens.lock().sessions(inode);
+        let context = self.context(caller, self.env.clock.now(), self, &open_in);
+        let is_gone = caller.op.sequence != 0 && !self.sessions.has(caller.op.session);
+        let written = match is_gone {
+            true => Err(Errno::ENOTCONN),
+            false => self.write_decision(writer, &context, id, outcome),
+        };
+        written.inspect_err(|_| self.abort_across(id))
+    }
+
+    pub(crate) fn commit(
         &self,
         writer: &mut ashlar_kv::LaneWriter<'_>,
         caller: Caller<'_>,
@@ -189,8 +332,9 @@ impl MetaService {
             for (changed_key, value) in &writes.0 {
                 match (changed_key.get(2), value) {
                     (Some(b'O'), Some(_)) => {
-                        if let Some(inode) = key::inode_of(changed_key) {
-                            self.opens.lock().note_orphan(inode);
+                        if let Some(orphan) = key::orphan_of(changed_key) {
+                            self.opens.lock().note_orphan(orphan.0);
+                            outcome.orphaned.push(orphan);
                         }
                     }
                     (Some(b'I'), None) => outcome.removed.extend(key::inode_of(changed_key)),
@@ -200,7 +344,19 @@ impl MetaService {
         }
     }
 
-    fn forget_removed(&self, outcome: &TxnOutcome, leases: &mut LeaseTable) {
+    /// Removes what was closed while it lost its last name: whoever closed it did not know yet that it was an orphan.
+    pub(crate) fn let_go(&self, outcome: &TxnOutcome) {
+        for &(inode, session) in &outcome.orphaned {
+            if self.opens.lock().sessions(inode).contains(&session) {
+                continue;
+            }
+            if let Err(errno) = self.release_orphan(inode, session) {
+                tracing::error!(%errno, %inode, "a file without a name that nobody has open could not be removed; the end of its session does it");
+            }
+        }
+    }
+
+    pub(crate) fn forget_removed(&self, outcome: &TxnOutcome, leases: &mut LeaseTable) {
         for &inode in &outcome.removed {
             leases.forget_inode(inode);
             self.unsettled.forget(inode);
@@ -210,9 +366,17 @@ impl MetaService {
     /// The one place where a failure of the store becomes an errno, and is logged.
     pub(crate) fn answer(&self, error: &NsError) -> Errno {
         match error {
-            NsError::Errno(_) | NsError::Kv(KvError::NoSpace { .. }) => {}
+            NsError::Errno(_) | NsError::Kv(KvError::NoSpace { .. }) | NsError::Elsewhere => {}
             NsError::Kv(error) => tracing::error!(%error, "the metadata store failed"),
         }
         error.errno()
+    }
+}
+
+/// A transaction on what is here, and on what is `known` of other servers.
+fn transaction<'a>(here: &'a dyn Snapshot, known: Option<&'a Known>) -> Txn<'a> {
+    match known {
+        Some(known) => Txn::spanning(here, known),
+        None => Txn::new(here),
     }
 }

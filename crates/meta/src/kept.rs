@@ -4,13 +4,13 @@
 //! What is kept has no leases: those of before a start are gone.
 
 use crate::MetaService;
-use crate::call::Opening;
+use crate::call::{Creation, Opening};
 use ashlar_kv::{Snapshot, WriteSet};
 use ashlar_namespace::record::KeptReply;
 use ashlar_namespace::{Txn, TxnOutcome, key, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest, OpenReply};
-use ashlar_types::{Attr, Errno, LayoutPolicy, ShardId, codec};
+use ashlar_types::{Attr, Errno, InodeId, LayoutPolicy, ShardId, codec};
 
 /// What a transaction has decided, as its caller is told when it asks again.
 pub(crate) trait Told {
@@ -57,6 +57,15 @@ impl Told for Option<Attr> {
 impl Told for (verb::OpenReply, bool) {
     fn told(&self) -> MetaReply {
         of_open(&self.0, self.1)
+    }
+}
+
+impl Told for Creation {
+    fn told(&self) -> MetaReply {
+        match self {
+            Creation::Here(open, created) => of_open(open, *created),
+            Creation::Elsewhere(inode) => MetaReply::Elsewhere { inode: *inode, leases: LeaseSet::NONE },
+        }
     }
 }
 
@@ -112,7 +121,7 @@ macro_rules! told_as_done {
     };
 }
 
-told_as_done!((), bool, LayoutPolicy, verb::ReapReply, verb::BeginWriteReply);
+told_as_done!((), bool, InodeId, LayoutPolicy, verb::ReapReply, verb::BeginWriteReply);
 
 impl MetaService {
     /// Adds the answer to what a call has changed, if its session is to find it again.

@@ -60,10 +60,11 @@ impl Awaited {
 impl LastingSessions for MetaService {
     fn open_lasting(
         &self,
+        session: Option<SessionId>,
         owner: SessionOwner,
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno> {
-        let grant = self.session_open(events)?;
+        let grant = self.session_open(session, events)?;
         let session = grant.session;
         self.awaited.lasting.lock().insert(session);
         let creds = itself();
@@ -97,7 +98,7 @@ impl LastingSessions for MetaService {
     }
 
     fn is_awaiting(&self) -> bool {
-        self.awaited.count.load(SeqCst) > 0
+        self.is_awaiting_sessions()
     }
 
     fn is_awaited(&self, session: SessionId) -> bool {
@@ -108,12 +109,26 @@ impl LastingSessions for MetaService {
         self.incarnation
     }
 
+    fn has_home_of(&self, inode: InodeId) -> bool {
+        self.is_here(inode.home())
+    }
+
+    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.across_peers()?;
+        Ok(self.hear_peer(message))
+    }
+
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
         self.holds_by_session()
     }
 }
 
 impl MetaService {
+    /// Whether it is not known yet what all sessions have.
+    pub(crate) fn is_awaiting_sessions(&self) -> bool {
+        self.awaited.count.load(SeqCst) > 0
+    }
+
     /// Notes what a session tells that it has.
     ///
     /// # Errors

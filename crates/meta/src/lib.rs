@@ -7,6 +7,7 @@
 //!
 //! What this crate is not: it knows no POSIX rule (that is `namespace`) and no transport (that is `rpc`).
 
+mod across;
 mod call;
 mod collect;
 mod execute;
@@ -25,6 +26,7 @@ mod settle;
 mod trim;
 mod unsettled;
 
+pub use across::Transfer;
 pub use measures::MetaMeasures;
 pub use recovery::RecoveryReport;
 
@@ -32,8 +34,8 @@ use ashlar_env::{Env, Signal};
 use ashlar_kv::Lane;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::lock::LockTable;
-use ashlar_rpc::StorageCalls;
-use ashlar_types::ClusterMap;
+use ashlar_rpc::{MetaPeers, StorageCalls};
+use ashlar_types::{ClusterMap, NodeId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -52,6 +54,8 @@ pub struct MetaConfig {
     pub keeps_sessions: bool,
     /// The storage services, for what metadata itself asks of them: cutting, deleting, measuring.
     pub storage: Arc<dyn StorageCalls>,
+    /// Other metadata servers, and which node this one is; `None` where it is the only one for ever. With others it has the shards that the map says.
+    pub peers: Option<(Arc<dyn MetaPeers>, NodeId)>,
 }
 
 /// See the crate.
@@ -61,6 +65,7 @@ pub struct MetaService {
     name_hash_key: [u8; 16],
     map: Arc<RwLock<Arc<ClusterMap>>>,
     storage: Arc<dyn StorageCalls>,
+    across: across::Across,
     placement: placement::PlacementState,
     sessions: sessions::SessionTable,
     awaited: lasting::Awaited,
@@ -85,6 +90,11 @@ pub struct MetaService {
 }
 
 impl MetaService {
+    /// Whether the service is about to stop.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_stopping.load(std::sync::atomic::Ordering::Acquire)
+    }
+
     /// Why the metadata takes no more changes; `None` while it does.
     pub fn stopped(&self) -> Option<String> {
         self.lane.stopped()

@@ -44,9 +44,10 @@ impl PlacementState {
 }
 
 impl Placement for MetaService {
-    fn shard_for_directory(&self, _parent: InodeId) -> ShardId {
-        let shards = self.map.read().shards.len() as u64;
-        ShardId((self.placement.next_shard.fetch_add(1, Relaxed) % shards.max(1)) as u16)
+    fn shard_for_directory(&self, parent: InodeId) -> ShardId {
+        let shards = self.map.read().shards.len().max(1) as u64;
+        let next = || ShardId((self.placement.next_shard.fetch_add(1, Relaxed) % shards) as u16);
+        (0..shards).map(|_| next()).find(|shard| !self.is_offered(*shard)).unwrap_or_else(|| parent.home())
     }
 
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {

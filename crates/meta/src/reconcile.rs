@@ -13,7 +13,7 @@ use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, TargetId};
+use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, ShardSet, TargetId};
 use std::ops::ControlFlow;
 
 /// Suspects asked for at a time.
@@ -32,7 +32,7 @@ enum Standing {
 impl MetaService {
     /// No inode id is given out that a lost part of the log may have given out before.
     pub(crate) fn skip_inode_ids(&self) -> Result<(), Errno> {
-        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<_> = self.shards_here().0.iter().collect();
         let creds = itself();
         self.mutate(
             Caller::new(OpId::default(), &creds),
@@ -74,7 +74,7 @@ impl MetaService {
         }
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))?;
         for &target in &compared {
-            self.storage.call(&StorageRequest::Confirm { target, mark: u64::MAX }, Payload::None)?;
+            self.storage.call(&self.confirmation(target, u64::MAX), Payload::None)?;
         }
         Ok(count)
     }
@@ -111,10 +111,22 @@ impl MetaService {
         after: Option<(InodeId, u32)>,
         limit: u32,
     ) -> Result<(Vec<(InodeId, u32)>, u64), Errno> {
-        match self.storage.call(&StorageRequest::Suspects { target, after, limit }, Payload::None)? {
+        match self.storage.call(
+            &StorageRequest::Suspects {
+                target,
+                after,
+                limit,
+                shards: ShardSet::clone(&self.shards_here().0),
+            },
+            Payload::None,
+        )? {
             StorageReply::Suspects { found, mark } => Ok((found, mark)),
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn confirmation(&self, target: TargetId, mark: u64) -> StorageRequest {
+        StorageRequest::Confirm { target, mark, shards: ShardSet::clone(&self.shards_here().0) }
     }
 
     fn reconcile_file(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<(), Errno> {
@@ -251,7 +263,7 @@ impl MetaService {
             return;
         }
         for (target, mark) in marks {
-            if let Err(errno) = self.storage.call(&StorageRequest::Confirm { target, mark }, Payload::None) {
+            if let Err(errno) = self.storage.call(&self.confirmation(target, mark), Payload::None) {
                 tracing::warn!(%errno, %target, "a target does not take what metadata confirms");
             }
         }

@@ -42,13 +42,24 @@ impl MetaService {
         root: RootSettings,
     ) -> Result<(Arc<MetaService>, RecoveryReport), Errno> {
         let tasks = config.env.tasks.clone();
-        let incarnation = incarnation_after(&config.lane);
+        let has_root_shard = config
+            .peers
+            .as_ref()
+            .is_none_or(|(_, node)| config.map.read().primary(InodeId::ROOT.home()) == Some(*node));
+        let incarnation = incarnation_after(&config.lane, has_root_shard);
+        let (peers, node) = config.peers.unzip();
         let service = Arc::new(MetaService {
             lane: config.lane,
             env: config.env,
             name_hash_key: config.name_hash_key,
             map: config.map,
             storage: config.storage,
+            across: crate::across::Across::new(
+                peers,
+                node.unwrap_or_default(),
+                crate::across::incarnation_era(incarnation),
+                tasks.signal(),
+            ),
             placement: Default::default(),
             sessions: Default::default(),
             opens: Default::default(),
@@ -71,7 +82,7 @@ impl MetaService {
             .get(&key::inode(InodeId::ROOT))
             .map_err(|error| service.answer(&error.into()))?
             .is_some();
-        if has_root {
+        if has_root || !has_root_shard {
             service.skip_inode_ids()?;
         } else {
             let creds = itself();
@@ -84,6 +95,9 @@ impl MetaService {
             )?;
             service.lane.flush_all().map_err(|error| service.answer(&error.into()))?;
         }
+        service.employ_couriers();
+        service.find_awaited()?;
+        service.find_transactions()?;
         let report = service.recover(config.keeps_sessions)?;
         service.garbage.wake(service.lane.appended());
         Ok((service, report))
@@ -148,7 +162,7 @@ impl MetaService {
         if lasting.is_empty() {
             return Ok(());
         }
-        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<_> = self.shards_here().0.iter().collect();
         let reader = self.lane.read();
         for shard in shards {
             let (from, to) = key::table_range(shard, b'O');
@@ -166,7 +180,7 @@ impl MetaService {
     /// Layouts that were proposed and never bound: whoever was filling them is gone.
     fn withdraw_layouts(&self) -> Result<(), Errno> {
         let mut inodes = BTreeSet::new();
-        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<_> = self.shards_here().0.iter().collect();
         for shard in shards {
             let (from, to) = key::table_range(shard, b'G');
             self.lane
@@ -193,7 +207,7 @@ impl MetaService {
     /// Sessions with orphan or writer records, and truncations to be carried out.
     fn find_left_behind(&self) -> Result<LeftBehind, Errno> {
         let (mut sessions, mut cuts) = (BTreeSet::new(), Vec::new());
-        let shards: Vec<_> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<_> = self.shards_here().0.iter().collect();
         let reader = self.lane.read();
         for shard in shards {
             for table in [b'O', b'W'] {
@@ -224,11 +238,11 @@ impl MetaService {
 }
 
 /// The number of this start. What cannot be read counts as none: the service finds that out by itself in a moment.
-fn incarnation_after(lane: &Lane) -> u64 {
+fn incarnation_after(lane: &Lane, has_root_shard: bool) -> u64 {
     let reader = lane.read();
     let snapshot: &dyn Snapshot = &reader;
     let last: Option<u64> =
         Txn::new(snapshot).get_record(&key::incarnation(), "number of starts").ok().flatten();
     let has_root = matches!(reader.get(&key::inode(InodeId::ROOT)), Ok(Some(_)));
-    if has_root { verb::incarnation_after(last) } else { 0 }
+    if has_root || !has_root_shard { verb::incarnation_after(last) } else { 0 }
 }

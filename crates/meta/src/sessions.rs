@@ -58,14 +58,25 @@ impl SessionTable {
 }
 
 impl MetaService {
-    pub(crate) fn session_open(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+    /// Opens a session: the one `wanted`, which another server has drawn, or a new one.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there are too many; `EEXIST` when it is known here already.
+    pub(crate) fn session_open(
+        &self,
+        wanted: Option<SessionId>,
+        events: Arc<dyn SessionEvents>,
+    ) -> Result<SessionGrant, Errno> {
         let mut sessions = self.sessions.sessions.write();
         if sessions.len() >= SESSIONS_MAX {
             return Err(Errno::EAGAIN);
         }
         // Never reused: drawn at random from 2^63, and never 0, which means the service itself.
+        if wanted.is_some_and(|wanted| wanted.0 == 0 || sessions.contains_key(&wanted)) {
+            return Err(Errno::EEXIST);
+        }
         let session = loop {
-            let id = SessionId(self.env.entropy.next_u64() >> 1);
+            let id = wanted.unwrap_or_else(|| SessionId(self.env.entropy.next_u64() >> 1));
             if id.0 != 0 && !sessions.contains_key(&id) {
                 break id;
             }
@@ -73,7 +84,12 @@ impl MetaService {
         sessions.insert(session, events);
         drop(sessions);
         self.leases.lock().begin_session(session);
-        Ok(SessionGrant { session, lease_term: LEASE_TERM_IN_PROCESS, incarnation: self.incarnation })
+        Ok(SessionGrant {
+            session,
+            lease_term: LEASE_TERM_IN_PROCESS,
+            server: self.across.node(),
+            incarnation: self.incarnation,
+        })
     }
 
     /// Ends a session: what it held goes to others, what only it knew is asked of the chains, its orphans are removed, and layouts

@@ -16,7 +16,7 @@ impl MetaService {
     /// Cleans up after a dead session in every shard. Files it has written are measured, if `written` names them or is not known: of the
     /// others it has told everything when it gave WRITE back, and somebody else may be writing them, whose report is still to come.
     pub(crate) fn reap(&self, session: SessionId, written: Option<&[InodeId]>) -> Result<(), Errno> {
-        let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<ShardId> = self.shards_here().0.iter().collect();
         for shard in shards {
             let mut from = None;
             loop {

@@ -7,7 +7,7 @@ use ashlar_rpc::{
 };
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::{Errno, InodeId, SessionId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,10 +45,11 @@ impl<T: MetaCalls + ?Sized> MetaCalls for Counted<T> {
 impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
     fn open_lasting(
         &self,
+        session: Option<SessionId>,
         owner: SessionOwner,
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno> {
-        self.inner.open_lasting(owner, events)
+        self.inner.open_lasting(session, owner, events)
     }
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
@@ -69,6 +70,14 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn incarnation(&self) -> u64 {
         self.inner.incarnation()
+    }
+
+    fn has_home_of(&self, inode: InodeId) -> bool {
+        self.inner.has_home_of(inode)
+    }
+
+    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.inner.hear(message)
     }
 
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {

@@ -100,7 +100,7 @@ kinds! {
     NewTarget => "new_target",
     Serve => "serve",
     MetaIdentity => "meta_identity",
-    ServeShards => "serve_shards",
+    TransferShards => "transfer_shards",
     NewToken => "new_token",
     RemoveNode => "remove_node",
 }
@@ -114,7 +114,10 @@ mod tests {
     fn numbers_and_names_are_in_the_same_order() {
         let name = |request: &StorageRequest| ServiceKinds::STORAGE.names[kind_of_storage_call(request)];
         assert_eq!(name(&StorageRequest::Space { target: TargetId(1) }), "space");
-        assert_eq!(name(&StorageRequest::Confirm { target: TargetId(1), mark: 1 }), "confirm");
+        assert_eq!(
+            name(&StorageRequest::Confirm { target: TargetId(1), mark: 1, shards: Default::default() }),
+            "confirm"
+        );
         assert_eq!(ServiceKinds::META.names[kind_of_meta_call(&MetaRequest::Statfs)], "statfs");
         assert_eq!(ServiceKinds::META.names[kind_of_meta_call(&MetaRequest::MakeRoom)], "make_room");
     }

@@ -13,6 +13,9 @@ pub enum NsError {
     /// The store failed; the service logs it and answers EIO (or ENOSPC).
     #[error(transparent)]
     Kv(#[from] KvError),
+    /// Another server has to be asked first; what for was noted ([`crate::Elsewhere`]).
+    #[error("another server has to be asked first")]
+    Elsewhere,
 }
 
 impl From<CodecError> for NsError {
@@ -27,7 +30,7 @@ impl NsError {
         match self {
             NsError::Errno(errno) => *errno,
             NsError::Kv(KvError::NoSpace { .. }) => Errno::ENOSPC,
-            NsError::Kv(_) => Errno::EIO,
+            NsError::Kv(_) | NsError::Elsewhere => Errno::EIO,
         }
     }
 }

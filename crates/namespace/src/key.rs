@@ -14,6 +14,9 @@
 //! | `O` orphan | inode u64, session u64 | empty: unlinked, still open in that session; byte 1: made without a name, may get its first one |
 //! | `R` reply | session u64, slot u16 (shard 0 only) | [`crate::record::KeptReply`], the answer to the last call in that slot |
 //! | `S` starts | - (shard 0 only) | [`ashlar_types::Starts`] |
+//! | `M` moves | - (shard 0 only) | u64, directories that got another parent while there were several servers |
+//! | `P` place | - | [`ashlar_types::NodeId`]: the shard is to come from this server, and has not yet |
+//! | `T` transaction | kind u8, coordinator u16, era u64, number u64 | a part that is prepared, or a decision (`crates/meta/src/across`) |
 //! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
 
@@ -100,6 +103,12 @@ pub fn orphan(inode: InodeId, session: SessionId) -> Key {
     key
 }
 
+/// The inode and the session in a key of table `O`.
+pub fn orphan_of(key: &[u8]) -> Option<(InodeId, SessionId)> {
+    let session = u64::from_be_bytes(key.get(11..)?.try_into().ok()?);
+    Some((inode_of(key)?, SessionId(session)))
+}
+
 /// Prefix of all orphan records of an inode.
 pub fn orphan_prefix(inode: InodeId) -> Key {
     of_inode(b'O', inode)
@@ -132,6 +141,38 @@ pub fn garbage(inode: InodeId, generation: u32) -> Key {
 /// Key of a shard's inode counter.
 pub fn counter(shard: ShardId) -> Key {
     start(shard, b'C')
+}
+
+/// Key of the number of directories that have got another parent, while there are several servers: who decides such a move reads it first.
+pub fn moves() -> Key {
+    start(ShardId(0), b'M')
+}
+
+/// Key of a part of a transaction that is not decided, or of a decision not all participants know of; `kind` tells them apart.
+pub fn transaction(shard: ShardId, kind: u8, (coordinator, era, number): (ShardId, u64, u64)) -> Key {
+    let mut key = start(shard, b'T');
+    key.push(kind);
+    key.extend_from_slice(&coordinator.0.to_be_bytes());
+    key.extend_from_slice(&era.to_be_bytes());
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come.
+pub fn is_of_server(key: &[u8]) -> bool {
+    matches!(key.get(2), Some(b'N' | b'P' | b'R' | b'S'))
+}
+
+/// Key of the note that a shard is to come from another server.
+pub fn awaited(shard: ShardId) -> Key {
+    start(shard, b'P')
+}
+
+/// Kind and id in a key of table `T`.
+pub fn transaction_of(key: &[u8]) -> Option<(u8, (ShardId, u64, u64))> {
+    let number = |from: usize| Some(u64::from_be_bytes(key.get(from..from + 8)?.try_into().ok()?));
+    let coordinator = u16::from_be_bytes(key.get(4..6)?.try_into().ok()?);
+    Some((*key.get(3)?, (ShardId(coordinator), number(6)?, number(14)?)))
 }
 
 /// Key of what is known of the starts of the file system.

@@ -17,6 +17,7 @@ mod body;
 pub mod bootstrap;
 pub mod check;
 pub mod context;
+pub mod elsewhere;
 pub mod error;
 pub mod key;
 pub mod lease;
@@ -28,6 +29,7 @@ pub mod txn;
 pub mod verb;
 
 pub use context::{OpContext, Placement};
+pub use elsewhere::{Charge, Elsewhere, Intent, ShardChange};
 pub use error::NsError;
 pub use record::{Bucket, BucketEntry, FileData, Inode, Kind};
 pub use txn::{Revealed, Txn, TxnOutcome};

@@ -255,7 +255,7 @@ pub struct KeptReply {
 }
 
 /// One accounting counter: the sum over the inodes of a shard, fileset, owner, group and month of mtime.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Account {
     /// Number of inodes.
     pub inodes: u64,

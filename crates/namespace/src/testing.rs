@@ -172,6 +172,7 @@ impl World {
         self.try_run(creds, verb).map_err(|error| match error {
             NsError::Errno(errno) => errno,
             NsError::Kv(error) => panic!("the store failed: {error}"),
+            NsError::Elsewhere => panic!("all shards are here"),
         })
     }
 
@@ -260,7 +261,7 @@ impl World {
     pub fn make_file(&mut self, parent: InodeId, text: &str) -> InodeId {
         let args = verb::CreateArgs { mode: 0o666, umask: 0, exclusive: true };
         let made = self.as_root(|txn, context| verb::create(txn, context, parent, name(text), args));
-        made.expect("root may make a file").attr.inode
+        made.expect("root may make a file").inode
     }
 
     /// What `text` stands for in `parent`, if anything.
@@ -269,7 +270,7 @@ impl World {
     /// When looking is refused to root.
     pub fn find(&mut self, parent: InodeId, text: &str) -> Option<InodeId> {
         match self.as_root(|txn, context| verb::lookup(txn, context, parent, name(text))) {
-            Ok(reply) => Some(reply.attr.inode),
+            Ok(reply) => Some(reply.inode),
             Err(Errno::ENOENT) => None,
             Err(errno) => panic!("{errno}"),
         }

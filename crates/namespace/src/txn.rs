@@ -4,14 +4,17 @@
 //! encoded once, in [`Txn::finish`]. What a verb changed and what its reply tells about ([`Txn::reveal`]) is kept for the
 //! lease check of the service.
 
+use crate::elsewhere::{Charge, Elsewhere, Intent, ShardChange};
 use crate::error::NsError;
 use crate::key::{self, NameHash};
 use crate::record::{self, Account, Bucket, Inode};
 use ashlar_kv::{Key, Snapshot, WriteSet};
-use ashlar_types::{Errno, InodeId, Name, ShardId, codec};
+use ashlar_types::{Errno, InodeId, Name, SessionId, ShardId, codec};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Changes that most transactions have room for at once: that of a create has five.
@@ -28,6 +31,8 @@ pub struct TxnOutcome {
     pub recounted: SmallVec<[InodeId; 1]>,
     /// Inodes whose record was removed; filled in by whoever commits.
     pub removed: SmallVec<[InodeId; 1]>,
+    /// Inodes without a name that are to live on for a session which has them open; filled in by whoever commits.
+    pub orphaned: SmallVec<[(InodeId, SessionId); 1]>,
     /// Directory entries that were added, removed or replaced.
     pub entries: SmallVec<[(InodeId, SmallVec<[u8; 24]>); 2]>,
     /// Inodes whose attributes are in the reply.
@@ -38,6 +43,12 @@ pub struct TxnOutcome {
     pub is_sync: bool,
     /// Inodes whose last name went and that nothing holds open, or whose data moved: garbage records were written.
     pub has_garbage: bool,
+    /// What is to be done in shards of other servers. If there is anything, `writes` are without accounts, and `charges` and `reads` are told.
+    pub parts: Vec<(ShardId, ShardChange)>,
+    /// What accounts of this server gain and lose, if there are parts.
+    pub charges: Vec<Charge>,
+    /// Keys of this server that were read, in a transaction that knows of other servers.
+    pub reads: Vec<Key>,
 }
 
 /// Inodes whose attributes a reply tells.
@@ -93,12 +104,65 @@ pub struct Txn<'a> {
     writes: Vec<(Key, Option<Bytes>)>,
     inodes: SmallVec<[Slot; 4]>,
     outcome: TxnOutcome,
+    elsewhere: Option<&'a dyn Elsewhere>,
+    /// Keys read here, and keys of other servers with what was read: only where there are other servers.
+    // LIMIT: as `writes`.
+    reads: RefCell<Vec<Key>>,
+    told: RefCell<Vec<(Key, Option<Bytes>)>>,
+    drops: Vec<InodeId>,
+}
+
+/// The shard of a key.
+fn shard_of(key: &[u8]) -> ShardId {
+    ShardId(u16::from_be_bytes([key[0], key[1]]))
 }
 
 impl<'a> Txn<'a> {
-    /// A transaction that reads from `base`.
+    /// A transaction that reads from `base`, which has all shards.
     pub fn new(base: &'a dyn Snapshot) -> Txn<'a> {
-        Txn { base, writes: Vec::new(), inodes: SmallVec::new(), outcome: TxnOutcome::default() }
+        Txn {
+            base,
+            writes: Vec::new(),
+            inodes: SmallVec::new(),
+            outcome: TxnOutcome::default(),
+            elsewhere: None,
+            reads: RefCell::default(),
+            told: RefCell::default(),
+            drops: Vec::new(),
+        }
+    }
+
+    /// A transaction that reads from `base` what is here, and has been told of other shards what `elsewhere` says.
+    pub fn spanning(base: &'a dyn Snapshot, elsewhere: &'a dyn Elsewhere) -> Txn<'a> {
+        Txn { elsewhere: Some(elsewhere), ..Txn::new(base) }
+    }
+
+    /// Whether there are other servers.
+    pub fn has_others(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
+    /// Who knows of `shard`, if another server has it.
+    fn other(&self, shard: ShardId) -> Option<&'a dyn Elsewhere> {
+        self.elsewhere.filter(|elsewhere| elsewhere.has(shard))
+    }
+
+    /// Whether another server has `inode`.
+    pub fn is_elsewhere(&self, inode: InodeId) -> bool {
+        self.other(inode.home()).is_some()
+    }
+
+    /// The value of `key` in the store, here or elsewhere.
+    fn stored(&self, key: &[u8], intent: Intent) -> Result<Option<Bytes>, NsError> {
+        let Some(other) = self.other(shard_of(key)).filter(|_| !key::is_of_server(key)) else {
+            if self.elsewhere.is_some() {
+                self.reads.borrow_mut().push(Key::from_slice(key));
+            }
+            return Ok(self.base.get(key)?);
+        };
+        let value = other.value(key, intent)?;
+        self.told.borrow_mut().push((Key::from_slice(key), value.clone()));
+        Ok(value)
     }
 
     /// The value of `key`, this transaction's own changes included. Not for inode records.
@@ -108,7 +172,7 @@ impl<'a> Txn<'a> {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, NsError> {
         match self.place_of(key) {
             Ok(at) => Ok(self.writes[at].1.clone()),
-            Err(_) => Ok(self.base.get(key)?),
+            Err(_) => self.stored(key, Intent::Change),
         }
     }
 
@@ -164,6 +228,15 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), NsError> {
+        if let Some(other) = self.other(shard_of(from)).filter(|_| !key::is_of_server(from)) {
+            // Of what others have only all records of an inode are asked for, before any of them is changed.
+            for (key, value) in other.pairs(from)? {
+                if visit(&key, &value).is_break() {
+                    break;
+                }
+            }
+            return Ok(());
+        }
         let place = |key| self.place_of(key).unwrap_or_else(|at| at);
         let mut own = self.writes.get(place(from)..place(to)).unwrap_or_default().iter();
         let mut next_own = own.next();
@@ -201,7 +274,7 @@ impl<'a> Txn<'a> {
         let position = match self.inodes.iter().position(|slot| slot.id == id) {
             Some(position) => position,
             None => {
-                let record: Option<Inode> = match self.base.get(&key::inode(id))? {
+                let record: Option<Inode> = match self.stored(&key::inode(id), Intent::Change)? {
                     Some(bytes) => Some(codec::decode(&bytes, "inode record")?),
                     None => None,
                 };
@@ -236,7 +309,7 @@ impl<'a> Txn<'a> {
         if let Some(slot) = self.inodes.iter().find(|slot| slot.id == id) {
             return Ok(slot.current.clone());
         }
-        match self.base.get(&key::inode(id))? {
+        match self.stored(&key::inode(id), Intent::Look)? {
             Some(bytes) => Ok(Some(codec::decode(&bytes, "inode record")?)),
             None => Ok(None),
         }
@@ -259,7 +332,7 @@ impl<'a> Txn<'a> {
     pub fn insert_inode(&mut self, id: InodeId, inode: Inode) -> Result<(), NsError> {
         // INVARIANT: ids are never reused, so there is no record under a fresh one; not reading it saves a lookup. A start has seen to it
         // that the counter is above all ids in use.
-        if cfg!(debug_assertions) && self.base.get(&key::inode(id))?.is_some() {
+        if cfg!(debug_assertions) && !self.is_elsewhere(id) && self.base.get(&key::inode(id))?.is_some() {
             return Err(ashlar_kv::KvError::Corrupt {
                 what: format!("the inode counter gives out {id}, which is in use"),
             }
@@ -285,12 +358,56 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// `ENOSPC` when the shard's 2^48 ids are used up.
     pub fn allocate_inode_id(&mut self, shard: ShardId) -> Result<InodeId, NsError> {
+        if let Some(other) = self.elsewhere
+            && (other.has(shard) || self.spans())
+        {
+            // A counter is not locked for as long as servers talk about a transaction.
+            return other.new_inode_id(shard);
+        }
         let counter_key = key::counter(shard);
         let last: u64 = self.get_record(&counter_key, "inode counter")?.unwrap_or(1);
         let next = last.checked_add(1).ok_or(Errno::ENOSPC)?;
         let id = InodeId::new(shard, next).ok_or(Errno::ENOSPC)?;
         self.put_record(counter_key, &next);
         Ok(id)
+    }
+
+    /// Whether anything was read of other servers, or is to be changed there.
+    fn spans(&self) -> bool {
+        !self.told.borrow().is_empty()
+            || !self.drops.is_empty()
+            || self
+                .writes
+                .iter()
+                .any(|(key, _)| self.other(shard_of(key)).is_some() && !key::is_of_server(key))
+            || self.inodes.iter().any(|slot| slot.is_dirty && self.is_elsewhere(slot.id))
+    }
+
+    /// Has the server of `inode` drop one name's link of it; the links that are left. `None` where it is this server's.
+    ///
+    /// # Errors
+    /// `ESTALE` when there is no such inode; [`NsError::Elsewhere`].
+    pub(crate) fn drop_elsewhere(&mut self, inode: InodeId) -> Result<Option<u32>, NsError> {
+        if !self.is_elsewhere(inode) {
+            return Ok(None);
+        }
+        let record = self.inode(inode)?;
+        let left = if record.is_directory() { 0 } else { record.nlink.saturating_sub(1) };
+        self.drops.push(inode);
+        Ok(Some(left))
+    }
+
+    /// Whether `inode` is gone after this transaction; of one that another server has, as far as is known here.
+    ///
+    /// # Errors
+    /// [`NsError::Kv`] when the store cannot answer.
+    pub fn is_gone(&mut self, inode: InodeId) -> Result<bool, NsError> {
+        if self.drops.contains(&inode) {
+            let record = self.inode(inode)?;
+            let has_other_links = !record.is_directory() && record.nlink > 1;
+            return Ok(!has_other_links && self.elsewhere.is_none_or(|other| !other.is_open(inode)));
+        }
+        Ok(self.find_inode(inode)?.is_none())
     }
 
     /// The entries of `directory` whose names hash to `hash`.
@@ -329,6 +446,11 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Notes that entries of `directory` are going to be changed, by somebody else.
+    pub fn touch_entries(&mut self, directory: InodeId) {
+        self.outcome.entries.push((directory, SmallVec::new()));
+    }
+
     /// Notes that nothing of `id` but its blocks is going to change.
     pub fn recount(&mut self, id: InodeId) {
         if !self.outcome.recounted.contains(&id) {
@@ -352,6 +474,7 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn finish(mut self) -> Result<TxnOutcome, NsError> {
+        let spans = self.elsewhere.is_some() && self.spans();
         // By number: the slots are long, and most transactions change none of them.
         for at in 0..self.inodes.len() {
             let slot = &self.inodes[at];
@@ -368,37 +491,55 @@ impl<'a> Txn<'a> {
                 self.touch(id);
             }
             self.outcome.is_sync |= is_sync;
-            self.account(before, after)?;
+            if before != after {
+                let charges = before
+                    .map(|(key, amount)| Charge { key, amount, is_added: false })
+                    .into_iter()
+                    .chain(after.map(|(key, amount)| Charge { key, amount, is_added: true }));
+                for charge in charges {
+                    if spans { self.outcome.charges.push(charge) } else { self.charge(&charge)? }
+                }
+            }
             self.write(key::inode(id), value);
         }
+        let drops = std::mem::take(&mut self.drops);
         let mut outcome = self.outcome;
-        outcome.writes = by_shard(self.writes);
+        outcome.reads = self.reads.into_inner();
+        let mut writes = self.writes;
+        if let (true, Some(elsewhere)) = (spans, self.elsewhere) {
+            split(&mut outcome, &mut writes, elsewhere, self.told.into_inner(), drops);
+        }
+        outcome.writes = by_shard(writes);
         Ok(outcome)
     }
 
-    fn account(&mut self, before: Option<AccountLine>, after: Option<AccountLine>) -> Result<(), NsError> {
-        if before == after {
-            return Ok(());
-        }
-        if let Some((account_key, amount)) = before {
-            let mut account: Account = self.get_record(&account_key, "account")?.unwrap_or_default();
+    /// The keys of this server that were read, of a transaction that came to nothing.
+    pub fn into_reads(self) -> Vec<Key> {
+        self.reads.into_inner()
+    }
+
+    /// Adds to an account, or takes from it.
+    ///
+    /// # Errors
+    /// [`NsError::Kv`] when the store cannot answer.
+    pub fn charge(&mut self, charge: &Charge) -> Result<(), NsError> {
+        let Charge { key: account_key, amount, is_added } = charge;
+        let mut account: Account = self.get_record(account_key, "account")?.unwrap_or_default();
+        if *is_added {
+            account.inodes = account.inodes.saturating_add(amount.inodes);
+            account.bytes = account.bytes.wrapping_add(amount.bytes);
+            account.blocks = account.blocks.saturating_add(amount.blocks);
+        } else {
             // INVARIANT: what was charged is still there; fsck compares the sums, a clamp keeps a damaged counter usable.
             account.inodes = account.inodes.saturating_sub(amount.inodes);
             // Lengths of sparse files may sum up to more than 2^64: that is exact again once they are gone.
             account.bytes = account.bytes.wrapping_sub(amount.bytes);
             account.blocks = account.blocks.saturating_sub(amount.blocks);
-            if account == Account::default() {
-                self.delete(account_key);
-            } else {
-                self.put_record(account_key, &account);
-            }
         }
-        if let Some((account_key, amount)) = after {
-            let mut account: Account = self.get_record(&account_key, "account")?.unwrap_or_default();
-            account.inodes = account.inodes.saturating_add(amount.inodes);
-            account.bytes = account.bytes.wrapping_add(amount.bytes);
-            account.blocks = account.blocks.saturating_add(amount.blocks);
-            self.put_record(account_key, &account);
+        if account == Account::default() {
+            self.delete(account_key.clone());
+        } else {
+            self.put_record(account_key.clone(), &account);
         }
         Ok(())
     }
@@ -406,7 +547,7 @@ impl<'a> Txn<'a> {
 
 /// Changes by ascending key, per shard.
 fn by_shard(mut writes: Vec<(Key, Option<Bytes>)>) -> Vec<(ShardId, WriteSet)> {
-    let shard_of = |(key, _): &(Key, Option<Bytes>)| ShardId(u16::from_be_bytes([key[0], key[1]]));
+    let shard_of = |(key, _): &(Key, Option<Bytes>)| shard_of(key);
     let mut sets = Vec::new();
     // From the last shard on, so that the first, nearly always the only one, keeps the list.
     while let Some(shard) = writes.last().map(shard_of) {
@@ -416,6 +557,40 @@ fn by_shard(mut writes: Vec<(Key, Option<Bytes>)>) -> Vec<(ShardId, WriteSet)> {
     }
     sets.reverse();
     sets
+}
+
+/// Takes out of an outcome what is to be done elsewhere.
+fn split(
+    outcome: &mut TxnOutcome,
+    writes: &mut Vec<(Key, Option<Bytes>)>,
+    elsewhere: &dyn Elsewhere,
+    told: Vec<(Key, Option<Bytes>)>,
+    drops: Vec<InodeId>,
+) {
+    let mut parts: BTreeMap<ShardId, ShardChange> = BTreeMap::new();
+    for read in told {
+        parts.entry(shard_of(&read.0)).or_default().reads.push(read);
+    }
+    for inode in drops {
+        let part = parts.entry(inode.home()).or_default();
+        part.drops.push(inode);
+        part.changed.push(inode);
+    }
+    let is_there =
+        |(key, _): &mut (Key, Option<Bytes>)| elsewhere.has(shard_of(key)) && !key::is_of_server(key);
+    for write in writes.extract_if(.., is_there) {
+        parts.entry(shard_of(&write.0)).or_default().writes.push(write);
+    }
+    for charge in outcome.charges.extract_if(.., |charge| elsewhere.has(shard_of(&charge.key))) {
+        parts.entry(shard_of(&charge.key)).or_default().charges.push(charge);
+    }
+    for &inode in outcome.changed.iter().filter(|inode| elsewhere.has(inode.home())) {
+        parts.entry(inode.home()).or_default().changed.push(inode);
+    }
+    for (directory, name) in outcome.entries.iter().filter(|(directory, _)| elsewhere.has(directory.home())) {
+        parts.entry(directory.home()).or_default().entries.push((*directory, name.to_vec()));
+    }
+    outcome.parts = parts.into_iter().collect();
 }
 
 fn wants_sync(slot: &Slot) -> bool {

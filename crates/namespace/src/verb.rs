@@ -51,6 +51,7 @@ pub use close_session::close_session;
 pub use collected::{Collected, collected, may_collect};
 pub use commit_write::{CommitWrite, commit_write};
 pub use create::{CreateArgs, CreateReply, create};
+pub(crate) use forget_inode::drop_link;
 pub use getattr::{GetattrReply, getattr};
 pub use layout_set::layout_set;
 pub use layout_show::{LayoutReply, layout_show};

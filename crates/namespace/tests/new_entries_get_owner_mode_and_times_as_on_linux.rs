@@ -57,7 +57,7 @@ fn a_new_file_belongs_to_the_caller_and_stamps_its_directory() {
     let before = world.inode(ROOT);
     let args = CreateArgs { mode: 0o107_666, umask: 0o027, exclusive: true };
     let reply = create(&mut world, &user(500, 600), ROOT, "f", args).unwrap();
-    let attr = &reply.attr;
+    let attr = reply.attr.as_ref().unwrap();
     assert!(reply.created);
     assert_eq!((attr.mode, attr.uid, attr.gid, attr.nlink), (0o107_640, 500, 600, 1));
     assert_eq!((attr.size, attr.blocks, attr.rdev), (0, 0, 0));
@@ -80,7 +80,7 @@ fn an_existing_entry_is_found_without_write_permission_or_refused_if_exclusive()
     let (file, _) = (world.make_file(ROOT, "f"), world.make_directory(ROOT, "d"));
     let (nobody, before) = (user(500, 600), world.inode(ROOT));
     let found = create(&mut world, &nobody, ROOT, "f", CreateArgs::default()).unwrap();
-    assert_eq!((found.attr.inode, found.created), (file, false));
+    assert_eq!((found.inode, found.created), (file, false));
     assert_eq!(world.inode(ROOT), before, "nothing is changed by finding");
     let exclusive = CreateArgs { exclusive: true, ..CreateArgs::default() };
     assert_eq!(create(&mut world, &nobody, ROOT, "f", exclusive), Err(Errno::EEXIST));
@@ -140,7 +140,8 @@ fn a_setgid_directory_hands_down_its_group() {
     assert_eq!((link.mode, link.gid), (0o120_777, 77));
     let mut make = |text, mode, creds: &Credentials| {
         let args = CreateArgs { mode, umask: 0o022, exclusive: true };
-        create(&mut world, creds, ROOT, text, args).map(|reply| (reply.attr.mode, reply.attr.gid))
+        create(&mut world, creds, ROOT, text, args)
+            .map(|reply| reply.attr.map(|attr| (attr.mode, attr.gid)).unwrap())
     };
     assert_eq!(make("a", 0o2755, &caller), Ok((0o100_755, 77)), "not a member: the bit goes");
     assert_eq!(make("b", 0o2745, &caller), Ok((0o102_745, 77)), "no group-execute: it stays");
@@ -168,7 +169,7 @@ fn a_default_acl_overrules_the_umask_and_is_handed_down() {
     world.edit(ROOT, |root| root.acl_default = Some(default_acl.clone()));
     let root = Credentials::root();
     let args = CreateArgs { mode: 0o666, umask: 0o077, exclusive: true };
-    let file = create(&mut world, &root, ROOT, "f", args).unwrap().attr;
+    let file = create(&mut world, &root, ROOT, "f", args).unwrap().attr.unwrap();
     assert_eq!(file.mode, 0o100_660);
     let record = world.inode(file.inode);
     let acl = Acl::parse(&record.acl_access.unwrap()).unwrap().unwrap();

@@ -9,7 +9,7 @@
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
+use ashlar_types::{Credentials, Errno, InodeId, NodeId, OpId, SessionId, ShardId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub struct SessionGrant {
     pub session: SessionId,
     /// For how long a lease is good without renewal. In one process the holder cannot be cut off from the service, so it is long.
     pub lease_term: Duration,
+    /// The server that granted it; 0 where there is only one.
+    pub server: NodeId,
     /// Which start of the service granted it ([`LastingSessions::incarnation`]).
     pub incarnation: u64,
 }
@@ -87,6 +89,15 @@ pub trait MetaCalls: Send + Sync {
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
 }
 
+/// Other metadata servers, as one of them sees them. What they say to each other is theirs alone, and bytes here.
+pub trait MetaPeers: Send + Sync {
+    /// Says `message` to the server that has `shard`; its answer. What others may be waiting for is urgent.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` when there is none within `wait`; it may have been heard all the same.
+    fn ask(&self, shard: ShardId, message: &[u8], is_urgent: bool, wait: Duration) -> Result<Vec<u8>, Errno>;
+}
+
 /// How much a session has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionHolds {
@@ -100,12 +111,13 @@ pub struct SessionHolds {
 
 /// Sessions that outlive the metadata service: it is started anew, and they go on.
 pub trait LastingSessions: MetaCalls {
-    /// Opens a session that the service remembers when it is started anew.
+    /// Opens a session that the service remembers when it is started anew; `session`: one that another server knows already.
     ///
     /// # Errors
     /// As [`MetaCalls::open_session`], and `EIO` or `ENOSPC` from the log.
     fn open_lasting(
         &self,
+        session: Option<SessionId>,
         owner: SessionOwner,
         events: Arc<dyn SessionEvents>,
     ) -> Result<SessionGrant, Errno>;
@@ -124,6 +136,15 @@ pub trait LastingSessions: MetaCalls {
 
     /// Grows with every start of the service.
     fn incarnation(&self) -> u64;
+
+    /// Whether this server answers for `inode`.
+    fn has_home_of(&self, inode: InodeId) -> bool;
+
+    /// Answers what another metadata server says ([`MetaPeers::ask`]).
+    ///
+    /// # Errors
+    /// `EPROTO` where there are none.
+    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno>;
 
     /// How much each session has; one that is not named has nothing.
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {

@@ -3,6 +3,7 @@
 mod manager;
 mod meta;
 mod patience;
+mod peers;
 mod routes;
 mod sessions;
 mod slots;
@@ -11,6 +12,7 @@ mod storage;
 pub use manager::{ManagerCalls, MapWatcher};
 pub use meta::RemoteMeta;
 pub use patience::Patience;
+pub use peers::RemotePeers;
 pub use routes::Routes;
 pub use sessions::RemoteSessions;
 pub use storage::RemoteStorage;

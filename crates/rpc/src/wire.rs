@@ -20,8 +20,8 @@ pub const COUNT_BITS: u32 = 40;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are of the large one, and none is kept")]
 pub enum MetaCall<'a> {
-    /// Open a session.
-    Open,
+    /// Open a session: this one, which the same caller has opened at another server, or a new one.
+    Open(Option<SessionId>),
     /// End one.
     Close(SessionId),
     /// A call of a session.
@@ -55,6 +55,8 @@ pub enum MetaCall<'a> {
     /// End a session as if it had fallen silent: it is told at once, and what it has goes to others when its leases have run out. Only for
     /// administrators.
     EndSession(SessionId),
+    /// What another metadata server says. Only for these.
+    Peer(&'a [u8]),
 }
 
 /// A session, for an administrator.
@@ -97,6 +99,10 @@ pub enum MetaAnswer {
     Later,
     /// All sessions, by id.
     Sessions(Vec<SessionInfo>),
+    /// The answer to another metadata server.
+    Peer(Vec<u8>),
+    /// Another server has the shard. Nothing was done; the map says which one, or will in a moment.
+    NotHere,
 }
 
 /// What it means to carry a call out twice.

@@ -249,6 +249,7 @@ impl Machine {
             name_hash_key,
             map: manager.map(),
             storage: Arc::new(watched),
+            peers: None,
         };
         let started = MetaService::start(config, self.root_settings());
         let (meta, _) =

@@ -16,7 +16,7 @@ use ashlar_types::message::{
 use ashlar_types::testing::mutated;
 use ashlar_types::{
     ChainId, ChunkId, Credentials, DescriptionId, Durability, Errno, FileLayout, FileType, InodeId,
-    LayoutPolicy, LockOwner, Name, OpId, SessionId, StatFs, TargetId, Timespec,
+    LayoutPolicy, LockOwner, Name, NodeId, OpId, SessionId, ShardSet, StatFs, TargetId, Timespec,
 };
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -201,9 +201,13 @@ impl<'s> Sample<'s> {
             ReclaimedFile { inode, handles: vec![(DescriptionId(9), true)], leases: LeaseSet::CONTENT };
         vec![
             MetaRequest::Statfs,
-            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Files(vec![file]) },
-            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Locks(vec![(request, through)]) },
-            MetaRequest::Reclaim { incarnation: 1, part: Reclaim::Done },
+            MetaRequest::Reclaim { server: NodeId(0), incarnation: 1, part: Reclaim::Files(vec![file]) },
+            MetaRequest::Reclaim {
+                server: NodeId(0),
+                incarnation: 1,
+                part: Reclaim::Locks(vec![(request, through)]),
+            },
+            MetaRequest::Reclaim { server: NodeId(0), incarnation: 1, part: Reclaim::Done },
             MetaRequest::ReadInline { inode, offset, len: 10 },
             MetaRequest::WriteInline {
                 inode,
@@ -236,12 +240,12 @@ impl<'s> Sample<'s> {
                 through,
                 ticket: 5,
             },
-            MetaRequest::LockCancel { ticket: 5 },
+            MetaRequest::LockCancel { inode, ticket: 5 },
             MetaRequest::LockTest(request),
             MetaRequest::LockRelease { inode, owner: LockOwner(1), through: Some(through), is_flock: false },
             MetaRequest::LayoutShow { inode: parent },
             MetaRequest::LayoutSet { inode: parent, policy: LayoutPolicy::root_default() },
-            MetaRequest::RecallDone { id: 1 },
+            MetaRequest::RecallDone { inode, id: 1 },
             MetaRequest::WithdrawLayout { inode, generation: 1 },
             MetaRequest::MakeRoom,
             MetaRequest::SetattrRemoved { last: attr(), changes: changes() },
@@ -271,8 +275,13 @@ impl<'s> Sample<'s> {
             StorageRequest::Sync { target },
             StorageRequest::Space { target },
             StorageRequest::GiveBack { target },
-            StorageRequest::Suspects { target, after: Some((inode, generation)), limit: 10 },
-            StorageRequest::Confirm { target, mark: 3 },
+            StorageRequest::Suspects {
+                target,
+                after: Some((inode, generation)),
+                limit: 10,
+                shards: ShardSet::below(64),
+            },
+            StorageRequest::Confirm { target, mark: 3, shards: ShardSet::below(64) },
             StorageRequest::NextChunk { target, inode, generation, from_index },
         ]
     }
@@ -472,7 +481,7 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
         SessionEvent::LockDone { ticket: 1, outcome: Ok(()) },
         SessionEvent::Evicted { session: SessionId(3) },
         SessionEvent::Expired,
-        SessionEvent::Reclaim { incarnation: 7 },
+        SessionEvent::Reclaim { server: NodeId(2), incarnation: 7 },
     ];
     assert!(mutate_all(&events, 5) > ROUNDS / 3);
 }

@@ -87,12 +87,12 @@ fn carry_out(
             store.give_back()?;
             Ok(StorageReply::Done)
         }
-        (StorageRequest::Suspects { after, limit, .. }, _) => {
-            let page = store.suspects(*after, *limit as usize)?;
+        (StorageRequest::Suspects { after, limit, shards, .. }, _) => {
+            let page = store.suspects(*after, *limit as usize, shards)?;
             Ok(StorageReply::Suspects { found: page.found, mark: page.mark })
         }
-        (StorageRequest::Confirm { mark, .. }, _) => {
-            store.confirm(*mark)?;
+        (StorageRequest::Confirm { mark, shards, .. }, _) => {
+            store.confirm(*mark, shards)?;
             Ok(StorageReply::Done)
         }
         (StorageRequest::Space { .. }, _) => {

@@ -64,6 +64,7 @@ errnos! {
     EOPNOTSUPP = 95, "operation not supported";
     ENOTCONN = 107, "transport endpoint is not connected";
     ETIMEDOUT = 110, "timed out";
+    EHOSTDOWN = 112, "host is down";
     ESTALE = 116, "stale file handle";
     EDQUOT = 122, "disk quota exceeded";
 }

@@ -9,8 +9,8 @@ pub mod storage;
 
 pub use manager::{ManagerPapers, ManagerReply, ManagerRequest};
 pub use meta::{
-    DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, SyncScope,
-    TimeSet,
+    Addressee, DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply,
+    MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,
+    SyncScope, TimeSet,
 };
 pub use storage::{ChunkWritten, StorageReply, StorageRequest};

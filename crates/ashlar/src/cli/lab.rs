@@ -44,8 +44,8 @@ pub enum LabAction {
 /// `ashlar lab up`
 #[derive(Debug, Args)]
 pub struct LabUpArgs {
-    /// Metadata servers. Today a file system has one.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Metadata servers, among which directories are spread.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub meta: u32,
     /// Storage servers, each with one target.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]

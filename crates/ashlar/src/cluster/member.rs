@@ -97,6 +97,21 @@ impl Member {
         self.watcher.map()
     }
 
+    /// Waits until this process has the map of `epoch` or a newer one.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn wait_for_epoch(&self, epoch: Epoch) -> Result<()> {
+        let (map, deadline) = (self.map(), Instant::now() + START_MAX);
+        while map.read().epoch < epoch {
+            if Instant::now() >= deadline {
+                bail!("the managers do not give the map of {epoch} out, which they have made");
+            }
+            std::thread::sleep(TURN);
+        }
+        Ok(())
+    }
+
     /// Routes to other servers.
     pub fn routes(&self) -> Arc<Routes> {
         Arc::new(Routes::new(self.caller.clone(), self.map()))

@@ -1,6 +1,7 @@
 //! `ashlar meta`: serves metadata.
 
 use super::announce;
+use super::background::Background;
 use super::member::{Member, listen, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
 use crate::cli::MetaArgs;
@@ -13,20 +14,24 @@ use ashlar_env::{Disk, OpenMode, replace_file};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::net::Service;
-use ashlar_rpc::remote::{Patience, RemoteStorage};
+use ashlar_rpc::remote::{Patience, RemotePeers, RemoteStorage};
 use ashlar_rpc::serve::MetaEndpoint;
-use ashlar_types::Role;
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{NodeId, Role, ShardId};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// File that says which metadata this is: magic `ASHLMTA1`, uuid 16 bytes, CRC-32C u32 little-endian of the uuid.
 const UUID_FILE: &str = "metadata";
 const UUID_MAGIC: &[u8; 8] = b"ASHLMTA1";
 /// For how long a target that does not answer is waited for.
 const TARGET_MAX: Duration = Duration::from_secs(10);
+/// For how long a manager is asked.
+const MANAGER_MAX: Duration = Duration::from_secs(5);
+/// Time between looks whether shards are to change hands.
+const BALANCE_EVERY: Duration = Duration::from_millis(500);
 
 pub fn run(args: &MetaArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -40,9 +45,11 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let _lock = MetaLock::take(&disk, &path, &format!("ashlar meta, process {}", std::process::id()))?;
     let uuid = find_or_draw(&member, &disk, &path)?;
     let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
-    let ManagerReply::NameHashKey(name_hash_key) = reply else {
+    let ManagerReply::MetaIdentity { name_hash_key, epoch } = reply else {
         bail!("the manager gave an answer of the wrong kind");
     };
+    // ORDER: which shards are here, and whether the root is, says the map.
+    member.wait_for_epoch(epoch)?;
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
     let metrics = Metrics::new("meta");
     metrics.add_map(member.map());
@@ -55,6 +62,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
         map: member.map(),
         keeps_sessions: true,
         storage,
+        peers: Some((Arc::new(RemotePeers::new(member.routes())), member.name.node)),
     };
     let (meta, report) = MetaService::start(config, root_settings())
         .context("the metadata service could not recover; the log has details")?;
@@ -70,14 +78,15 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let server = member.serve(Service::Meta, endpoint.clone(), listeners)?;
     // ORDER: it serves before the map says so.
     member.ask(&ManagerRequest::Listen { role: Role::Meta, addresses: bound.clone() })?;
-    member.ask(&ManagerRequest::ServeShards { uuid })?;
     let _looks = member.keep_certificate()?;
+    let _balance = balance(&member, &meta)?;
     announce::serving(Role::Meta, &bound);
     let mut turn = 0u32;
     until_told_to_stop(&is_told, || {
         turn = turn.wrapping_add(1);
         if turn.is_multiple_of(20) {
             endpoint.tidy();
+            meta.resume_across();
         }
         true
     });
@@ -143,4 +152,21 @@ fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> 
     member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
     write_uuid(disk, path, uuid)?;
     Ok(uuid)
+}
+
+/// Has shards spread over the metadata servers, for as long as what it returns lives.
+fn balance(member: &Member, meta: &Arc<MetaService>) -> Result<Background> {
+    let (managers, meta) = (member.managers.clone(), meta.clone());
+    let transfer = move |shards: &[ShardId], from: NodeId, to: NodeId| {
+        let request = ManagerRequest::TransferShards { shards: shards.to_vec(), from, to };
+        let asked = managers.call(&request, Instant::now() + MANAGER_MAX);
+        asked.inspect_err(|error| tracing::warn!(%error, "shards could not be transferred")).is_ok()
+    };
+    let look = move || {
+        if let Err(errno) = meta.balance_shards(&transfer) {
+            tracing::warn!(%errno, "could not look whether shards are to change hands; trying again");
+        }
+        BALANCE_EVERY
+    };
+    Background::start(&*member.env.tasks, "ashlar-balance", look)
 }

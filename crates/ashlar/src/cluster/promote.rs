@@ -107,6 +107,6 @@ fn promoted(mut state: ClusterState, first: &Node, metadata: MetadataRecord) -> 
     state.map.nodes = vec![first.clone()];
     state.map.epoch = Epoch(state.map.epoch.0 + 1);
     state.last_node = state.last_node.max(first.id);
-    state.metadata = Some(metadata);
+    state.metadata = vec![metadata];
     state
 }

@@ -48,6 +48,7 @@ pub fn settle(state: &node::State, lane: Lane, stores: &Stores) -> Result<Lane> 
         name_hash_key: state.manager.identity().name_hash_key,
         map: state.manager.map(),
         storage,
+        peers: None,
     };
     match MetaService::start(config, root_settings()) {
         Ok((service, report)) => {

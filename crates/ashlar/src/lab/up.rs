@@ -29,7 +29,7 @@ const LOG_BYTES_MAX: usize = 4096;
 
 /// Makes the lab at `dir`. What could not be finished is taken away again.
 pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
-    let nodes = nodes(args.meta, args.storage, args.clients)?;
+    let nodes = nodes(args.meta, args.storage, args.clients);
     require_root()?;
     require_programs()?;
     if !Path::new("/dev/fuse").exists() {

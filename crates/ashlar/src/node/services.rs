@@ -71,6 +71,7 @@ impl Services {
             name_hash_key: state.manager.identity().name_hash_key,
             map: state.manager.map(),
             storage: storage.clone(),
+            peers: None,
         };
         let (meta, report) = MetaService::start(meta_config, root_settings())
             .context("the metadata service could not recover; the log has details, and `ashlar fsck` checks everything")?;

@@ -298,6 +298,7 @@ fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
         name_hash_key: draft.identity.name_hash_key,
         map: Arc::new(RwLock::new(Arc::new(draft.map.clone()))),
         storage: Arc::new(StorageService::new()),
+        peers: None,
     };
     let (service, _) =
         MetaService::start(config, root_settings()).context("cannot make the root directory")?;

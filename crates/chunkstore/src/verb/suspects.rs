@@ -6,6 +6,7 @@ use crate::key;
 use crate::store::ChunkStore;
 use crate::suspects::FileGeneration;
 use ashlar_kv::{Key, Urgency};
+use ashlar_types::ShardSet;
 
 /// Records removed by one commit.
 const CONFIRM_BATCH: usize = 512;
@@ -20,11 +21,16 @@ pub struct SuspectPage {
 }
 
 impl ChunkStore {
-    /// Up to `limit` (512 at most) suspects behind `after`. An empty page is the end.
+    /// Those of `shards` among up to `limit` (512 at most) suspects behind `after`, or among the next ones: an empty page is the end.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn suspects(&self, after: Option<FileGeneration>, limit: usize) -> Result<SuspectPage, ChunkError> {
+    pub fn suspects(
+        &self,
+        after: Option<FileGeneration>,
+        limit: usize,
+        shards: &ShardSet,
+    ) -> Result<SuspectPage, ChunkError> {
         self.check()?;
         // ORDER: the mark first: what a round adds from here on is not covered by it.
         let mark = self.rounds.completed();
@@ -33,16 +39,26 @@ impl ChunkStore {
             from = key::suspect(after);
             from.push(0);
         }
-        let pairs = self.index.page(&from, &to, limit)?;
-        let found = pairs.iter().map(|(key, _)| key::decode_suspect(key)).collect::<Result<_, _>>()?;
-        Ok(SuspectPage { found, mark })
+        loop {
+            let pairs = self.index.page(&from, &to, limit)?;
+            let all: Vec<FileGeneration> =
+                pairs.iter().map(|(key, _)| key::decode_suspect(key)).collect::<Result<_, _>>()?;
+            let Some(&last) = all.last() else { return Ok(SuspectPage { found: Vec::new(), mark }) };
+            let found: Vec<FileGeneration> =
+                all.into_iter().filter(|(inode, _)| shards.has_home_of(*inode)).collect();
+            if !found.is_empty() {
+                return Ok(SuspectPage { found, mark });
+            }
+            from = key::suspect(last);
+            from.push(0);
+        }
     }
 
-    /// Forgets suspects up to `mark`: metadata knows them, durably, or has had them deleted and synced.
+    /// Forgets suspects of `shards` up to `mark`: metadata knows them, durably, or has had them deleted and synced.
     ///
     /// # Errors
     /// Those of the index; what was not forgotten is a suspect still.
-    pub fn confirm(&self, mark: u64) -> Result<(), ChunkError> {
+    pub fn confirm(&self, mark: u64, shards: &ShardSet) -> Result<(), ChunkError> {
         self.check()?;
         let (mut from, to) = key::table_range(key::SUSPECTS);
         loop {
@@ -54,7 +70,8 @@ impl ChunkStore {
             from.push(0);
             let mut done: Vec<Key> = Vec::with_capacity(pairs.len());
             for (key, value) in &pairs {
-                if key::decode_round(value)? <= mark {
+                let (inode, _) = key::decode_suspect(key)?;
+                if key::decode_round(value)? <= mark && shards.has_home_of(inode) {
                     done.push(key.clone());
                 }
             }

@@ -113,6 +113,7 @@ impl World {
             name_hash_key: [7; 16],
             map: map.clone(),
             storage: storage.clone(),
+            peers: None,
         };
         let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
         let (meta, _) = MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap();

@@ -75,6 +75,11 @@ impl<'a> LaneWriter<'a> {
 }
 
 impl LaneWriter<'_> {
+    /// Whether a group that frees no space would be refused now for lack of it.
+    pub fn is_space_low(&self) -> bool {
+        self.shared.space.is_low()
+    }
+
     /// The number of the last frame of `shard`; 0 when it has had none.
     pub fn shard_sequence(&self, shard: ShardId) -> u64 {
         self.state.sequence(shard)

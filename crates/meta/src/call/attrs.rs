@@ -155,7 +155,7 @@ impl MetaService {
     /// # Errors
     /// `EIO` when it cannot be read.
     pub fn inodes_used(&self) -> Result<u64, Errno> {
-        let shards: Vec<ShardId> = self.map.read().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<ShardId> = self.shards_here().0.iter().collect();
         let creds = itself();
         let caller = Caller::new(OpId::default(), &creds);
         Ok(self.inspect(caller, |txn, context| verb::statfs(txn, context, &shards), |used, _| used)?.inodes)

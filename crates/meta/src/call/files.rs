@@ -1,18 +1,26 @@
 //! Opening and closing files.
 
-use super::names::{grant_named, last_of};
+use super::names::last_of;
 use super::verb as number;
 use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
-use ashlar_types::{Credentials, DescriptionId, Errno, FileType, InodeId, SessionId};
+use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId};
 
 /// A file that is being opened, and whether anybody knows its length.
 pub(crate) struct Opening {
     pub(crate) open: verb::OpenReply,
     is_settled: bool,
+}
+
+/// A file that is made, or that was there.
+pub(crate) enum Creation {
+    /// Opened; whether it is new.
+    Here(verb::OpenReply, bool),
+    /// It was there, and another server has it.
+    Elsewhere(InodeId),
 }
 
 impl MetaService {
@@ -30,6 +38,9 @@ impl MetaService {
                     |txn, context| {
                         let args = verb::CreateArgs { mode, umask, exclusive };
                         let reply = verb::create(txn, context, parent, name, args)?;
+                        if reply.attr.is_none() {
+                            return Ok(Creation::Elsewhere(reply.inode));
+                        }
                         let args = verb::OpenArgs {
                             read,
                             write,
@@ -38,12 +49,19 @@ impl MetaService {
                             is_granted: reply.created,
                             ..verb::OpenArgs::default()
                         };
-                        let open = verb::open(txn, context, reply.attr.inode, &args)?;
-                        self.check_settled(txn, reply.attr.inode)?;
-                        Ok((open, reply.created))
+                        let open = verb::open(txn, context, reply.inode, &args)?;
+                        self.check_settled(txn, reply.inode)?;
+                        Ok(Creation::Here(open, reply.created))
                     },
-                    |(open, created), leases| {
-                        let named = grant_named(session, parent, open.attr.inode, leases);
+                    |creation, leases| {
+                        let (open, created) = match creation {
+                            Creation::Here(open, created) => (open, created),
+                            Creation::Elsewhere(inode) => {
+                                let leases = leases.grant(session, parent, LeaseSet::ENTRIES);
+                                return MetaReply::Elsewhere { inode, leases };
+                            }
+                        };
+                        let named = self.grant_named(session, parent, open.attr.inode, leases);
                         MetaReply::Opened {
                             open: self.opened(
                                 session,
@@ -156,21 +174,31 @@ impl MetaService {
         if !self.opens.lock().close(session, inode, handle) {
             return Ok(MetaReply::Removed { last: None });
         }
-        let creds = Credentials::root();
-        let by_itself = Caller::new(caller.op, &creds);
+        let last = self.forget_orphan(caller.op, inode)?;
+        Ok(MetaReply::Removed { last })
+    }
+
+    /// Has `session` not hold an inode without a name any more, unless it has it open.
+    pub(crate) fn release_orphan(&self, inode: InodeId, session: SessionId) -> Result<(), Errno> {
+        self.forget_orphan(OpId { session, sequence: 0 }, inode).map(drop)
+    }
+
+    /// The last attributes, if the inode is gone with that.
+    fn forget_orphan(&self, op: OpId, inode: InodeId) -> Result<Option<Attr>, Errno> {
+        let (creds, session) = (Credentials::root(), op.session);
         self.mutate(
-            by_itself,
+            Caller::new(op, &creds),
             number::RELEASE,
             |txn, context| {
                 let held = txn.find_inode(inode)?.map(|found| found.attr(inode));
-                // ORDER: asked while nobody can open it. An open between the close above and this one found the inode, and holds it.
+                // ORDER: asked while nobody can open it. An open between the close and this one found the inode, and holds it.
                 if (context.open_in)(inode).contains(&session) {
                     return Ok(None);
                 }
                 verb::release(txn, context, inode, session)?;
                 last_of(txn, context, held)
             },
-            |last, _| MetaReply::Removed { last },
+            |last, _| last,
         )
     }
 

@@ -40,7 +40,7 @@ impl MetaService {
                         LockWait::Queued => MetaReply::LockQueued,
                     })
                 }
-                MetaRequest::LockCancel { ticket } => {
+                MetaRequest::LockCancel { ticket, .. } => {
                     if locks.cancel(session, *ticket) {
                         Ok(MetaReply::Done)
                     } else {

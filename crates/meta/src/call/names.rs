@@ -21,22 +21,6 @@ const LISTING_BYTES_MAX: u32 = 128 << 10;
 /// Names of a listing that share a piece of memory, bytes.
 const NAMES_BYTES: usize = 4096;
 
-/// The reply for a name in `parent` that stands for `attr`, with the leases that go with it.
-pub(super) fn named(session: SessionId, parent: InodeId, attr: Attr, leases: &mut LeaseTable) -> MetaReply {
-    let held = grant_named(session, parent, attr.inode, leases);
-    MetaReply::Attr { attr, leases: held }
-}
-
-pub(super) fn grant_named(
-    session: SessionId,
-    parent: InodeId,
-    inode: InodeId,
-    leases: &mut LeaseTable,
-) -> LeaseSet {
-    let of_name = leases.grant(session, parent, LeaseSet::ENTRIES);
-    of_name.with(leases.grant(session, inode, LeaseSet::ATTR))
-}
-
 /// What `name` stands for before it is replaced, if anything; the verb itself decides what is an error.
 fn victim(
     txn: &mut Txn<'_>,
@@ -45,7 +29,11 @@ fn victim(
     name: Name<'_>,
 ) -> Result<Option<Attr>, NsError> {
     match verb::lookup(txn, context, parent, name) {
-        Ok(reply) => Ok(Some(reply.attr)),
+        Ok(verb::LookupReply { attr: Some(attr), .. }) => Ok(Some(attr)),
+        // The verb reads it, too.
+        Ok(verb::LookupReply { inode, attr: None }) => {
+            Ok(txn.find_inode(inode)?.map(|found| found.attr(inode)))
+        }
         Err(NsError::Errno(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -58,13 +46,34 @@ pub(super) fn last_of(
     victim: Option<Attr>,
 ) -> Result<Option<Attr>, NsError> {
     let Some(attr) = victim else { return Ok(None) };
-    let is_gone = txn.find_inode(attr.inode)?.is_none();
+    let is_gone = txn.is_gone(attr.inode)?;
     // With the last descriptor of what had lost its names before, nothing changes but that it is gone.
     let ctime = if attr.nlink == 0 { attr.ctime } else { context.now };
     Ok(is_gone.then_some(Attr { nlink: 0, ctime, ..attr }))
 }
 
 impl MetaService {
+    /// The reply for a name in `parent` that stands for `attr`, with the leases that go with it.
+    fn named(&self, session: SessionId, parent: InodeId, attr: Attr, leases: &mut LeaseTable) -> MetaReply {
+        let held = self.grant_named(session, parent, attr.inode, leases);
+        MetaReply::Attr { attr, leases: held }
+    }
+
+    /// Grants what goes with a name in `parent` that stands for `inode`. Of what another server has, that one grants leases.
+    pub(super) fn grant_named(
+        &self,
+        session: SessionId,
+        parent: InodeId,
+        inode: InodeId,
+        leases: &mut LeaseTable,
+    ) -> LeaseSet {
+        let of_name = leases.grant(session, parent, LeaseSet::ENTRIES);
+        if !self.is_here(inode.home()) {
+            return of_name;
+        }
+        of_name.with(leases.grant(session, inode, LeaseSet::ATTR))
+    }
+
     pub(super) fn call_on_names(
         &self,
         caller: Caller<'_>,
@@ -77,19 +86,19 @@ impl MetaService {
                 caller,
                 number::MKDIR,
                 |txn, context| verb::mkdir(txn, context, parent, name, mode, umask),
-                |reply, leases| named(session, parent, reply.attr, leases),
+                |reply, leases| self.named(session, parent, reply.attr, leases),
             ),
             MetaRequest::Mknod { parent, name, mode, umask, rdev } => self.mutate(
                 caller,
                 number::MKNOD,
                 |txn, context| verb::mknod(txn, context, parent, name, verb::MknodArgs { mode, umask, rdev }),
-                |reply, leases| named(session, parent, reply.attr, leases),
+                |reply, leases| self.named(session, parent, reply.attr, leases),
             ),
             MetaRequest::Symlink { parent, name, target } => self.mutate(
                 caller,
                 number::SYMLINK,
                 |txn, context| verb::symlink(txn, context, parent, name, target),
-                |reply, leases| named(session, parent, reply.attr, leases),
+                |reply, leases| self.named(session, parent, reply.attr, leases),
             ),
             MetaRequest::Link { inode, parent, name } => self.mutate(
                 caller,
@@ -99,7 +108,7 @@ impl MetaService {
                     txn.reveal(inode);
                     Ok(reply)
                 },
-                |reply, leases| named(session, parent, reply.attr, leases),
+                |reply, leases| self.named(session, parent, reply.attr, leases),
             ),
             MetaRequest::Unlink { parent, name } => self.mutate(
                 caller,
@@ -141,12 +150,15 @@ impl MetaService {
         self.inspect(
             caller,
             |txn, context| match verb::lookup(txn, context, parent, name) {
-                Ok(reply) => Ok(Some(reply.attr)),
+                Ok(reply) => Ok(Some(reply)),
                 Err(error) if error.errno() == Errno::ENOENT => Ok(None),
                 Err(error) => Err(error),
             },
             |found, leases| match found {
-                Some(attr) => named(session, parent, attr, leases),
+                Some(verb::LookupReply { attr: Some(attr), .. }) => self.named(session, parent, attr, leases),
+                Some(verb::LookupReply { inode, attr: None }) => {
+                    MetaReply::Elsewhere { inode, leases: leases.grant(session, parent, LeaseSet::ENTRIES) }
+                }
                 None => MetaReply::NoEntry { leases: leases.grant(session, parent, LeaseSet::ENTRIES) },
             },
         )
@@ -193,7 +205,7 @@ impl MetaService {
             |is_end, leases| {
                 let mut entries = listed.take();
                 for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
-                    entry.leases = grant_named(session, directory, entry.inode, leases);
+                    entry.leases = self.grant_named(session, directory, entry.inode, leases);
                 }
                 MetaReply::Entries { entries, is_end }
             },

@@ -21,8 +21,10 @@ pub struct CreateArgs {
 /// What [`create`] tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateReply {
-    /// Attributes of the file, new or old.
-    pub attr: Attr,
+    /// The file, new or old.
+    pub inode: InodeId,
+    /// Its attributes, unless another server has it.
+    pub attr: Option<Attr>,
     /// Whether it is new.
     pub created: bool,
 }
@@ -49,9 +51,12 @@ pub fn create(
             return Err(Errno::EISDIR.into());
         }
         let id = existing.inode;
+        if txn.is_elsewhere(id) {
+            return Ok(CreateReply { inode: id, attr: None, created: false });
+        }
         let attr = txn.inode(id)?.attr(id);
         txn.reveal(id);
-        return Ok(CreateReply { attr, created: false });
+        return Ok(CreateReply { inode: id, attr: Some(attr), created: false });
     }
     let (_, policy) = directory.as_directory()?;
     let kind = Kind::Regular(FileData::Inline { policy, generation: 0 });
@@ -59,5 +64,5 @@ pub fn create(
     let inode = new_inode::plan(context, &directory, asked, kind)?;
     let id = txn.allocate_inode_id(parent.home())?;
     let attr = new_inode::apply(txn, context, place, id, inode)?;
-    Ok(CreateReply { attr, created: true })
+    Ok(CreateReply { inode: id, attr: Some(attr), created: true })
 }

@@ -19,6 +19,9 @@ pub(crate) const ORPHAN_LINKABLE: &[u8] = &[1];
 /// # Errors
 /// [`NsError::Kv`] when the store cannot answer; `ESTALE` when there is no such inode.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, context: &OpContext<'_>, inode: InodeId) -> Result<u32, NsError> {
+    if let Some(left) = txn.drop_elsewhere(inode)? {
+        return Ok(left);
+    }
     let record = txn.inode_mut(inode)?;
     record.nlink = if record.is_directory() { 0 } else { record.nlink.saturating_sub(1) };
     record.ctime = context.now;

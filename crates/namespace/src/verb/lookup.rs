@@ -9,8 +9,10 @@ use ashlar_types::{Attr, Errno, InodeId, Name};
 /// What `lookup` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupReply {
-    /// Attributes of what the name stands for.
-    pub attr: Attr,
+    /// What the name stands for.
+    pub inode: InodeId,
+    /// Its attributes, unless another server has it.
+    pub attr: Option<Attr>,
 }
 
 /// Finds `name` in directory `parent`.
@@ -28,7 +30,10 @@ pub fn lookup(
     permission::check(context, directory, permission::EXECUTE)?;
     let place = entry::locate(txn, context, parent, name)?;
     let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
+    if txn.is_elsewhere(inode) {
+        return Ok(LookupReply { inode, attr: None });
+    }
     let attr = txn.inode(inode)?.attr(inode);
     txn.reveal(inode);
-    Ok(LookupReply { attr })
+    Ok(LookupReply { inode, attr: Some(attr) })
 }

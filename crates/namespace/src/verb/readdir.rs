@@ -116,7 +116,9 @@ fn list_with_attributes(
         let is_last_batch = batch.len() < BATCH_ENTRIES;
         for (cookie, entry) in batch {
             let id = entry.inode;
-            let attr = txn.peek_inode(id)?.map(|inode| inode.attr(id));
+            // Whoever wants those of what another server has asks there.
+            let found = if txn.is_elsewhere(id) { None } else { txn.peek_inode(id)? };
+            let attr = found.map(|inode| inode.attr(id));
             let is_told = attr.is_some();
             let entry = DirEntry { cookie, name: &entry.name, inode: id, file_type: entry.file_type, attr };
             if emit(entry).is_break() {

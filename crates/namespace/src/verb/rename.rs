@@ -12,6 +12,7 @@ use super::new_inode::{self, AskedMode};
 use super::permission::{self, Victim};
 use crate::context::OpContext;
 use crate::error::NsError;
+use crate::key;
 use crate::record::{Inode, Kind};
 use crate::txn::Txn;
 use ashlar_kv::KvError;
@@ -100,7 +101,7 @@ fn look_up_end<'n>(
 
 /// Decides whether the rename may be done. `Ok` for two names of one inode, too.
 fn plan(
-    txn: &Txn<'_>,
+    txn: &mut Txn<'_>,
     context: &OpContext<'_>,
     from: &End<'_>,
     to: &End<'_>,
@@ -148,7 +149,20 @@ fn plan(
 }
 
 /// Refuses to put a directory below itself, and to replace an ancestor of what is moved.
-fn check_ancestry(txn: &Txn<'_>, from: &End<'_>, to: &End<'_>, flags: RenameFlags) -> Result<(), NsError> {
+///
+/// Where there are several servers, whoever moves a directory to another parent reads the number of such moves first and counts it up: so the
+/// ancestors that are looked at stay where they are, or the decision is made anew.
+fn check_ancestry(
+    txn: &mut Txn<'_>,
+    from: &End<'_>,
+    to: &End<'_>,
+    flags: RenameFlags,
+) -> Result<(), NsError> {
+    let is_directory = |end: &End<'_>| end.target.as_ref().is_some_and(|(_, inode)| inode.is_directory());
+    if txn.has_others() && (is_directory(from) || is_directory(to)) {
+        let moves: u64 = txn.get_record(&key::moves(), "number of moves")?.unwrap_or(0);
+        txn.put_record(key::moves(), &(moves + 1));
+    }
     if let Some((moved, inode)) = &from.target
         && inode.is_directory()
         && is_same_or_below(txn, to.parent_id(), *moved)?

@@ -142,6 +142,19 @@ impl<K: Ord + Clone, W: Clone> Transactions<K, W> {
         }
     }
 
+    /// Whether a part of transaction `id` is locked here, or about to be.
+    pub fn has_prepared(&self, id: TransactionId) -> bool {
+        self.prepared.contains_key(&id)
+    }
+
+    /// Lets go of a part that could not be logged, so that nobody was told of it.
+    pub fn forget_prepared(&mut self, id: TransactionId) {
+        if self.prepared.get(&id).is_some_and(|prepared| !prepared.is_logged) {
+            self.prepared.remove(&id);
+            self.unlock(id);
+        }
+    }
+
     /// Whether a read of `key` has to wait: a transaction that may have happened writes it. It ends when a record with the
     /// transaction's end is logged.
     pub fn is_read_blocked(&self, key: &K) -> bool {

@@ -8,7 +8,7 @@ use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
 use crate::{Caller, LastingSessions, SessionEvents};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{MetaRequest, SessionEvent};
+use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Errno, InodeId, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
@@ -101,7 +101,7 @@ fn owner_of(peer: &Peer) -> SessionOwner {
 }
 
 /// Who may call metadata.
-const CALLERS: [Role; 2] = [Role::Client, Role::Admin];
+const CALLERS: [Role; 3] = [Role::Client, Role::Admin, Role::Meta];
 
 impl MetaEndpoint {
     /// Serves `meta`.
@@ -172,12 +172,16 @@ impl MetaEndpoint {
         }
     }
 
-    fn open(&self, peer: &Peer) -> MetaAnswer {
+    fn open(&self, peer: &Peer, wanted: Option<SessionId>) -> MetaAnswer {
         if self.meta.is_awaiting() {
             return MetaAnswer::Later;
         }
+        // Asked for once more: the answer was lost.
+        if let Some(known) = wanted.filter(|wanted| self.own(peer, *wanted).is_ok()) {
+            return MetaAnswer::Session(known, self.meta.incarnation());
+        }
         let session = self.session_of(owner_of(peer));
-        match self.meta.open_lasting(owner_of(peer), session.clone()) {
+        match self.meta.open_lasting(wanted, owner_of(peer), session.clone()) {
             Ok(grant) => {
                 self.sessions.write().insert(grant.session, session);
                 MetaAnswer::Session(grant.session, grant.incarnation)
@@ -241,8 +245,15 @@ impl MetaEndpoint {
         if self.meta.is_awaiting() && !matches!(request, MetaRequest::Reclaim { .. }) {
             return MetaAnswer::Later;
         }
+        if let Addressee::Home(inode) = request.addressee()
+            && !self.meta.has_home_of(inode)
+        {
+            return MetaAnswer::NotHere;
+        }
         match self.meta.call(caller, request) {
             Ok(reply) => MetaAnswer::Reply(reply),
+            // Nothing was done; the caller says for how long it is worth trying.
+            Err(Errno::EHOSTDOWN) => MetaAnswer::Later,
             Err(errno) => MetaAnswer::Failed(errno),
         }
     }
@@ -272,7 +283,17 @@ impl Endpoint for MetaEndpoint {
             return replier.refuse("that is no call to metadata");
         };
         let answer = match call {
-            MetaCall::Open => self.open(peer),
+            MetaCall::Peer(_) if peer.role != Role::Meta => {
+                return replier.refuse("only metadata servers may say that");
+            }
+            MetaCall::Peer(message) => match self.meta.hear(message) {
+                Ok(answer) => MetaAnswer::Peer(answer),
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
+            _ if peer.role == Role::Meta => {
+                return replier.refuse("metadata serves clients");
+            }
+            MetaCall::Open(wanted) => self.open(peer, wanted),
             MetaCall::Close(session) => match self.own(peer, session) {
                 Ok(_) => {
                     self.end(session);

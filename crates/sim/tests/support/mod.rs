@@ -71,6 +71,7 @@ impl Services {
             name_hash_key: manager.identity().name_hash_key,
             map: manager.map(),
             storage: storage.clone(),
+            peers: None,
         };
         let policy = LayoutPolicy {
             chunk_bytes: Some(LayoutPolicy::CHUNK_BYTES_MIN),

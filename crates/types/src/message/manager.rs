@@ -1,6 +1,6 @@
 //! Calls to the manager.
 
-use crate::{ClusterId, ClusterMap, Epoch, NodeId, Role, Roles, TargetId};
+use crate::{ClusterId, ClusterMap, Epoch, NodeId, Role, Roles, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -50,10 +50,14 @@ pub enum ManagerRequest {
         /// Its directory.
         path: String,
     },
-    /// The caller answers for all shards from now on.
-    ServeShards {
-        /// Its directory.
-        uuid: [u8; 16],
+    /// Shards change hands between two metadata servers, one of which is the caller.
+    TransferShards {
+        /// Which.
+        shards: Vec<ShardId>,
+        /// Who has them.
+        from: NodeId,
+        /// Who is to have them.
+        to: NodeId,
     },
     /// A token by which a machine can become a node.
     NewToken {
@@ -113,8 +117,13 @@ pub enum ManagerReply {
     Map(Box<ClusterMap>),
     /// The id of a new target.
     Target(TargetId),
-    /// Key of the directory name hash.
-    NameHashKey([u8; 16]),
+    /// What a metadata server needs to know.
+    MetaIdentity {
+        /// Key of the directory name hash.
+        name_hash_key: [u8; 16],
+        /// Of the map that says which shards it has.
+        epoch: Epoch,
+    },
     /// A token, as people pass it on.
     Token(String),
     /// It cannot be done; why, and what to do, for a person.

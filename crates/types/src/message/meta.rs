@@ -1,8 +1,8 @@
 //! Calls to the metadata service.
 
 use crate::{
-    Attr, DescriptionId, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, SessionId,
-    StatFs, Timespec,
+    Attr, DescriptionId, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, NodeId,
+    SessionId, StatFs, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -296,7 +296,7 @@ pub enum MetaRequest<'a> {
     /// A lock with waiting: answered `LockQueued`, and later announced to the session under this ticket.
     LockWait { request: LockRequest, through: DescriptionId, ticket: u64 },
     /// Give up waiting.
-    LockCancel { ticket: u64 },
+    LockCancel { inode: InodeId, ticket: u64 },
     /// Which lock would prevent this one.
     LockTest(LockRequest),
     /// Drop the locks of an owner on an inode: all (close of a descriptor), or those taken through one description (its end).
@@ -306,16 +306,80 @@ pub enum MetaRequest<'a> {
     /// Change layout settings of a directory.
     LayoutSet { inode: InodeId, policy: LayoutPolicy },
     /// A recall has been carried out.
-    RecallDone { id: u64 },
+    RecallDone { inode: InodeId, id: u64 },
     /// A proposed layout will not be bound: writing the old bytes there failed.
     WithdrawLayout { inode: InodeId, generation: u32 },
     /// A target had no space: answered when chunks of removed files have made some, or none can be made, or after a bounded time.
     MakeRoom,
     /// What a change of attributes makes of the last attributes of an inode that is gone. Nothing is stored.
     SetattrRemoved { last: Attr, changes: SetAttr },
-    /// What the session has, told to a service that has been started anew (`incarnation`) and does not know. Whatever it has not told when it
-    /// says that this was all is not held.
-    Reclaim { incarnation: u64, part: Reclaim },
+    /// What the session has of the shards of `server`, told to that server, which has been started anew and does not know; `incarnation`: which start it
+    /// is told for, 0 for the newest that the session knows of. Whatever it has not told when it says that this was all is not held.
+    Reclaim { server: NodeId, incarnation: u64, part: Reclaim },
+}
+
+/// Which metadata server a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// The one that has this inode.
+    Home(InodeId),
+    /// This one.
+    Server(NodeId),
+    /// All of them.
+    All,
+    /// Any.
+    Any,
+}
+
+impl MetaRequest<'_> {
+    /// Which server it is for. Of several inodes it names, the one whose entries are changed.
+    pub fn addressee(&self) -> Addressee {
+        match self {
+            MetaRequest::Lookup { parent, .. }
+            | MetaRequest::Create { parent, .. }
+            | MetaRequest::Mkdir { parent, .. }
+            | MetaRequest::Mknod { parent, .. }
+            | MetaRequest::Symlink { parent, .. }
+            | MetaRequest::Link { parent, .. }
+            | MetaRequest::Unlink { parent, .. }
+            | MetaRequest::Rmdir { parent, .. }
+            | MetaRequest::Tmpfile { parent, .. }
+            | MetaRequest::Rename { from_parent: parent, .. } => Addressee::Home(*parent),
+            MetaRequest::Getattr { inode }
+            | MetaRequest::Setattr { inode, .. }
+            | MetaRequest::Open { inode, .. }
+            | MetaRequest::Release { inode, .. }
+            | MetaRequest::Readlink { inode }
+            | MetaRequest::Readdir { directory: inode, .. }
+            | MetaRequest::Access { inode, .. }
+            | MetaRequest::Getxattr { inode, .. }
+            | MetaRequest::Listxattr { inode }
+            | MetaRequest::Setxattr { inode, .. }
+            | MetaRequest::Removexattr { inode, .. }
+            | MetaRequest::ReadInline { inode, .. }
+            | MetaRequest::WriteInline { inode, .. }
+            | MetaRequest::AllocateInline { inode, .. }
+            | MetaRequest::ProposeLayout { inode }
+            | MetaRequest::SetLayout { inode, .. }
+            | MetaRequest::WithdrawLayout { inode, .. }
+            | MetaRequest::AcquireData { inode, .. }
+            | MetaRequest::CommitWrite { inode, .. }
+            | MetaRequest::Lock { request: LockRequest { inode, .. }, .. }
+            | MetaRequest::LockWait { request: LockRequest { inode, .. }, .. }
+            | MetaRequest::LockCancel { inode, .. }
+            | MetaRequest::LockTest(LockRequest { inode, .. })
+            | MetaRequest::LockRelease { inode, .. }
+            | MetaRequest::LayoutShow { inode }
+            | MetaRequest::LayoutSet { inode, .. }
+            | MetaRequest::RecallDone { inode, .. } => Addressee::Home(*inode),
+            MetaRequest::Sync(SyncScope::File { inode, .. }) => Addressee::Home(*inode),
+            MetaRequest::Reclaim { server, .. } => Addressee::Server(*server),
+            MetaRequest::Statfs
+            | MetaRequest::Sync(SyncScope::Names | SyncScope::All)
+            | MetaRequest::MakeRoom => Addressee::All,
+            MetaRequest::SetattrRemoved { .. } => Addressee::Any,
+        }
+    }
 }
 
 /// A part of what a session has.
@@ -451,6 +515,8 @@ pub enum MetaReply {
     LockQueued,
     /// The lock that is in the way, or none.
     LockConflict { conflict: Option<(LockKind, LockRange, u32)> },
+    /// There is such an entry, of something that another server has, to be asked there; `leases`: ENTRIES on the parent.
+    Elsewhere { inode: InodeId, leases: LeaseSet },
     /// What became of each file: `ESTALE` for one that is gone.
     Reclaimed { files: Vec<Result<Reclaimed, crate::Errno>> },
 }
@@ -477,6 +543,8 @@ pub enum SessionEvent {
     /// The service was started anew: the session is to tell what it has ([`MetaRequest::Reclaim`]). Made by whoever finds that out on the session's
     /// side; no service sends it.
     Reclaim {
+        /// Which server.
+        server: NodeId,
         /// Which start of the service.
         incarnation: u64,
     },

@@ -1,6 +1,6 @@
 //! Calls to the storage service. Payload of writes and reads is passed beside the message.
 
-use crate::{ChunkId, InodeId, TargetId};
+use crate::{ChunkId, InodeId, ShardSet, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// A call to one target.
@@ -126,8 +126,10 @@ pub enum StorageRequest {
         target: TargetId,
         /// The last one, with its generation, that the caller has; `None` at the beginning.
         after: Option<(InodeId, u32)>,
-        /// Most to list; the target may list fewer, but none only at the end.
+        /// Most to look at; the target may look at fewer, but lists none only at the end.
         limit: u32,
+        /// Only files of these shards.
+        shards: ShardSet,
     },
     /// What was a suspect up to `mark` is none any more.
     Confirm {
@@ -135,6 +137,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// From [`StorageReply::Suspects`]; `u64::MAX` for all.
         mark: u64,
+        /// Only files of these shards: of others another server knows.
+        shards: ShardSet,
     },
     /// The first chunk of a file's generation that is here, from `from_index` on.
     NextChunk {

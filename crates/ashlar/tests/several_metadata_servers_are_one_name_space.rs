@@ -1,0 +1,360 @@
+//! Goal: directories are spread over several metadata servers, and nobody can tell: every operation that touches two of them works as on one, for
+//! whoever looks from wherever.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use support::PATIENCE;
+use support::cluster::{Lab, Role};
+
+/// A lab with metadata servers besides its first.
+struct Spread {
+    lab: Lab,
+    more: Vec<Role>,
+}
+
+impl Spread {
+    #[track_caller]
+    fn start(servers: usize, mounts: usize) -> Spread {
+        let lab = Lab::start(1, mounts);
+        let more = (2..=servers).map(|at| add_server(&lab, at)).collect();
+        let spread = Spread { lab, more };
+        spread.wait_until_spread(servers);
+        spread
+    }
+
+    /// Waits until all servers have about as many shards as each other.
+    #[track_caller]
+    fn wait_until_spread(&self, servers: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let counts = self.shards_by_node();
+            if counts.len() == servers && counts.iter().all(|(_, count)| *count >= 64 / servers) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "shards are not spread: {counts:?}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    fn shards_by_node(&self) -> Vec<(String, usize)> {
+        let listed = self.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+        let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let mut counts = std::collections::BTreeMap::new();
+        for shard in shards.as_array().unwrap() {
+            *counts.entry(shard["node"].to_string()).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    fn mount(&self, at: usize) -> PathBuf {
+        self.lab.path(&format!("m{at}"))
+    }
+
+    #[track_caller]
+    fn stop(mut self) {
+        self.lab.mounts.iter_mut().for_each(Role::stop);
+        self.more.iter_mut().for_each(Role::stop);
+        self.lab.stop();
+    }
+}
+
+#[track_caller]
+fn add_server(lab: &Lab, at: usize) -> Role {
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds{at} --identity @mds{at}", token.trim())).expect(0);
+    let address = Lab::free_address();
+    lab.run(
+        &format!("mds{at}"),
+        &format!("meta --meta @meta{at} --listen {address} --identity @mds{at}"),
+        "serves",
+    )
+}
+
+/// The shard in which something lives.
+fn shard(path: &Path) -> u64 {
+    fs::symlink_metadata(path).unwrap().ino() >> 48
+}
+
+/// Makes directories until there is one in each of `count` shards at least; tells them.
+#[track_caller]
+fn make_spread(root: &Path, count: usize) -> Vec<PathBuf> {
+    let mut shards = BTreeSet::new();
+    let mut made = Vec::new();
+    for at in 0..64 {
+        let path = root.join(format!("d{at}"));
+        fs::create_dir(&path).unwrap();
+        shards.insert(shard(&path));
+        made.push(path);
+    }
+    assert!(shards.len() >= count, "{shards:?}");
+    made
+}
+
+#[test]
+fn directories_live_on_all_servers_and_everything_works_between_them() {
+    let spread = Spread::start(3, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let made = make_spread(&here, 40);
+    assert_eq!(fs::read_dir(&there).unwrap().count(), 64);
+    assert_eq!(fs::metadata(&there).unwrap().nlink(), 66);
+    for (at, directory) in made.iter().enumerate() {
+        let file = directory.join("f");
+        fs::write(&file, format!("content {at}")).unwrap();
+        assert_eq!(shard(&file), shard(directory), "a file lives with its directory");
+        let same = there.join(directory.file_name().unwrap()).join("f");
+        assert_eq!(fs::read_to_string(same).unwrap(), format!("content {at}"));
+    }
+    // Files go round: through every pair of servers there is.
+    for at in 0..63 {
+        let (from, to) = (made[at].join("f"), made[at + 1].join(format!("from{at}")));
+        let inode = fs::metadata(&from).unwrap().ino();
+        fs::rename(&from, &to).unwrap();
+        assert_eq!(fs::metadata(&from).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(fs::metadata(&to).unwrap().ino(), inode, "it stays the same file");
+        let seen = there.join(to.strip_prefix(&here).unwrap());
+        assert_eq!(fs::read_to_string(&seen).unwrap(), format!("content {at}"));
+        // What has moved away from its shard is a file like any other.
+        OpenOptions::new().append(true).open(&seen).unwrap().write_all(b" and more").unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), format!("content {at} and more"));
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(fs::metadata(&seen).unwrap().mode() & 0o777, 0o640);
+    }
+    // Names of one file in several shards.
+    let file = made[0].join("linked");
+    fs::write(&file, b"one").unwrap();
+    for (at, directory) in made.iter().enumerate().skip(1).step_by(7) {
+        fs::hard_link(&file, directory.join("link")).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().nlink(), 2 + (at as u64 - 1) / 7);
+    }
+    let names = fs::metadata(&file).unwrap().nlink();
+    fs::write(made[1].join("link"), b"another").unwrap();
+    assert_eq!(fs::read(there.join("d0/linked")).unwrap(), b"another");
+    fs::remove_file(there.join("d0/linked")).unwrap();
+    assert_eq!(fs::metadata(made[8].join("link")).unwrap().nlink(), names - 1);
+    for directory in made.iter().skip(1).step_by(7) {
+        fs::remove_file(directory.join("link")).unwrap();
+    }
+    errors_are_those_of_one_server(&here, &made);
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[track_caller]
+fn errors_are_those_of_one_server(root: &Path, made: &[PathBuf]) {
+    let kind = |outcome: std::io::Result<()>| outcome.unwrap_err().raw_os_error().unwrap();
+    fs::create_dir(made[2].join("sub")).unwrap();
+    for at in 3..20 {
+        assert_eq!(kind(fs::create_dir(&made[at])), libc::EEXIST);
+        assert_eq!(kind(fs::remove_dir(&made[2])), libc::ENOTEMPTY);
+        assert_eq!(kind(fs::remove_file(&made[at])), libc::EISDIR);
+        assert_eq!(kind(fs::remove_dir(made[at].join("no"))), libc::ENOENT);
+        assert_eq!(kind(fs::rename(&made[at], made[2].as_path())), libc::ENOTEMPTY);
+        assert_eq!(kind(fs::rename(root.join("d2"), made[2].join("sub/below"))), libc::EINVAL);
+        assert_eq!(kind(fs::hard_link(&made[at], made[2].join("l"))), libc::EPERM);
+        let file = made[at].join(format!("from{}", at - 1));
+        assert_eq!(kind(fs::rename(&file, &made[2])), libc::EISDIR);
+        assert_eq!(kind(fs::rename(&made[at], made[40].join("from39"))), libc::ENOTDIR);
+    }
+}
+
+/// Removes everything through one mount and the other in turns; nothing is left on any server.
+#[track_caller]
+fn remove_all(here: &Path, there: &Path) {
+    for (at, entry) in fs::read_dir(here).unwrap().enumerate() {
+        let name = entry.unwrap().file_name();
+        fs::remove_dir_all(if at % 2 == 0 { here } else { there }.join(name)).unwrap();
+    }
+    assert_eq!(fs::read_dir(there).unwrap().count(), 0);
+    assert_eq!(fs::metadata(here).unwrap().nlink(), 2);
+    let deadline = Instant::now() + PATIENCE;
+    while rustix::fs::statvfs(here).unwrap().f_files - rustix::fs::statvfs(here).unwrap().f_ffree > 1 {
+        assert!(Instant::now() < deadline, "inodes are left");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn directories_move_between_servers_with_all_that_is_in_them() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let made = make_spread(&here, 40);
+    let mut at = made[0].join("tree");
+    fs::create_dir_all(at.join("a/b/c")).unwrap();
+    fs::write(at.join("a/b/c/file"), b"deep").unwrap();
+    for directory in &made[1..30] {
+        let to = directory.join("tree");
+        fs::rename(&at, &to).unwrap();
+        let seen = there.join(to.strip_prefix(&here).unwrap());
+        assert_eq!(fs::read(seen.join("a/b/c/file")).unwrap(), b"deep");
+        assert_eq!(fs::metadata(seen.join("..")).unwrap().ino(), fs::metadata(directory).unwrap().ino());
+        assert_eq!(fs::metadata(directory).unwrap().nlink(), 3);
+        at = to;
+    }
+    // One directory is replaced by another, and two are exchanged.
+    fs::create_dir(made[40].join("empty")).unwrap();
+    fs::rename(&at, made[40].join("empty")).unwrap();
+    fs::create_dir(made[41].join("other")).unwrap();
+    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+    let (one, other) = (made[40].join("empty"), made[41].join("other"));
+    rustix::fs::renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &other, exchange).unwrap();
+    assert_eq!(fs::read(there.join("d41/other/a/b/c/file")).unwrap(), b"deep");
+    assert_eq!(fs::read_dir(there.join("d40/empty")).unwrap().count(), 0);
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[test]
+fn directories_that_are_moved_into_each_other_at_once_never_form_a_loop() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    make_spread(&here, 40);
+    for round in 0..20 {
+        let (a, b) = (format!("d{}", round * 2), format!("d{}", round * 2 + 1));
+        let into = |root: &Path, from: &str, to: &str| fs::rename(root.join(from), root.join(to).join(from));
+        let (one, other) = std::thread::scope(|threads| {
+            let one = threads.spawn(|| into(&here, &a, &b));
+            let other = threads.spawn(|| into(&there, &b, &a));
+            (one.join().unwrap(), other.join().unwrap())
+        });
+        assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+        let failed = one.err().or(other.err()).unwrap().raw_os_error().unwrap();
+        assert!(failed == libc::EINVAL || failed == libc::ENOENT, "{failed}");
+        let reached = [&a, &b].into_iter().filter(|name| here.join(name).exists()).count();
+        assert_eq!(reached, 1, "both are reached from the root, one below the other");
+    }
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[test]
+fn an_unlinked_file_of_another_server_lives_as_long_as_it_is_open() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let made = make_spread(&here, 40);
+    let mut open = Vec::new();
+    for pair in made.windows(2).step_by(2) {
+        let (from, to) = (pair[0].join("f"), pair[1].join("g"));
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&from).unwrap();
+        file.write_all(b"before").unwrap();
+        fs::rename(&from, &to).unwrap();
+        fs::remove_file(there.join(to.strip_prefix(&here).unwrap())).unwrap();
+        assert!(!to.exists());
+        open.push(file);
+    }
+    for mut file in open {
+        file.write_all(b" and after").unwrap();
+        file.rewind().unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before and after");
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+    }
+    // Without a name at first, with one in another server's directory then; and nodes of all kinds.
+    let unnamed = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(&made[0]).unwrap();
+    let source = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&unnamed));
+    let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+    for directory in &made[1..10] {
+        rustix::fs::linkat(rustix::fs::CWD, &*source, rustix::fs::CWD, directory.join("named"), follow)
+            .unwrap();
+        assert!(there.join(directory.strip_prefix(&here).unwrap()).join("named").exists());
+    }
+    drop(unnamed);
+    for directory in &made[1..10] {
+        let fifo = directory.join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        fs::rename(&fifo, made[20].join("fifo")).unwrap();
+        assert!(fs::metadata(there.join("d20/fifo")).unwrap().file_type().is_fifo());
+        std::os::unix::fs::symlink("target", directory.join("link")).unwrap();
+        fs::rename(directory.join("link"), made[21].join("link")).unwrap();
+        assert_eq!(fs::read_link(there.join("d21/link")).unwrap(), Path::new("target"));
+    }
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_leaves_no_half_of_anything() {
+    let mut spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let made = make_spread(&here, 40);
+    let names: Vec<String> = (0..8).map(|at| format!("f{at}")).collect();
+    for name in &names {
+        fs::write(made[0].join(name), name).unwrap();
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let moved: usize = std::thread::scope(|threads| {
+        let movers: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(number, name)| {
+                let (made, is_over, root) = (&made, &is_over, if number % 2 == 0 { &here } else { &there });
+                let in_root = move |path: &Path| root.join(path.file_name().unwrap());
+                threads.spawn(move || {
+                    let mut at = 0;
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let next = (at + 1 + number) % 40;
+                        fs::rename(in_root(&made[at % 40]).join(name), in_root(&made[next]).join(name))
+                            .unwrap();
+                        at = next;
+                    }
+                    at
+                })
+            })
+            .collect();
+        for round in 0..6 {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            if round % 2 == 0 {
+                spread.more[0].kill();
+                let address = Lab::free_address();
+                let line = format!("meta --meta @meta2 --listen {address} --identity @mds2");
+                spread.more[0] = spread.lab.run("mds2", &line, "serves");
+            } else {
+                spread.lab.meta.kill();
+                spread.lab.start_meta();
+            }
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        movers.into_iter().map(|mover| mover.join().unwrap()).count()
+    });
+    assert_eq!(moved, names.len());
+    for root in [&here, &there] {
+        let mut found: Vec<String> = Vec::new();
+        for directory in fs::read_dir(root).unwrap() {
+            for file in fs::read_dir(directory.unwrap().path()).unwrap() {
+                let file = file.unwrap();
+                let name = file.file_name().into_string().unwrap();
+                assert_eq!(fs::read_to_string(file.path()).unwrap(), name);
+                assert_eq!(file.metadata().unwrap().nlink(), 1);
+                found.push(name);
+            }
+        }
+        found.sort();
+        assert_eq!(found, names, "each file has exactly one name");
+    }
+    File::create(here.join("after")).unwrap();
+    fs::remove_file(there.join("after")).unwrap();
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[test]
+fn what_is_removed_while_it_is_being_closed_leaves_nothing_behind() {
+    let spread = Spread::start(2, 1);
+    let root = spread.mount(0);
+    for _ in 0..4 {
+        let made = make_spread(&root, 40);
+        for directory in made {
+            // Closing is told in the background, and so comes beside the removal or after it.
+            drop(File::open(&directory).unwrap());
+            fs::remove_dir(&directory).unwrap();
+        }
+    }
+    remove_all(&root, &root);
+    spread.stop();
+}

@@ -1,0 +1,220 @@
+//! Operations that change shards of several servers (`design.md` D3; protocol: `ashlar_replication::transaction`, ADR 0014).
+//!
+//! A call is decided on the server of the directory whose entries it changes. What it needs of others is asked for ([`ask`]); then the decision is
+//! carried out everywhere or nowhere ([`coordinate`] here, [`participate`] there, [`resume`] after a failure).
+//!
+//! | who | holds | until |
+//! |---|---|---|
+//! | coordinator | keys it has read or will write, in memory | its decision is in the log, or it gives up |
+//! | participant | keys of its part, in the log | it is told what was decided |
+//!
+//! Whoever meets a key that is held waits ([`MetaService::is_blocked`]), so nobody sees half of an operation, and no lease is granted on what may be
+//! about to change. Nobody waits for another server, or for a recall, while he holds keys: he gives up, and tries again.
+//!
+//! ORDER: between servers nothing is said that a power cut could take back. A vote follows the durable record of the part, a decision is told when it is
+//! durable, and that it is known is told when that is durable. The caller is answered before: what he is promised is what his durability setting says.
+
+mod ask;
+mod coordinate;
+mod known;
+mod message;
+mod participate;
+mod resume;
+mod take;
+
+pub(crate) use coordinate::{Decision, Voted};
+pub(crate) use known::{Known, PlacementOnce};
+pub(crate) use resume::incarnation_era;
+pub use take::Transfer;
+
+use crate::MetaService;
+use ashlar_env::Signal;
+use ashlar_kv::Key;
+use ashlar_namespace::{ShardChange, TxnOutcome};
+use ashlar_replication::transaction::{TransactionId, Transactions};
+use ashlar_rpc::MetaPeers;
+use ashlar_types::{Epoch, Errno, InodeId, NodeId, ShardId, ShardSet};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// The machine of one shard.
+pub(crate) type Machine = Transactions<Key, ShardChange>;
+
+/// For how long a call waits at a time for keys that are held.
+const HELD_PAUSE: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub(crate) struct Across {
+    /// Other metadata servers; `None` where there cannot be any.
+    peers: Option<Arc<dyn MetaPeers>>,
+    node: NodeId,
+    /// Which shards are here, and at which epoch that was looked up.
+    here: RwLock<(Epoch, Arc<ShardSet>, bool)>,
+    /// By shard, made when first needed.
+    machines: Mutex<Machines>,
+    /// Whether any key is held.
+    is_any_held: AtomicBool,
+    /// Signalled when keys are let go.
+    changed: Signal,
+    /// Inode ids of other shards that were given to this server and not used yet: the next one, and how many.
+    reserved: Mutex<FxHashMap<ShardId, (InodeId, u64)>>,
+    couriers: resume::Couriers,
+    hands: Mutex<take::Hands>,
+    /// Shards of which other servers have ids that they have not used.
+    // LIMIT: as shards.
+    reserved_by_others: Mutex<FxHashSet<ShardId>>,
+}
+
+/// The machines of this server.
+pub(crate) struct Machines {
+    era: u64,
+    by_shard: FxHashMap<ShardId, Machine>,
+}
+
+impl Machines {
+    fn of(&mut self, shard: ShardId) -> &mut Machine {
+        let era = self.era;
+        self.by_shard.entry(shard).or_insert_with(|| Transactions::recover(shard, era, []))
+    }
+
+    /// Whether a transaction of any shard holds `key`.
+    fn is_held(&self, key: &Key) -> bool {
+        self.by_shard.values().any(|machine| machine.is_locked(key))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.by_shard.values().all(Machine::is_idle)
+    }
+}
+
+impl Across {
+    pub(crate) fn new(peers: Option<Arc<dyn MetaPeers>>, node: NodeId, era: u64, changed: Signal) -> Across {
+        Across {
+            peers,
+            node,
+            here: RwLock::default(),
+            machines: Mutex::new(Machines { era, by_shard: FxHashMap::default() }),
+            is_any_held: AtomicBool::new(false),
+            changed,
+            reserved: Mutex::default(),
+            couriers: resume::Couriers::default(),
+            hands: Mutex::default(),
+            reserved_by_others: Mutex::default(),
+        }
+    }
+
+    /// Has the next question look up anew which shards are here.
+    fn look_again(&self) {
+        self.here.write().0 = Epoch::default();
+    }
+
+    /// Another server has ids of `shard`, and may make something in it at any time.
+    fn note_reserved(&self, shard: ShardId) {
+        self.reserved_by_others.lock().insert(shard);
+    }
+
+    fn is_reserved_by_others(&self, shard: ShardId) -> bool {
+        self.reserved_by_others.lock().contains(&shard)
+    }
+
+    /// Which node this is; 0 where there is only one.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Runs `change` on the machines, and wakes whoever waits for keys if some may have been let go.
+    fn with<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
+        let mut machines = self.machines.lock();
+        let result = change(&mut machines);
+        self.is_any_held.store(!machines.is_idle(), SeqCst);
+        drop(machines);
+        self.changed.notify_all();
+        result
+    }
+
+    /// Whether a transaction holds one of `keys`.
+    fn holds<'k>(&self, mut keys: impl Iterator<Item = &'k Key>) -> bool {
+        if !self.is_any_held.load(SeqCst) {
+            return false;
+        }
+        let machines = self.machines.lock();
+        keys.any(|key| machines.is_held(key))
+    }
+}
+
+impl MetaService {
+    /// The shards that are here, and whether others have the rest.
+    pub(crate) fn shards_here(&self) -> (Arc<ShardSet>, bool) {
+        let map = self.map.read().clone();
+        {
+            let known = self.across.here.read();
+            if known.0 == map.epoch {
+                return (known.1.clone(), known.2);
+            }
+        }
+        let mut known = self.across.here.write();
+        let all = || map.shards.iter().map(|shard| shard.id);
+        let awaited: Vec<ShardId> = self.across.hands.lock().awaited.keys().copied().collect();
+        let is_mine = |shard: &ShardId| {
+            self.across.peers.is_none()
+                || map.primary(*shard) == Some(self.across.node) && !awaited.contains(shard)
+        };
+        let here: ShardSet = all().filter(is_mine).collect();
+        let has_others = all().any(|shard| !here.has(shard));
+        *known = (map.epoch, Arc::new(here), has_others);
+        (known.1.clone(), has_others)
+    }
+
+    /// # Errors
+    /// `EPROTO` where there are no other servers.
+    pub(crate) fn across_peers(&self) -> Result<(), Errno> {
+        self.across.peers.as_ref().map(drop).ok_or(Errno::EPROTO)
+    }
+
+    /// Whether this server has `shard`, or, where there are no others, all.
+    pub(crate) fn is_here(&self, shard: ShardId) -> bool {
+        self.across.peers.is_none() || self.shards_here().0.has(shard)
+    }
+
+    /// Whether a transaction holds what a decision was made on, or is to change. To be asked under the lane's lock.
+    pub(crate) fn is_blocked(&self, outcome: &TxnOutcome) -> bool {
+        let written = outcome.writes.iter().flat_map(|(_, writes)| writes.0.iter().map(|(key, _)| key));
+        self.across.holds(outcome.reads.iter().chain(written))
+    }
+
+    /// Waits a moment, a different one each time, after two tried to change the same things.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` when `deadline` is past.
+    pub(crate) fn back_off(&self, deadline: Duration) -> Result<(), Errno> {
+        if self.env.clock.monotonic() > deadline {
+            return Err(Errno::EHOSTDOWN);
+        }
+        let pause = Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500);
+        self.env.tasks.signal().wait_for(&mut Mutex::new(()).lock(), pause);
+        Ok(())
+    }
+
+    /// Waits a moment for keys to be let go.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN`: until `deadline` they were not; the server that is to say what was decided does not answer.
+    pub(crate) fn wait_for_keys(&self, deadline: Duration) -> Result<(), Errno> {
+        if self.env.clock.monotonic() > deadline {
+            return Err(Errno::EHOSTDOWN);
+        }
+        let mut machines = self.across.machines.lock();
+        if !machines.is_idle() {
+            self.across.changed.wait_for(&mut machines, HELD_PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// A transaction's id as a key has it.
+fn parts_of(id: TransactionId) -> (ShardId, u64, u64) {
+    (id.coordinator, id.era, id.number)
+}

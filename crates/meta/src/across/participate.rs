@@ -1,0 +1,220 @@
+//! The participant's side: parts are locked, and carried out or dropped; and what a coordinator is told and asked afterwards.
+
+use super::ask::shard_of;
+use super::coordinate::DECIDED;
+use super::message::{Answer, PreparedRecord, Refusal, Say};
+use super::{MetaService, parts_of};
+use crate::call::verb as number;
+use crate::execute::itself;
+use ashlar_kv::{Frame, Key, Snapshot, Urgency};
+use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome, key};
+use ashlar_replication::transaction::{Command, Message, Part, Record, TransactionId};
+use ashlar_rpc::Caller;
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::{Errno, OpId, SessionId, ShardId};
+use smallvec::SmallVec;
+
+/// The kind of a prepared part's key.
+pub(super) const PREPARED: u8 = 0;
+
+type Commands = Vec<Command<Key, ShardChange>>;
+type Saying = Message<Key, ShardChange>;
+
+impl MetaService {
+    /// Answers what another metadata server says.
+    pub(crate) fn hear_peer(&self, message: &[u8]) -> Vec<u8> {
+        let answer = match decode::<Say>(message, "message of a metadata server") {
+            Ok(say) => self.hear(say).unwrap_or_else(Answer::Failed),
+            Err(_) => Answer::Failed(Errno::EPROTO),
+        };
+        encode(&answer)
+    }
+
+    fn hear(&self, say: Say) -> Result<Answer, Errno> {
+        // Nobody knows yet who has cached what.
+        if self.is_awaiting_sessions() && !matches!(say, Say::Transaction { .. }) {
+            return Ok(Answer::Later);
+        }
+        match say {
+            Say::Read { session, keys, prefixes } => self.tell(session, &keys, &prefixes),
+            Say::Reserve { shard, .. } if !self.is_here(shard) || self.is_offered(shard) => Ok(Answer::Later),
+            Say::Reserve { shard, count } => {
+                self.across.note_reserved(shard);
+                // LIMIT: ids given away at once.
+                self.reserve(shard, count.min(1 << 16)).map(Answer::Reserved)
+            }
+            Say::Give { count } => self.offer(count),
+            Say::HandOver { shard, epoch } => self.hand_over(shard, epoch),
+            Say::Transaction { shard, .. } if !self.is_here(shard) => Ok(Answer::Later),
+            Say::Transaction { message: Message::Prepare { .. }, .. } if self.is_awaiting_sessions() => {
+                Ok(Answer::Later)
+            }
+            Say::Transaction { session, shard, message: Message::Prepare { id, part }, .. } => {
+                self.prepare(session, shard, id, part)
+            }
+            Say::Transaction { shard, from, message, .. } => {
+                self.hear_transaction(shard, from, message).map(Answer::Messages)
+            }
+        }
+    }
+
+    /// Locks a part, if what it was decided on is still so and nobody has cached what is to change.
+    fn prepare(
+        &self,
+        session: SessionId,
+        shard: ShardId,
+        id: TransactionId,
+        part: Part<Key, ShardChange>,
+    ) -> Result<Answer, Errno> {
+        let is_of_shard = |key: &Key| key.len() >= 3 && shard_of(key) == shard;
+        // Which keys are locked follows from what is done.
+        let change = part.writes;
+        let part = Part { keys: change.locks(), writes: change.clone() };
+        if !part.keys.iter().chain(change.charges.iter().map(|charge| &charge.key)).all(is_of_shard) {
+            return Ok(Answer::Failed(Errno::EPROTO));
+        }
+        let mut writer = self.lane.write();
+        let mut out = Vec::new();
+        // Asked for once more: the machine knows.
+        let is_known = self.across.with(|machines| machines.of(shard).has_prepared(id));
+        if !is_known {
+            if self.across.holds(part.keys.iter()) {
+                return Ok(Answer::No(Refusal::Held));
+            }
+            for (key, value) in &change.reads {
+                if writer.get(key).map_err(|error| self.answer(&error.into()))? != *value {
+                    return Ok(Answer::No(Refusal::Changed));
+                }
+            }
+            let outcome = TxnOutcome {
+                changed: change.changed.iter().copied().collect(),
+                entries: change
+                    .entries
+                    .iter()
+                    .map(|(inode, name)| (*inode, SmallVec::from_slice(name)))
+                    .collect(),
+                ..TxnOutcome::default()
+            };
+            let leases = self.leases.lock();
+            if leases.is_settling(&outcome) || !leases.conflicts(session, &outcome, &[]).is_empty() {
+                return Ok(Answer::No(Refusal::Leases));
+            }
+        }
+        self.across.with(|machines| {
+            machines.of(shard).receive(id.coordinator, Message::Prepare { id, part }, &mut out)
+        });
+        let Some(Command::Append(record)) = out.first().cloned() else {
+            drop(writer);
+            return Ok(Answer::Messages(said_to(id.coordinator, out)));
+        };
+        let Record::Prepared { ticket, part, .. } = &record else { return Err(Errno::EIO) };
+        let kept = PreparedRecord { ticket: *ticket, session, part: part.writes.clone() };
+        let mut txn = Txn::new(&writer as &dyn Snapshot);
+        txn.put_record(key::transaction(shard, PREPARED, parts_of(id)), &kept);
+        let committed = txn
+            .finish()
+            .map_err(|error| self.answer(&error))
+            .and_then(|outcome| self.append(&mut writer, number::PREPARE, outcome, Urgency::Normal));
+        drop(writer);
+        let flushed = committed
+            .and_then(|position| self.lane.flush(position).map_err(|error| self.answer(&error.into())));
+        let mut out = Vec::new();
+        if let Err(errno) = flushed {
+            // Nobody was told; the part is let go.
+            self.across.with(|machines| machines.of(shard).forget_prepared(id));
+            return Err(errno);
+        }
+        self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
+        Ok(Answer::Messages(said_to(id.coordinator, out)))
+    }
+
+    pub(super) fn append(
+        &self,
+        writer: &mut ashlar_kv::LaneWriter<'_>,
+        verb: u8,
+        outcome: TxnOutcome,
+        urgency: Urgency,
+    ) -> Result<ashlar_kv::Position, Errno> {
+        let epoch = self.map.read().epoch;
+        let frame = |(shard, writes)| Frame {
+            shard,
+            epoch,
+            op: OpId::default(),
+            verb,
+            writes,
+            reply: bytes::Bytes::new(),
+        };
+        let frames = outcome.writes.into_iter().map(frame).collect();
+        writer.commit(frames, urgency).map_err(|error| self.answer(&error.into()))
+    }
+
+    /// Gives `message` of the machine of `from` to that of `shard`, and does what it wants done; what it says to that one.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOSPC` from the log.
+    pub(super) fn hear_transaction(
+        &self,
+        shard: ShardId,
+        from: ShardId,
+        message: Saying,
+    ) -> Result<Vec<Saying>, Errno> {
+        let mut out = Vec::new();
+        self.across.with(|machines| machines.of(shard).receive(from, message, &mut out));
+        let mut said = Vec::new();
+        while let Some(at) = out.iter().position(|command| matches!(command, Command::Append(_))) {
+            let Command::Append(record) = out.remove(at) else { break };
+            let (position, outcome) = self.append_end(shard, &record)?;
+            // ORDER: see the module.
+            self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
+            self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
+            self.let_go(&outcome);
+        }
+        said.extend(said_to(from, out));
+        Ok(said)
+    }
+
+    /// Writes the end of a part, or of a decision.
+    fn append_end(
+        &self,
+        shard: ShardId,
+        record: &Record<Key, ShardChange>,
+    ) -> Result<(ashlar_kv::Position, TxnOutcome), Errno> {
+        let creds = itself();
+        let caller = Caller::new(OpId::default(), &creds);
+        let open_in = |inode| self.opens.lock().sessions(inode);
+        let mut writer = self.lane.write();
+        let context: OpContext<'_> = self.context(caller, self.env.clock.now(), self, &open_in);
+        let mut txn = Txn::new(&writer as &dyn Snapshot);
+        let verb = match record {
+            Record::Finished { id, writes, .. } => {
+                if let Some(part) = writes {
+                    part.apply(&mut txn, &context).map_err(|error| self.answer(&error))?;
+                }
+                txn.delete(key::transaction(shard, PREPARED, parts_of(*id)));
+                number::FINISH
+            }
+            Record::Forgotten { id } => {
+                txn.delete(key::transaction(shard, DECIDED, parts_of(*id)));
+                number::FORGET
+            }
+            Record::Prepared { .. } | Record::Decided { .. } => return Err(Errno::EIO),
+        };
+        txn.mark_frees_space();
+        let mut outcome = txn.finish().map_err(|error| self.answer(&error))?;
+        let (_, position) = self.commit(&mut writer, caller, verb, &mut outcome)?;
+        let mut leases = self.leases.lock();
+        self.forget_removed(&outcome, &mut leases);
+        leases.note_links_changed(&outcome.changed);
+        drop((leases, writer));
+        Ok((position, outcome))
+    }
+}
+
+/// What is said to the machine of `to`.
+pub(super) fn said_to(to: ShardId, commands: Commands) -> Vec<Saying> {
+    let said = |command| match command {
+        Command::Send { to: whom, message } if whom == to => Some(message),
+        _ => None,
+    };
+    commands.into_iter().filter_map(said).collect()
+}

@@ -1,0 +1,201 @@
+//! A session at one metadata server: what that says unasked is heard, the session is renewed there, and told anew when the server was started anew.
+
+use super::{PARKED_MAX, RENEW_MAX, exchange};
+use crate::SessionEvents;
+use crate::net::NetError;
+use crate::remote::Routes;
+use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall};
+use ashlar_types::message::SessionEvent;
+use ashlar_types::{Errno, InodeId, NodeId, SessionId};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Time between two renewals of a session.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+/// What a session's presences have in common.
+pub(super) struct Shared {
+    pub id: SessionId,
+    pub events: Arc<dyn SessionEvents>,
+    pub is_ended: AtomicBool,
+}
+
+impl Shared {
+    /// A server does not know the session any more: it is over everywhere.
+    fn lost(&self) {
+        if !self.is_ended.swap(true, SeqCst) {
+            self.events.deliver(SessionEvent::Evicted { session: self.id });
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Presence {
+    pub server: NodeId,
+    shared: Arc<Shared>,
+    /// Recalls that were not answered yet.
+    // LIMIT: one per lease this session holds.
+    recalls: Mutex<Vec<(u64, InodeId)>>,
+    reclaiming: Mutex<Reclaiming>,
+    reclaimed: Condvar,
+}
+
+/// What is known of starts of the server during a session, by their numbers.
+struct Reclaiming {
+    /// The newest that the session was told of.
+    told: u64,
+    /// The newest that knows what the session has.
+    done: u64,
+}
+
+impl Presence {
+    /// At a server that has just opened the session, in its start `incarnation`.
+    pub fn new(server: NodeId, shared: Arc<Shared>, incarnation: u64) -> Presence {
+        let reclaiming = Mutex::new(Reclaiming { told: incarnation, done: incarnation });
+        Presence { server, shared, recalls: Mutex::default(), reclaiming, reclaimed: Condvar::new() }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.shared.is_ended.load(SeqCst)
+    }
+
+    /// The newest start of the server that the session was told of.
+    pub fn incarnation(&self) -> u64 {
+        self.reclaiming.lock().told
+    }
+
+    /// A recall was answered.
+    pub fn note_answered(&self, recall: u64) {
+        self.recalls.lock().retain(|(id, _)| *id != recall);
+    }
+
+    /// Asks for events on and on.
+    pub fn listen(&self, routes: &Routes) {
+        let mut seen = 0;
+        while !self.is_ended() {
+            let call = MetaCall::Events { session: self.shared.id, seen };
+            match exchange(routes, self.server, &call, (false, false), Instant::now() + PARKED_MAX) {
+                Ok(MetaAnswer::Events(events)) => {
+                    for (number, event) in events {
+                        if number > seen {
+                            seen = number;
+                            self.deliver(number, event);
+                        }
+                    }
+                }
+                Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
+                Ok(MetaAnswer::MustReclaim(incarnation)) => {
+                    self.reclaim(incarnation, Instant::now() + PARKED_MAX)
+                }
+                Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
+                Err(NetError::Stuck) => {}
+                Err(error) => {
+                    tracing::debug!(%error, server = %self.server, "no events of the session can be heard");
+                    std::thread::sleep(RENEW_EVERY);
+                }
+            }
+        }
+    }
+
+    /// Passes an event on, unless it is of a service that has ended.
+    fn deliver(&self, number: u64, event: SessionEvent) {
+        let reclaiming = self.reclaiming.lock();
+        if number >> COUNT_BITS < reclaiming.told {
+            return;
+        }
+        if let SessionEvent::Recall(recall) = &event {
+            self.recalls.lock().push((recall.id, recall.inode));
+        }
+        self.shared.events.deliver(event);
+    }
+
+    /// Tells the session, once, that the server has been started anew.
+    pub fn tell(&self, incarnation: u64) {
+        // ORDER: delivered under the lock, so that nothing of the service before comes after it.
+        let mut reclaiming = self.reclaiming.lock();
+        if reclaiming.told < incarnation {
+            reclaiming.told = incarnation;
+            tracing::info!(session = %self.shared.id, server = %self.server, "the metadata server was started anew; telling it what this session has");
+            self.recalls.lock().clear();
+            self.shared.events.deliver(SessionEvent::Reclaim { server: self.server, incarnation });
+        }
+    }
+
+    /// Tells, and waits until the server knows what the session has, or until `deadline`.
+    pub fn reclaim(&self, incarnation: u64, deadline: Instant) {
+        self.tell(incarnation);
+        let mut reclaiming = self.reclaiming.lock();
+        while reclaiming.done < incarnation && !self.is_ended() {
+            if self
+                .reclaimed
+                .wait_until(&mut reclaiming, deadline.min(Instant::now() + RENEW_EVERY))
+                .timed_out()
+                && Instant::now() >= deadline
+            {
+                return;
+            }
+        }
+    }
+
+    /// The server knows what the session has.
+    pub fn note_reclaimed(&self, incarnation: u64) {
+        let mut reclaiming = self.reclaiming.lock();
+        reclaiming.done = reclaiming.done.max(incarnation);
+        self.reclaimed.notify_all();
+    }
+
+    /// It does not; whoever told it may be told to begin anew.
+    pub fn forget_told(&self, incarnation: u64) {
+        let mut reclaiming = self.reclaiming.lock();
+        if reclaiming.told == incarnation && reclaiming.done < incarnation {
+            reclaiming.told = reclaiming.done;
+        }
+    }
+
+    /// Says on and on that the session is there.
+    pub fn renew(&self, routes: &Routes) {
+        let mut term = Term { renewed: since_boot(), has_expired: false };
+        while !self.is_ended() {
+            std::thread::sleep(RENEW_EVERY.min(term.left()));
+            let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
+            let busy: Vec<InodeId> =
+                recalled.into_iter().filter(|inode| self.shared.events.is_busy(*inode)).collect();
+            let call = MetaCall::Renew { session: self.shared.id, busy };
+            let asked = since_boot();
+            // A term that has ended is told of at once, and not when the server has been waited for.
+            let wait = if term.has_expired { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
+            match exchange(routes, self.server, &call, (false, true), Instant::now() + wait) {
+                Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
+                Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(incarnation),
+                Ok(_) => term = Term { renewed: asked, has_expired: false },
+                Err(error) => tracing::debug!(%error, "the session could not be renewed"),
+            }
+            if !term.has_expired && term.left().is_zero() {
+                term.has_expired = true;
+                tracing::warn!(session = %self.shared.id, server = %self.server, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
+                self.shared.events.deliver(SessionEvent::Expired);
+            }
+        }
+    }
+}
+
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// For how long leases are still good.
+struct Term {
+    /// Time since the machine was started, also while it was suspended: the service went on meanwhile.
+    renewed: Duration,
+    /// Whether its end was told.
+    has_expired: bool,
+}
+
+impl Term {
+    fn left(&self) -> Duration {
+        LEASE_TERM.saturating_sub(since_boot().saturating_sub(self.renewed))
+    }
+}

@@ -1,0 +1,94 @@
+//! Calls that concern several servers: names of what another server has, and what is asked of all of them.
+
+use super::RemoteMeta;
+use crate::Caller;
+use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::{Errno, NodeId, ShardId, StatFs};
+use std::time::Instant;
+
+/// How often a name is looked up anew because what it stood for was gone when it was asked for.
+// LIMIT: of names that are replaced on and on.
+const TRIES_MAX: usize = 64;
+
+impl RemoteMeta {
+    /// A call to the server of `shard`. If it names something that another server has, that one is asked, too.
+    pub(super) fn call_and_follow(
+        &self,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+        shard: ShardId,
+        deadline: Instant,
+    ) -> Result<MetaReply, Errno> {
+        let next = match &request {
+            MetaRequest::Lookup { .. } | MetaRequest::Create { .. } => request.clone(),
+            _ => return self.call_home(caller, request, shard, deadline),
+        };
+        for _ in 0..TRIES_MAX {
+            let reply = self.call_home(caller, next.clone(), shard, deadline)?;
+            let MetaReply::Elsewhere { inode, leases: of_name } = reply else { return Ok(reply) };
+            let follow = match &next {
+                MetaRequest::Create { read, write, truncate, handle, .. } => MetaRequest::Open {
+                    inode,
+                    read: *read,
+                    write: *write,
+                    truncate: *truncate,
+                    handle: *handle,
+                },
+                _ => MetaRequest::Getattr { inode },
+            };
+            match self.call_home(caller, follow, inode.home(), deadline) {
+                Ok(MetaReply::Attr { attr, leases }) => {
+                    return Ok(MetaReply::Attr { attr, leases: leases.with(of_name) });
+                }
+                Ok(MetaReply::Opened { mut open, created }) => {
+                    open.leases = open.leases.with(of_name);
+                    return Ok(MetaReply::Opened { open, created });
+                }
+                // The name stands for something else by now, or for nothing.
+                Err(Errno::ESTALE) => {}
+                other => return other,
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// A call to all servers: of one that asks for space, to all that there are, else to those at which the session has anything.
+    pub(super) fn call_all(
+        &self,
+        caller: Caller<'_>,
+        request: &MetaRequest<'_>,
+        deadline: Instant,
+    ) -> Result<MetaReply, Errno> {
+        let known: Vec<NodeId> =
+            self.live_session(caller.op.session)?.presences.lock().keys().copied().collect();
+        let map = self.routes.map();
+        let mut asked: Vec<NodeId> = Vec::new();
+        let mut whole: Option<Result<MetaReply, Errno>> = None;
+        for shard in &map.shards {
+            let is_wanted = matches!(request, MetaRequest::Statfs) || known.contains(&shard.primary);
+            if !is_wanted || asked.contains(&shard.primary) {
+                continue;
+            }
+            asked.push(shard.primary);
+            let reply = self.call_home(caller, request.clone(), shard.id, deadline);
+            whole = Some(match (whole, reply) {
+                (None, reply) => reply,
+                (Some(Ok(MetaReply::StatFs(sum))), Ok(MetaReply::StatFs(more))) => {
+                    Ok(MetaReply::StatFs(together(sum, more)))
+                }
+                (Some(Ok(_)), reply) => reply,
+                (Some(failed), _) => failed,
+            });
+        }
+        whole.unwrap_or(Ok(MetaReply::Done))
+    }
+}
+
+/// Space is the same whoever is asked; inodes are those of each server's shards.
+fn together(one: StatFs, other: StatFs) -> StatFs {
+    StatFs {
+        inodes_used: one.inodes_used.saturating_add(other.inodes_used),
+        inodes_free: one.inodes_free.min(other.inodes_free),
+        ..one
+    }
+}
