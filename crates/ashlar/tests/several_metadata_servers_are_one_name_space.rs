@@ -1,6 +1,8 @@
 //! Goal: directories are spread over several metadata servers, and nobody can tell: every operation that touches two of them works as on one, for
 //! whoever looks from wherever.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::collections::BTreeSet;

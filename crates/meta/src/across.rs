@@ -57,6 +57,8 @@ pub(crate) struct Across {
     machines: Mutex<Machines>,
     /// Whether any key is held.
     is_any_held: AtomicBool,
+    /// Nobody is served yet, and so nobody waits: whoever is to say what was decided may be starting, too.
+    is_starting: AtomicBool,
     /// Signalled when keys are let go.
     changed: Signal,
     /// Inode ids of other shards that were given to this server and not used yet: the next one, and how many.
@@ -98,12 +100,18 @@ impl Across {
             here: RwLock::default(),
             machines: Mutex::new(Machines { era, by_shard: FxHashMap::default() }),
             is_any_held: AtomicBool::new(false),
+            is_starting: AtomicBool::new(true),
             changed,
             reserved: Mutex::default(),
             couriers: resume::Couriers::default(),
             hands: Mutex::default(),
             reserved_by_others: Mutex::default(),
         }
+    }
+
+    /// The service is about to serve.
+    pub(crate) fn end_start(&self) {
+        self.is_starting.store(false, SeqCst);
     }
 
     /// Has the next question look up anew which shards are here.
@@ -203,7 +211,7 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN`: until `deadline` they were not; the server that is to say what was decided does not answer.
     pub(crate) fn wait_for_keys(&self, deadline: Duration) -> Result<(), Errno> {
-        if self.env.clock.monotonic() > deadline {
+        if self.across.is_starting.load(SeqCst) || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
         let mut machines = self.across.machines.lock();

@@ -98,6 +98,9 @@ impl MetaService {
                     Err(Errno::EIO) => {
                         tracing::error!(%target, %inode, "a file could not be compared with its chunks; run `ashlar fsck`")
                     }
+                    Err(Errno::EHOSTDOWN) => {
+                        tracing::warn!(%target, %inode, "a file could not be compared with its chunks: another metadata server has to say first what was decided about it")
+                    }
                     other => other?,
                 }
             }

@@ -99,6 +99,7 @@ impl MetaService {
         service.find_awaited()?;
         service.find_transactions()?;
         let report = service.recover(config.keeps_sessions)?;
+        service.across.end_start();
         service.garbage.wake(service.lane.appended());
         Ok((service, report))
     }
@@ -122,6 +123,7 @@ impl MetaService {
             match self.collect_one(*inode, garbage, SERVICE) {
                 // The record stays; whoever writes the file next cuts first, once its target is back.
                 Err(Errno::ENODEV) => tracing::warn!(%inode, "a truncation waits for a missing target"),
+                Err(Errno::EHOSTDOWN) => if_not_held("a truncation", Err(Errno::EHOSTDOWN))?,
                 // One damaged block does not keep everything else from being served: whoever writes the file is told.
                 Err(Errno::EIO) => {
                     tracing::error!(%inode, "a truncation could not be carried out; run `ashlar fsck`")
@@ -131,7 +133,7 @@ impl MetaService {
             }
         }
         for &session in &sessions {
-            self.reap(session, None)?;
+            if_not_held("what a session has left", self.reap(session, None).map(drop))?;
         }
         // ORDER: sizes are settled before chunks are compared with them: after the death of the process alone, what a dead writer wrote and
         // never reported was acknowledged, and is the file's.
@@ -194,12 +196,13 @@ impl MetaService {
         let creds = itself();
         for inode in inodes {
             let caller = Caller::new(OpId::default(), &creds);
-            self.mutate(
+            let withdrawn = self.mutate(
                 caller,
                 number::PROPOSE_LAYOUT,
                 |txn, context| verb::withdraw_layout(txn, context, inode, None),
                 |_, _| (),
-            )?;
+            );
+            if_not_held("a layout that was proposed", withdrawn)?;
         }
         Ok(())
     }
@@ -235,6 +238,17 @@ impl MetaService {
         }
         Ok((sessions, cuts))
     }
+}
+
+/// Passes over what an operation across servers holds that is not decided yet: it stays, for the next start.
+fn if_not_held(what: &str, outcome: Result<(), Errno>) -> Result<(), Errno> {
+    if outcome == Err(Errno::EHOSTDOWN) {
+        tracing::warn!(
+            "{what} cannot be cleaned up: another metadata server has to say first what was decided"
+        );
+        return Ok(());
+    }
+    outcome
 }
 
 /// The number of this start. What cannot be read counts as none: the service finds that out by itself in a moment.

@@ -4,7 +4,10 @@ use super::RemoteMeta;
 use crate::Caller;
 use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::{Errno, NodeId, ShardId, StatFs};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// For how long a server may take to tell how many inodes it has.
+const SPACE_MAX: Duration = Duration::from_secs(2);
 
 /// How often a name is looked up anew because what it stood for was gone when it was asked for.
 // LIMIT: of names that are replaced on and on.
@@ -70,7 +73,13 @@ impl RemoteMeta {
                 continue;
             }
             asked.push(shard.primary);
-            let reply = self.call_home(caller, request.clone(), shard.id, deadline);
+            let is_first = whole.is_none();
+            let wait = if is_first { deadline } else { deadline.min(Instant::now() + SPACE_MAX) };
+            let reply = self.call_home(caller, request.clone(), shard.id, wait);
+            if !is_first && matches!(request, MetaRequest::Statfs) && reply.is_err() {
+                // Inodes of a server that is away are not counted: whoever asks for space is not to wait for it.
+                continue;
+            }
             whole = Some(match (whole, reply) {
                 (None, reply) => reply,
                 (Some(Ok(MetaReply::StatFs(sum))), Ok(MetaReply::StatFs(more))) => {
