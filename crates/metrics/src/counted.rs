@@ -7,7 +7,7 @@ use ashlar_rpc::{
 };
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::{Errno, InodeId, SessionId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -69,6 +69,14 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn incarnation(&self) -> u64 {
         self.inner.incarnation()
+    }
+
+    fn kept(&self, caller: Caller<'_>, request: &MetaRequest<'_>) -> Result<Option<MetaReply>, Errno> {
+        self.inner.kept(caller, request)
+    }
+
+    fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool> {
+        self.inner.opened(session, inode)
     }
 
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {

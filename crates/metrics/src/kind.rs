@@ -103,6 +103,7 @@ kinds! {
     ServeShards => "serve_shards",
     NewToken => "new_token",
     RemoveNode => "remove_node",
+    SetPolicy => "set_policy",
 }
 
 #[cfg(test)]
