@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod lab;
 mod metrics;
+mod policy;
 mod session;
 mod shard;
 mod target;
@@ -27,6 +28,7 @@ pub use cluster::{
 };
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;
+pub use policy::PolicyArgs;
 pub use session::{SessionAction, SessionArgs};
 pub use shard::{ShardAction, ShardArgs};
 pub use target::{TargetAction, TargetArgs};

@@ -45,7 +45,7 @@ impl Drop for Unmount {
 
 /// Makes this machine a client of `lab`; tells the identity directory.
 fn join(lab: &Lab, world: &UserWorld, name: &str) -> PathBuf {
-    let token = lab.ashlar("token --role client --identity @first").expect(0).stdout;
+    let token = lab.ashlar("token --role client --squash none --identity @first").expect(0).stdout;
     let identity = world.site.path(name);
     lab.ashlar(&format!("join {} --name {name} --identity {}", token.trim(), identity.display())).expect(0);
     identity

@@ -88,7 +88,9 @@ fn every_file_is_there_and_nothing_was_copied() {
     let mut first = start(dir, "mount", &format!("mount {mnt} --identity {own}"), "mounted");
     check(&dir.join("mnt"));
     // Another machine.
-    let token = ashlar(&["token", "--role", "client,storage", "--identity", &own]).expect(0).stdout;
+    let token = ashlar(&["token", "--role", "client,storage", "--squash", "none", "--identity", &own])
+        .expect(0)
+        .stdout;
     ashlar(&["join", token.trim(), "--name", "second", "--identity", &path("own2")]).expect(0);
     let mut second =
         start(dir, "mount2", &format!("mount {} --identity {}", path("mnt2"), path("own2")), "mounted");

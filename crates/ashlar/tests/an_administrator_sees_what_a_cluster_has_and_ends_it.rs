@@ -59,7 +59,7 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
     let printed = lab.ashlar("target show 2 --identity @first").expect(0).stdout;
     assert!(printed.contains("space unknown"), "{printed}");
     let node = json(&lab, "node show mds");
-    assert_eq!(fields(&node), ["id", "listening", "name", "roles"]);
+    assert_eq!(fields(&node), ["id", "listening", "name", "policy", "roles"]);
     assert_eq!(node["listening"]["meta"][0], lab.addresses()[1]);
     let printed = lab.ashlar("node show oss0 --identity @first").expect(0).stdout;
     assert!(printed.contains("target-1"), "{printed}");

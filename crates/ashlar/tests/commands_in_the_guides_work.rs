@@ -84,6 +84,11 @@ fn the_guide_to_administration_works() {
 }
 
 #[test]
+fn the_guide_to_what_a_client_may_do_works() {
+    run_guide("node-policy.md");
+}
+
+#[test]
 fn the_guide_to_starting_works() {
     run_guide("start.md");
 }

@@ -14,8 +14,8 @@ use ashlar_rpc::wire::{MetaAnswer, MetaCall};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::{
-    ChunkId, Credentials, Epoch, InodeId, NodeId, OpId, PeerId, Role, SessionId, ShardId, ShardSet, TargetId,
-    Timespec,
+    ChunkId, Credentials, Epoch, InodeId, NodeId, NodePolicy, OpId, PeerId, Role, SessionId, ShardId,
+    ShardSet, TargetId, Timespec,
 };
 use parking_lot::RwLock;
 use std::fs;
@@ -42,7 +42,9 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
         ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
-        ManagerRequest::NewToken { .. } | ManagerRequest::RemoveNode { .. } => &[Role::Admin],
+        ManagerRequest::NewToken { .. }
+        | ManagerRequest::RemoveNode { .. }
+        | ManagerRequest::SetPolicy { .. } => &[Role::Admin],
     }
 }
 
@@ -90,8 +92,17 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::Serve { targets: vec![(TargetId(1), uuid, path.clone())] },
         ManagerRequest::MetaIdentity { uuid, path },
         ManagerRequest::TransferShards { shards: vec![ShardId(1)], from: NodeId(1), to: NodeId(2) },
-        ManagerRequest::NewToken { roles: [Role::Admin].into_iter().collect(), valid_s: 60 },
+        ManagerRequest::NewToken {
+            roles: [Role::Admin].into_iter().collect(),
+            valid_s: 60,
+            policy: NodePolicy::trusting(),
+        },
         ManagerRequest::RemoveNode { node: NodeId(2) },
+        ManagerRequest::SetPolicy {
+            node: NodeId(4),
+            seen: NodePolicy::default(),
+            policy: NodePolicy::trusting(),
+        },
     ]
 }
 

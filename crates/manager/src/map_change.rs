@@ -2,7 +2,9 @@
 
 use crate::ManagerError;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, PoolId, Role, ShardId, TargetId};
+use ashlar_types::{
+    ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PoolId, Role, ShardId, TargetId,
+};
 use smallvec::smallvec;
 
 /// A target directory that was found at start.
@@ -31,7 +33,13 @@ pub(crate) fn first_map(cluster: ClusterId, node: NodeId) -> ClusterMap {
 
 /// The machine that a file system begins on.
 pub(crate) fn first_node(id: NodeId) -> Node {
-    Node { id, name: "first".to_owned(), roles: Role::ALL.into_iter().collect(), listening: Vec::new() }
+    Node {
+        id,
+        name: "first".to_owned(),
+        roles: Role::ALL.into_iter().collect(),
+        listening: Vec::new(),
+        policy: NodePolicy::trusting(),
+    }
 }
 
 /// `map` with exactly the `found` targets of `node` online; unchanged (epoch too) if it says so already.

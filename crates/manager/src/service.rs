@@ -7,7 +7,7 @@ use ashlar_env::Env;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::node::Listening;
-use ashlar_types::{ClusterMap, Node, NodeId, PeerId, Role, Roles, ShardId, TargetId};
+use ashlar_types::{ClusterMap, Node, NodeId, NodePolicy, PeerId, Role, Roles, ShardId, TargetId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,8 +126,9 @@ impl ManagerService {
             ManagerRequest::TransferShards { shards, from, to } => {
                 self.transfer_shards(peer.node, &shards, (from, to))
             }
-            ManagerRequest::NewToken { roles, valid_s } => self.new_token(roles, valid_s),
+            ManagerRequest::NewToken { roles, valid_s, policy } => self.new_token(roles, valid_s, &policy),
             ManagerRequest::RemoveNode { node } => self.remove_node(node),
+            ManagerRequest::SetPolicy { node, seen, policy } => self.set_policy(node, &seen, &policy),
         }
     }
 
@@ -169,9 +170,9 @@ impl ManagerService {
             }
             let id = NodeId(state.last_node.0 + 1);
             record.used_by = Some((id, public_key.to_vec()));
-            let roles = record.roles;
+            let (roles, policy) = (record.roles, record.policy.clone());
             state.last_node = id;
-            state.map.nodes.push(Node { id, name: name.to_owned(), roles, listening: Vec::new() });
+            state.map.nodes.push(Node { id, name: name.to_owned(), roles, listening: Vec::new(), policy });
             Ok((id, roles))
         })?;
         let certificate = self.certify(node, roles, public_key)?;
@@ -319,7 +320,13 @@ impl ManagerService {
         Ok(ManagerReply::Done)
     }
 
-    fn new_token(&self, roles: Roles, valid_s: u32) -> Result<ManagerReply, ManagerError> {
+    fn new_token(
+        &self,
+        roles: Roles,
+        valid_s: u32,
+        policy: &NodePolicy,
+    ) -> Result<ManagerReply, ManagerError> {
+        policy.check().map_err(refused)?;
         let managers = self.managers();
         if managers.is_empty() {
             return Err(refused("no manager listens yet"));
@@ -343,10 +350,35 @@ impl ManagerService {
                 return Err(refused("too many tokens are waiting to be used"));
             }
             let expires_s = now + u64::from(valid_s);
-            state.tokens.push(TokenRecord { public_key, roles, expires_s, used_by: None });
+            let policy = policy.clone();
+            state.tokens.push(TokenRecord { public_key, roles, expires_s, used_by: None, policy });
             Ok(())
         })?;
         Ok(ManagerReply::Token(token.text()))
+    }
+
+    fn set_policy(
+        &self,
+        node: NodeId,
+        seen: &NodePolicy,
+        policy: &NodePolicy,
+    ) -> Result<ManagerReply, ManagerError> {
+        policy.check().map_err(refused)?;
+        self.manager.change(|state| {
+            let known = state.map.nodes.iter_mut().find(|known| known.id == node);
+            let known = known.ok_or_else(|| refused(format!("there is no {node}")))?;
+            // One whose answer was lost is told again that it is done.
+            if known.policy != *seen && known.policy != *policy {
+                return Err(refused(format!(
+                    "the policy of {} was changed meanwhile, to: {}; look at it (`ashlar node show {}`) and change it again",
+                    known.name, known.policy, known.name
+                )));
+            }
+            known.policy = policy.clone();
+            Ok(())
+        })?;
+        tracing::info!(%node, %policy, "the policy of a node was set");
+        Ok(ManagerReply::Done)
     }
 
     fn remove_node(&self, node: NodeId) -> Result<ManagerReply, ManagerError> {
@@ -388,7 +420,9 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
         ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
-        ManagerRequest::NewToken { .. } | ManagerRequest::RemoveNode { .. } => &[Role::Admin],
+        ManagerRequest::NewToken { .. }
+        | ManagerRequest::RemoveNode { .. }
+        | ManagerRequest::SetPolicy { .. } => &[Role::Admin],
     };
     if allowed.iter().any(|role| peer.roles.has(*role)) {
         return Ok(());

@@ -1,13 +1,13 @@
 //! What is stored of a file system under compare-and-set: the map, and what only managers need to know.
 
-use crate::map_change::first_node;
+mod earlier;
+
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::map::{Chain, Pool, Shard, Target};
-use ashlar_types::{ClusterId, ClusterMap, Epoch, NodeId, Roles};
+use ashlar_types::{ClusterMap, NodeId, NodePolicy, Roles};
 use serde::{Deserialize, Serialize};
 
 /// What the value begins with, since there is more in it than a map.
-const MAGIC: &[u8; 8] = b"ASHLSTA2";
+const MAGIC: &[u8; 8] = b"ASHLSTA3";
 
 /// A token that was given out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct TokenRecord {
     pub expires_s: u64,
     /// The node that used it, with the public key it joined with: a join whose answer was lost is answered once more.
     pub used_by: Option<(NodeId, Vec<u8>)>,
+    /// What the node may do as a client.
+    pub policy: NodePolicy,
 }
 
 /// The directory that holds the metadata of some shards. No other one may serve them: an empty one would be an empty file system.
@@ -48,17 +50,6 @@ pub struct ClusterState {
     pub promised: Vec<(ashlar_types::TargetId, [u8; 16], String, NodeId)>,
 }
 
-/// The map as it was stored before there were nodes.
-#[derive(Deserialize)]
-struct MapWithoutNodes {
-    cluster: ClusterId,
-    epoch: Epoch,
-    pools: Vec<Pool>,
-    targets: Vec<Target>,
-    chains: Vec<Chain>,
-    shards: Vec<Shard>,
-}
-
 impl ClusterState {
     // LIMIT: of tokens that can be used at the same time.
     /// Most tokens that are remembered.
@@ -82,7 +73,7 @@ impl ClusterState {
         out
     }
 
-    /// Reads the stored form, also that of a map alone from before there were nodes.
+    /// Reads the stored form, also those of earlier versions.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -90,12 +81,10 @@ impl ClusterState {
         let malformed = |error: CodecError| error.to_string();
         let state = match bytes.strip_prefix(MAGIC) {
             Some(rest) => codec::decode(rest, "cluster state").map_err(malformed)?,
-            None => {
-                let old: MapWithoutNodes = codec::decode(bytes, "cluster map").map_err(malformed)?;
-                let MapWithoutNodes { cluster, epoch, pools, targets, chains, shards } = old;
-                let nodes = vec![first_node(NodeId(1))];
-                ClusterState::new(ClusterMap { cluster, epoch, pools, targets, chains, shards, nodes })
-            }
+            None => match bytes.strip_prefix(earlier::MAGIC_2) {
+                Some(rest) => earlier::decode_2(rest).map_err(malformed)?,
+                None => earlier::decode_1(bytes).map_err(malformed)?,
+            },
         };
         state.check().map(|()| state).map_err(str::to_owned)
     }
@@ -110,6 +99,9 @@ impl ClusterState {
         }
         if self.tokens.len() > Self::TOKENS_MAX {
             return Err("it has too many tokens");
+        }
+        if self.tokens.iter().any(|token| token.policy.check().is_err()) {
+            return Err("the policy of a token contradicts itself");
         }
         Ok(())
     }

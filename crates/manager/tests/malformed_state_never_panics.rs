@@ -8,7 +8,7 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, TokenRecord};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
-use ashlar_types::{NodeId, PoolId, Roles, TargetId, Timespec};
+use ashlar_types::{NodeId, NodePolicy, PoolId, Roles, TargetId, Timespec};
 use std::sync::Arc;
 
 const ROUNDS: u64 = 10_000;
@@ -70,11 +70,12 @@ fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
         roles: Roles(4),
         expires_s: 5,
         used_by: Some((NodeId(1), vec![4; 65])),
+        policy: NodePolicy::default(),
     });
     let random = SimEntropy::new(5);
     let mut opened = 0;
     for round in 0..ROUNDS {
-        let mut bytes = b"ASHLSTA2".to_vec();
+        let mut bytes = b"ASHLSTA3".to_vec();
         bytes.extend(mutated(&state, |below| random.below(below)));
         store(&disk, STATE_FILE, &local_file::encode(round, &bytes));
         if let Some(manager) = open(&disk) {

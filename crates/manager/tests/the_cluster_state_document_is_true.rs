@@ -9,7 +9,9 @@ use ashlar_env::{Disk, OpenMode};
 use ashlar_manager::{ClusterState, Manager, ManagerError, Secrets};
 use ashlar_types::codec;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
-use ashlar_types::{ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, PoolId, Role, ShardId, TargetId};
+use ashlar_types::{
+    ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PoolId, Role, ShardId, TargetId,
+};
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -56,6 +58,7 @@ fn described_map() -> ClusterMap {
             name: "first".into(),
             roles: Role::ALL.into_iter().collect(),
             listening: Vec::new(),
+            policy: NodePolicy::trusting(),
         }],
     }
 }
@@ -89,12 +92,13 @@ fn the_manager_opens_the_examples_and_finds_what_the_document_says() {
     assert_eq!(revision, 2);
     let manager = open(&disk).unwrap();
     assert_eq!(manager.state(), ClusterState::new(described_map()));
-    let disk = directory(&dump("Example: format 1"), &dump("Example: secrets"));
-    assert_eq!(
-        open(&disk).unwrap().state(),
-        ClusterState::new(described_map()),
-        "as it was before there were nodes"
-    );
+    for (earlier, what) in [
+        ("Example: format 1", "as it was before there were nodes"),
+        ("Example: format 2", "as it was before nodes had policies"),
+    ] {
+        let disk = directory(&dump(earlier), &dump("Example: secrets"));
+        assert_eq!(open(&disk).unwrap().state(), ClusterState::new(described_map()), "{what}");
+    }
     assert_eq!(manager.identity().cluster, ClusterId(counting_from(0x10)));
     assert_eq!(manager.identity().name_hash_key, counting_from(0x40));
 }

@@ -16,7 +16,9 @@ use crate::execute::itself;
 use ashlar_namespace::lock::LockFrom;
 use ashlar_namespace::{key, verb};
 use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds};
-use ashlar_types::message::{LeaseSet, LockRequest, MetaReply, Reclaim, Reclaimed, ReclaimedFile};
+use ashlar_types::message::{
+    LeaseSet, LockRequest, MetaReply, MetaRequest, Reclaim, Reclaimed, ReclaimedFile,
+};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{DescriptionId, Errno, InodeId, OpId, SessionId};
 use parking_lot::Mutex;
@@ -88,6 +90,14 @@ impl LastingSessions for MetaService {
 
     fn awaited(&self) -> Vec<(SessionId, SessionOwner)> {
         self.awaited.sessions.lock().iter().map(|(session, owner)| (*session, *owner)).collect()
+    }
+
+    fn kept(&self, caller: Caller<'_>, request: &MetaRequest<'_>) -> Result<Option<MetaReply>, Errno> {
+        self.kept_reply(caller, request)
+    }
+
+    fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool> {
+        self.opens.lock().opened(session, inode)
     }
 
     fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>) {

@@ -88,6 +88,12 @@ impl OpenTable {
         is_orphan
     }
 
+    /// Whether `session` has `inode` open, and if so, whether for writing.
+    pub(crate) fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool> {
+        let opened = self.opened.get(&inode)?.iter().find(|opened| opened.session == session)?;
+        Some(opened.handles.iter().any(|(_, write)| *write))
+    }
+
     /// Whether any session has `inode` open.
     pub(crate) fn is_open(&self, inode: InodeId) -> bool {
         self.opened.contains_key(&inode)

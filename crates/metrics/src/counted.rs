@@ -80,6 +80,14 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.hear(message)
     }
 
+    fn kept(&self, caller: Caller<'_>, request: &MetaRequest<'_>) -> Result<Option<MetaReply>, Errno> {
+        self.inner.kept(caller, request)
+    }
+
+    fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool> {
+        self.inner.opened(session, inode)
+    }
+
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
         self.inner.holds()
     }

@@ -103,6 +103,7 @@ kinds! {
     TransferShards => "transfer_shards",
     NewToken => "new_token",
     RemoveNode => "remove_node",
+    SetPolicy => "set_policy",
 }
 
 #[cfg(test)]

@@ -146,6 +146,15 @@ pub trait LastingSessions: MetaCalls {
     /// `EPROTO` where there are none.
     fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno>;
 
+    /// The answer that is kept to a call which was carried out before the service was started, if it was.
+    ///
+    /// # Errors
+    /// `EIO` when that cannot be read.
+    fn kept(&self, caller: Caller<'_>, request: &MetaRequest<'_>) -> Result<Option<MetaReply>, Errno>;
+
+    /// Whether the session has the inode open, and if so, whether for writing.
+    fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool>;
+
     /// How much each session has; one that is not named has nothing.
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
         FxHashMap::default()

@@ -20,6 +20,7 @@ pub mod membership;
 pub mod message;
 pub mod name;
 pub mod node;
+pub mod policy;
 pub mod shard_set;
 pub mod start;
 #[cfg(any(test, feature = "testing"))]
@@ -38,6 +39,7 @@ pub use map::ClusterMap;
 pub use membership::Membership;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
 pub use node::{Node, PeerId, Role, Roles};
+pub use policy::NodePolicy;
 pub use shard_set::ShardSet;
 pub use start::{Start, Starts, TargetStarts};
 pub use time::Timespec;

@@ -105,6 +105,10 @@ impl ClusterMap {
                 self.nodes.last().is_none_or(|node| node.id.0 <= u32::MAX / 2),
                 "the id of a node is out of range",
             ),
+            (
+                self.nodes.iter().all(|node| node.policy.check().is_ok()),
+                "the policy of a node contradicts itself",
+            ),
             (self.targets.iter().all(|target| self.node(target.node).is_some()), "a target is on no node"),
             (self.shards.iter().all(|shard| self.node(shard.primary).is_some()), "a shard is on no node"),
             (

@@ -1,6 +1,6 @@
 //! Servers and clients of a cluster: what they may be, where they listen, and the name that a certificate gives them.
 
-use crate::{ClusterId, NodeId};
+use crate::{ClusterId, NodeId, NodePolicy};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -126,6 +126,8 @@ pub struct Node {
     pub roles: Roles,
     /// Which of them listen where; a client listens nowhere.
     pub listening: Vec<Listening>,
+    /// What it may do as a client.
+    pub policy: NodePolicy,
 }
 
 impl Node {

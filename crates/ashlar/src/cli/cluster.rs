@@ -1,6 +1,6 @@
 //! Arguments of the commands of a file system of many servers.
 
-use super::{DataArgs, FuseTransport, MetricsPlace};
+use super::{DataArgs, FuseTransport, MetricsPlace, PolicyArgs};
 use ashlar_types::Roles;
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
@@ -97,6 +97,8 @@ pub struct TokenArgs {
     /// For how long it can be used, minutes. It can be used once.
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60 * 24 * 30))]
     pub valid_minutes: u32,
+    #[command(flatten)]
+    pub policy: PolicyArgs,
     #[command(flatten)]
     pub node: NodePlace,
 }
@@ -229,6 +231,13 @@ pub enum NodeAction {
         /// Print JSON, as `list` does for each.
         #[arg(long)]
         json: bool,
+    },
+    /// Say what a machine may do as a client, or show it if nothing else is said. It holds for its mounts within seconds.
+    Policy {
+        /// Its name or number.
+        name: String,
+        #[command(flatten)]
+        policy: PolicyArgs,
     },
     /// Take a machine out of the file system: its certificate is worth nothing from now on.
     Remove {

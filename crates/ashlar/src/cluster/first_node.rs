@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use ashlar_env::Env;
 use ashlar_manager::{Manager, draw_key};
 use ashlar_types::node::Listening;
-use ashlar_types::{Node, NodeId, PeerId, Role, Roles};
+use ashlar_types::{Node, NodeId, NodePolicy, PeerId, Role, Roles};
 
 /// Its number: that which a single machine has in its own map.
 pub const FIRST: NodeId = NodeId(1);
@@ -33,7 +33,8 @@ impl FirstNode {
         }
         let listening = vec![Listening { role: Role::Manager, addresses: args.listen.clone() }];
         let roles: Roles = Role::ALL.into_iter().collect();
-        Ok(FirstNode { directory, node: Node { id: FIRST, name, roles, listening } })
+        let policy = NodePolicy::of_new_node(roles);
+        Ok(FirstNode { directory, node: Node { id: FIRST, name, roles, listening, policy } })
     }
 
     /// As it is in the map.

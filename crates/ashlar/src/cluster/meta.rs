@@ -73,7 +73,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     meta.start_trimmer().context("cannot start a thread")?;
     metrics.add_meta(&meta);
     let counted = Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Served, ServiceKinds::META)));
-    let endpoint = Arc::new(MetaEndpoint::new(counted, member.env.clock.clone()));
+    let endpoint = Arc::new(MetaEndpoint::new(counted, member.map(), member.env.clock.clone()));
     let _shown = metrics.serve(&args.metrics)?;
     let server = member.serve(Service::Meta, endpoint.clone(), listeners)?;
     // ORDER: it serves before the map says so.

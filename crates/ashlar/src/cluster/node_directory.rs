@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `node.json` | file system, node, name, roles, addresses of managers |
 //! | `certificate.pem`, `key.pem`, `authority.pem` | its certificate and key, the certificate of the authority |
-//! | `map` | the last cluster map: magic `ASHLMAP2`, CRC-32C u32 little-endian of the rest, encoding |
+//! | `map` | the last cluster map: magic `ASHLMAP3`, CRC-32C u32 little-endian of the rest, encoding |
 
 use crate::node::state::make_private_directory;
 use anyhow::{Context, Result, bail};
@@ -26,7 +26,7 @@ const CERTIFICATE_FILE: &str = "certificate.pem";
 const KEY_FILE: &str = "key.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
 const MAP_FILE: &str = "map";
-const MAP_MAGIC: &[u8; 8] = b"ASHLMAP2";
+const MAP_MAGIC: &[u8; 8] = b"ASHLMAP3";
 /// LIMIT: for how long other processes of the node are waited for that keep a map; it takes them milliseconds.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// Time between two attempts.
@@ -217,7 +217,7 @@ impl NodeDirectory {
 mod tests {
     use super::*;
     use ashlar_types::map::Shard;
-    use ashlar_types::{Epoch, Node, ShardId};
+    use ashlar_types::{Epoch, Node, NodePolicy, ShardId};
 
     #[test]
     fn of_many_who_keep_a_map_at_the_same_time_the_newest_stays() {
@@ -234,6 +234,7 @@ mod tests {
                 name: "first".into(),
                 roles: Roles::default(),
                 listening: Vec::new(),
+                policy: NodePolicy::default(),
             }],
         };
         std::thread::scope(|scope| {

@@ -43,7 +43,7 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     metrics.add_map(member.map());
     metrics.add_targets(&service);
     let counted = Counted::new(service.clone(), metrics.calls(Side::Served, ServiceKinds::STORAGE));
-    let endpoint = Arc::new(StorageEndpoint::new(Arc::new(counted)));
+    let endpoint = Arc::new(StorageEndpoint::new(Arc::new(counted), member.map()));
     let _shown = metrics.serve(&args.metrics)?;
     let server = member.serve(Service::Storage, endpoint, listeners)?;
     // ORDER: it serves before the map says so.

@@ -5,8 +5,8 @@ use crate::cli::{InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, PromoteAr
 use crate::cluster::{self, Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Result, bail};
-use ashlar_types::Role;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{NodePolicy, Role};
 use std::process::ExitCode;
 
 pub fn init(args: &InitArgs) -> Result<ExitCode> {
@@ -43,7 +43,8 @@ pub fn mount(args: &MountArgs) -> Result<ExitCode> {
 
 pub fn token(args: &TokenArgs) -> Result<ExitCode> {
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
-    let request = ManagerRequest::NewToken { roles: args.role, valid_s: args.valid_minutes * 60 };
+    let policy = args.policy.applied_to(NodePolicy::of_new_node(args.role));
+    let request = ManagerRequest::NewToken { roles: args.role, valid_s: args.valid_minutes * 60, policy };
     let ManagerReply::Token(text) = member.ask(&request)? else {
         bail!("the manager gave an answer of the wrong kind");
     };

@@ -5,7 +5,8 @@ use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Context, Result};
 use ashlar_types::message::ManagerRequest;
-use ashlar_types::{ClusterMap, Node, NodeId, Role};
+use ashlar_types::policy::{IdMap, Outside, Squash};
+use ashlar_types::{ClusterMap, Node, NodeId, NodePolicy, Role};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 
@@ -24,9 +25,20 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
         NodeAction::Show { name, json: false } => {
             let node = find(&map, name)?;
             print(node);
+            say(format_args!("{:>35} as a client: {}", "", node.policy));
             for target in map.targets.iter().filter(|target| target.node == node.id) {
                 say(format_args!("{:>35} {} {}", "", target.id, target.path.escape_debug()));
             }
+        }
+        NodeAction::Policy { name, policy } if policy.is_empty() => {
+            say(format_args!("{}", find(&map, name)?.policy));
+        }
+        NodeAction::Policy { name, policy } => {
+            let known = find(&map, name)?;
+            let seen = known.policy.clone();
+            let policy = policy.applied_to(seen.clone());
+            member.ask(&ManagerRequest::SetPolicy { node: known.id, seen, policy: policy.clone() })?;
+            say(format_args!("{}: {policy}", known.name));
         }
         NodeAction::Remove { name } => {
             let known = find(&map, name)?;
@@ -56,7 +68,32 @@ fn object(node: &Node) -> Value {
     let listening: Map<String, Value> =
         node.listening.iter().map(|at| (at.role.to_string(), json!(at.addresses))).collect();
     let roles: Vec<&str> = node.roles.iter().map(Role::name).collect();
-    json!({ "id": node.id.0, "name": node.name, "roles": roles, "listening": listening })
+    let policy = policy_object(&node.policy);
+    json!({ "id": node.id.0, "name": node.name, "roles": roles, "listening": listening, "policy": policy })
+}
+
+fn policy_object(policy: &NodePolicy) -> Value {
+    let ranges = |map: &IdMap| -> Vec<Value> {
+        map.0
+            .iter()
+            .map(|range| json!({ "first": range.first, "last": range.last, "server": range.server }))
+            .collect()
+    };
+    json!({
+        "squash": match policy.squash {
+            Squash::Root => "root",
+            Squash::All => "all",
+            Squash::Nobody => "none",
+        },
+        "anonymous": { "uid": policy.anonymous.uid, "gid": policy.anonymous.gid },
+        "map_uid": ranges(&policy.uids),
+        "map_gid": ranges(&policy.gids),
+        "outside": match policy.outside {
+            Outside::Refuse => "refuse",
+            Outside::Squash => "squash",
+        },
+        "read_only": policy.read_only,
+    })
 }
 
 fn print(node: &Node) {

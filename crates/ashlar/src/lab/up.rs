@@ -91,6 +91,10 @@ impl Lab {
         let manager = self.record.node("manager")?;
         let mut command = self.command(manager)?;
         command.args(["token", "--role", node.role.name()]);
+        if node.role == LabRole::Client {
+            // All of a lab is one machine's, whose root made it.
+            command.args(["--squash", "none"]);
+        }
         command.arg("--identity").arg(self.places.identity(&manager.name));
         let token = self.finish(&mut command, "")?;
         let mut command = self.command(node)?;

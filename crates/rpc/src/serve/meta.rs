@@ -1,6 +1,7 @@
 //! Metadata behind the network: sessions of callers that may fall silent, and what is told them unasked.
 
 mod admin;
+mod policy;
 
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
@@ -10,7 +11,7 @@ use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, InodeId, Role, SessionId};
+use ashlar_types::{ClusterMap, Errno, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ const EVENTS_MAX: usize = 1024;
 pub struct MetaEndpoint {
     meta: Arc<dyn LastingSessions>,
     clock: Arc<dyn Clock>,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
     sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
     started: Duration,
 }
@@ -42,6 +44,8 @@ struct RemoteSession {
     /// When this start of the service first knew it, seconds since 1970.
     since_s: u64,
     clock: Arc<dyn Clock>,
+    /// That of its node, as it was last told to the session.
+    policy: RwLock<Arc<NodePolicy>>,
     state: Mutex<SessionState>,
 }
 
@@ -104,10 +108,14 @@ fn owner_of(peer: &Peer) -> SessionOwner {
 const CALLERS: [Role; 3] = [Role::Client, Role::Admin, Role::Meta];
 
 impl MetaEndpoint {
-    /// Serves `meta`.
-    pub fn new(meta: Arc<dyn LastingSessions>, clock: Arc<dyn Clock>) -> MetaEndpoint {
+    /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current.
+    pub fn new(
+        meta: Arc<dyn LastingSessions>,
+        map: Arc<RwLock<Arc<ClusterMap>>>,
+        clock: Arc<dyn Clock>,
+    ) -> MetaEndpoint {
         let started = clock.monotonic();
-        let endpoint = MetaEndpoint { meta, clock, sessions: RwLock::default(), started };
+        let endpoint = MetaEndpoint { meta, clock, map, sessions: RwLock::default(), started };
         for (id, owner) in endpoint.meta.awaited() {
             let session = endpoint.session_of(owner);
             endpoint.meta.adopt(id, session.clone());
@@ -128,7 +136,38 @@ impl MetaEndpoint {
             is_ending: false,
         };
         let since_s = self.clock.now().secs.max(0) as u64;
-        Arc::new(RemoteSession { owner, since_s, clock: self.clock.clone(), state: Mutex::new(state) })
+        let policy = RwLock::new(Arc::new(self.policy_of(owner.node)));
+        Arc::new(RemoteSession {
+            owner,
+            since_s,
+            clock: self.clock.clone(),
+            policy,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// What `node` may do; one that is not in the map (any more) as little as a new one.
+    fn policy_of(&self, node: NodeId) -> NodePolicy {
+        self.map.read().node(node).map(|known| known.policy.clone()).unwrap_or_default()
+    }
+
+    /// Has calls of the session go by the policy that its node has now. What it has cached by another one it is told to drop. A node that may not
+    /// change anything any more has its session ended: what it was writing is then asked of the targets, and nothing is lost that they have.
+    fn follow_policy(&self, id: SessionId, session: &RemoteSession) {
+        let now = self.policy_of(session.owner.node);
+        let before = {
+            let mut kept = session.policy.write();
+            if **kept == now {
+                return;
+            }
+            // ORDER: calls go by it before the session is told. So what it asks for after it was told is as it should be.
+            std::mem::replace(&mut *kept, Arc::new(now.clone()))
+        };
+        tracing::info!(session = %id, node = %session.owner.node, policy = %now, "the policy of a node has changed");
+        match now.read_only && !before.read_only {
+            true => drop(self.begin_end(id)),
+            false => session.deliver(SessionEvent::Expired),
+        }
     }
 
     /// Sessions that are open.
@@ -136,12 +175,14 @@ impl MetaEndpoint {
         self.sessions.read().len()
     }
 
-    /// Ends sessions that have fallen silent, and answers questions that have waited long. To be called every second or so.
+    /// Ends sessions that have fallen silent, answers questions that have waited long, and has sessions follow the policies of their nodes. To be
+    /// called every second or so.
     pub fn tidy(&self) {
         let now = self.clock.monotonic();
         let all: Vec<(SessionId, Arc<RemoteSession>)> =
             self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
         for (id, session) in all {
+            self.follow_policy(id, &session);
             let must_reclaim = self.must_reclaim(id);
             let (is_silent, waited) = {
                 let mut state = session.state.lock();
@@ -234,7 +275,7 @@ impl MetaEndpoint {
         self.meta.is_awaiting() && self.meta.is_awaited(id)
     }
 
-    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
+    fn call(&self, session: &RemoteSession, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
         let is_of_this_start = match &request {
             MetaRequest::Reclaim { incarnation, .. } => *incarnation == self.meta.incarnation(),
             _ => !self.must_reclaim(caller.op.session),
@@ -250,7 +291,8 @@ impl MetaEndpoint {
         {
             return MetaAnswer::NotHere;
         }
-        match self.meta.call(caller, request) {
+        let policy = session.policy.read().clone();
+        match self.call_under(&policy, caller, request) {
             Ok(reply) => MetaAnswer::Reply(reply),
             // Nothing was done; the caller says for how long it is worth trying.
             Err(Errno::EHOSTDOWN) => MetaAnswer::Later,
@@ -302,7 +344,7 @@ impl Endpoint for MetaEndpoint {
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
-                Ok(_) => self.call(Caller { op, creds: &creds, slot }, request),
+                Ok(session) => self.call(&session, Caller { op, creds: &creds, slot }, request),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),

@@ -5,18 +5,34 @@ use crate::net::{Endpoint, Peer, Replier};
 use crate::{Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{Errno, Role};
+use ashlar_types::{ClusterMap, Errno, Role};
+use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// See the module.
 pub struct StorageEndpoint {
     storage: Arc<dyn StorageCalls>,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
 }
 
 impl StorageEndpoint {
-    /// Serves `storage`.
-    pub fn new(storage: Arc<dyn StorageCalls>) -> StorageEndpoint {
-        StorageEndpoint { storage }
+    /// Serves `storage`, to nodes as the policies in `map` say, which somebody keeps current.
+    pub fn new(storage: Arc<dyn StorageCalls>, map: Arc<RwLock<Arc<ClusterMap>>>) -> StorageEndpoint {
+        StorageEndpoint { storage, map }
+    }
+
+    /// Refuses changes of content by a node that may only read.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    fn require_writable(&self, peer: &Peer, request: &StorageRequest) -> Result<(), Errno> {
+        if peer.role != Role::Client || !is_change(request) {
+            return Ok(());
+        }
+        match self.map.read().node(peer.id.node) {
+            Some(node) if !node.policy.read_only => Ok(()),
+            _ => Err(Errno::EROFS),
+        }
     }
 }
 
@@ -41,6 +57,26 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
     }
 }
 
+/// Whether the content of a target is another one afterwards. Every request is named, so that a new one is thought about.
+fn is_change(request: &StorageRequest) -> bool {
+    match request {
+        StorageRequest::Write { .. }
+        | StorageRequest::Truncate { .. }
+        | StorageRequest::Punch { .. }
+        | StorageRequest::Allocate { .. }
+        | StorageRequest::DeleteGeneration { .. } => true,
+        StorageRequest::Read { .. }
+        | StorageRequest::Seek { .. }
+        | StorageRequest::Extent { .. }
+        | StorageRequest::Sync { .. }
+        | StorageRequest::Space { .. }
+        | StorageRequest::GiveBack { .. }
+        | StorageRequest::Suspects { .. }
+        | StorageRequest::Confirm { .. }
+        | StorageRequest::NextChunk { .. } => false,
+    }
+}
+
 /// Who may call targets at all.
 const CALLERS: [Role; 3] = [Role::Client, Role::Meta, Role::Admin];
 
@@ -54,6 +90,10 @@ impl Endpoint for StorageEndpoint {
         };
         if !may_ask(peer.role, &request) {
             return replier.refuse("that is not for the role it was asked in");
+        }
+        if let Err(errno) = self.require_writable(peer, &request) {
+            let answer: Result<StorageReply, Errno> = Err(errno);
+            return replier.reply(&encode(&answer), &[]);
         }
         let mut out = Vec::new();
         let outcome = match &request {

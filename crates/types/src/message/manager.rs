@@ -1,6 +1,6 @@
 //! Calls to the manager.
 
-use crate::{ClusterId, ClusterMap, Epoch, NodeId, Role, Roles, ShardId, TargetId};
+use crate::{ClusterId, ClusterMap, Epoch, NodeId, NodePolicy, Role, Roles, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -65,11 +65,22 @@ pub enum ManagerRequest {
         roles: Roles,
         /// For how long it can be used, seconds.
         valid_s: u32,
+        /// What the node may do as a client.
+        policy: NodePolicy,
     },
     /// Take a node out of the file system: its certificate is worth nothing from now on.
     RemoveNode {
         /// Which.
         node: NodeId,
+    },
+    /// Change what a node may do as a client.
+    SetPolicy {
+        /// Which.
+        node: NodeId,
+        /// What the caller has seen; if it is another one by now, nothing is changed.
+        seen: NodePolicy,
+        /// What is to be.
+        policy: NodePolicy,
     },
 }
 

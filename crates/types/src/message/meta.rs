@@ -538,7 +538,8 @@ pub enum SessionEvent {
         /// The session.
         session: SessionId,
     },
-    /// The service has not been reached for as long as leases are good without it: none is held any more. Made on the session's side, as the next.
+    /// Nothing that was told is good any more, and no lease is held: the service has not been reached for as long as leases are good without it, or
+    /// the policy of the node has changed. In the first case it is made on the session's side.
     Expired,
     /// The service was started anew: the session is to tell what it has ([`MetaRequest::Reclaim`]). Made by whoever finds that out on the session's
     /// side; no service sends it.
