@@ -75,7 +75,7 @@ pub(super) fn decode_2(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         map: ClusterMap { cluster, epoch, pools, targets, chains, shards, nodes },
         tokens: tokens.into_iter().map(token).collect(),
         last_node,
-        metadata,
+        metadata: metadata.into_iter().collect(),
         promised,
     })
 }

@@ -147,6 +147,7 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         }
         MetaReply::Done
         | MetaReply::NoEntry { .. }
+        | MetaReply::Elsewhere { .. }
         | MetaReply::Bytes(_)
         | MetaReply::NeedsChunks
         | MetaReply::Layout { .. }
