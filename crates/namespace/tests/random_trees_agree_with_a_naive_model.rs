@@ -185,7 +185,7 @@ impl Race {
             Ok(match making.file_type {
                 FileType::Regular => {
                     let args = CreateArgs { mode, umask, exclusive: is_exclusive };
-                    verb::create(txn, context, parent, text, args)?.attr.unwrap()
+                    verb::create(txn, context, parent, text, args)?.attr.ok_or(Errno::EIO)?
                 }
                 FileType::Directory => verb::mkdir(txn, context, parent, text, mode, umask)?.attr,
                 FileType::Symlink => {
