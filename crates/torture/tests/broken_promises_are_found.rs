@@ -148,6 +148,7 @@ fn settings(left: &Path, right: &Path) -> Settings {
     Settings {
         left: left.to_owned(),
         right: right.to_owned(),
+        right_also: Vec::new(),
         users: false,
         without_tmpfile: false,
         compare_every: 100,
