@@ -219,8 +219,8 @@ pub fn run_steps(
     let arena = Arena::create(settings)?;
     let fine = has_fine_times(&settings.left)?;
     let table = users(settings.users);
-    let left = Side::start("left", arena.left.clone(), &[], table.clone(), settings.stall)?;
-    let right = Side::start("right", arena.right.clone(), &arena.right_also, table, settings.stall)?;
+    let left = Side::start("left", arena.left.clone(), &[], table.clone(), settings)?;
+    let right = Side::start("right", arena.right.clone(), &arena.right_also, table, settings)?;
     let mut compared = 0;
     let mut last = 0;
     for at in 0.. {

@@ -16,6 +16,7 @@ use super::apply::follow_flag;
 use super::observe::{Moved, Observation, Outcome, moved};
 use super::op::{Op, SLOTS, Slot, Step};
 use super::path::BytePath;
+use super::run::Settings;
 use crate::sys::SysResult;
 use crate::sys::attr::{Stat, fstat, fstatat};
 use crate::sys::cred::{User, as_user, enter, enter_open};
@@ -28,6 +29,8 @@ pub struct Worker {
     pub users: Vec<User>,
     slots: Vec<Option<OwnedFd>>,
     turns: Turns,
+    /// Whether one of the sides takes turns.
+    is_shared: bool,
 }
 
 /// The mounts a side works through, in turns.
@@ -63,7 +66,25 @@ impl Worker {
     /// A worker without open files.
     #[must_use]
     pub fn new(users: Vec<User>) -> Self {
-        Self { users, slots: (0..SLOTS).map(|_| None).collect(), turns: Turns::default() }
+        Self { users, slots: (0..SLOTS).map(|_| None).collect(), turns: Turns::default(), is_shared: false }
+    }
+
+    /// Leaves out, and does first, what makes up for what kernels do not do between mounts (docs/guides/kernel.md): pipes and locks of directories
+    /// are those of a mount, that a copy overlaps itself is not seen between mounts, and one ends where the file ended when the mount last looked.
+    #[must_use]
+    pub fn shared(mut self, is_shared: bool) -> Self {
+        self.is_shared = is_shared;
+        self
+    }
+
+    /// Has the kernel know how long the file is.
+    pub(super) fn look_at(&self, slot: Slot) {
+        if self.is_shared
+            && let Some(file) = self.file(slot)
+        {
+            // The copy that follows tells what is wrong.
+            let _ = fstat(file);
+        }
     }
 
     /// Has each step done through the next of these open directories, which are the same one through several mounts.
@@ -113,12 +134,25 @@ impl Worker {
 
     /// Whether the table of allowed differences leaves `op` of user `uid` out.
     fn leaves_out(&self, op: &Op, uid: u32) -> bool {
+        if let Op::CopyFileRange { from, to, .. } = op {
+            let ino = |slot: &Slot| self.file(*slot).and_then(|fd| fstat(fd).ok()).map(|stat| stat.ino);
+            return self.is_shared && ino(from) == ino(to);
+        }
+        if let Op::Open { path, .. } = op {
+            let is_pipe = fstatat(CWD, &path.0, 0).is_ok_and(|stat| stat.kind() == libc::S_IFIFO);
+            return self.is_shared && is_pipe;
+        }
         let file = match op {
             Op::Chown { path, follow, .. } => fstatat(CWD, &path.0, follow_flag(*follow)).ok(),
-            Op::Fchown { slot, .. } => self.file(*slot).and_then(|fd| fstat(fd).ok()),
+            Op::Fchown { slot, .. } | Op::Flock { slot, .. } => {
+                self.file(*slot).and_then(|fd| fstat(fd).ok())
+            }
             _ => None,
         };
         let Some(file) = file else { return false };
+        if matches!(op, Op::Flock { .. }) {
+            return self.is_shared && file.kind() == libc::S_IFDIR;
+        }
         let is_writer = |fd: BorrowedFd<'_>| {
             let flags = open_flags(fd).unwrap_or(libc::O_PATH);
             let may_write = flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
@@ -152,7 +186,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Starts the thread of one side in the existing, empty directory `root`, which `others` are through further mounts. A step that takes longer than `stall` is an error.
+    /// Starts the thread of one side in the existing, empty directory `root`, which `others` are through further mounts. A step that takes longer than the settings allow is an error.
     ///
     /// # Errors
     /// When the thread cannot be started or confined.
@@ -161,8 +195,9 @@ impl Side {
         root: PathBuf,
         others: &[PathBuf],
         users: Vec<User>,
-        stall: Duration,
+        settings: &Settings,
     ) -> anyhow::Result<Self> {
+        let (stall, is_shared) = (settings.stall, !settings.right_also.is_empty());
         // LIMIT: one step in flight per side.
         let (steps, inbox) = sync_channel::<Step>(1);
         let (outbox, answers) = sync_channel::<Observation>(1);
@@ -182,7 +217,7 @@ impl Side {
             if failed {
                 return;
             }
-            let mut worker = Worker::new(users).taking_turns(roots);
+            let mut worker = Worker::new(users).taking_turns(roots).shared(is_shared);
             while let Ok(step) = inbox.recv() {
                 if outbox.send(worker.observe(&step)).is_err() {
                     return;
