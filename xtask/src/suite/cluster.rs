@@ -61,7 +61,7 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// A C project with its sources on one mount, built into objects on another.
+    /// Crates of this repository with their sources on one mount, built into objects on another.
     Build,
     /// An MPI program that writes one checkpoint file through two mounts.
     Mpi,
