@@ -172,13 +172,19 @@ impl Arena {
             fs::create_dir(side).with_context(|| format!("create {}", side.display()))?;
             fs::set_permissions(side, fs::Permissions::from_mode(0o777))?;
         }
+        for other in &arena.right_also {
+            // It is there already, unless this is another directory.
+            fs::create_dir_all(other).with_context(|| format!("create {}", other.display()))?;
+        }
         Ok(arena)
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        for side in [&self.left, &self.right] {
+        let sides = [&self.left, &self.right].into_iter().chain(&self.right_also);
+        // Through a second mount a directory is gone when it was removed through the first.
+        for side in sides.filter(|side| side.exists()) {
             if let Err(error) = fs::remove_dir_all(side) {
                 eprintln!("cannot remove {}: {error}", side.display());
             }
