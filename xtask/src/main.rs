@@ -47,6 +47,8 @@ enum Task {
     Racer(suite::torture::Racer),
     /// Threads on several mounts that write the same few files.
     Share(suite::torture::Share),
+    /// Suites on several mounts of a cluster of real processes.
+    Cluster(suite::cluster::Arguments),
     /// Names, links, attributes, directories and files at their largest.
     Limits(suite::torture::Limits),
     /// Fill the disk; delete; fill again.
@@ -77,6 +79,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Corrupt(arguments) => arguments.run(&repository),
         Task::Racer(arguments) => arguments.run(&repository),
         Task::Share(arguments) => arguments.run(&repository),
+        Task::Cluster(arguments) => suite::cluster::run(&repository, arguments),
         Task::Limits(arguments) => arguments.run(&repository),
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),

@@ -23,6 +23,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("acl", "setfacl"),
     ("git", "git"),
     ("iproute2", "ip"),
+    ("openmpi-bin", "mpirun"),
+    ("libopenmpi-dev", "mpicc"),
     ("make", "make"),
     ("gcc", "gcc"),
 ];

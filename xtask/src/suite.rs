@@ -1,6 +1,7 @@
 //! The suites that run on a mount, one file per family.
 
 pub mod bench;
+pub mod cluster;
 pub mod masked_kernel;
 pub mod model;
 pub mod posix;
@@ -26,6 +27,7 @@ pub fn short(repository: &Repository) -> anyhow::Result<()> {
     torture::Full::short().run(repository)?;
     torture::Racer::short().run(repository)?;
     torture::Share::short().run(repository)?;
+    cluster::short(repository)?;
     println!("\nonce more with nothing that came after Linux 5.4:");
     posix::run(repository, &posix::Arguments::on_oldest_kernel())?;
     torture::Racer::short_on_oldest_kernel().run(repository)?;

@@ -8,6 +8,8 @@ pub mod full;
 pub mod kill_cycles;
 pub mod ledger;
 pub mod limits;
+pub mod linear;
+pub mod litmus;
 pub mod metabench;
 pub mod power_loss;
 pub mod racer;

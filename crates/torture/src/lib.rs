@@ -14,6 +14,8 @@
 //! | `corrupt` | does damage to stored bytes show as EIO and never as wrong content? |
 //! | `racer` | is the tree still a tree after threads raced on few names? |
 //! | `share` | does every mount show at once what another wrote, while all are at the same files? |
+//! | `litmus` | does every small program of two or three clients end as strict coherence promises? |
+//! | `linear` | did each of the recorded calls on few names have its effect at one moment? |
 //! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
 //! | `limits` | do names, links, attributes, directories and files end where they should? |
 //! | `metabench`, `databench` | how fast, by one program for all file systems compared |
@@ -26,6 +28,8 @@ pub mod cycles;
 pub mod differential;
 pub mod fsx;
 pub mod ledger;
+pub mod linear;
+pub mod litmus;
 pub mod loop_disk;
 pub mod measure;
 pub mod race;

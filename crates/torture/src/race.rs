@@ -1,6 +1,8 @@
 //! Threads that race: each makes one step after the other until the time is over, and what no race explains is reported.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,9 @@ use crate::sys::Errno;
 /// directory that the other mount has moved while a rename on this mount is under way (`__d_unalias` in fs/dcache.c only tries the lock),
 /// as on NFS.
 const CALLS_PER_STALE: u64 = 200;
+
+/// LIMIT: milliseconds of a round that ends after so many steps.
+const ROUND_MILLIS_MAX: u64 = 3_600_000;
 
 /// LIMIT: unexpected answers after which a thread stops.
 const SURPRISES_MAX: usize = 20;
@@ -31,6 +36,9 @@ pub struct Course {
     /// Seconds of racing.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// Race for so many steps in all instead, however long they take (at most an hour a round).
+    #[arg(long)]
+    ops: Option<u64>,
     /// Rounds; each races for its share of the seconds and is checked.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
@@ -49,7 +57,14 @@ impl Course {
     /// When a round that begins now is over.
     #[must_use]
     pub fn end_of_round(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.seconds * 1000 / self.rounds())
+        let millis = if self.ops.is_some() { ROUND_MILLIS_MAX } else { self.seconds * 1000 / self.rounds() };
+        Instant::now() + Duration::from_millis(millis)
+    }
+
+    /// How many steps each of so many threads makes in a round at most.
+    #[must_use]
+    pub fn steps_of_round(&self, threads: u64) -> u64 {
+        self.ops.map_or(u64::MAX, |ops| ops.div_ceil(self.rounds() * threads.max(1)))
     }
 
     /// `folder` through every mount, the first first.
@@ -87,7 +102,9 @@ pub struct Race {
     pub threads: u64,
     /// When they stop.
     pub end: Instant,
-    /// How much longer than that a step may take.
+    /// Steps after which each stops.
+    pub steps_max: u64,
+    /// How long a step may take.
     pub stall: Duration,
     /// What a race may answer.
     pub expected: &'static [i32],
@@ -107,15 +124,26 @@ impl Race {
     where
         R: FnMut() -> (String, Result<(), Wrong>) + Send + 'static,
     {
+        let made = Arc::new(AtomicU64::new(0));
         let threads: Vec<JoinHandle<Tally>> = (0..self.threads)
             .map(|thread| {
-                let step = racer(thread);
-                std::thread::spawn(move || self.steps(&format!("round {round}, thread {thread}"), step))
+                let (mut step, made) = (racer(thread), made.clone());
+                let counted = move || {
+                    let done = step();
+                    made.fetch_add(1, Ordering::Relaxed);
+                    done
+                };
+                std::thread::spawn(move || self.steps(&format!("round {round}, thread {thread}"), counted))
             })
             .collect();
-        let give_up = self.end + self.stall;
-        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < give_up {
+        // Behind the end, or without one, a thread hangs when nobody has made a step for as long as one may take.
+        let mut last = (0, Instant::now());
+        while threads.iter().any(|thread| !thread.is_finished()) && last.1.elapsed() < self.stall {
             std::thread::sleep(Duration::from_millis(10));
+            let now = made.load(Ordering::Relaxed);
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
         }
         let (mut hanging, mut calls, mut stale_calls) = (0, 0, 0);
         for thread in threads {
@@ -147,7 +175,10 @@ impl Race {
 
     fn steps(self, place: &str, mut step: impl FnMut() -> (String, Result<(), Wrong>)) -> Tally {
         let mut tally = Tally::default();
-        while Instant::now() < self.end && tally.surprises.len() < SURPRISES_MAX {
+        while Instant::now() < self.end
+            && tally.steps < self.steps_max
+            && tally.surprises.len() < SURPRISES_MAX
+        {
             tally.steps += 1;
             match step() {
                 (_, Ok(())) => {}

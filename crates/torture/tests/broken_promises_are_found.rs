@@ -148,6 +148,7 @@ fn settings(left: &Path, right: &Path) -> Settings {
     Settings {
         left: left.to_owned(),
         right: right.to_owned(),
+        right_also: Vec::new(),
         users: false,
         without_tmpfile: false,
         compare_every: 100,
@@ -190,4 +191,63 @@ fn equal_sides_stay_equal_over_thousands_of_steps() {
     };
     let result = run_steps(&settings(left.path(), right.path()), &mut source, &mut Tally::default());
     assert!(result.expect("set up").is_ok());
+}
+
+/// Runs `ashlar-torture` and returns what it printed; it must have failed.
+fn finds(arguments: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_ashlar-torture"))
+        .args(arguments)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success(), "{arguments:?} found nothing: {text}");
+    text
+}
+
+#[test]
+fn every_litmus_program_finds_a_client_with_an_old_copy() {
+    if !ashlar_torture::sys::cred::can_switch() {
+        println!("SKIPPED: needs root");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = finds(&["litmus", "--stale", "--runs", "2000", "--dir", &directory.path().to_string_lossy()]);
+    let rows = ashlar_torture::litmus::table::rows().count();
+    assert!(text.lines().any(|line| line == format!("0 passed, {rows} failed")), "{text}");
+    // All by an outcome that the row forbids, none because a call failed.
+    let forbidden = text.lines().filter(|line| line.contains(": forbidden: ")).count();
+    let shown = text.lines().filter(|line| line.starts_with("FAILED: ")).count();
+    assert!(forbidden == shown && shown > 40, "{text}");
+}
+
+#[test]
+fn two_directories_that_are_not_one_are_found_by_their_history() {
+    let (one, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("other"));
+    let (one, other) = (one.path().to_string_lossy(), other.path().to_string_lossy());
+    let text = finds(&["linear", "--histories", "50", "--dir", &one, "--also-dir", &other]);
+    assert!(text.contains("there is no order of these calls"), "{text}");
+}
+
+#[test]
+fn a_side_that_takes_turns_between_directories_that_are_not_one_is_found() {
+    if !ashlar_torture::sys::cred::can_switch() {
+        println!("SKIPPED: needs root");
+        return;
+    }
+    let (left, right, other) = (
+        tempfile::tempdir().expect("left"),
+        tempfile::tempdir().expect("right"),
+        tempfile::tempdir().expect("other"),
+    );
+    let trace = left.path().join("trace");
+    let arguments = [
+        ("--left", left.path()),
+        ("--right", right.path()),
+        ("--right-also", other.path()),
+        ("--trace", &trace),
+    ]
+    .map(|(option, path)| [option.to_owned(), path.to_string_lossy().into_owned()]);
+    let mut words: Vec<&str> = vec!["differential", "--ops", "500", "--shrink-seconds", "0"];
+    words.extend(arguments.iter().flatten().map(String::as_str));
+    assert!(finds(&words).contains("right"));
 }

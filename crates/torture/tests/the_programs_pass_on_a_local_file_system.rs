@@ -32,6 +32,21 @@ fn racer_passes() {
 }
 
 #[test]
+fn litmus_and_linear_pass() {
+    if !ashlar_torture::sys::cred::can_switch() {
+        println!("SKIPPED: needs root");
+        return;
+    }
+    passes(&["litmus", "--dir", "DIR", "--runs", "20"]);
+    passes(&["linear", "--dir", "DIR", "--histories", "100"]);
+}
+
+#[test]
+fn racer_ends_after_so_many_steps() {
+    passes(&["racer", "--dir", "DIR", "--ops", "4000", "--rounds", "2", "--threads", "4"]);
+}
+
+#[test]
 fn limits_pass() {
     passes(&["limits", "--dir", "DIR", "--entries", "500", "--links", "1100"]);
 }

@@ -68,6 +68,14 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
     }
 }
 
+/// Runs everything at a mount that somebody else has made.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_at(repository: &Repository, mount: &Path) -> anyhow::Result<()> {
+    run_on(repository, &Arguments::default(), mount)
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     failed: u64,

@@ -22,6 +22,9 @@ pub struct Arguments {
     /// A directory on the file system under test.
     #[arg(long)]
     right: PathBuf,
+    /// The same directory through another mount: each operation then goes through the next mount.
+    #[arg(long)]
+    right_also: Vec<PathBuf>,
     /// Operations in all.
     #[arg(long, default_value_t = 5000)]
     ops: u64,
@@ -65,6 +68,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let settings = Settings {
         left: arguments.left.clone(),
         right: arguments.right.clone(),
+        right_also: arguments.right_also.clone(),
         users: arguments.users,
         without_tmpfile: arguments.without_tmpfile,
         compare_every: arguments.compare_every.max(1),
@@ -111,9 +115,11 @@ fn explain(
         println!("  {number}: {step:?}");
     }
     let users = if arguments.users { " --users" } else { "" };
+    let also: String =
+        arguments.right_also.iter().map(|dir| format!(" --right-also {}", dir.display())).collect();
     report.fail(format!(
-        "{}\n  run again: ashlar-torture differential --left {l} --right {r}{users} --replay {}\n  or with all \
-         steps: ashlar-torture differential --left {l} --right {r}{users} --seed {} --ops {full}",
+        "{}\n  run again: ashlar-torture differential --left {l} --right {r}{also}{users} --replay {}\n  or with all \
+         steps: ashlar-torture differential --left {l} --right {r}{also}{users} --seed {} --ops {full}",
         failure.divergence,
         arguments.trace.display(),
         failure.seed,

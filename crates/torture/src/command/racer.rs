@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Seconds a single operation may take.
     #[arg(long, default_value_t = 60)]
     stall_seconds: u64,
+    /// Leave the tree of the last round where it is.
+    #[arg(long)]
+    keep: bool,
 }
 
 /// What a race may answer.
@@ -76,7 +79,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         report.check(views.windows(2).all(|pair| pair[0] == pair[1]), || {
             format!("round {round}: the mounts show different trees")
         });
-        match fs::remove_dir_all(first) {
+        let is_kept = arguments.keep && round + 1 == arguments.course.rounds();
+        match if is_kept { Ok(()) } else { fs::remove_dir_all(first) } {
             Ok(()) => report.pass(),
             Err(error) => report.fail(format!("round {round}: remove {}: {error}", first.display())),
         }
@@ -93,6 +97,7 @@ fn race(arguments: &Arguments, round: u64, roots: &[PathBuf], report: &mut Repor
     let race = Race {
         threads: arguments.threads,
         end: arguments.course.end_of_round(),
+        steps_max: arguments.course.steps_of_round(arguments.threads),
         stall: Duration::from_secs(arguments.stall_seconds),
         expected: EXPECTED,
     };

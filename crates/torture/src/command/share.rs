@@ -74,6 +74,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         let race = Race {
             threads: arguments.threads,
             end: arguments.course.end_of_round(),
+            steps_max: arguments.course.steps_of_round(arguments.threads),
             stall: Duration::from_secs(arguments.stall_seconds),
             expected: if arguments.mappings_may_be_refused { EXPECTED_WITHOUT_MAPPINGS } else { EXPECTED },
         };

@@ -33,7 +33,8 @@ impl Worker {
             Op::CopyFileRange { from, from_offset, to, to_offset, len } => {
                 match (self.file(*from), self.file(*to)) {
                     (Some(source), Some(target)) => {
-                        copy_all(source, *from_offset, target, *to_offset, *len as usize)
+                        let look = || self.look_at(*from);
+                        copy_all((source, *from_offset), (target, *to_offset), *len as usize, look)
                     }
                     _ => Outcome::Empty,
                 }
@@ -242,11 +243,18 @@ fn guard_directory(fd: BorrowedFd<'_>) -> SysResult<()> {
     }
 }
 
-fn copy_all(from: BorrowedFd<'_>, from_at: i64, to: BorrowedFd<'_>, to_at: i64, len: usize) -> Outcome {
+/// Copies from a file and place to another; looks before each piece.
+fn copy_all(
+    (from, from_at): (BorrowedFd<'_>, i64),
+    (to, to_at): (BorrowedFd<'_>, i64),
+    len: usize,
+    look: impl Fn(),
+) -> Outcome {
     // A short copy is allowed by the call; the sum of the pieces is what must agree.
     let mut copied = 0usize;
     while copied < len {
         let step = copied as i64;
+        look();
         match data::copy_file_range(from, from_at + step, to, to_at + step, len - copied) {
             Ok(0) => break,
             Ok(n) => copied += n,

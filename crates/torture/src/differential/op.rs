@@ -147,6 +147,16 @@ impl Op {
         }
     }
 
+    /// The same with record locks of the open file description instead of the process: a process that has a file open on two mounts is two
+    /// owners, which exclude each other.
+    #[must_use]
+    pub fn with_locks_of_descriptions(mut self) -> Self {
+        if let Op::Setlk { owner, .. } | Op::Getlk { owner, .. } = &mut self {
+            *owner = LockOwner::Description;
+        }
+        self
+    }
+
     /// The paths whose existence and times are looked at before and after a watched step, without following links.
     #[must_use]
     pub fn touched(&self) -> Vec<BytePath> {

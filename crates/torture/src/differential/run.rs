@@ -29,6 +29,8 @@ pub struct Settings {
     pub left: PathBuf,
     /// A directory on the file system under test.
     pub right: PathBuf,
+    /// The same through further mounts: each step goes through the next one.
+    pub right_also: Vec<PathBuf>,
     /// Act as several users, not only as root.
     pub users: bool,
     /// Leave `O_TMPFILE` out.
@@ -129,13 +131,17 @@ impl Source for std::slice::Iter<'_, Step> {
 struct Random {
     generator: Generator,
     left: usize,
+    takes_turns: bool,
     drawn: Vec<Step>,
 }
 
 impl Source for Random {
     fn next(&mut self) -> Option<Step> {
         self.left = self.left.checked_sub(1)?;
-        let step = self.generator.step();
+        let mut step = self.generator.step();
+        if self.takes_turns {
+            step.op = step.op.with_locks_of_descriptions();
+        }
         self.drawn.push(step.clone());
         Some(step)
     }
@@ -150,16 +156,25 @@ impl Source for Random {
 struct Arena {
     left: PathBuf,
     right: PathBuf,
+    right_also: Vec<PathBuf>,
 }
 
 impl Arena {
     fn create(settings: &Settings) -> anyhow::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = format!("differential-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let arena = Self { left: settings.left.join(&name), right: settings.right.join(&name) };
+        let arena = Self {
+            left: settings.left.join(&name),
+            right: settings.right.join(&name),
+            right_also: settings.right_also.iter().map(|dir| dir.join(&name)).collect(),
+        };
         for side in [&arena.left, &arena.right] {
             fs::create_dir(side).with_context(|| format!("create {}", side.display()))?;
             fs::set_permissions(side, fs::Permissions::from_mode(0o777))?;
+        }
+        for other in &arena.right_also {
+            // It is there already, unless this is another directory.
+            fs::create_dir_all(other).with_context(|| format!("create {}", other.display()))?;
         }
         Ok(arena)
     }
@@ -167,7 +182,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        for side in [&self.left, &self.right] {
+        let sides = [&self.left, &self.right].into_iter().chain(&self.right_also);
+        // Through a second mount a directory is gone when it was removed through the first.
+        for side in sides.filter(|side| side.exists()) {
             if let Err(error) = fs::remove_dir_all(side) {
                 eprintln!("cannot remove {}: {error}", side.display());
             }
@@ -208,8 +225,8 @@ pub fn run_steps(
     let arena = Arena::create(settings)?;
     let fine = has_fine_times(&settings.left)?;
     let table = users(settings.users);
-    let left = Side::start("left", arena.left.clone(), table.clone(), settings.stall)?;
-    let right = Side::start("right", arena.right.clone(), table, settings.stall)?;
+    let left = Side::start("left", arena.left.clone(), &[], table.clone(), settings)?;
+    let right = Side::start("right", arena.right.clone(), &arena.right_also, table, settings)?;
     let mut compared = 0;
     let mut last = 0;
     for at in 0.. {
@@ -249,12 +266,19 @@ pub fn run_steps(
 }
 
 fn compare_trees(arena: &Arena) -> Result<u64, String> {
-    let (differences, objects) = TreeCompare::run(&arena.left, &arena.right)?;
-    if differences.is_empty() {
-        Ok(objects)
-    } else {
-        Err(format!("the trees differ:\n    {}", differences.join("\n    ")))
+    let mut sum = 0;
+    for right in std::iter::once(&arena.right).chain(&arena.right_also) {
+        let (differences, objects) = TreeCompare::run(&arena.left, right)?;
+        if !differences.is_empty() {
+            return Err(format!(
+                "the trees differ, seen at {}:\n    {}",
+                right.display(),
+                differences.join("\n    ")
+            ));
+        }
+        sum += objects;
     }
+    Ok(sum)
 }
 
 fn difference(step: &Step, fine: bool, left: &Observation, right: &Observation) -> Option<(Class, String)> {
@@ -331,6 +355,7 @@ pub fn run_random(
             generator: Generator::new(epoch_seed, users(settings.users).len())
                 .without_tmpfile(settings.without_tmpfile),
             left: count as usize,
+            takes_turns: !settings.right_also.is_empty(),
             drawn: Vec::new(),
         };
         match run_steps(settings, &mut source, tally)? {

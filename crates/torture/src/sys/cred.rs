@@ -91,6 +91,19 @@ pub fn enter(root: &std::path::Path) -> SysResult<()> {
     Ok(())
 }
 
+/// Makes the open directory `root` the working directory and the root directory of the calling thread, which has been in [`enter`] before.
+///
+/// # Errors
+/// The errno of the call that failed.
+pub fn enter_open(root: std::os::fd::BorrowedFd<'_>) -> SysResult<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: fchdir takes no memory, chroot a live string.
+    unsafe {
+        check_unit(libc::fchdir(root.as_raw_fd()))?;
+        check_unit(libc::chroot(c".".as_ptr()))
+    }
+}
+
 /// `umask(2)` of the calling thread (after [`enter`]); returns the old mask.
 pub fn umask(mask: u32) -> u32 {
     // SAFETY: umask has no preconditions.

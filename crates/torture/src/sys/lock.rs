@@ -58,6 +58,16 @@ pub fn setlk(fd: BorrowedFd<'_>, owner: LockOwner, range: Range) -> SysResult<()
     check_unit(unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw) })
 }
 
+/// `fcntl(2)` with `F_OFD_SETLKW`: waits for the lock.
+///
+/// # Errors
+/// The call's errno.
+pub fn setlkw(fd: BorrowedFd<'_>, range: Range) -> SysResult<()> {
+    let raw = range.raw();
+    // SAFETY: `raw` is a live struct flock.
+    check_unit(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLKW, &raw) })
+}
+
 /// `fcntl(2)` with `F_GETLK` or `F_OFD_GETLK`: the lock in the way, if any, without its owner.
 ///
 /// # Errors

@@ -14,6 +14,9 @@ pub struct Mapping {
     len: usize,
 }
 
+// SAFETY: the mapping is memory of the process, not of a thread, and is reachable only through this value.
+unsafe impl Send for Mapping {}
+
 /// LIMIT: bytes in one mapping.
 const MAPPING_BYTES_MAX: usize = 1 << 30;
 
