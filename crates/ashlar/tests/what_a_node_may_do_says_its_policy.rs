@@ -193,7 +193,7 @@ impl Stranger {
     }
 
     fn open(&self) -> SessionId {
-        match self.meta(&MetaCall::Open) {
+        match self.meta(&MetaCall::Open(None)) {
             MetaAnswer::Session(session, _) => session,
             other => panic!("no session: {other:?}"),
         }
