@@ -290,6 +290,7 @@ mod tests {
             id: NodeId(id),
             name: format!("n{id}"),
             roles: Default::default(),
+            policy: Default::default(),
             listening: vec![Listening { role: Role::Meta, addresses: vec!["127.0.0.1:1".parse().unwrap()] }],
         };
         ClusterMap {
