@@ -152,7 +152,7 @@ fn who_does_not_belong_to_it_is_told_so_and_gets_nothing() {
     // Directories in the wrong place.
     let meta = lab.ashlar("token --role meta,storage --identity @first").expect(0).stdout.trim().to_owned();
     lab.ashlar(&format!("join {meta} --name mds2 --identity @mds2")).expect(0);
-    lab.ashlar(&format!("meta --meta @empty --listen {free} --identity @mds2"))
+    lab.ashlar(&format!("meta --meta @empty --listen {free} --identity @mds"))
         .refused(&["empty", "is its disk mounted"]);
     lab.ashlar(&format!("storage --data @d0 --listen {free} --identity @mds2")).refused(&["d0"]);
     // Another file system.

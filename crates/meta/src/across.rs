@@ -198,7 +198,7 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN` when `deadline` is past.
     pub(crate) fn back_off(&self, deadline: Duration) -> Result<(), Errno> {
-        if self.env.clock.monotonic() > deadline {
+        if self.is_ending() || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
         let pause = Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500);
@@ -211,7 +211,8 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN`: until `deadline` they were not; the server that is to say what was decided does not answer.
     pub(crate) fn wait_for_keys(&self, deadline: Duration) -> Result<(), Errno> {
-        if self.across.is_starting.load(SeqCst) || self.env.clock.monotonic() > deadline {
+        let is_worth_it = !self.across.is_starting.load(SeqCst) && !self.is_ending();
+        if !is_worth_it || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
         let mut machines = self.across.machines.lock();

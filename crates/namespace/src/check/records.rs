@@ -8,7 +8,7 @@ use crate::record::{FileData, Inode, KeptReply, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{FileType, InodeId, LayoutPolicy, ShardId, Starts, codec};
+use ashlar_types::{FileType, InodeId, LayoutPolicy, NodeId, ShardId, Starts, codec};
 use std::ops::ControlFlow;
 
 /// Inodes looked at together.
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGILNORSWX";
+const LETTERS: &[u8] = b"ABCDGILMNOPRSTWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
@@ -51,6 +51,7 @@ pub(super) fn check_shard(checker: &mut Checker<'_>, shard: ShardId) -> Result<(
     }
     check_starts(checker, shard)?;
     check_sessions(checker, shard)?;
+    check_servers(checker, shard)?;
     check_counter(checker, shard, last_counter)
 }
 
@@ -248,6 +249,30 @@ fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop>
             if shard != ShardId(0) || record_key.len() != key_bytes {
                 checker.found(Finding::KeyMalformed { key: record_key.into() })?;
             } else if !is_whole {
+                checker.found(Finding::ValueMalformed { key: record_key.into() })?;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+    }
+    Ok(())
+}
+
+/// What there is only with several metadata servers: the number of moves, shards to come, operations under way.
+fn check_servers(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
+    for table in [b'M', b'P', b'T'] {
+        let (from, to) = key::table_range(shard, table);
+        checker.scan(&from, &to, &mut |checker, record_key, value| {
+            let (is_key, is_value) = match table {
+                b'M' => (*record_key == key::moves()[..], codec::decode::<u64>(value, "moves").is_ok()),
+                b'P' => {
+                    (*record_key == key::awaited(shard)[..], codec::decode::<NodeId>(value, "place").is_ok())
+                }
+                // The service that wrote it knows the rest.
+                _ => (key::transaction_of(record_key).is_some() && record_key.len() == 22, true),
+            };
+            if !is_key {
+                checker.found(Finding::KeyMalformed { key: record_key.into() })?;
+            } else if !is_value {
                 checker.found(Finding::ValueMalformed { key: record_key.into() })?;
             }
             Ok(ControlFlow::Continue(()))
