@@ -1,7 +1,7 @@
 //! The statements of a row: `name = verb word word; verb word; ...`.
 //!
 //! A statement with a name keeps its result under it, and may fail: then the result is the name of the errno. One without a name must succeed.
-//! The verbs are in [`super::verb`]; `tell N` and `await N` are between clients.
+//! The verbs are in `verb.rs`; `tell N` and `await N` are between clients.
 
 use anyhow::{Context, bail};
 
