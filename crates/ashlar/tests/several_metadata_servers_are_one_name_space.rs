@@ -298,14 +298,14 @@ fn a_server_that_is_killed_in_the_middle_leaves_no_half_of_anything() {
                 let (made, is_over, root) = (&made, &is_over, if number % 2 == 0 { &here } else { &there });
                 let in_root = move |path: &Path| root.join(path.file_name().unwrap());
                 threads.spawn(move || {
-                    let mut at = 0;
+                    let (mut at, mut moves) = (0, 0);
                     while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                         let next = (at + 1 + number) % 40;
                         fs::rename(in_root(&made[at % 40]).join(name), in_root(&made[next]).join(name))
                             .unwrap();
-                        at = next;
+                        (at, moves) = (next, moves + 1);
                     }
-                    at
+                    moves
                 })
             })
             .collect();
