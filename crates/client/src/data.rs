@@ -142,18 +142,31 @@ impl Client {
     /// # Errors
     /// As [`Client::begin`].
     pub(crate) fn exclusive<'a>(&self, file: &'a File) -> Result<Exclusive<'a>, Errno> {
-        let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
-        state.is_draining = true;
-        let exclusive = Exclusive { file, _in_flight: in_flight };
-        // The one under way that counts is this call's own. It keeps the lease: a recall waits for it.
-        while state.in_flight > 1 || state.inline_writes > 0 {
-            if let Err(errno) = file.wait(&mut state) {
+        let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
+        // LIMIT: each turn more is a write with the inode that ended during the one before.
+        loop {
+            let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
+            state.is_draining = true;
+            let exclusive = Exclusive { file, _in_flight: in_flight };
+            // The one under way that counts is this call's own. It keeps the lease: a recall waits for it.
+            while state.in_flight > 1 || state.inline_writes > 0 {
+                if let Err(errno) = file.wait(&mut state) {
+                    drop(state);
+                    drop(exclusive);
+                    return Err(errno);
+                }
+            }
+            // What was under way may have found that the content known here is from before it.
+            if state.leases.has(LeaseSet::WRITE) {
                 drop(state);
-                drop(exclusive);
-                return Err(errno);
+                return Ok(exclusive);
+            }
+            drop(state);
+            drop(exclusive);
+            if self.env.clock.monotonic() > give_up {
+                return Err(Errno::ETIMEDOUT);
             }
         }
-        Ok(exclusive)
     }
 
     /// Reports what was written, as a recall must, but no mere access time: noting that may recall leases of others, whose recalls may

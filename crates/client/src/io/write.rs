@@ -234,7 +234,8 @@ impl Client {
                 let mut state = file.state.lock();
                 state.inline_written = state.inline_written.max(Some(attr.size));
                 if state.lease_epoch != lease_epoch {
-                    // Leases changed hands meanwhile; what is known now may be from before or after this write.
+                    // Leases changed hands meanwhile; what is known now may be from before or after this write. Who waits for its end to have the file
+                    // for itself asks anew, too ([`Client::exclusive`]).
                     state.leases = LeaseSet::NONE;
                 } else if let Data::Inline(body) = &mut state.data {
                     *body = None;

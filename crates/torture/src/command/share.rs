@@ -57,6 +57,9 @@ const PART_BYTES: u64 = PAGE_BYTES / THREADS_MAX;
 /// shows what it had until its own write has ended (ADR 0006). What only one mount writes is seen at once.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
+/// What is not seen until then is lost.
+const LOST_AFTER: Duration = Duration::from_secs(8);
+
 /// Bytes of a page: stores into one page through two mounts may lose one of them, as on any network file system.
 const PAGE_BYTES: u64 = 4096;
 
@@ -206,20 +209,40 @@ impl Sharer {
         data::pwrite_all(writer.as_fd(), &wanted, at)?;
         let mount = self.any();
         let reader = self.open(mount, &file, libc::O_RDONLY)?;
-        let end = Instant::now() + LATE_MAX;
+        let begin = Instant::now();
         loop {
             let seen = data::pread(reader.as_fd(), PART_BYTES as usize, at)?;
-            if seen == wanted {
+            let late = begin.elapsed();
+            if seen == wanted && late < LATE_MAX {
                 return Ok(());
             }
-            if Instant::now() >= end {
+            // Late or lost: two different defects.
+            let what = || format!("write {} of it through mount {} and mount {mount}", self.count, self.home);
+            if seen == wanted {
+                return Err(Wrong::Told(format!("{}: seen after {:.1} s", what(), late.as_secs_f64())));
+            }
+            if late >= LOST_AFTER {
                 let (first, len) = (seen.iter().zip(&wanted).position(|(a, b)| a != b), seen.len());
                 return Err(Wrong::Told(format!(
-                    "write {} of it is not seen by mount {mount}: {len} bytes, the first other one at {first:?}",
-                    self.count
+                    "{}: never seen, {len} bytes, the first other one at {first:?}; {}",
+                    what(),
+                    self.who_has(&file, &wanted, at)
                 )));
             }
         }
+    }
+
+    /// Which mounts have `wanted`, past the kernel's pages and in them: whether a write is lost, or old pages are still there.
+    fn who_has(&self, file: &str, wanted: &[u8], at: i64) -> String {
+        let has = |root: usize, flags: i32| {
+            let opened = self.open(root, file, libc::O_RDONLY | flags)?;
+            data::pread(opened.as_fd(), wanted.len(), at).map(|seen| seen == wanted)
+        };
+        let told = |root: usize| {
+            let (past, through) = (has(root, libc::O_DIRECT), has(root, 0));
+            format!("mount {root} has it past the cache: {past:?}, opened anew: {through:?}")
+        };
+        (0..self.roots.len()).map(told).collect::<Vec<_>>().join("; ")
     }
 
     /// Changes the own file, and reads all of it through one of the mounts.
