@@ -5,15 +5,19 @@ use super::{
 };
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for a line from a command.
 const READ_MAX: Duration = Duration::from_secs(5);
+
+/// LIMIT: longest wait for other servers that open their sockets; one that asks a full server which it is may take some seconds.
+const LOCK_MAX: Duration = Duration::from_secs(30);
 
 /// LIMIT: longest wait for the answer that is being made up when the socket is closed.
 const LAST_ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -33,14 +37,18 @@ impl AdminSocket {
     /// # Errors
     /// When the directory or socket cannot be made.
     pub fn open(cluster: &str, answer: Answer) -> Result<AdminSocket> {
-        let directory = socket_directories().swap_remove(0);
+        AdminSocket::open_in(&socket_directories().swap_remove(0), cluster, answer)
+    }
+
+    fn open_in(directory: &Path, cluster: &str, answer: Answer) -> Result<AdminSocket> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
-            .create(&directory)
+            .create(directory)
             .with_context(|| format!("cannot make directory {}", directory.display()))?;
-        refuse_directory_of_others(&directory)?;
-        remove_dead(&directory, cluster)?;
+        refuse_directory_of_others(directory)?;
+        let alone = lock(directory)?;
+        remove_dead(directory, cluster)?;
         let mut path = directory.join(format!("{cluster}.sock"));
         if path.exists() {
             // The metadata directory is locked: whoever answers there serves another one.
@@ -52,6 +60,7 @@ impl AdminSocket {
         }
         let listener =
             UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+        drop(alone);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .with_context(|| format!("cannot protect {}", path.display()))?;
         let answer = Arc::new(Mutex::new(Some(answer)));
@@ -80,6 +89,37 @@ impl Drop for AdminSocket {
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the local socket");
+        }
+    }
+}
+
+/// Waits until no other server is at the sockets of `directory`: two of the same file system would take one name, and a socket that is
+/// not listened to yet looks like that of a dead one. Let go of when dropped.
+fn lock(directory: &Path) -> Result<File> {
+    let path = directory.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    let end = Instant::now() + LOCK_MAX;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => {
+                bail!(
+                    "another server that starts has held {} for {LOCK_MAX:?}: see what it waits for",
+                    path.display()
+                )
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
         }
     }
 }
@@ -149,4 +189,30 @@ fn refuse_directory_of_others(directory: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails stops there")]
+    use super::*;
+
+    #[test]
+    fn copies_of_a_file_system_that_start_at_the_same_moment_get_a_socket_each() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = "5d3f";
+        for round in 0..20 {
+            let answer: Answer = Arc::new(|_| AdminReply::Error("a test".into()));
+            // One process can have two names only: its own and the plain one.
+            let sockets: Vec<_> = std::thread::scope(|scope| {
+                let open = || {
+                    let answer = answer.clone();
+                    let at = directory.path();
+                    scope.spawn(move || AdminSocket::open_in(at, cluster, answer).unwrap())
+                };
+                [open(), open()].into_iter().map(|opening| opening.join().unwrap()).collect()
+            });
+            assert_ne!(sockets[0].path, sockets[1].path, "round {round}");
+            assert!(sockets.iter().all(|socket| UnixStream::connect(&socket.path).is_ok()), "round {round}");
+        }
+    }
 }
