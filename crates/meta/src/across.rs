@@ -24,7 +24,6 @@ mod take;
 
 pub(crate) use coordinate::{Decision, Voted};
 pub(crate) use known::{Known, PlacementOnce};
-pub(crate) use resume::incarnation_era;
 pub use take::Transfer;
 
 use crate::MetaService;
@@ -93,6 +92,7 @@ impl Machines {
 }
 
 impl Across {
+    /// `era` is larger than that of any service before over the same log: the number of its start.
     pub(crate) fn new(peers: Option<Arc<dyn MetaPeers>>, node: NodeId, era: u64, changed: Signal) -> Across {
         Across {
             peers,
@@ -126,6 +126,11 @@ impl Across {
 
     fn is_reserved_by_others(&self, shard: ShardId) -> bool {
         self.reserved_by_others.lock().contains(&shard)
+    }
+
+    /// Whether there can be other metadata servers.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.peers.is_some()
     }
 
     /// Which node this is; 0 where there is only one.
@@ -167,7 +172,7 @@ impl MetaService {
         let all = || map.shards.iter().map(|shard| shard.id);
         let awaited: Vec<ShardId> = self.across.hands.lock().awaited.keys().copied().collect();
         let is_mine = |shard: &ShardId| {
-            self.across.peers.is_none()
+            !self.across.has_peers()
                 || map.primary(*shard) == Some(self.across.node) && !awaited.contains(shard)
         };
         let here: ShardSet = all().filter(is_mine).collect();
@@ -176,15 +181,9 @@ impl MetaService {
         (known.1.clone(), has_others)
     }
 
-    /// # Errors
-    /// `EPROTO` where there are no other servers.
-    pub(crate) fn across_peers(&self) -> Result<(), Errno> {
-        self.across.peers.as_ref().map(drop).ok_or(Errno::EPROTO)
-    }
-
     /// Whether this server has `shard`, or, where there are no others, all.
     pub(crate) fn is_here(&self, shard: ShardId) -> bool {
-        self.across.peers.is_none() || self.shards_here().0.has(shard)
+        !self.across.has_peers() || self.shards_here().0.has(shard)
     }
 
     /// Whether a transaction holds what a decision was made on, or is to change. To be asked under the lane's lock.
@@ -201,9 +200,12 @@ impl MetaService {
         if self.is_ending() || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
-        let pause = Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500);
-        self.env.tasks.signal().wait_for(&mut Mutex::new(()).lock(), pause);
+        self.pause(Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500));
         Ok(())
+    }
+
+    fn pause(&self, time: Duration) {
+        self.env.tasks.signal().wait_for(&mut Mutex::new(()).lock(), time);
     }
 
     /// Waits a moment for keys to be let go.

@@ -10,7 +10,7 @@ use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::TransactionId;
 use ashlar_rpc::Caller;
-use ashlar_types::{Errno, InodeId, SessionId, ShardId, Timespec};
+use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId, Timespec};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -298,7 +298,7 @@ impl MetaService {
 
     pub(crate) fn commit(
         &self,
-        writer: &mut ashlar_kv::LaneWriter<'_>,
+        writer: &mut LaneWriter<'_>,
         caller: Caller<'_>,
         verb: u8,
         outcome: &mut TxnOutcome,
@@ -306,25 +306,29 @@ impl MetaService {
         if outcome.writes.is_empty() {
             return Ok((false, ashlar_kv::Position::default()));
         }
-        let epoch = self.map.read().epoch;
         self.note_orphans_and_garbage(outcome);
-        let frames = std::mem::take(&mut outcome.writes)
-            .into_iter()
-            .map(|(shard, writes)| Frame {
-                shard,
-                epoch,
-                op: caller.op,
-                verb,
-                writes,
-                reply: bytes::Bytes::new(),
-            })
-            .collect();
         let urgency = if outcome.frees_space { Urgency::FreesSpace } else { Urgency::Normal };
-        let position = writer.commit(frames, urgency).map_err(|error| self.answer(&error.into()))?;
+        let writes = std::mem::take(&mut outcome.writes);
+        let position = self.append(writer, caller.op, verb, writes, urgency)?;
         if outcome.has_garbage {
             self.garbage.wake(position);
         }
         Ok((outcome.is_sync, position))
+    }
+
+    /// Appends changes to the log as one group, a frame per shard.
+    pub(crate) fn append(
+        &self,
+        writer: &mut LaneWriter<'_>,
+        op: OpId,
+        verb: u8,
+        writes: Vec<(ShardId, WriteSet)>,
+        urgency: Urgency,
+    ) -> Result<ashlar_kv::Position, Errno> {
+        let epoch = self.map.read().epoch;
+        let frame = |(shard, writes)| Frame { shard, epoch, op, verb, writes, reply: bytes::Bytes::new() };
+        let frames = writes.into_iter().map(frame).collect();
+        writer.commit(frames, urgency).map_err(|error| self.answer(&error.into()))
     }
 
     fn note_orphans_and_garbage(&self, outcome: &mut TxnOutcome) {

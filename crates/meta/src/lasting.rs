@@ -108,7 +108,7 @@ impl LastingSessions for MetaService {
     }
 
     fn is_awaiting(&self) -> bool {
-        self.is_awaiting_sessions()
+        self.awaited.count.load(SeqCst) > 0
     }
 
     fn is_awaited(&self, session: SessionId) -> bool {
@@ -124,7 +124,9 @@ impl LastingSessions for MetaService {
     }
 
     fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.across_peers()?;
+        if !self.across.has_peers() {
+            return Err(Errno::EPROTO);
+        }
         Ok(self.hear_peer(message))
     }
 
@@ -134,11 +136,6 @@ impl LastingSessions for MetaService {
 }
 
 impl MetaService {
-    /// Whether it is not known yet what all sessions have.
-    pub(crate) fn is_awaiting_sessions(&self) -> bool {
-        self.awaited.count.load(SeqCst) > 0
-    }
-
     /// Notes what a session tells that it has.
     ///
     /// # Errors

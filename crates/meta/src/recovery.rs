@@ -54,12 +54,7 @@ impl MetaService {
             name_hash_key: config.name_hash_key,
             map: config.map,
             storage: config.storage,
-            across: crate::across::Across::new(
-                peers,
-                node.unwrap_or_default(),
-                crate::across::incarnation_era(incarnation),
-                tasks.signal(),
-            ),
+            across: crate::across::Across::new(peers, node.unwrap_or_default(), incarnation, tasks.signal()),
             placement: Default::default(),
             sessions: Default::default(),
             opens: Default::default(),
@@ -123,13 +118,11 @@ impl MetaService {
             match self.collect_one(*inode, garbage, SERVICE) {
                 // The record stays; whoever writes the file next cuts first, once its target is back.
                 Err(Errno::ENODEV) => tracing::warn!(%inode, "a truncation waits for a missing target"),
-                Err(Errno::EHOSTDOWN) => if_not_held("a truncation", Err(Errno::EHOSTDOWN))?,
                 // One damaged block does not keep everything else from being served: whoever writes the file is told.
                 Err(Errno::EIO) => {
                     tracing::error!(%inode, "a truncation could not be carried out; run `ashlar fsck`")
                 }
-                Err(errno) => return Err(errno),
-                Ok(_) => {}
+                cut => if_not_held("a truncation", cut.map(drop))?,
             }
         }
         for &session in &sessions {

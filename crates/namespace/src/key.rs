@@ -158,6 +158,11 @@ pub fn transaction(shard: ShardId, kind: u8, (coordinator, era, number): (ShardI
     key
 }
 
+/// The shard of a key, which begins with it.
+pub fn shard_of(key: &[u8]) -> ShardId {
+    ShardId(u16::from_be_bytes([key[0], key[1]]))
+}
+
 /// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come.
 pub fn is_of_server(key: &[u8]) -> bool {
     matches!(key.get(2), Some(b'N' | b'P' | b'R' | b'S'))

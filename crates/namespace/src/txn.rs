@@ -6,7 +6,7 @@
 
 use crate::elsewhere::{Charge, Elsewhere, Intent, ShardChange};
 use crate::error::NsError;
-use crate::key::{self, NameHash};
+use crate::key::{self, NameHash, shard_of};
 use crate::record::{self, Account, Bucket, Inode};
 use ashlar_kv::{Key, Snapshot, WriteSet};
 use ashlar_types::{Errno, InodeId, Name, SessionId, ShardId, codec};
@@ -112,9 +112,9 @@ pub struct Txn<'a> {
     drops: Vec<InodeId>,
 }
 
-/// The shard of a key.
-fn shard_of(key: &[u8]) -> ShardId {
-    ShardId(u16::from_be_bytes([key[0], key[1]]))
+/// Whether another server has `key`.
+fn is_elsewhere(elsewhere: &dyn Elsewhere, key: &[u8]) -> bool {
+    elsewhere.has(shard_of(key)) && !key::is_of_server(key)
 }
 
 impl<'a> Txn<'a> {
@@ -142,19 +142,19 @@ impl<'a> Txn<'a> {
         self.elsewhere.is_some()
     }
 
-    /// Who knows of `shard`, if another server has it.
-    fn other(&self, shard: ShardId) -> Option<&'a dyn Elsewhere> {
-        self.elsewhere.filter(|elsewhere| elsewhere.has(shard))
+    /// Who knows of `key`, if another server has it.
+    fn other(&self, key: &[u8]) -> Option<&'a dyn Elsewhere> {
+        self.elsewhere.filter(|elsewhere| is_elsewhere(*elsewhere, key))
     }
 
     /// Whether another server has `inode`.
     pub fn is_elsewhere(&self, inode: InodeId) -> bool {
-        self.other(inode.home()).is_some()
+        self.elsewhere.is_some_and(|elsewhere| elsewhere.has(inode.home()))
     }
 
     /// The value of `key` in the store, here or elsewhere.
     fn stored(&self, key: &[u8], intent: Intent) -> Result<Option<Bytes>, NsError> {
-        let Some(other) = self.other(shard_of(key)).filter(|_| !key::is_of_server(key)) else {
+        let Some(other) = self.other(key) else {
             if self.elsewhere.is_some() {
                 self.reads.borrow_mut().push(Key::from_slice(key));
             }
@@ -228,7 +228,7 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// [`NsError::Kv`] when the store cannot answer.
     pub fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), NsError> {
-        if let Some(other) = self.other(shard_of(from)).filter(|_| !key::is_of_server(from)) {
+        if let Some(other) = self.other(from) {
             // Of what others have only all records of an inode are asked for, before any of them is changed.
             for (key, value) in other.pairs(from)? {
                 if visit(&key, &value).is_break() {
@@ -376,10 +376,7 @@ impl<'a> Txn<'a> {
     fn spans(&self) -> bool {
         !self.told.borrow().is_empty()
             || !self.drops.is_empty()
-            || self
-                .writes
-                .iter()
-                .any(|(key, _)| self.other(shard_of(key)).is_some() && !key::is_of_server(key))
+            || self.writes.iter().any(|(key, _)| self.other(key).is_some())
             || self.inodes.iter().any(|slot| slot.is_dirty && self.is_elsewhere(slot.id))
     }
 
@@ -576,8 +573,7 @@ fn split(
         part.drops.push(inode);
         part.changed.push(inode);
     }
-    let is_there =
-        |(key, _): &mut (Key, Option<Bytes>)| elsewhere.has(shard_of(key)) && !key::is_of_server(key);
+    let is_there = |(key, _): &mut (Key, Option<Bytes>)| is_elsewhere(elsewhere, key);
     for write in writes.extract_if(.., is_there) {
         parts.entry(shard_of(&write.0)).or_default().writes.push(write);
     }

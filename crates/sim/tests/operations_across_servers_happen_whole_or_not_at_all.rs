@@ -3,7 +3,7 @@
 //! in the end the stores of both together must be a sound name space, with nothing under way.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ashlar_env::sim::SimDisk;
+use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env};
 use ashlar_kv::{KvError, Lane, LaneConfig, LaneReader, MemoryEngine, Snapshot, Visit};
 use ashlar_meta::{MetaConfig, MetaService};
@@ -31,18 +31,6 @@ const SHARDS: u16 = 8;
 const SESSION: SessionId = SessionId(77);
 const DIRECTORIES: usize = 6;
 
-/// A sequence of numbers that looks random (SplitMix64).
-struct Dice(AtomicU64);
-
-impl Dice {
-    fn roll(&self, sides: u64) -> u64 {
-        let mut z = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, SeqCst).wrapping_add(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
 /// Hears nothing: nobody else has a session.
 struct Deaf;
 
@@ -56,7 +44,7 @@ struct Site {
     map: Arc<RwLock<Arc<ClusterMap>>>,
     disks: [(SimDisk, MemoryEngine); 2],
     running: [Mutex<Option<Arc<MetaService>>>; 2],
-    dice: Dice,
+    dice: SimEntropy,
     /// Whether what servers say to each other gets lost, or is heard twice.
     is_troubled: AtomicBool,
     sequence: AtomicU64,
@@ -73,11 +61,11 @@ impl MetaPeers for Wire {
     fn ask(&self, shard: ShardId, message: &[u8], _: bool, _: Duration) -> Result<Vec<u8>, Errno> {
         let site = self.0.upgrade().ok_or(Errno::EHOSTDOWN)?;
         let other = site.running[server_of(shard)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
-        let trouble = if site.is_troubled.load(SeqCst) { site.dice.roll(12) } else { 99 };
+        let trouble = if site.is_troubled.load(SeqCst) { site.dice.below(12) } else { 99 };
         match trouble {
             0 => return Err(Errno::EHOSTDOWN),
             1 => drop(other.hear(message)),
-            2 => std::thread::sleep(Duration::from_millis(site.dice.roll(20))),
+            2 => std::thread::sleep(Duration::from_millis(site.dice.below(20))),
             _ => {}
         }
         let answer = other.hear(message)?;
@@ -102,7 +90,7 @@ impl Site {
             map: Arc::new(RwLock::new(Arc::new(map))),
             disks: [0, 1].map(|_| (SimDisk::new(), MemoryEngine::new())),
             running: Default::default(),
-            dice: Dice(AtomicU64::new(seed)),
+            dice: SimEntropy::new(seed),
             is_troubled: AtomicBool::new(false),
             sequence: AtomicU64::new(1),
         });
@@ -137,7 +125,7 @@ impl Site {
     /// Cuts a server's power, and has it start again.
     fn cut_power(self: &Arc<Site>, at: usize) {
         let before = self.running[at].lock().take().unwrap();
-        self.disks[at].0.crash(self.dice.roll(u64::MAX));
+        self.disks[at].0.crash(self.dice.below(u64::MAX));
         // Only for whoever is waiting in it: nothing of it reaches the disk any more.
         let _ = before.stop();
         drop(before);
@@ -170,18 +158,18 @@ impl Site {
     }
 
     /// One operation on names that others use, too. Whether it is done or refused is all the same here.
-    fn act(&self, directories: &[InodeId], dice: &Dice) -> Result<(), Errno> {
-        let name = |kind: &str| format!("{kind}{}", dice.roll(3));
-        let directory = || directories[dice.roll(directories.len() as u64) as usize];
+    fn act(&self, directories: &[InodeId], dice: &SimEntropy) -> Result<(), Errno> {
+        let name = |kind: &str| format!("{kind}{}", dice.below(3));
+        let directory = || directories[dice.below(directories.len() as u64) as usize];
         let (one, other) = (directory(), directory());
         let (file, to, tree, into) = (name("f"), name("f"), name("t"), name("t"));
         let named = |text| Name::new(str::as_bytes(text)).unwrap();
         let rename = |from_parent, from_name, to_parent, to_name| {
-            let flags = if dice.roll(4) == 0 { RenameFlags::Exchange } else { RenameFlags::Replace };
+            let flags = if dice.below(4) == 0 { RenameFlags::Exchange } else { RenameFlags::Replace };
             MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags }
         };
         let mkdir = |parent, name| MetaRequest::Mkdir { parent, name, mode: 0o755, umask: 0 };
-        match dice.roll(9) {
+        match dice.below(9) {
             0 => self.call(mkdir(one, named(&tree))),
             1 => self.call(MetaRequest::Rmdir { parent: one, name: named(&tree) }),
             2 => return self.create(one, &file),
@@ -226,7 +214,7 @@ struct Both<'a>([LaneReader<'a>; 2]);
 
 impl Both<'_> {
     fn of(&self, key: &[u8]) -> &LaneReader<'_> {
-        &self.0[server_of(ShardId(u16::from_be_bytes([key[0], key[1]])))]
+        &self.0[server_of(ashlar_namespace::key::shard_of(key))]
     }
 }
 
@@ -278,7 +266,7 @@ fn run(seed: u64, threads: u64, cuts: usize) -> u64 {
         for thread in 0..threads {
             let (site, made, is_over, done, at_work) = (&site, &made, &is_over, &done, &at_work);
             scope.spawn(move || {
-                let dice = Dice(AtomicU64::new(seed * 1000 + thread));
+                let dice = SimEntropy::new(seed * 1000 + thread);
                 while !is_over.load(SeqCst) {
                     done.fetch_add(u64::from(site.act(made, &dice).is_ok()), SeqCst);
                 }
@@ -293,7 +281,7 @@ fn run(seed: u64, threads: u64, cuts: usize) -> u64 {
             }
         });
         for cut in 0..cuts {
-            std::thread::sleep(Duration::from_millis(150 + site.dice.roll(150)));
+            std::thread::sleep(Duration::from_millis(150 + site.dice.below(150)));
             site.cut_power((cut + seed as usize) % 2);
         }
         is_over.store(true, SeqCst);

@@ -1,6 +1,6 @@
 //! The cluster map: which targets, pools, chains and shards there are, at which epoch. Only the manager writes it.
 
-use crate::{ChainId, ClusterId, Epoch, FileLayout, Node, NodeId, PoolId, Role, ShardId, ShardSet, TargetId};
+use crate::{ChainId, ClusterId, Epoch, FileLayout, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -148,11 +148,6 @@ impl ClusterMap {
     /// Nodes that listen as `role`.
     pub fn listening(&self, role: Role) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |node| !node.addresses(role).is_empty())
-    }
-
-    /// The shards that `node` answers for.
-    pub fn shards_of(&self, node: NodeId) -> ShardSet {
-        self.shards.iter().filter(|shard| shard.primary == node).map(|shard| shard.id).collect()
     }
 
     /// The server that answers for `shard`, if the map has it.

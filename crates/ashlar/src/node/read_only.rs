@@ -22,52 +22,13 @@ impl MetaCalls for ReadOnlyMeta {
     }
 }
 
-/// Every request is named, so that a new one is thought about.
+/// Whether a client that must not change anything has no business asking for it.
 fn is_change(request: &MetaRequest<'_>) -> bool {
     match request {
-        MetaRequest::Setattr { .. }
-        | MetaRequest::Create { .. }
-        | MetaRequest::Mkdir { .. }
-        | MetaRequest::Mknod { .. }
-        | MetaRequest::Symlink { .. }
-        | MetaRequest::Link { .. }
-        | MetaRequest::Unlink { .. }
-        | MetaRequest::Rmdir { .. }
-        | MetaRequest::Rename { .. }
-        | MetaRequest::Tmpfile { .. }
-        | MetaRequest::Setxattr { .. }
-        | MetaRequest::Removexattr { .. }
-        | MetaRequest::WriteInline { .. }
-        | MetaRequest::AllocateInline { .. }
-        | MetaRequest::ProposeLayout { .. }
-        | MetaRequest::SetLayout { .. }
-        | MetaRequest::LayoutSet { .. }
-        | MetaRequest::WithdrawLayout { .. }
-        | MetaRequest::MakeRoom => true,
-        MetaRequest::Open { write, truncate, .. } => *write || *truncate,
-        MetaRequest::AcquireData { write, .. } => *write,
-        MetaRequest::Lookup { .. }
-        | MetaRequest::Getattr { .. }
-        | MetaRequest::Release { .. }
-        | MetaRequest::Readlink { .. }
-        | MetaRequest::Readdir { .. }
-        | MetaRequest::Access { .. }
-        | MetaRequest::Getxattr { .. }
-        | MetaRequest::Listxattr { .. }
-        | MetaRequest::Statfs
-        | MetaRequest::ReadInline { .. }
-        // Without WRITE there is only a time of access in it.
-        | MetaRequest::CommitWrite { .. }
-        | MetaRequest::Sync(_)
-        | MetaRequest::Lock { .. }
-        | MetaRequest::LockWait { .. }
-        | MetaRequest::LockCancel { .. }
-        | MetaRequest::LockTest(_)
-        | MetaRequest::LockRelease { .. }
-        | MetaRequest::LayoutShow { .. }
-        | MetaRequest::RecallDone { .. }
-        | MetaRequest::SetattrRemoved { .. }
-        // No session outlives this service.
-        | MetaRequest::Reclaim { .. } => false,
+        // What only somebody who changes something needs.
+        MetaRequest::WithdrawLayout { .. } | MetaRequest::MakeRoom => true,
+        // Without WRITE there is only a time of access in it. And of an inode that is gone nothing is stored.
+        MetaRequest::CommitWrite { .. } | MetaRequest::SetattrRemoved { .. } => false,
+        other => other.is_change(),
     }
 }

@@ -6,7 +6,8 @@ use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_kv::Key;
-use ashlar_namespace::{Intent, NsError, key};
+use ashlar_namespace::key::{self, shard_of};
+use ashlar_namespace::{Intent, NsError};
 use ashlar_rpc::Caller;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId};
@@ -85,7 +86,7 @@ impl MetaService {
             let left = deadline.saturating_sub(self.env.clock.monotonic());
             match self.say(shard, say, left.min(ASK_MAX)) {
                 Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > LATER_PAUSE => {
-                    self.env.tasks.signal().wait_for(&mut parking_lot::Mutex::new(()).lock(), LATER_PAUSE);
+                    self.pause(LATER_PAUSE);
                 }
                 Ok(Answer::Later) => return Err(Errno::EHOSTDOWN),
                 other => return other,
@@ -193,8 +194,3 @@ impl MetaService {
 
 /// Keys and prefixes to be asked for.
 type Reads = (Vec<(Key, Intent)>, Vec<Key>);
-
-/// The shard of a key of at least two bytes.
-pub(super) fn shard_of(key: &[u8]) -> ShardId {
-    ShardId(u16::from_be_bytes([key[0], key[1]]))
-}

@@ -1,6 +1,6 @@
 //! The coordinator's side: votes are asked for, and the decision is one group of the log.
 
-use super::message::{Answer, Refusal, Say};
+use super::message::{Answer, Say};
 use super::{MetaService, parts_of};
 use ashlar_kv::{Key, LaneWriter, Snapshot};
 use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome, key};
@@ -63,16 +63,21 @@ impl MetaService {
             let voted = match self.say(*shard, &say, VOTE_MAX) {
                 Ok(Answer::Messages(messages)) => {
                     let is_for = |message: &Message<Key, ShardChange>| matches!(message, Message::Vote { id: of, ticket: Some(_) } if *of == id);
-                    let is_yes = messages.iter().any(is_for);
-                    let mut out = Vec::new();
-                    self.across.with(|machines| {
-                        for message in messages.into_iter().filter(is_for) {
-                            machines.of(id.coordinator).receive(*shard, message, &mut out);
+                    match messages.into_iter().find(is_for) {
+                        Some(vote) => {
+                            // That all have voted is asked when it is decided.
+                            let mut out = Vec::new();
+                            self.across
+                                .with(|machines| machines.of(id.coordinator).receive(*shard, vote, &mut out));
+                            Voted::Yes
                         }
-                    });
-                    if is_yes { Voted::Yes } else { Voted::No }
+                        None => Voted::No,
+                    }
                 }
-                Ok(Answer::No(Refusal::Held | Refusal::Changed | Refusal::Leases)) => Voted::No,
+                Ok(Answer::No(why)) => {
+                    tracing::debug!(?id, %shard, ?why, "a part was not locked");
+                    Voted::No
+                }
                 Ok(Answer::Failed(errno)) => {
                     self.abort_across(id);
                     return Err(errno);

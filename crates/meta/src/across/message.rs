@@ -99,6 +99,5 @@ pub(crate) enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PreparedRecord {
     pub ticket: Ticket,
-    pub session: SessionId,
     pub part: ShardChange,
 }

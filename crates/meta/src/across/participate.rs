@@ -1,15 +1,15 @@
 //! The participant's side: parts are locked, and carried out or dropped; and what a coordinator is told and asked afterwards.
 
-use super::ask::shard_of;
 use super::coordinate::DECIDED;
 use super::message::{Answer, PreparedRecord, Refusal, Say};
 use super::{MetaService, parts_of};
 use crate::call::verb as number;
 use crate::execute::itself;
-use ashlar_kv::{Frame, Key, Snapshot, Urgency};
-use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome, key};
+use ashlar_kv::{Key, Snapshot, Urgency};
+use ashlar_namespace::key::{self, shard_of};
+use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome};
 use ashlar_replication::transaction::{Command, Message, Part, Record, TransactionId};
-use ashlar_rpc::Caller;
+use ashlar_rpc::{Caller, LastingSessions};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::{Errno, OpId, SessionId, ShardId};
 use smallvec::SmallVec;
@@ -31,8 +31,10 @@ impl MetaService {
     }
 
     fn hear(&self, say: Say) -> Result<Answer, Errno> {
+        let is_about_prepared = |message: &Saying| !matches!(message, Message::Prepare { .. });
+        let needs_leases = !matches!(&say, Say::Transaction { message, .. } if is_about_prepared(message));
         // Nobody knows yet who has cached what.
-        if self.is_awaiting_sessions() && !matches!(say, Say::Transaction { .. }) {
+        if needs_leases && self.is_awaiting() {
             return Ok(Answer::Later);
         }
         match say {
@@ -46,9 +48,6 @@ impl MetaService {
             Say::Give { count } => self.offer(count),
             Say::HandOver { shard, epoch } => self.hand_over(shard, epoch),
             Say::Transaction { shard, .. } if !self.is_here(shard) => Ok(Answer::Later),
-            Say::Transaction { message: Message::Prepare { .. }, .. } if self.is_awaiting_sessions() => {
-                Ok(Answer::Later)
-            }
             Say::Transaction { session, shard, message: Message::Prepare { id, part }, .. } => {
                 self.prepare(session, shard, id, part)
             }
@@ -108,13 +107,12 @@ impl MetaService {
             return Ok(Answer::Messages(said_to(id.coordinator, out)));
         };
         let Record::Prepared { ticket, part, .. } = &record else { return Err(Errno::EIO) };
-        let kept = PreparedRecord { ticket: *ticket, session, part: part.writes.clone() };
+        let kept = PreparedRecord { ticket: *ticket, part: part.writes.clone() };
         let mut txn = Txn::new(&writer as &dyn Snapshot);
         txn.put_record(key::transaction(shard, PREPARED, parts_of(id)), &kept);
-        let committed = txn
-            .finish()
-            .map_err(|error| self.answer(&error))
-            .and_then(|outcome| self.append(&mut writer, number::PREPARE, outcome, Urgency::Normal));
+        let committed = txn.finish().map_err(|error| self.answer(&error)).and_then(|outcome| {
+            self.append(&mut writer, OpId::default(), number::PREPARE, outcome.writes, Urgency::Normal)
+        });
         drop(writer);
         let flushed = committed
             .and_then(|position| self.lane.flush(position).map_err(|error| self.answer(&error.into())));
@@ -126,26 +124,6 @@ impl MetaService {
         }
         self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
         Ok(Answer::Messages(said_to(id.coordinator, out)))
-    }
-
-    pub(super) fn append(
-        &self,
-        writer: &mut ashlar_kv::LaneWriter<'_>,
-        verb: u8,
-        outcome: TxnOutcome,
-        urgency: Urgency,
-    ) -> Result<ashlar_kv::Position, Errno> {
-        let epoch = self.map.read().epoch;
-        let frame = |(shard, writes)| Frame {
-            shard,
-            epoch,
-            op: OpId::default(),
-            verb,
-            writes,
-            reply: bytes::Bytes::new(),
-        };
-        let frames = outcome.writes.into_iter().map(frame).collect();
-        writer.commit(frames, urgency).map_err(|error| self.answer(&error.into()))
     }
 
     /// Gives `message` of the machine of `from` to that of `shard`, and does what it wants done; what it says to that one.
@@ -160,7 +138,6 @@ impl MetaService {
     ) -> Result<Vec<Saying>, Errno> {
         let mut out = Vec::new();
         self.across.with(|machines| machines.of(shard).receive(from, message, &mut out));
-        let mut said = Vec::new();
         while let Some(at) = out.iter().position(|command| matches!(command, Command::Append(_))) {
             let Command::Append(record) = out.remove(at) else { break };
             let (position, outcome) = self.append_end(shard, &record)?;
@@ -169,8 +146,7 @@ impl MetaService {
             self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
             self.let_go(&outcome);
         }
-        said.extend(said_to(from, out));
-        Ok(said)
+        Ok(said_to(from, out))
     }
 
     /// Writes the end of a part, or of a decision.

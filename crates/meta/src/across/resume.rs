@@ -49,11 +49,6 @@ pub(crate) struct Couriers {
     by_node: Mutex<FxHashMap<NodeId, Arc<Courier>>>,
 }
 
-/// The life of the machines of a service that was started so many times: larger than that of any before.
-pub(crate) fn incarnation_era(incarnation: u64) -> u64 {
-    incarnation
-}
-
 impl MetaService {
     /// Has couriers work for this service.
     pub(crate) fn employ_couriers(self: &Arc<Self>) {
@@ -180,7 +175,7 @@ fn read_record(record_key: &[u8], value: &[u8]) -> Option<Record<Key, ShardChang
     let id = TransactionId { coordinator: id.0, era: id.1, number: id.2 };
     match kind {
         PREPARED => {
-            let PreparedRecord { ticket, part, .. } = decode(value, "prepared part").ok()?;
+            let PreparedRecord { ticket, part } = decode(value, "prepared part").ok()?;
             Some(Record::Prepared { id, ticket, part: Part { keys: part.locks(), writes: part } })
         }
         DECIDED => {

@@ -7,7 +7,7 @@
 //!     │                     shards │ nothing in them for a while│
 //!     │◀───────────────────────────┤                            │
 //!     │ notes them, durably        │                            │
-//!     │ TakeShards                 │                            │
+//!     │ TransferShards             │                            │
 //!     ├────────────────────────────┼───────────────────────────▶│ compare-and-set: the map says so
 //!     │ HandOver(epoch)            │                            │
 //!     ├───────────────────────────▶│ has this map, so serves    │
@@ -20,12 +20,11 @@
 //! after all, it is given back.
 
 use super::MetaService;
-use super::ask::shard_of;
 use super::message::{Answer, Say};
 use crate::call::verb as number;
 use ashlar_kv::{Snapshot, Urgency};
 use ashlar_namespace::{NsError, Txn, key, verb};
-use ashlar_types::{ClusterMap, Epoch, Errno, NodeId, Role, ShardId};
+use ashlar_types::{ClusterMap, Epoch, Errno, NodeId, OpId, Role, ShardId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -56,7 +55,7 @@ impl MetaService {
     /// # Errors
     /// `EIO` from the store.
     pub fn balance_shards(&self, transfer: &Transfer<'_>) -> Result<(), Errno> {
-        if self.across.peers.is_none() {
+        if !self.across.has_peers() {
             return Ok(());
         }
         self.take_over(transfer)?;
@@ -121,7 +120,13 @@ impl MetaService {
         let mut writer = self.lane.write();
         let mut txn = Txn::new(&writer as &dyn Snapshot);
         let outcome = change(&mut txn).and_then(|()| txn.finish()).map_err(|error| self.answer(&error))?;
-        let position = self.append(&mut writer, number::TAKE_SHARDS, outcome, Urgency::FreesSpace)?;
+        let position = self.append(
+            &mut writer,
+            OpId::default(),
+            number::TAKE_SHARDS,
+            outcome.writes,
+            Urgency::FreesSpace,
+        )?;
         drop(writer);
         self.lane.flush(position).map_err(|error| self.answer(&error.into()))
     }
@@ -193,14 +198,15 @@ impl MetaService {
 
     /// Offers up to `count` shards that are empty.
     pub(super) fn offer(&self, count: u64) -> Result<Answer, Errno> {
-        let (here, _) = self.shards_here();
+        let mut candidates: Vec<ShardId> = self.shards_here().0.iter().collect();
         // The last ones first: directories go round from the first on.
-        let mut candidates: Vec<ShardId> = here.iter().collect();
         candidates.reverse();
+        // A server never gives its last shard away.
+        let most = count.min(candidates.len().saturating_sub(1) as u64);
         let until = self.env.clock.monotonic() + OFFERED_MAX;
         let mut offered = Vec::new();
         for shard in candidates {
-            if offered.len() as u64 >= count.min(candidates_max(&here.iter().collect::<Vec<_>>())) {
+            if offered.len() as u64 >= most {
                 break;
             }
             // ORDER: nothing is made in it from now on; then it is looked whether there is anything.
@@ -245,23 +251,17 @@ impl MetaService {
 
     /// Whether there is nothing in `shard` but its counter, and what the server itself keeps under its number.
     fn is_empty(&self, shard: ShardId) -> Result<bool, Errno> {
-        let (from, to) = (key::counter(shard), key::table_range(shard, u8::MAX - 1).1);
-        let (mut is_empty, all_from) = (true, &from[..2]);
+        let (all, own) = (shard.0.to_be_bytes(), [key::counter(shard), key::awaited(shard)]);
+        let mut is_empty = true;
         let reader = self.lane.read();
         reader
-            .scan(all_from, &to, &mut |found, _| {
-                let is_own = found == from.as_slice() || found == key::awaited(shard).as_slice();
-                is_empty &= is_own && shard_of(found) == shard;
+            .scan(&all, &key::after_prefix(&all), &mut |found, _| {
+                is_empty = own.iter().any(|own| own.as_slice() == found);
                 if is_empty { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })
             .map_err(|error| self.answer(&error.into()))?;
         Ok(is_empty && !self.across.is_reserved_by_others(shard))
     }
-}
-
-/// A server never gives its last shard away.
-fn candidates_max(here: &[ShardId]) -> u64 {
-    here.len().saturating_sub(1) as u64
 }
 
 /// From whom `node` is to take shards, and how many, for all servers to have as many as each other.

@@ -332,6 +332,57 @@ pub enum Addressee {
 }
 
 impl MetaRequest<'_> {
+    /// Whether it changes anything that others can see, or is about to. Every request is named, so that a new one is thought about.
+    pub fn is_change(&self) -> bool {
+        match self {
+            MetaRequest::Create { .. }
+            | MetaRequest::Mkdir { .. }
+            | MetaRequest::Mknod { .. }
+            | MetaRequest::Symlink { .. }
+            | MetaRequest::Link { .. }
+            | MetaRequest::Unlink { .. }
+            | MetaRequest::Rmdir { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::Tmpfile { .. }
+            | MetaRequest::Setattr { .. }
+            | MetaRequest::SetattrRemoved { .. }
+            | MetaRequest::Setxattr { .. }
+            | MetaRequest::Removexattr { .. }
+            | MetaRequest::WriteInline { .. }
+            | MetaRequest::AllocateInline { .. }
+            | MetaRequest::ProposeLayout { .. }
+            | MetaRequest::SetLayout { .. }
+            | MetaRequest::LayoutSet { .. } => true,
+            MetaRequest::Open { write, truncate, .. } => *write || *truncate,
+            MetaRequest::AcquireData { write, .. } => *write,
+            // Without these it tells when a file was read, or gives a lease back.
+            MetaRequest::CommitWrite { size_at_least, blocks_delta, mtime, .. } => {
+                *size_at_least > 0 || *blocks_delta != 0 || mtime.is_some()
+            }
+            MetaRequest::Lookup { .. }
+            | MetaRequest::Getattr { .. }
+            | MetaRequest::Release { .. }
+            | MetaRequest::Readlink { .. }
+            | MetaRequest::Readdir { .. }
+            | MetaRequest::Access { .. }
+            | MetaRequest::Getxattr { .. }
+            | MetaRequest::Listxattr { .. }
+            | MetaRequest::Statfs
+            | MetaRequest::ReadInline { .. }
+            | MetaRequest::Sync(_)
+            | MetaRequest::Lock { .. }
+            | MetaRequest::LockWait { .. }
+            | MetaRequest::LockCancel { .. }
+            | MetaRequest::LockTest(_)
+            | MetaRequest::LockRelease { .. }
+            | MetaRequest::LayoutShow { .. }
+            | MetaRequest::RecallDone { .. }
+            | MetaRequest::WithdrawLayout { .. }
+            | MetaRequest::MakeRoom
+            | MetaRequest::Reclaim { .. } => false,
+        }
+    }
+
     /// Which server it is for. Of several inodes it names, the one whose entries are changed.
     pub fn addressee(&self) -> Addressee {
         match self {

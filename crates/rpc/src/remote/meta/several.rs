@@ -22,14 +22,13 @@ impl RemoteMeta {
         shard: ShardId,
         deadline: Instant,
     ) -> Result<MetaReply, Errno> {
-        let next = match &request {
-            MetaRequest::Lookup { .. } | MetaRequest::Create { .. } => request.clone(),
-            _ => return self.call_home(caller, request, shard, deadline),
-        };
+        if !matches!(request, MetaRequest::Lookup { .. } | MetaRequest::Create { .. }) {
+            return self.call_home(caller, request, shard, deadline);
+        }
         for _ in 0..TRIES_MAX {
-            let reply = self.call_home(caller, next.clone(), shard, deadline)?;
+            let reply = self.call_home(caller, request.clone(), shard, deadline)?;
             let MetaReply::Elsewhere { inode, leases: of_name } = reply else { return Ok(reply) };
-            let follow = match &next {
+            let follow = match &request {
                 MetaRequest::Create { read, write, truncate, handle, .. } => MetaRequest::Open {
                     inode,
                     read: *read,

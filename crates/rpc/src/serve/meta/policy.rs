@@ -44,7 +44,7 @@ impl MetaEndpoint {
                 Some(reply) => Ok(reply),
                 None => Err(errno),
             };
-        if policy.read_only && is_change(&request) {
+        if policy.read_only && request.is_change() {
             return unless_carried_out(Errno::EROFS);
         }
         let creds = match policy.admit(caller.creds) {
@@ -75,7 +75,7 @@ impl MetaEndpoint {
             | MetaRequest::AllocateInline { inode, .. }
             | MetaRequest::ProposeLayout { inode }
             | MetaRequest::SetLayout { inode, .. } => (*inode, true),
-            MetaRequest::CommitWrite { inode, .. } if is_change(request) => (*inode, true),
+            MetaRequest::CommitWrite { inode, .. } if request.is_change() => (*inode, true),
             _ => return Ok(()),
         };
         if self.has_open(session, inode, write) { Ok(()) } else { Err(Errno::EBADF) }
@@ -156,56 +156,5 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         | MetaReply::LockQueued
         | MetaReply::LockConflict { .. }
         | MetaReply::Reclaimed { .. } => {}
-    }
-}
-
-/// Whether a call changes anything that others can see, or is about to. Every request is named, so that a new one is thought about.
-fn is_change(request: &MetaRequest<'_>) -> bool {
-    match request {
-        MetaRequest::Create { .. }
-        | MetaRequest::Mkdir { .. }
-        | MetaRequest::Mknod { .. }
-        | MetaRequest::Symlink { .. }
-        | MetaRequest::Link { .. }
-        | MetaRequest::Unlink { .. }
-        | MetaRequest::Rmdir { .. }
-        | MetaRequest::Rename { .. }
-        | MetaRequest::Tmpfile { .. }
-        | MetaRequest::Setattr { .. }
-        | MetaRequest::SetattrRemoved { .. }
-        | MetaRequest::Setxattr { .. }
-        | MetaRequest::Removexattr { .. }
-        | MetaRequest::WriteInline { .. }
-        | MetaRequest::AllocateInline { .. }
-        | MetaRequest::ProposeLayout { .. }
-        | MetaRequest::SetLayout { .. }
-        | MetaRequest::LayoutSet { .. } => true,
-        MetaRequest::Open { write, truncate, .. } => *write || *truncate,
-        MetaRequest::AcquireData { write, .. } => *write,
-        // Without these it tells when a file was read, or gives a lease back.
-        MetaRequest::CommitWrite { size_at_least, blocks_delta, mtime, .. } => {
-            *size_at_least > 0 || *blocks_delta != 0 || mtime.is_some()
-        }
-        MetaRequest::Lookup { .. }
-        | MetaRequest::Getattr { .. }
-        | MetaRequest::Release { .. }
-        | MetaRequest::Readlink { .. }
-        | MetaRequest::Readdir { .. }
-        | MetaRequest::Access { .. }
-        | MetaRequest::Getxattr { .. }
-        | MetaRequest::Listxattr { .. }
-        | MetaRequest::Statfs
-        | MetaRequest::ReadInline { .. }
-        | MetaRequest::Sync(_)
-        | MetaRequest::Lock { .. }
-        | MetaRequest::LockWait { .. }
-        | MetaRequest::LockCancel { .. }
-        | MetaRequest::LockTest(_)
-        | MetaRequest::LockRelease { .. }
-        | MetaRequest::LayoutShow { .. }
-        | MetaRequest::RecallDone { .. }
-        | MetaRequest::WithdrawLayout { .. }
-        | MetaRequest::MakeRoom
-        | MetaRequest::Reclaim { .. } => false,
     }
 }
