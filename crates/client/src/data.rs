@@ -149,19 +149,17 @@ impl Client {
             state.is_draining = true;
             let exclusive = Exclusive { file, _in_flight: in_flight };
             // The one under way that counts is this call's own. It keeps the lease: a recall waits for it.
-            while state.in_flight > 1 || state.inline_writes > 0 {
-                if let Err(errno) = file.wait(&mut state) {
-                    drop(state);
-                    drop(exclusive);
-                    return Err(errno);
-                }
+            let mut waited = Ok(());
+            while waited.is_ok() && (state.in_flight > 1 || state.inline_writes > 0) {
+                waited = file.wait(&mut state);
             }
             // What was under way may have found that the content known here is from before it.
-            if state.leases.has(LeaseSet::WRITE) {
-                drop(state);
+            let is_known = state.leases.has(LeaseSet::WRITE);
+            drop(state);
+            waited?;
+            if is_known {
                 return Ok(exclusive);
             }
-            drop(state);
             drop(exclusive);
             if self.env.clock.monotonic() > give_up {
                 return Err(Errno::ETIMEDOUT);
