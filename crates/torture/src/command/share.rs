@@ -209,23 +209,24 @@ impl Sharer {
         data::pwrite_all(writer.as_fd(), &wanted, at)?;
         let mount = self.any();
         let reader = self.open(mount, &file, libc::O_RDONLY)?;
+        let what = format!("write {} of it through mount {} and mount {mount}", self.count, self.home);
         let begin = Instant::now();
+        let mut late = Duration::ZERO;
         loop {
             let seen = data::pread(reader.as_fd(), PART_BYTES as usize, at)?;
-            let late = begin.elapsed();
             if seen == wanted && late < LATE_MAX {
                 return Ok(());
             }
             // Late or lost: two different defects.
-            let what = || format!("write {} of it through mount {} and mount {mount}", self.count, self.home);
             if seen == wanted {
-                return Err(Wrong::Told(format!("{}: seen after {:.1} s", what(), late.as_secs_f64())));
+                return Err(Wrong::Told(format!("{what}: not seen for {:.1} s", late.as_secs_f64())));
             }
+            // A read that takes long and shows it is not late.
+            late = begin.elapsed();
             if late >= LOST_AFTER {
                 let (first, len) = (seen.iter().zip(&wanted).position(|(a, b)| a != b), seen.len());
                 return Err(Wrong::Told(format!(
-                    "{}: never seen, {len} bytes, the first other one at {first:?}; {}",
-                    what(),
+                    "{what}: never seen, {len} bytes, the first other one at {first:?}; {}",
                     self.who_has(&file, &wanted, at)
                 )));
             }
