@@ -12,7 +12,6 @@ use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
 };
 use ashlar_types::{Errno, InodeId, NodeId, SessionId};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -94,8 +93,7 @@ impl Client {
                 ?left,
                 "waiting until the kernel has forgotten attributes of more files than are remembered"
             );
-            let nothing = Mutex::new(());
-            self.env.tasks.signal().wait_for(&mut nothing.lock(), left);
+            self.env.tasks.pause(left);
         }
     }
 

@@ -5,7 +5,7 @@
 //! branch where it waits or wakes, and nothing anywhere else.
 
 use crate::NoWaiting;
-use parking_lot::{Condvar, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,6 +21,11 @@ pub trait Tasks: Send + Sync {
 
     /// Something to wait on.
     fn signal(&self) -> Signal;
+
+    /// Waits for `time` by the clock of the tasks.
+    fn pause(&self, time: Duration) {
+        self.signal().wait_for(&mut Mutex::new(()).lock(), time);
+    }
 
     /// Runs one item of work of a task that is to go on whatever becomes of the item; tells whether it ended without a panic. What the
     /// item had locked is unlocked. In a simulation a panic goes on: it is a failure of the run.

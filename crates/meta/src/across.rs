@@ -200,12 +200,8 @@ impl MetaService {
         if self.is_ending() || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
-        self.pause(Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500));
+        self.env.tasks.pause(Duration::from_micros(500 + self.env.entropy.next_u64() % 9_500));
         Ok(())
-    }
-
-    fn pause(&self, time: Duration) {
-        self.env.tasks.signal().wait_for(&mut Mutex::new(()).lock(), time);
     }
 
     /// Waits a moment for keys to be let go.

@@ -86,7 +86,7 @@ impl MetaService {
             let left = deadline.saturating_sub(self.env.clock.monotonic());
             match self.say(shard, say, left.min(ASK_MAX)) {
                 Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > LATER_PAUSE => {
-                    self.pause(LATER_PAUSE);
+                    self.env.tasks.pause(LATER_PAUSE);
                 }
                 Ok(Answer::Later) => return Err(Errno::EHOSTDOWN),
                 other => return other,
