@@ -6,40 +6,11 @@
 mod support;
 
 use ashlar_client::{Client, Handle, OpenFlags, Who};
-use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
-use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Errno, SessionId};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use ashlar_rpc::MetaCalls;
+use ashlar_types::message::MetaRequest;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use support::{World, content, eventually, make, write};
-
-/// Metadata behind a gate that can be shut for reports that give WRITE back.
-struct Gate {
-    meta: Arc<dyn MetaCalls>,
-    is_shut: AtomicBool,
-    has_waiter: AtomicBool,
-}
-
-impl MetaCalls for Gate {
-    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        self.meta.open_session(events)
-    }
-
-    fn close_session(&self, session: SessionId) {
-        self.meta.close_session(session);
-    }
-
-    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        if matches!(request, MetaRequest::CommitWrite { done: true, .. }) {
-            while self.is_shut.load(SeqCst) {
-                self.has_waiter.store(true, SeqCst);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        self.meta.call(caller, request)
-    }
-}
+use support::{Gate, World, content, make, write};
 
 fn reopen(client: &Client, file: &Handle) -> Arc<Handle> {
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
@@ -49,20 +20,16 @@ fn reopen(client: &Client, file: &Handle) -> Arc<Handle> {
 #[test]
 fn what_is_written_between_a_close_and_its_report_is_seen_by_others_and_survives() {
     let world = World::new(48 << 20);
-    let gate = Arc::new(Gate {
-        meta: world.meta.clone(),
-        is_shut: AtomicBool::new(false),
-        has_waiter: AtomicBool::new(false),
-    });
+    let gate = Gate::new(&world, |request| matches!(request, MetaRequest::CommitWrite { done: true, .. }));
     let (client, other) = (world.client_over(gate.clone()), world.client());
     let file = make(&client, "f").unwrap();
     write(&client, &file, 0, &content(1, 300_000)).unwrap();
     client.flush(&file).unwrap();
-    gate.is_shut.store(true, SeqCst);
+    gate.shut();
     let inode = file.file.inode;
     let again = std::thread::scope(|threads| {
         let closing = threads.spawn(|| client.release(&file));
-        eventually(|| gate.has_waiter.load(SeqCst));
+        gate.await_waiter();
         let again = reopen(&client, &file);
         let (sender, is_written) = mpsc::channel();
         let writing = threads.spawn({
@@ -74,7 +41,7 @@ fn what_is_written_between_a_close_and_its_report_is_seen_by_others_and_survives
         });
         // It may be done at once, or when the close is.
         let _ = is_written.recv_timeout(Duration::from_millis(300));
-        gate.is_shut.store(false, SeqCst);
+        gate.open();
         closing.join().unwrap();
         writing.join().unwrap();
         again

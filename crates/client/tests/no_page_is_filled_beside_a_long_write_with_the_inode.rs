@@ -6,14 +6,11 @@
 mod support;
 
 use ashlar_client::{Client, Handle, Left, OpenFlags, Taken, Who, WriteFlags, Written};
-use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
-use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::message::MetaRequest;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::Duration;
-use support::{LockedPages, World, make, read, write};
+use support::{Gate, LockedPages, World, make, read, write};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -23,30 +20,6 @@ const LONG: Duration = Duration::from_secs(2);
 /// Longer than a request for pages waits for a write that does not end.
 const LONGER_THAN_ANY_REQUEST_WAITS: Duration = Duration::from_secs(60);
 
-struct Keeping {
-    service: Arc<dyn MetaCalls>,
-    keeps: AtomicBool,
-    has_one: AtomicBool,
-}
-
-impl MetaCalls for Keeping {
-    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        self.service.open_session(events)
-    }
-    fn close_session(&self, session: SessionId) {
-        self.service.close_session(session);
-    }
-    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        if matches!(request, MetaRequest::WriteInline { .. }) {
-            while self.keeps.load(SeqCst) {
-                self.has_one.store(true, SeqCst);
-                sleep(Duration::from_millis(1));
-            }
-        }
-        self.service.call(caller, request)
-    }
-}
-
 struct Begun<'s> {
     write: ScopedJoinHandle<'s, Written>,
     fill: ScopedJoinHandle<'s, Vec<u8>>,
@@ -54,7 +27,7 @@ struct Begun<'s> {
 
 struct Setting {
     world: World,
-    meta: Arc<Keeping>,
+    gate: Arc<Gate>,
     page: Arc<LockedPages>,
     client: Arc<Client>,
     file: Arc<Handle>,
@@ -64,15 +37,14 @@ impl Setting {
     /// A file with its inode, which a mount has open.
     fn new() -> Setting {
         let world = World::new(64 << 20);
-        let (keeps, has_one) = (AtomicBool::new(false), AtomicBool::new(false));
-        let meta = Arc::new(Keeping { service: world.meta.clone(), keeps, has_one });
-        let client = world.client_over(meta.clone());
+        let gate = Gate::new(&world, |request| matches!(request, MetaRequest::WriteInline { .. }));
+        let client = world.client_over(gate.clone());
         let page = Arc::new(LockedPages::default());
         client.set_kernel_cache(page.clone());
         let file = make(&client, "f").unwrap();
         write(&client, &file, 0, b"before").unwrap();
-        meta.keeps.store(true, SeqCst);
-        Setting { world, meta, page, client, file }
+        gate.shut();
+        Setting { world, gate, page, client, file }
     }
 
     /// Begins a write that is to be durable and that metadata keeps, and then a request for its page, which tells what it is filled with.
@@ -80,9 +52,7 @@ impl Setting {
         let flags = WriteFlags { is_past_cache: true, is_sync: true, ..WriteFlags::default() };
         let write = threads
             .spawn(move || self.client.write_as(&Who::system(), &self.file, 0, b"behind", flags).unwrap());
-        while !self.meta.has_one.load(SeqCst) {
-            sleep(Duration::from_millis(1));
-        }
+        self.gate.await_waiter();
         let fill = threads.spawn(|| {
             let _locked = self.page.0.lock();
             self.client.begin_pages(&self.file.file, 0, PAGE_BYTES).unwrap();
@@ -108,7 +78,7 @@ fn it_waits_for_the_end_of_the_write() {
         let begun = setting.begin(threads);
         setting.pass(LONG);
         let is_filled = begun.fill.is_finished();
-        setting.meta.keeps.store(false, SeqCst);
+        setting.gate.open();
         assert!(!is_filled, "from before the write");
         assert_eq!(begun.fill.join().unwrap(), b"behind");
     });
@@ -127,7 +97,7 @@ fn it_goes_on_once_another_session_waits_for_a_lease() {
         let written = threads.spawn(|| write(&other, &theirs, 0, b"theirs").unwrap());
         setting.pass(LONG);
         let has_ended = (begun.fill.is_finished(), written.is_finished());
-        setting.meta.keeps.store(false, SeqCst);
+        setting.gate.open();
         assert_eq!(has_ended, (true, true), "they wait for each other");
     });
 }
@@ -141,7 +111,7 @@ fn where_it_was_filled_all_the_same_it_is_dropped_even_if_the_write_cannot_be_ma
         // It looks at the clock again when something happens to the file.
         read(&setting.client, &setting.file, 6);
         assert_eq!(begun.fill.join().unwrap(), b"before");
-        setting.meta.keeps.store(false, SeqCst);
+        setting.gate.open();
         // Both are the caller's to do: were it synced here, the page would stay if that failed.
         let left = Left { drop_pages: true, sync: true };
         assert_eq!(begun.write.join().unwrap(), Written::Done(Taken { offset: 0, bytes: 6 }, left));

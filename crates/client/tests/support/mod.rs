@@ -11,7 +11,7 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
-use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
+use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
 use ashlar_types::message::{
@@ -23,6 +23,7 @@ use ashlar_types::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 pub const KIB64: usize = 64 << 10;
@@ -50,6 +51,68 @@ impl KernelCache for LockedPages {
         self.drop_content(inode);
     }
     fn drop_entries(&self, _: InodeId) {}
+}
+
+/// Metadata behind a gate that can be shut for some calls: they wait there, not carried out yet.
+pub struct Gate {
+    service: Arc<dyn MetaCalls>,
+    is_for: fn(&MetaRequest<'_>) -> bool,
+    is_shut: AtomicBool,
+    has_waiter: AtomicBool,
+    answered: AtomicU64,
+}
+
+impl Gate {
+    /// A gate for the calls that `is_for` names; it is open.
+    pub fn new(world: &World, is_for: fn(&MetaRequest<'_>) -> bool) -> Arc<Gate> {
+        let (service, is_shut) = (world.meta.clone(), AtomicBool::new(false));
+        Arc::new(Gate {
+            service,
+            is_for,
+            is_shut,
+            has_waiter: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+        })
+    }
+
+    pub fn shut(&self) {
+        self.is_shut.store(true, SeqCst);
+    }
+
+    pub fn open(&self) {
+        self.is_shut.store(false, SeqCst);
+    }
+
+    /// Waits until a call waits.
+    #[track_caller]
+    pub fn await_waiter(&self) {
+        eventually(|| self.has_waiter.load(SeqCst));
+    }
+
+    /// Calls that were answered.
+    pub fn answered(&self) -> u64 {
+        self.answered.load(SeqCst)
+    }
+}
+
+impl MetaCalls for Gate {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.service.open_session(events)
+    }
+    fn close_session(&self, session: SessionId) {
+        self.service.close_session(session);
+    }
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        if (self.is_for)(&request) {
+            while self.is_shut.load(SeqCst) {
+                self.has_waiter.store(true, SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let reply = self.service.call(caller, request);
+        self.answered.fetch_add(1, SeqCst);
+        reply
+    }
 }
 
 pub struct World {
