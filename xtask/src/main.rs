@@ -8,6 +8,7 @@ mod repository;
 mod setup;
 mod shell;
 mod suite;
+mod test_binaries;
 mod tidy;
 
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ enum Task {
     /// Install the Debian packages and tools the suites need (as root).
     Setup,
     /// Everything that must pass before a change is accepted.
-    Test,
+    Test(gates::Arguments),
     /// The POSIX conformance suite pjdfstest.
     Posix(suite::posix::Arguments),
     /// Random operations on the mount and on ext4, all answers compared.
@@ -49,6 +50,8 @@ enum Task {
     Share(suite::torture::Share),
     /// Suites on several mounts of a cluster of real processes.
     Cluster(suite::cluster::Arguments),
+    /// Replace every process of a cluster by a newer one, one after the other, under load.
+    Upgrade(suite::upgrade::Arguments),
     /// Names, links, attributes, directories and files at their largest.
     Limits(suite::torture::Limits),
     /// Fill the disk; delete; fill again.
@@ -70,7 +73,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
     match task {
         Task::Tidy => gates::tidy(&repository),
         Task::Setup => setup::run(),
-        Task::Test => gates::test(&repository),
+        Task::Test(arguments) => gates::test(&repository, arguments),
         Task::Posix(arguments) => suite::posix::run(&repository, arguments),
         Task::Differential(arguments) => arguments.run(&repository),
         Task::Fsx(arguments) => arguments.run(&repository),
@@ -80,6 +83,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Racer(arguments) => arguments.run(&repository),
         Task::Share(arguments) => arguments.run(&repository),
         Task::Cluster(arguments) => suite::cluster::run(&repository, arguments),
+        Task::Upgrade(arguments) => suite::upgrade::run(&repository, arguments),
         Task::Limits(arguments) => arguments.run(&repository),
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),

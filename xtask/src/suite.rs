@@ -9,6 +9,7 @@ pub mod real_work;
 pub mod simulate;
 pub mod stress;
 pub mod torture;
+pub mod upgrade;
 
 use anyhow::bail;
 

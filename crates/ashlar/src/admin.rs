@@ -175,12 +175,12 @@ fn own_uid() -> u32 {
 }
 
 /// Whether a user may ask here, and be believed in everything.
-fn is_trusted(uid: u32) -> bool {
+pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == own_uid()
 }
 
 /// The user at the other end: who asks a server, or who made the socket that a command asks.
-fn peer_uid(stream: &UnixStream) -> Result<u32> {
+pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a ucred and its length, and the descriptor is open.

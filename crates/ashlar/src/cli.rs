@@ -2,9 +2,14 @@
 
 mod bench;
 mod cluster;
+mod console;
+mod etcd;
+mod event;
+mod key;
 mod lab;
 mod metrics;
 mod policy;
+mod pool;
 mod session;
 mod shard;
 mod target;
@@ -26,9 +31,16 @@ pub use cluster::{
     EtcdPlace, FirstNodeArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction,
     NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
 };
+pub use console::{ConsoleAction, ConsoleArgs};
+pub use etcd::{
+    EtcdAction, EtcdArgs, EtcdInitArgs, EtcdJoinArgs, EtcdListArgs, EtcdListen, EtcdRemoveArgs, EtcdRunArgs,
+};
+pub use event::{EventAction, EventArgs, Since};
+pub use key::{KeyAction, KeyArgs};
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;
-pub use policy::PolicyArgs;
+pub use policy::{PolicyArgs, SubtreeChoice};
+pub use pool::{PoolAction, PoolArgs};
 pub use session::{SessionAction, SessionArgs};
 pub use shard::{ShardAction, ShardArgs};
 pub use target::{TargetAction, TargetArgs};
@@ -79,12 +91,22 @@ pub enum Command {
     Mount(MountArgs),
     /// Show or remove the machines of a file system.
     Node(NodeArgs),
-    /// Show the targets of a file system of many servers.
+    /// Show, empty, fill and remove the targets of a file system of many servers.
     Target(TargetArgs),
-    /// Show the shards of metadata of a file system of many servers.
+    /// Show, make and remove pools of targets of a file system of many servers.
+    Pool(PoolArgs),
+    /// Show the shards of metadata of a file system of many servers, or move them between servers.
     Shard(ShardArgs),
     /// Show or end the sessions of mounts of a file system of many servers.
     Session(SessionArgs),
+    /// Change the keys of a file system of many servers.
+    Key(KeyArgs),
+    /// Keep the state of a file system in an etcd of its own, on the machines of managers.
+    Etcd(EtcdArgs),
+    /// Show what has happened to a file system of many servers.
+    Event(EventArgs),
+    /// Show a file system of many servers to its administrators on a web page, until Ctrl-C or SIGTERM; let one log in.
+    Console(ConsoleArgs),
     /// Try out a file system of many servers on this machine alone.
     Lab(LabArgs),
     /// Show targets, space, inodes and mounts of a running file system.
@@ -97,7 +119,7 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Read all data of a running file system and compare it with its checksums.
     Scrub(ScrubArgs),
-    /// Save the metadata of a stopped file system into a file.
+    /// Save the metadata of a stopped file system into a file, or that of a running one of many servers into a directory.
     Backup(BackupArgs),
     /// Make a metadata directory from a backup.
     Restore(RestoreArgs),
@@ -240,6 +262,19 @@ pub struct LayoutSetArgs {
     /// When an operation is answered: async (safe against the death of any process) or sync (safe against power loss).
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityChoice>,
+    /// Split this directory into 2 to 64 slices, so that several metadata servers carry it. It must not have more than 1024 entries, and stays split.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(2..=64))]
+    pub slices: Option<u16>,
+    /// Split directories that are made in this one from now on, but not those made in them, into 2 to 64 slices; 0 means not to.
+    #[arg(long, value_name = "COUNT", value_parser = parse_slices_of_new)]
+    pub slices_of_new: Option<u16>,
+}
+
+fn parse_slices_of_new(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(count @ (0 | 2..=64)) => Ok(count),
+        _ => Err("it is 0, or from 2 to 64".into()),
+    }
 }
 
 /// How targets are chosen for a new file.
@@ -274,8 +309,23 @@ pub struct UmountArgs {
 /// The exit status is that of fsck(8): 0 clean, 1 repaired, 4 damage is left, 8 the check could not be done.
 #[derive(Debug, Args)]
 pub struct FsckArgs {
-    #[command(flatten)]
-    pub place: DataArgs,
+    /// A data directory; each one is a target. Repeat for all.
+    ///
+    /// Without it: /var/lib/ashlar for root, else $XDG_DATA_HOME/ashlar (~/.local/share/ashlar). With --state: targets are not looked at.
+    #[arg(long = "data", value_name = "DIR")]
+    pub data: Vec<PathBuf>,
+    /// The metadata directory, if it is not found in a data directory. With --state: of a metadata server; repeat for all of them.
+    #[arg(long, value_name = "DIR")]
+    pub meta: Vec<PathBuf>,
+    /// Check a file system of many servers, by what the manager keeps in this directory (/var/lib/ashlar/manager on its machine).
+    #[arg(long, value_name = "DIR", requires = "meta")]
+    pub state: Option<PathBuf>,
+    /// With --state: compare targets that storage servers serve meanwhile, too, asked as this metadata server: where it keeps its name, certificate and key.
+    #[arg(long, value_name = "DIR", requires = "state")]
+    pub identity: Option<PathBuf>,
+    /// Check the metadata in a backup of a file system of many servers.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "meta", "state", "repair"])]
+    pub backup: Option<PathBuf>,
     /// Repair what can be repaired without a person.
     #[arg(long)]
     pub repair: bool,
@@ -300,8 +350,12 @@ pub struct FsckArgs {
 /// The exit status is 0 when all is well and 1 when damage was found or the scrub could not be done.
 #[derive(Debug, Args)]
 pub struct ScrubArgs {
-    /// The mount point, if several file systems run here.
+    /// The mount point, if several file systems run here. Of a file system of many servers: where it is mounted here, for the names of damaged files.
     pub mountpoint: Option<PathBuf>,
+    /// Scrub all targets of the file system of many servers that this machine belongs to, as a machine for administrators; this is where it keeps its name,
+    /// certificate and key.
+    #[arg(long, value_name = "DIR")]
+    pub identity: Option<PathBuf>,
     /// Read at most this many MiB per second, over all targets together. Without it: as fast as they can.
     #[arg(long, value_name = "MIB_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub rate: Option<u64>,
@@ -315,14 +369,19 @@ pub struct ScrubArgs {
 pub struct BackupArgs {
     #[command(flatten)]
     pub place: DataArgs,
-    /// The file to make. It holds the secrets of the file system: keep it as safe as the file system itself.
+    /// Back up the running file system of many servers that this machine belongs to, as a machine for administrators; this is where it keeps its name,
+    /// certificate and key. Without it, and without --data and --meta: /etc/ashlar, if there is something.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "meta"])]
+    pub identity: Option<PathBuf>,
+    /// The file to make, or of a file system of many servers the directory. It holds the secrets of the file system: keep it as safe as the file system
+    /// itself.
     pub file: PathBuf,
 }
 
 /// `ashlar restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// The backup.
+    /// The backup: a file, or of a file system of many servers the directory with all parts.
     pub file: PathBuf,
     /// The metadata directory to make; it must be empty or not there.
     #[arg(long, value_name = "DIR")]
@@ -330,6 +389,12 @@ pub struct RestoreArgs {
     /// Restore only `secrets` and `cluster-state`, into a metadata directory that has lost them.
     #[arg(long)]
     pub state_only: bool,
+    /// Of a file system of many servers: where this machine keeps its name, certificate and key.
+    #[arg(long, value_name = "DIR", default_value = "/etc/ashlar")]
+    pub identity: PathBuf,
+    /// Of a file system of many servers: the metadata server, by name, whose shards this one is to have from now on, because it is lost.
+    #[arg(long, value_name = "NAME", conflicts_with = "state_only")]
+    pub instead_of: Option<String>,
 }
 
 /// `ashlar completions`

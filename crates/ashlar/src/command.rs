@@ -4,12 +4,17 @@ mod backup;
 mod bench;
 mod cluster;
 mod completions;
+mod etcd;
+mod event;
 mod fsck;
+mod key;
 mod lab;
 mod layout;
 mod man;
 mod mounts;
 mod node;
+mod pool;
+mod presence;
 mod restore;
 mod scrub;
 mod session;
@@ -40,8 +45,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Mount(args) => cluster::mount(&args),
         Command::Node(args) => node::run(&args),
         Command::Target(args) => target::run(&args),
+        Command::Pool(args) => pool::run(&args),
         Command::Shard(args) => shard::run(&args),
         Command::Session(args) => session::run(&args),
+        Command::Key(args) => key::run(&args),
+        Command::Etcd(args) => etcd::run(&args),
+        Command::Event(args) => event::run(&args),
+        Command::Console(args) => cluster::console(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),

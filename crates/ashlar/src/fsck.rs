@@ -7,6 +7,8 @@
 //! 4. [`chunks`]: every chunk on every target belongs to a file or is known garbage;
 //! 5. [`files`]: what files say they have against what the targets hold.
 //!
+//! Of a file system of many servers the metadata of all is looked at as one ([`whole`]), which [`servers`] opens.
+//!
 //! Memory is bounded in every stage; damage beyond the bounds is counted and not named.
 
 mod chunks;
@@ -14,14 +16,17 @@ mod files;
 mod journal;
 mod names;
 mod problem;
+mod remote;
 mod restored;
 mod run;
+mod servers;
 mod settle;
 mod targets;
 mod tree;
+mod whole;
 
 pub use restored::remove_newer_chunks;
-pub use run::{Options, run};
+pub use run::{Options, Place, run};
 
 /// Verb number of what a repair commits, for people who read logs.
 const VERB_REPAIR: u8 = 100;

@@ -7,6 +7,7 @@ mod cluster;
 mod command;
 mod fsck;
 mod guard;
+mod keeper;
 mod lab;
 mod metrics;
 mod mount_program;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
     }
     if guard::is_asked_for(program.as_deref()) {
         return guard::run();
+    }
+    if keeper::is_asked_for(program.as_deref()) {
+        return keeper::run(args.map(|arg| arg.to_string_lossy().into_owned()));
     }
     let cli = cli::Cli::parse();
     let outcome = cli::init_logging(&cli).and_then(|()| command::run(cli));

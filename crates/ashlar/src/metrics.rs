@@ -5,11 +5,17 @@ use anyhow::{Context, Result};
 use ashlar_manager::{ManagerService, Observe};
 use ashlar_meta::MetaService;
 use ashlar_metrics::MetricType::{Counter, Gauge};
-use ashlar_metrics::{Calls, Registry, Server, ServiceKinds, Side, Text, kind_of_manager_call};
+use ashlar_metrics::{
+    Calls, ProcessEndpoint, Registry, Server, ServiceKinds, Side, Text, kind_of_manager_call,
+};
+use ashlar_rpc::net::{Endpoint, TlsIdentity};
+use ashlar_rpc::remote::RemoteMeta;
+use ashlar_rpc::serve::{Access, ClientCount, ClientCounts};
 use ashlar_storage::StorageService;
 use ashlar_types::map::TargetState;
 use ashlar_types::{ClusterMap, Errno};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// What one process counts.
@@ -18,7 +24,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For a process of this role: `manager`, `meta`, `storage`, `mount` or `up`.
+    /// For a process of this role: `manager`, `meta`, `storage`, `mount`, `console` or `up`.
     pub fn new(role: &'static str) -> Metrics {
         Metrics { registry: Arc::new(Registry::new(env!("CARGO_PKG_VERSION"), role)) }
     }
@@ -47,6 +53,61 @@ impl Metrics {
         });
     }
 
+    /// Shows until when the certificate of this process is good.
+    pub fn add_certificate(&self, identity: Arc<RwLock<Arc<TlsIdentity>>>) {
+        let known: Mutex<Option<(Arc<TlsIdentity>, Option<u64>)>> = Mutex::default();
+        self.registry.add(move |text| {
+            let current = identity.read().clone();
+            let mut known = known.lock();
+            let end = match &*known {
+                Some((of, end)) if Arc::ptr_eq(of, &current) => *end,
+                _ => current.good_until_s(),
+            };
+            *known = Some((current, end));
+            let help =
+                "When the certificate of this process ends, seconds since 1970; 0 if it is not good now.";
+            text.single("ashlar_certificate_end_seconds", Gauge, help, end.unwrap_or_default());
+        });
+    }
+
+    /// Shows what clients have asked of this server; `has_content` of one that gives content.
+    pub fn add_clients(
+        &self,
+        clients: Arc<ClientCounts>,
+        map: Arc<RwLock<Arc<ClusterMap>>>,
+        has_content: bool,
+    ) {
+        self.registry.add(move |text| {
+            let all = clients.all(&map.read().clone());
+            let mut family = |name, help, of: fn(&ClientCount) -> u64| {
+                text.family(name, Counter, help);
+                all.iter().for_each(|(node, count)| text.sample(&[("node", node)], of(count)));
+            };
+            family("ashlar_client_calls_total", "Calls of clients, by node.", |count| count.calls);
+            if has_content {
+                family("ashlar_client_read_bytes_total", "Content read by clients, by node.", |count| {
+                    count.read
+                });
+                let help = "Content written by clients, by node.";
+                family("ashlar_client_written_bytes_total", help, |count| count.written);
+            }
+        });
+    }
+
+    /// Shows whether the state of the file system can be reached where it is stored.
+    pub fn add_store(&self, store: &'static str, is_reached: Arc<AtomicBool>) {
+        self.registry.add(move |text| {
+            let help = "1 if this manager reaches the state of the file system, else 0.";
+            text.family("ashlar_state_is_reached", Gauge, help);
+            text.sample(&[("store", store)], u8::from(is_reached.load(Relaxed)));
+        });
+    }
+
+    /// What is shown, for consoles and administrators over the network of the servers.
+    pub fn endpoint(&self) -> Arc<dyn Endpoint> {
+        Arc::new(ProcessEndpoint::new(self.registry.clone()))
+    }
+
     /// Shows what the state of a file system has.
     pub fn add_manager(&self, service: &Arc<ManagerService>) {
         self.add_map(service.map());
@@ -65,6 +126,33 @@ impl Metrics {
             if let Some(meta) = meta.upgrade() {
                 tell_meta(&meta, text);
             }
+        });
+    }
+
+    /// Shows what a storage server lets clients do.
+    pub fn add_access(&self, access: &Arc<Access>) {
+        let access = Arc::downgrade(access);
+        self.registry.add(move |text| {
+            let Some(access) = access.upgrade() else { return };
+            let (attached, refused) = access.counts();
+            let help = "Capabilities that clients have shown and that were good.";
+            text.single("ashlar_capabilities_shown_total", Counter, help, attached);
+            let help = "Calls of clients that were refused for lack of a capability; they come again with another one.";
+            text.single("ashlar_capabilities_refused_total", Counter, help, refused);
+        });
+    }
+
+    /// Shows how often a mount needed a capability that did not come with the file.
+    pub fn add_capabilities(&self, meta: &Arc<RemoteMeta>) {
+        let meta = Arc::downgrade(meta);
+        self.registry.add(move |text| {
+            let Some(meta) = meta.upgrade() else { return };
+            let (asked, again) = meta.capability_counts();
+            let help = "Capabilities that were asked for by themselves.";
+            text.single("ashlar_capabilities_asked_total", Counter, help, asked);
+            let help =
+                "Calls that a storage server has refused, and that were made again with another capability.";
+            text.single("ashlar_capabilities_again_total", Counter, help, again);
         });
     }
 

@@ -4,6 +4,7 @@
 mod directories;
 mod first_start;
 mod lock;
+mod mount_root;
 mod mount_turn;
 mod mounts;
 pub mod open_files;
@@ -19,7 +20,9 @@ mod usable;
 
 pub use directories::{Directories, PROMOTED_FILE};
 pub use lock::{LOCK_FILE, MetaLock};
+pub use mount_root::MountRoot;
 pub use mounts::{MountConfig, Mounted, Site, mount};
+pub use scratch::Scratch;
 pub use services::{Services, ServicesConfig};
 pub use state::State;
 pub use usable::require_owner;

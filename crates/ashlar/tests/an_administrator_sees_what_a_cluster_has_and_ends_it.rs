@@ -35,8 +35,22 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
     let targets = json(&lab, "target list");
     assert_eq!(targets.as_array().unwrap().len(), 2);
     for (at, target) in targets.as_array().unwrap().iter().enumerate() {
-        let names =
-            ["bytes_free", "bytes_total", "bytes_used", "chains", "id", "node", "path", "pool", "state"];
+        let names = [
+            "away_s",
+            "bytes_free",
+            "bytes_total",
+            "bytes_used",
+            "chains",
+            "chains_coming",
+            "chains_leaving",
+            "domain",
+            "id",
+            "is_draining",
+            "node",
+            "path",
+            "pool",
+            "state",
+        ];
         assert_eq!(fields(target), names);
         assert_eq!(target["state"], "online");
         assert_eq!(target["node"]["name"], format!("oss{at}"));
@@ -46,7 +60,7 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
         assert!(number("bytes_free") > 0);
         assert_eq!(number("bytes_used") + number("bytes_free"), number("bytes_total"));
     }
-    assert_eq!(fields(&json(&lab, "target show 2"))[0], "bytes_free");
+    assert_eq!(fields(&json(&lab, "target show 2"))[0], "away_s");
     lab.ashlar("target show 9 --identity @first").refused(&["no target 9", "ashlar target list"]);
     let printed = lab.ashlar("target list --identity @first").expect(0).stdout;
     assert_eq!(printed.matches("GiB free").count(), 2, "{printed}");
@@ -59,7 +73,10 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
     let printed = lab.ashlar("target show 2 --identity @first").expect(0).stdout;
     assert!(printed.contains("space unknown"), "{printed}");
     let node = json(&lab, "node show mds");
-    assert_eq!(fields(&node), ["id", "listening", "name", "policy", "roles"]);
+    assert_eq!(
+        fields(&node),
+        ["away_s", "domain", "id", "listening", "management", "name", "policy", "roles"]
+    );
     assert_eq!(node["listening"]["meta"][0], lab.addresses()[1]);
     let printed = lab.ashlar("node show oss0 --identity @first").expect(0).stdout;
     assert!(printed.contains("target-1"), "{printed}");
@@ -91,7 +108,8 @@ fn a_session_that_is_ended_gives_its_locks_to_others_and_its_mount_comes_back() 
     let held = fs::File::open(lab.path("m0/file")).unwrap();
     assert_eq!(flock(&held, libc::LOCK_EX), 0);
     let session = session_of(&lab, "c0").unwrap();
-    let names = ["heard_ms", "id", "is_ending", "leases", "locks", "node", "opens", "server", "since"];
+    let names =
+        ["heard_ms", "id", "id_text", "is_ending", "leases", "locks", "node", "opens", "server", "since"];
     assert_eq!(fields(&session), names);
     assert_eq!(session["server"]["name"], "mds");
     assert_eq!((session["locks"].as_u64(), session["is_ending"].as_bool()), (Some(1), Some(false)));

@@ -10,12 +10,14 @@ use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, public_key_of};
 use ashlar_rpc::net::{Call, Caller, Epochs, Link, NetError, Service, TlsIdentity, Wanted};
-use ashlar_rpc::wire::{MetaAnswer, MetaCall};
+use ashlar_rpc::wire::{
+    Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, Under,
+};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::{
-    ChunkId, Credentials, Epoch, InodeId, NodeId, NodePolicy, OpId, PeerId, Role, SessionId, ShardId,
-    ShardSet, TargetId, Timespec,
+    ChainId, ChunkId, Credentials, Epoch, EventKind, FilesetId, Happening, InodeId, NodeId, NodePolicy,
+    OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, TargetId, Timespec,
 };
 use parking_lot::RwLock;
 use std::fs;
@@ -27,55 +29,92 @@ use support::cluster::Lab;
 /// One call, and who may make it.
 struct Sample {
     service: Service,
+    /// Which server is asked: that of the service, and of what every server tells of itself each.
+    server: usize,
     what: String,
     head: Vec<u8>,
     allowed: &'static [Role],
 }
 
-const NODES: &[Role] = &[Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin];
+const NODES: &[Role] = &[Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin, Role::Console];
 
 /// Every variant is named, so that a new one is thought about.
 fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
     match request {
         ManagerRequest::Join { .. } => &[Role::Joiner],
         ManagerRequest::Renew { .. } | ManagerRequest::Map { .. } => NODES,
-        ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
-        ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
-        ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
+        ManagerRequest::Listen { .. }
+        | ManagerRequest::ListenApart { .. }
+        | ManagerRequest::Present { .. } => &[Role::Manager, Role::Meta, Role::Storage],
+        ManagerRequest::NewTarget { .. }
+        | ManagerRequest::Serve { .. }
+        | ManagerRequest::EndMove { .. }
+        | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
+        ManagerRequest::MetaIdentity { .. }
+        | ManagerRequest::TransferShards { .. }
+        | ManagerRequest::RestoreMetadata { .. } => &[Role::Meta],
         ManagerRequest::NewToken { .. }
         | ManagerRequest::RemoveNode { .. }
-        | ManagerRequest::SetPolicy { .. } => &[Role::Admin],
+        | ManagerRequest::SetPolicy { .. }
+        | ManagerRequest::SetDraining { .. }
+        | ManagerRequest::RemoveTarget { .. }
+        | ManagerRequest::NewPool { .. }
+        | ManagerRequest::RemovePool { .. }
+        | ManagerRequest::SetMoves { .. }
+        | ManagerRequest::RotateKeys
+        | ManagerRequest::NewFileset { .. }
+        | ManagerRequest::EncloseFileset { .. }
+        | ManagerRequest::SetDomain { .. } => &[Role::Admin],
+        ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
+        ManagerRequest::Report { .. } => &[Role::Meta, Role::Storage],
+        ManagerRequest::SealingKeys => &[Role::Meta],
+        ManagerRequest::CheckingKeys => &[Role::Storage],
     }
 }
 
 fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
     match call {
+        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
         MetaCall::Open(_)
         | MetaCall::Close(_)
         | MetaCall::Call { .. }
         | MetaCall::Events { .. }
-        | MetaCall::Renew { .. } => &[Role::Client, Role::Admin],
-        MetaCall::Sessions | MetaCall::EndSession(_) => &[Role::Admin],
+        | MetaCall::Renew { .. }
+        | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
+        MetaCall::Sessions | MetaCall::Moves => &[Role::Admin, Role::Console],
+        MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::Backup { .. } => &[Role::Admin],
         MetaCall::Peer(_) => &[Role::Meta],
     }
 }
 
 fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
     match request {
-        StorageRequest::Write { .. }
-        | StorageRequest::Read { .. }
-        | StorageRequest::Punch { .. }
-        | StorageRequest::Allocate { .. }
-        | StorageRequest::Seek { .. }
-        | StorageRequest::NextChunk { .. } => &[Role::Client],
-        StorageRequest::Truncate { .. }
-        | StorageRequest::DeleteGeneration { .. }
-        | StorageRequest::Extent { .. }
+        // A storage server is asked for a chain that moves, and refused later, for there is none.
+        StorageRequest::Write { .. } | StorageRequest::Punch { .. } | StorageRequest::Allocate { .. } => {
+            &[Role::Client, Role::Storage]
+        }
+        StorageRequest::Read { .. } | StorageRequest::Seek { .. } | StorageRequest::NextChunk { .. } => {
+            &[Role::Client]
+        }
+        StorageRequest::Truncate { .. } | StorageRequest::DeleteGeneration { .. } => {
+            &[Role::Meta, Role::Storage]
+        }
+        StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => &[Role::Storage],
+        StorageRequest::Moves { .. } => &[Role::Admin, Role::Console],
+        StorageRequest::Scrub { .. } => &[Role::Admin],
+        StorageRequest::Extent { .. }
         | StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
+        | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. } => &[Role::Meta],
         StorageRequest::Space { .. } => &[Role::Meta, Role::Admin],
         StorageRequest::Sync { .. } => &[Role::Client, Role::Meta],
+    }
+}
+
+fn allowed_of_process(call: &ProcessCall) -> &'static [Role] {
+    match call {
+        ProcessCall::Metrics => &[Role::Admin, Role::Console],
     }
 }
 
@@ -88,10 +127,22 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::Map { have: Epoch(0) },
         ManagerRequest::Map { have: Epoch(1) },
         ManagerRequest::Listen { role: Role::Meta, addresses: vec!["127.0.0.1:9".parse().unwrap()] },
-        ManagerRequest::NewTarget { uuid, path: path.clone() },
+        ManagerRequest::ListenApart {
+            role: Role::Meta,
+            addresses: vec!["127.0.0.1:9".parse().unwrap()],
+            management: vec!["127.0.0.2:9".parse().unwrap()],
+            targets: Vec::new(),
+        },
+        ManagerRequest::NewTarget { uuid, path: path.clone(), pool: String::new() },
         ManagerRequest::Serve { targets: vec![(TargetId(1), uuid, path.clone())] },
         ManagerRequest::MetaIdentity { uuid, path },
-        ManagerRequest::TransferShards { shards: vec![ShardId(1)], from: NodeId(1), to: NodeId(2) },
+        ManagerRequest::RestoreMetadata { set: uuid, uuid, seen: Epoch(0), instead_of: None },
+        ManagerRequest::TransferShards {
+            shards: vec![ShardId(1)],
+            from: NodeId(1),
+            to: NodeId(2),
+            seen: Epoch(1),
+        },
         ManagerRequest::NewToken {
             roles: [Role::Admin].into_iter().collect(),
             valid_s: 60,
@@ -103,6 +154,25 @@ fn manager_samples() -> Vec<ManagerRequest> {
             seen: NodePolicy::default(),
             policy: NodePolicy::trusting(),
         },
+        ManagerRequest::SetDraining { targets: vec![TargetId(1)], is_draining: true },
+        ManagerRequest::RemoveTarget { target: TargetId(1) },
+        ManagerRequest::NewPool { name: "flash".into() },
+        ManagerRequest::RemovePool { name: "flash".into() },
+        ManagerRequest::SetMoves { is_paused: Some(true), rate_mib_s: Some(1), rebalancing: None },
+        ManagerRequest::EndMove { chain: ChainId(0), from: TargetId(1), since: Epoch(1), is_given_up: false },
+        ManagerRequest::ReportTargets { targets: Vec::new() },
+        ManagerRequest::SealingKeys,
+        ManagerRequest::CheckingKeys,
+        ManagerRequest::RotateKeys,
+        ManagerRequest::Report {
+            what: vec![Happening::new(Timespec::default(), EventKind::DamageFound, "target-1", "untrue")],
+        },
+        ManagerRequest::Events { after: 0 },
+        ManagerRequest::NewFileset { root: InodeId(9), parent: FilesetId(0) },
+        ManagerRequest::EncloseFileset { fileset: FilesetId(1), parent: FilesetId(2) },
+        ManagerRequest::SetDomain { node: NodeId(2), domain: "rack1".into() },
+        ManagerRequest::Present { role: Role::Meta },
+        ManagerRequest::Presence,
     ]
 }
 
@@ -116,33 +186,50 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
         MetaCall::Close(session),
         call(MetaRequest::Getattr { inode: InodeId::ROOT }),
         call(MetaRequest::MakeRoom),
+        call(MetaRequest::SetFileset { inode: InodeId(9), from: FilesetId(0), fileset: FilesetId(1) }),
         MetaCall::Events { session, seen: 0 },
         MetaCall::Renew { session, busy: Vec::new() },
+        MetaCall::Capability(CapabilityWanted {
+            session,
+            inode: InodeId(9),
+            generation: 1,
+            server: NodeId(2),
+            refused: None,
+        }),
         MetaCall::Sessions,
         MetaCall::EndSession(session),
         MetaCall::Peer(b"anything"),
+        MetaCall::MoveShards { shards: vec![ShardId(1)], to: NodeId(2) },
+        MetaCall::Moves,
+        MetaCall::Backup { backup: 1, step: BackupStep::Prepare },
+        MetaCall::Backup { backup: 1, step: BackupStep::End },
     ]
 }
 
 fn storage_samples() -> Vec<StorageRequest> {
     let (target, inode, generation) = (TargetId(1), InodeId(9), 1);
-    let chunk = ChunkId { inode, generation, index: 0 };
+    let (chunk, chain) = (ChunkId { inode, generation, index: 0 }, ChainId(0));
     let (chunk_bytes, offset, len, from_index) = (65_536, 0, 4096, 0);
     vec![
-        StorageRequest::Write { target, chunk, chunk_bytes, offset, sums: Vec::new() },
-        StorageRequest::Read { target, chunk, chunk_bytes, offset, len, want_sums: false },
-        StorageRequest::Truncate { target, chunk, chunk_bytes, len },
-        StorageRequest::Punch { target, chunk, chunk_bytes, offset, len },
-        StorageRequest::Allocate { target, chunk, chunk_bytes, offset, len },
-        StorageRequest::DeleteGeneration { target, inode, generation, from_index },
-        StorageRequest::Seek { target, chunk, chunk_bytes, offset, data: true },
-        StorageRequest::Extent { target, inode, generation },
-        StorageRequest::Sync { target },
+        StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums: Vec::new() },
+        StorageRequest::Read { target, chunk, chain, chunk_bytes, offset, len, want_sums: false },
+        StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len },
+        StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset, len },
+        StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset, len },
+        StorageRequest::DeleteGeneration { target, inode, generation, chains: OfChains::All, from_index },
+        StorageRequest::Seek { target, chunk, chain, chunk_bytes, offset, data: true },
+        StorageRequest::Extent { target, inode, generation, chains: OfChains::All },
+        StorageRequest::Sync { target, chains: OfChains::All },
         StorageRequest::Space { target },
         StorageRequest::GiveBack { target },
         StorageRequest::Suspects { target, after: None, limit: 10, shards: ShardSet::below(64) },
+        StorageRequest::Files { target, after: None, limit: 10, shards: ShardSet::below(64) },
         StorageRequest::Confirm { target, mark: u64::MAX, shards: ShardSet::below(64) },
-        StorageRequest::NextChunk { target, inode, generation, from_index },
+        StorageRequest::NextChunk { target, inode, generation, chains: OfChains::All, from_index },
+        StorageRequest::MoveBegin { target, chain, epoch: Epoch(1), from: None },
+        StorageRequest::MoveSeal { target, chain },
+        StorageRequest::Moves { target },
+        StorageRequest::Scrub { target, from: Vec::new() },
     ]
 }
 
@@ -150,23 +237,40 @@ fn samples() -> Vec<Sample> {
     let name = |what: String| what.split([' ', '{', '(']).next().unwrap_or_default().to_owned();
     let of_manager = manager_samples().into_iter().map(|request| Sample {
         service: Service::Manager,
+        server: 0,
         what: name(format!("{request:?}")),
         head: encode(&request),
         allowed: allowed_of_manager(&request),
     });
     let of_meta = meta_samples().into_iter().map(|call| Sample {
         service: Service::Meta,
+        server: 1,
         what: name(format!("{call:?}")),
         head: encode(&call),
         allowed: allowed_of_meta(&call),
     });
     let of_storage = storage_samples().into_iter().map(|request| Sample {
         service: Service::Storage,
+        server: 2,
         what: name(format!("{request:?}")),
-        head: encode(&request),
         allowed: allowed_of_storage(&request),
+        head: encode(&StorageCall::Call { under: Under::Role, request }),
     });
-    of_manager.chain(of_meta).chain(of_storage).collect()
+    let attend = Sample {
+        service: Service::Storage,
+        server: 2,
+        what: "Attend".into(),
+        head: encode(&StorageCall::Attend(Attend { echo: None, fences: vec![SessionId(7)] })),
+        allowed: &[Role::Meta],
+    };
+    let of_process = (0..3).map(|server| Sample {
+        service: Service::Process,
+        server,
+        what: format!("Metrics of server {server}"),
+        allowed: allowed_of_process(&ProcessCall::Metrics),
+        head: encode(&ProcessCall::Metrics),
+    });
+    of_manager.chain(of_meta).chain(of_storage).chain([attend]).chain(of_process).collect()
 }
 
 /// Somebody who calls all servers.
@@ -179,21 +283,22 @@ impl Somebody {
         let mut instance = [0; 16];
         Env::os().entropy.fill(&mut instance);
         let identity = Arc::new(RwLock::new(Arc::new(identity)));
-        let caller = Arc::new(Caller { identity, role, instance, epochs: Arc::new(Epochs::default()) });
+        let caller = Arc::new(Caller::new(identity, role, instance, Arc::new(Epochs::default())));
         let link = |at, role| {
             let address: SocketAddr = lab.address(at);
-            Link::new(caller.clone(), Wanted { role, node: None }, Box::new(move || vec![address]), 1)
+            Link::new(
+                caller.clone(),
+                Wanted { role, node: None },
+                Box::new(move || (vec![address], Vec::new())),
+                1,
+            )
         };
         Somebody { links: [link(0, Role::Manager), link(1, Role::Meta), link(2, Role::Storage)] }
     }
 
     /// How `sample` is refused, or what it was answered.
     fn refusal(&self, sample: &Sample) -> Result<String, String> {
-        let link = match sample.service {
-            Service::Manager => &self.links[0],
-            Service::Meta => &self.links[1],
-            Service::Storage => &self.links[2],
-        };
+        let link = &self.links[sample.server];
         let (service, head) = (sample.service, &sample.head[..]);
         let call = Call { service, head, payload: &[], is_once: false, may_repeat: false, is_urgent: false };
         let answer = match link.call(&call, Instant::now() + Duration::from_secs(3)) {
@@ -240,7 +345,7 @@ fn nothing_is_done_for_who_may_not_ask_for_it() {
     let token = lab.ashlar("token --role client,admin --identity @first").expect(0).stdout;
     lab.ashlar(&format!("join {} --name gone --identity @gone", token.trim())).expect(0);
     lab.ashlar("node remove gone --identity @first").expect(0);
-    let roles = [Role::Meta, Role::Storage, Role::Client, Role::Admin];
+    let roles = [Role::Meta, Role::Storage, Role::Client, Role::Admin, Role::Console];
     for role in roles {
         let token = lab.ashlar(&format!("token --role {role} --identity @first")).expect(0).stdout;
         lab.ashlar(&format!("join {} --name x{role} --identity @x{role}", token.trim())).expect(0);
@@ -331,6 +436,13 @@ fn a_session_is_its_owner_s_alone() {
             MetaCall::Close(session),
             MetaCall::Events { session, seen: 0 },
             MetaCall::Renew { session, busy: Vec::new() },
+            MetaCall::Capability(CapabilityWanted {
+                session,
+                inode: InodeId::ROOT,
+                generation: 1,
+                server: NodeId(2),
+                refused: None,
+            }),
         ] {
             let answer = call(&other, &attempt);
             assert_eq!(answer, MetaAnswer::Failed(ashlar_types::Errno::ENOTCONN), "{attempt:?}");

@@ -163,6 +163,40 @@ fn chunks_of_no_file_and_behind_the_end_of_one_are_removed() {
 }
 
 #[test]
+fn what_is_in_a_split_directory_is_named_with_it_and_its_slices_are_checked() {
+    if !can_mount("a split directory") {
+        return;
+    }
+    let site = Site::with_files();
+    let server = site.up("up @mnt --data @d1 --data @d2");
+    for (at, directory) in ["split", "split/below", "split/below/deep"].into_iter().enumerate() {
+        fs::create_dir(site.mnt().join(directory)).unwrap();
+        site.run(&format!("layout set @mnt/{directory} --slices {}", at + 2)).expect(0);
+    }
+    fs::write(site.mnt().join("split/below/deep/file"), "seven b").unwrap();
+    site.run("layout set @mnt --slices 3").expect(0);
+    assert!(site.has_files());
+    server.stop();
+    site.run(CHECK).expect(0);
+    edit_metadata(&site, |snapshot| {
+        change_inodes(snapshot, |inode| {
+            inode.nlink += 3;
+            inode.size == 7 && !inode.is_directory()
+        })
+    });
+    let found = found_and_repaired(&site, "tree");
+    assert!(found.stdout.contains("/split/below/deep/file: "), "{}", found.all());
+    edit_metadata(&site, |snapshot| {
+        change_inodes(snapshot, |inode| {
+            inode.uid = 77;
+            matches!(inode.kind, ashlar_namespace::Kind::Slice { index: 0, count: 2, .. })
+        })
+    });
+    let found = found_and_repaired(&site, "tree");
+    assert!(found.stdout.contains("/split: slice"), "{}", found.all());
+}
+
+#[test]
 fn wrong_links_counters_and_blocks_are_set_right() {
     if !can_mount("wrong metadata") {
         return;

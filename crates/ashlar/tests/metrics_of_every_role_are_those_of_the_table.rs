@@ -125,11 +125,25 @@ fn roles_of_a_cluster_show_what_the_table_lists_and_count_what_happens() {
     compare("storage", &storage);
     compare("meta", &meta);
     compare("mount", &mount);
+    let token = lab.ashlar("token --role console --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name console --identity @console", token.trim())).expect(0);
+    let shown = Lab::free_address();
+    let line = format!("console --listen 127.0.0.1:0 --identity @console --metrics {shown}");
+    let mut console = lab.run("console", &line, "serves");
+    compare("console", &fetch(&shown));
+    console.stop();
     assert_eq!(value(&manager, "ashlar_nodes", &[]), 4.0, "{manager}");
     assert_eq!(value(&manager, "ashlar_targets", &["online"]), 1.0, "{manager}");
     assert!(value(&manager, "ashlar_call_duration_seconds_count", &["kind=\"listen\""]) >= 2.0, "{manager}");
     assert_eq!(value(&storage, "ashlar_written_bytes_total", &["served"]), content.len() as f64, "{storage}");
     assert_eq!(value(&mount, "ashlar_written_bytes_total", &["sent"]), content.len() as f64, "{mount}");
+    for (name, expected) in
+        [("ashlar_client_written_bytes_total", content.len() as f64), ("ashlar_client_read_bytes_total", 0.0)]
+    {
+        assert_eq!(value(&storage, name, &["node=\"c0\""]), expected, "{storage}");
+    }
+    assert!(value(&meta, "ashlar_client_calls_total", &["node=\"c0\""]) >= 4.0, "{meta}");
+    assert_eq!(value(&manager, "ashlar_state_is_reached", &["store=\"file\""]), 1.0, "{manager}");
     assert!(value(&storage, "ashlar_target_free_bytes", &["target=\"1\""]) > 1e6, "{storage}");
     let creates = ["side=\"served\"", "service=\"meta\"", "kind=\"create\""];
     assert_eq!(value(&meta, "ashlar_call_duration_seconds_count", &creates), 2.0, "{meta}");

@@ -123,6 +123,9 @@ fn a_file_system_with_one_manager_moves_its_state_to_etcd() {
     let moving = format!("manager --state @state --identity @first --etcd {url} --move-to-etcd");
     lab.manager = lab.run("manager", &moving, "serves");
     assert!(!lab.path("state/cluster-state").exists());
+    // What happened before is there.
+    let told = lab.ashlar("event list --kind target-added --identity @first").expect(0).stdout;
+    assert!(told.contains("target-1"), "{told}");
     let mut second = second_manager(&lab, &Lab::free_address());
     // Once more is no more.
     lab.manager.stop();

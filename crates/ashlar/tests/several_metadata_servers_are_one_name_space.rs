@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 use support::PATIENCE;
 use support::cluster::{Lab, Role};
@@ -358,5 +359,238 @@ fn what_is_removed_while_it_is_being_closed_leaves_nothing_behind() {
         }
     }
     remove_all(&root, &root);
+    spread.stop();
+}
+
+/// Makes a directory and splits it.
+#[track_caller]
+fn make_split(spread: &Spread, name: &str, slices: u16) -> (PathBuf, PathBuf) {
+    let (here, there) = (spread.mount(0).join(name), spread.mount(1).join(name));
+    fs::create_dir(&here).unwrap();
+    // Both have looked already, and go by what they were told.
+    assert_eq!((fs::read_dir(&here).unwrap().count(), fs::read_dir(&there).unwrap().count()), (0, 0));
+    assert_eq!(fs::metadata(there.join("f0")).unwrap_err().kind(), ErrorKind::NotFound);
+    spread.lab.ashlar(&format!("layout set @m0/{name} --slices {slices}")).expect(0);
+    (here, there)
+}
+
+fn names_in(directory: &Path) -> BTreeSet<String> {
+    let names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let count = names.len();
+    let names: BTreeSet<String> = names.into_iter().collect();
+    assert_eq!(names.len(), count, "a name is listed twice");
+    names
+}
+
+#[test]
+fn a_split_directory_is_carried_by_several_servers_and_looks_like_one() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = make_split(&spread, "big", 4);
+    let shown = spread.lab.ashlar("layout show @m1/big").expect(0).stdout;
+    assert!(shown.contains("slices: 4"), "{shown}");
+    let mut shards = BTreeSet::new();
+    for at in 0..60 {
+        let (one, other) = if at % 2 == 0 { (&here, &there) } else { (&there, &here) };
+        let name = format!("f{at}");
+        assert_eq!(fs::metadata(other.join(&name)).unwrap_err().kind(), ErrorKind::NotFound);
+        fs::write(one.join(&name), &name).unwrap();
+        // At once, whatever the other was told before.
+        assert_eq!(fs::read_to_string(other.join(&name)).unwrap(), name);
+        let (seen, own) = (fs::metadata(other).unwrap(), fs::metadata(one).unwrap());
+        assert_eq!((seen.len(), own.len()), (at + 1, at + 1));
+        assert_eq!(seen.mtime_nsec(), own.mtime_nsec());
+        shards.insert(shard(&one.join(&name)));
+    }
+    assert_eq!(shards.len(), 4, "{shards:?}");
+    let listed = spread.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let all = listed.as_array().unwrap().iter();
+    let servers: BTreeSet<String> = all
+        .filter(|entry| entry["id"].as_u64().is_some_and(|id| shards.contains(&id)))
+        .map(|entry| entry["node"].to_string())
+        .collect();
+    assert_eq!(servers.len(), 2, "both servers have files of it: {listed}");
+    let expected: BTreeSet<String> = (0..60).map(|at| format!("f{at}")).collect();
+    assert_eq!((names_in(&here), names_in(&there)), (expected.clone(), expected));
+    rules_hold_in_every_slice(&here, &there);
+    names_move_between_slices(&here, &there);
+    assert_eq!(fs::remove_dir(&there).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+    // What is gone is gone for who has it open, whoever removed it.
+    for (at, by) in [0, 1].into_iter().zip([spread.mount(0), spread.mount(1)]) {
+        let (gone, _) = make_split(&spread, &format!("gone{at}"), 3);
+        let held = File::open(&gone).unwrap();
+        assert_eq!((held.metadata().unwrap().nlink(), fs::metadata(&gone).unwrap().len()), (2, 0));
+        fs::remove_dir(by.join(format!("gone{at}"))).unwrap();
+        assert_eq!((held.metadata().unwrap().nlink(), held.metadata().unwrap().len()), (0, 0));
+    }
+    // What is refused says why.
+    let refused = spread.lab.ashlar("layout set @m0/big --slices 3").expect(1).stderr;
+    assert!(refused.contains("is split once"), "{refused}");
+    let full = spread.mount(0).join("full");
+    fs::create_dir(&full).unwrap();
+    (0..1025).for_each(|at| fs::write(full.join(at.to_string()), "").unwrap());
+    let refused = spread.lab.ashlar("layout set @m0/full --slices 2").expect(1).stderr;
+    assert!(refused.contains("more than 1024 entries"), "{refused}");
+    fs::remove_file(full.join("7")).unwrap();
+    spread.lab.ashlar("layout set @m0/full --slices 2").expect(0);
+    assert_eq!(names_in(&spread.mount(1).join("full")).len(), 1024);
+    remove_all(&spread.mount(0), &spread.mount(1));
+    spread.stop();
+}
+
+#[track_caller]
+fn rules_hold_in_every_slice(here: &Path, there: &Path) {
+    std::os::unix::fs::chown(here, None, Some(4321)).unwrap();
+    fs::set_permissions(here, fs::Permissions::from_mode(0o2775)).unwrap();
+    for at in 0..12 {
+        let path = there.join(format!("g{at}"));
+        fs::create_dir(&path).unwrap();
+        let made = fs::metadata(&path).unwrap();
+        assert_eq!((made.gid(), made.mode() & 0o2000), (4321, 0o2000));
+        assert_eq!(fs::metadata(here).unwrap().nlink(), 3 + at);
+        assert_eq!(fs::metadata(path.join("..")).unwrap().ino(), fs::metadata(here).unwrap().ino());
+    }
+    let set = std::time::UNIX_EPOCH + std::time::Duration::from_secs(5_000_000_000);
+    File::open(there).unwrap().set_modified(set).unwrap();
+    assert_eq!(fs::metadata(here).unwrap().modified().unwrap(), set);
+    fs::write(here.join("later"), "").unwrap();
+    assert!(fs::metadata(there).unwrap().modified().unwrap() < set, "a change sets the time of now");
+    fs::remove_file(there.join("later")).unwrap();
+}
+
+#[track_caller]
+fn names_move_between_slices(here: &Path, there: &Path) {
+    let before = fs::metadata(here).unwrap().len();
+    for at in 0..12 {
+        let (from, to) = (here.join(format!("g{at}")), there.join(format!("moved {at}")));
+        fs::write(from.join("in it"), "").unwrap();
+        fs::rename(&from, here.join(format!("moved {at}"))).unwrap();
+        assert!(to.join("in it").exists() && !there.join(format!("g{at}")).exists());
+        assert_eq!(fs::metadata(there).unwrap().len(), before);
+        let loops = fs::rename(here.join(format!("moved {at}")), here.join(format!("moved {at}/below")));
+        assert_eq!(loops.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+    // Two names of one file: nothing happens, whichever slices they are in.
+    for at in 0..12 {
+        let (one, other) = (here.join(format!("f{at}")), here.join(format!("link {at}")));
+        fs::hard_link(&one, &other).unwrap();
+        fs::rename(there.join(format!("f{at}")), there.join(format!("link {at}"))).unwrap();
+        assert_eq!(fs::metadata(&one).unwrap().nlink(), 2);
+    }
+    // One name is taken by another.
+    fs::write(there.join("new"), "new").unwrap();
+    fs::rename(here.join("new"), here.join("f0")).unwrap();
+    assert_eq!(fs::read_to_string(there.join("f0")).unwrap(), "new");
+    assert_eq!(fs::metadata(here.join("link 0")).unwrap().nlink(), 1);
+}
+
+/// Makes, moves and removes names of its own, and tries for names that others want, too; what is left of its own, and which it got.
+fn race_in(directory: &Path, thread: usize, is_over: &AtomicBool) -> (BTreeSet<String>, Vec<String>) {
+    let (mut own, mut won) = (BTreeSet::new(), Vec::new());
+    let mut at = 0;
+    while !is_over.load(SeqCst) || at < 60 {
+        let name = format!("t{thread} {at}");
+        fs::write(directory.join(&name), &name).unwrap();
+        match at % 3 {
+            0 => fs::remove_file(directory.join(&name)).unwrap(),
+            1 => {
+                let to = format!("t{thread} was {at}");
+                fs::rename(directory.join(&name), directory.join(&to)).unwrap();
+                own.insert(to);
+            }
+            _ => drop(own.insert(name)),
+        }
+        let wanted = format!("wanted {at}");
+        let taken = OpenOptions::new().write(true).create_new(true).open(directory.join(&wanted));
+        match taken {
+            Ok(_) => won.push(wanted),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists),
+        }
+        at += 1;
+    }
+    (own, won)
+}
+
+#[test]
+fn mounts_that_race_in_a_split_directory_while_a_server_is_killed_lose_nothing() {
+    let mut spread = Spread::start(2, 2);
+    let (here, there) = make_split(&spread, "big", 6);
+    spread.lab.keep_meta();
+    let is_over = AtomicBool::new(false);
+    let mut expected = BTreeSet::new();
+    std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..4)
+            .map(|thread| {
+                let (directory, is_over) = (if thread % 2 == 0 { &here } else { &there }, &is_over);
+                scope.spawn(move || race_in(directory, thread, is_over))
+            })
+            .collect();
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            spread.lab.restart_kept_meta();
+        }
+        is_over.store(true, SeqCst);
+        for racer in racers {
+            let (own, won) = racer.join().unwrap();
+            expected.extend(own);
+            for name in won {
+                assert!(expected.insert(name.clone()), "{name} was made twice");
+            }
+        }
+    });
+    assert_eq!(names_in(&here), expected);
+    assert_eq!(names_in(&there), expected);
+    assert_eq!(fs::metadata(&there).unwrap().len(), expected.len() as u64);
+    for name in &expected {
+        assert_eq!(
+            fs::metadata(here.join(name)).unwrap().ino(),
+            fs::metadata(there.join(name)).unwrap().ino()
+        );
+    }
+    fs::remove_dir_all(&here).unwrap();
+    assert_eq!(fs::read_dir(spread.mount(1)).unwrap().count(), 0);
+    spread.lab.mounts.iter_mut().for_each(Role::stop);
+    spread.more.iter_mut().for_each(Role::stop);
+    spread.lab.stop_kept();
+}
+
+#[test]
+fn slices_move_to_other_servers_while_names_are_made_in_them() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = make_split(&spread, "big", 3);
+    spread.lab.ashlar("layout set @m0/big --slices-of-new 2").expect(0);
+    fs::create_dir(here.join("below")).unwrap();
+    let shown = spread.lab.ashlar("layout show @m1/big/below").expect(0).stdout;
+    assert!(shown.contains("slices: 2") && !shown.contains("slices_of_new"), "{shown}");
+    for at in 0..30 {
+        fs::write(here.join(format!("f{at}")), "").unwrap();
+    }
+    let shards: BTreeSet<u64> = (0..30).map(|at| shard(&here.join(format!("f{at}")))).collect();
+    let shards: Vec<String> = shards.iter().map(u64::to_string).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            let mut at = 30;
+            while !is_over.load(SeqCst) {
+                fs::write(there.join(format!("f{at}")), "").unwrap();
+                at += 1;
+            }
+            at
+        });
+        for to in ["mds2", "mds", "mds2"] {
+            let line = format!("shard move {} --to {to} --identity @first", shards.join(" "));
+            spread.lab.ashlar(&line).expect(0);
+        }
+        is_over.store(true, SeqCst);
+        let count = maker.join().unwrap();
+        assert!(count > 30);
+        let mut expected: BTreeSet<String> = (0..count).map(|at| format!("f{at}")).collect();
+        expected.insert("below".into());
+        assert_eq!((names_in(&here), names_in(&there)), (expected.clone(), expected));
+    });
+    remove_all(&spread.mount(0), &spread.mount(1));
     spread.stop();
 }

@@ -12,7 +12,7 @@ use support::agents::{Coordinator, Process, entries};
 use support::binary;
 
 /// Threads that the user may have, all processes together: enough to begin with.
-const THREADS_MAX: u32 = 24;
+const THREADS_MAX: u32 = 40;
 /// Bounded: no wait for a thread that does not come, and none for somebody who does not answer.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 

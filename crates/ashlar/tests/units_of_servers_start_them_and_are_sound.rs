@@ -44,7 +44,7 @@ fn systemd_finds_nothing_wrong_and_little_that_is_exposed() {
         fs::write(&path, text.replace("/usr/bin/ashlar", &binary().display().to_string())).unwrap();
         (path.clone(), analyze(&["verify", "--man=no"], &path).unwrap())
     };
-    for role in ROLES {
+    for role in ROLES.into_iter().chain(["etcd", "console"]) {
         let name = format!("ashlar-{role}.service");
         let (path, (is_sound, said)) = check(&name, &unit(&name));
         assert!(is_sound && !said.contains("ashlar"), "{name}: {said}");
@@ -83,6 +83,35 @@ impl Started {
     }
 }
 
+#[test]
+fn the_unit_of_etcd_runs_the_member_and_is_told_when_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let address = loop {
+        let address = Lab::free_address();
+        let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+        if port < u16::MAX && std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break address;
+        }
+    };
+    let program = std::env::var("ASHLAR_ETCD").unwrap_or_else(|_| "etcd".to_owned());
+    let is_named = program != "etcd";
+    let (listen, state, own) = (Lab::free_address(), at("state"), at("own"));
+    let mut init =
+        vec!["init", "--listen", &listen, "--name", "first", "--state", &state, "--identity", &own];
+    init.extend(["--with-etcd", &address]);
+    if is_named {
+        init.extend(["--etcd-program", &program]);
+    }
+    support::ashlar(&init).expect(0);
+    let named = if is_named { format!("--program {program}") } else { String::new() };
+    let mut member = start("etcd", &format!("--state {state} {named}"), dir.path());
+    member.expect("READY=1");
+    // SAFETY: kill takes no pointer; the process is a child that was not waited for.
+    unsafe { libc::kill(member.child.id() as i32, libc::SIGTERM) };
+    member.child.wait().unwrap();
+}
+
 /// Runs the command line of the unit of `role`, with `arguments` in the variable that the file in /etc/default sets.
 #[track_caller]
 fn start(role: &str, arguments: &str, place: &Path) -> Started {
@@ -111,6 +140,8 @@ fn roles_that_units_start_tell_when_they_serve_and_when_they_stop() {
     let mut lab = Lab::start(1, 1);
     fs::write(lab.path("m0/file"), b"before").unwrap();
     let (addresses, dir) = (lab.addresses(), tempfile::tempdir().unwrap());
+    let token = lab.ashlar("token --role console --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name console --identity @console", token.trim())).expect(0);
     lab.meta.stop();
     lab.storage[0].stop();
     lab.manager.stop();
@@ -118,8 +149,11 @@ fn roles_that_units_start_tell_when_they_serve_and_when_they_stop() {
     let manager = format!("--state {} --identity {}", at("state"), at("first"));
     let storage = format!("--data {} --listen {} --identity {}", at("d0"), addresses[2], at("oss0"));
     let meta = format!("--meta {} --listen {} --identity {}", at("meta"), addresses[1], at("mds"));
+    let console = format!("--listen {} --identity {}", Lab::free_address(), at("console"));
     let mut started: Vec<Started> = Vec::new();
-    for (role, arguments) in [("manager", manager), ("storage", storage), ("meta", meta)] {
+    for (role, arguments) in
+        [("manager", manager), ("storage", storage), ("meta", meta), ("console", console)]
+    {
         let role = start(role, &arguments, dir.path());
         role.expect("READY=1");
         started.push(role);

@@ -4,20 +4,19 @@
 
 mod support;
 
-use ashlar_env::Env;
-use ashlar_rpc::net::{Call, Caller, Epochs, Link, Service, TlsIdentity, Wanted};
-use ashlar_rpc::wire::{MetaAnswer, MetaCall};
+use ashlar_rpc::net::{Call, Link, Service, Wanted};
+use ashlar_rpc::wire::{MetaAnswer, MetaCall, StorageCall, Under};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{MetaReply, MetaRequest, SetAttr, StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Credentials, DescriptionId, Errno, InodeId, OpId, Role, SessionId, TargetId};
-use parking_lot::RwLock;
+use ashlar_types::{
+    ChainId, ChunkId, Credentials, DescriptionId, Errno, InodeId, OpId, Role, SessionId, TargetId,
+};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role as Process};
 use support::{Ended, can_mount, finish};
@@ -104,7 +103,7 @@ fn root_of_a_new_client_is_nobody_unless_an_administrator_says_otherwise() {
         shown["policy"],
         serde_json::json!({
             "squash": "root", "anonymous": { "uid": 65534, "gid": 65534 }, "map_uid": [], "map_gid": [],
-            "outside": "refuse", "read_only": false,
+            "outside": "refuse", "read_only": false, "subtree": null,
         })
     );
     let (all, mine) = (lab.path("m0/shared"), at.join("shared"));
@@ -171,18 +170,15 @@ struct Stranger {
 
 impl Stranger {
     fn new(lab: &Lab, name: &str) -> Stranger {
-        let read = |file: &str| fs::read_to_string(lab.path(name).join(file)).unwrap();
-        let identity =
-            TlsIdentity::from_pem(&read("certificate.pem"), &read("key.pem"), &read("authority.pem"))
-                .unwrap();
-        let mut instance = [0; 16];
-        Env::os().entropy.fill(&mut instance);
-        let identity = Arc::new(RwLock::new(Arc::new(identity)));
-        let caller =
-            Arc::new(Caller { identity, role: Role::Client, instance, epochs: Arc::new(Epochs::default()) });
+        let caller = lab.client_program(name);
         let link = |at, role| {
             let address = lab.address(at);
-            Link::new(caller.clone(), Wanted { role, node: None }, Box::new(move || vec![address]), 1)
+            Link::new(
+                caller.clone(),
+                Wanted { role, node: None },
+                Box::new(move || (vec![address], Vec::new())),
+                1,
+            )
         };
         Stranger { meta: link(1, Role::Meta), storage: link(2, Role::Storage) }
     }
@@ -208,7 +204,8 @@ impl Stranger {
     }
 
     fn storage(&self, request: &StorageRequest, payload: &[u8]) -> Result<StorageReply, Errno> {
-        decode(send(&self.storage, Service::Storage, &encode(request), payload).head(), "answer").unwrap()
+        let call = StorageCall::Call { under: Under::Role, request: request.clone() };
+        decode(send(&self.storage, Service::Storage, &encode(&call), payload).head(), "answer").unwrap()
     }
 }
 
@@ -384,12 +381,12 @@ fn a_node_that_may_only_read_changes_nothing() {
     let stranger = Stranger::new(&lab, "c1");
     let chunk =
         ChunkId { inode: InodeId(fs::metadata(all.join("large")).unwrap().ino()), generation: 1, index: 0 };
-    let (target, chunk_bytes, offset, len) = (TargetId(1), 1 << 20, 0, 4096);
+    let (target, chain, chunk_bytes, offset, len) = (TargetId(1), ChainId(0), 1 << 20, 0, 4096);
     let payload = vec![b'z'; 4096];
     for request in [
-        StorageRequest::Write { target, chunk, chunk_bytes, offset, sums: Vec::new() },
-        StorageRequest::Punch { target, chunk, chunk_bytes, offset, len },
-        StorageRequest::Allocate { target, chunk, chunk_bytes, offset, len },
+        StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums: Vec::new() },
+        StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset, len },
+        StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset, len },
     ] {
         let payload = if matches!(request, StorageRequest::Write { .. }) { &payload[..] } else { &[] };
         assert_eq!(stranger.storage(&request, payload), Err(Errno::EROFS), "{request:?}");

@@ -103,7 +103,8 @@ impl Chunk {
 
     /// Its record in the index.
     pub(crate) fn placement(&self, is_full: bool) -> Placement {
-        Placement { slot: self.slot, generation: self.identity.generation, is_full }
+        let Identity { generation, chain, .. } = self.identity;
+        Placement { slot: self.slot, generation, is_full, chain }
     }
 }
 

@@ -10,8 +10,9 @@
 
 use crate::checksum::SUM_HOLE;
 use crate::geometry::{Class, HEADER_PREFIX_BYTES, SlabId, Slot};
+use crate::shape::{decode_chain, encode_chain};
 use ashlar_types::codec::crc32c;
-use ashlar_types::{ChunkId, ClusterId, InodeId, TargetId};
+use ashlar_types::{ChainId, ChunkId, ClusterId, InodeId, TargetId};
 
 /// First bytes of a slot in use.
 pub(crate) const MAGIC_USED: [u8; 8] = *b"ASHLSLOT";
@@ -40,6 +41,8 @@ pub(crate) struct Identity {
     pub(crate) chunk: ChunkId,
     /// Grows with every allocation on the target, across restarts.
     pub(crate) generation: u64,
+    /// The chain it is on, where that is known.
+    pub(crate) chain: Option<ChainId>,
 }
 
 /// The blocks of a chunk that are being overwritten: data and checksum may disagree there, and nowhere else, once the process that did
@@ -174,7 +177,8 @@ impl SlotHeader {
         let mut out = Vec::with_capacity(class.header_bytes() as usize);
         out.extend_from_slice(&MAGIC_USED);
         out.extend_from_slice(&FORMAT.to_le_bytes());
-        out.extend_from_slice(&[class.log2(), 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[class.log2(), 0]);
+        out.extend_from_slice(&encode_chain(self.identity.chain).to_le_bytes());
         out.extend_from_slice(&owner.cluster.0);
         out.extend_from_slice(&owner.target.0.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
@@ -199,7 +203,7 @@ impl SlotHeader {
         let note = bytes.get(IN_FLIGHT_AT as usize..sum_at(0) as usize).unwrap_or_default();
         let is_readable = InFlight::decode(note, u64_at(bytes, 64), class) != Some(InFlight::UNREADABLE);
         let ranges = [
-            11..16,
+            11..12,
             IDENTITY_BYTES + 4..LENGTH_AT as usize,
             if is_readable { 0..0 } else { IN_FLIGHT_AT as usize..sum_at(0) as usize },
             end..class.header_bytes() as usize,
@@ -243,7 +247,8 @@ impl SlotHeader {
             generation: u32_at(bytes, 44),
             index: u64_at(bytes, 56),
         };
-        let identity = Identity { chunk, generation: u64_at(bytes, 64) };
+        let chain = decode_chain(u32_at(bytes, 12));
+        let identity = Identity { chunk, generation: u64_at(bytes, 64), chain };
         let len = u32_at(bytes, LENGTH_AT as usize);
         if u32_at(bytes, LENGTH_AT as usize + 4) != length_check(len, identity.generation)
             || len > class.chunk_bytes()

@@ -29,6 +29,7 @@ pub(crate) enum Verb {
     Recover = 8,
     Rebuild = 9,
     Confirm = 10,
+    NoteChain = 11,
 }
 
 /// The lane and how its errors stop the target.

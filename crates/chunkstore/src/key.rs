@@ -3,11 +3,13 @@
 
 use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
+use crate::shape::{decode_chain, encode_chain};
 use crate::suspects::FileGeneration;
 use crate::target::TargetUuid;
+use crate::verb::ChainNote;
 use ashlar_env::Continuity;
 use ashlar_kv::Key;
-use ashlar_types::{ChunkId, InodeId, Start};
+use ashlar_types::{ChainId, ChunkId, Epoch, InodeId, Start};
 use bytes::Bytes;
 
 /// Words of a group's bits.
@@ -23,6 +25,8 @@ pub(crate) const FRESH: u8 = b'n';
 pub(crate) const DIRTY: u8 = b'd';
 /// Table of suspects: files whose chunks changed and were synced, which metadata has not confirmed yet.
 pub(crate) const SUSPECTS: u8 = b's';
+/// Table of notes about chains that come or go.
+pub(crate) const CHAIN_NOTES: u8 = b'h';
 /// Table of the target's own numbers.
 const META: u8 = b'm';
 
@@ -34,6 +38,8 @@ pub(crate) struct Placement {
     pub(crate) generation: u64,
     /// Whether every block has data, so that length and blocks need no look at the header.
     pub(crate) is_full: bool,
+    /// The chunk's chain, where that is known.
+    pub(crate) chain: Option<ChainId>,
 }
 
 /// A slot taken since the last sync.
@@ -185,6 +191,39 @@ pub(crate) fn decode_suspect(key: &[u8]) -> Result<FileGeneration, ChunkError> {
     }
 }
 
+/// The key of a note about a chain.
+pub(crate) fn chain_note(chain: ChainId) -> Key {
+    let mut key = Key::from_slice(&[0, 0, CHAIN_NOTES]);
+    key.extend_from_slice(&chain.0.to_be_bytes());
+    key
+}
+
+/// The chain of a key of table [`CHAIN_NOTES`].
+pub(crate) fn decode_chain_note(key: &[u8]) -> Result<ChainId, ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let chain = fields.u32_be().filter(|_| fields.rest.is_empty());
+    chain.map(ChainId).ok_or_else(|| corrupt("h"))
+}
+
+impl ChainNote {
+    pub(crate) fn encode(self) -> Bytes {
+        let (kind, since) = match self {
+            ChainNote::Leaving { since } => (1u8, since),
+            ChainNote::Arrived { since } => (2, since),
+        };
+        [&[kind], since.0.to_le_bytes().as_slice()].concat().into()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<ChainNote, ChunkError> {
+        let mut fields = Fields { rest: value };
+        match fields.u8().zip(fields.u64().map(Epoch)) {
+            Some((1, since)) if fields.rest.is_empty() => Ok(ChainNote::Leaving { since }),
+            Some((2, since)) if fields.rest.is_empty() => Ok(ChainNote::Arrived { since }),
+            _ => Err(corrupt("h")),
+        }
+    }
+}
+
 /// The value of a suspect: the sync round that made it durable.
 pub(crate) fn encode_round(round: u64) -> Bytes {
     Bytes::copy_from_slice(&round.to_le_bytes())
@@ -259,19 +298,22 @@ impl Mark {
 
 impl Placement {
     pub(crate) fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(18);
+        let mut out = Vec::with_capacity(22);
         put_slot(self.slot, &mut out);
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.push(u8::from(self.is_full));
+        out.extend_from_slice(&encode_chain(self.chain).to_le_bytes());
         out.into()
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Placement, ChunkError> {
         let mut fields = Fields { rest: value };
         let decoded = fields.slot().zip(fields.u64()).zip(fields.u8());
-        match decoded {
-            Some(((slot, generation), full)) if fields.rest.is_empty() && full < 2 => {
-                Ok(Placement { slot, generation, is_full: full == 1 })
+        // Written before chains were noted, it ends here.
+        let chain = if fields.rest.is_empty() { Some(0) } else { fields.u32() };
+        match decoded.zip(chain) {
+            Some((((slot, generation), full), chain)) if fields.rest.is_empty() && full < 2 => {
+                Ok(Placement { slot, generation, is_full: full == 1, chain: decode_chain(chain) })
             }
             _ => Err(corrupt("c")),
         }
@@ -362,7 +404,7 @@ mod tests {
         let slab = SlabId { class: Class::of(1 << 20).unwrap(), number: 9 };
         let slot = Slot { slab, number: 1023 };
         let id = ChunkId { inode: InodeId(5), generation: 6, index: 7 };
-        let placement = Placement { slot, generation: 1 << 40, is_full: true };
+        let placement = Placement { slot, generation: 1 << 40, is_full: true, chain: Some(ChainId(7)) };
         assert_eq!(Placement::decode(&placement.encode()).unwrap(), placement);
         let record = FreshRecord { slot, chunk: id, stale: Some(3) };
         assert_eq!(FreshRecord::decode(&record.encode()).unwrap(), record);
@@ -397,7 +439,7 @@ mod tests {
         let slot = Slot { slab, number: 1023 };
         let id = ChunkId { inode: InodeId(5), generation: 6, index: 7 };
         let samples: Vec<Vec<u8>> = vec![
-            Placement { slot, generation: 1 << 40, is_full: true }.encode().to_vec(),
+            Placement { slot, generation: 1 << 40, is_full: true, chain: Some(ChainId(7)) }.encode().to_vec(),
             FreshRecord { slot, chunk: id, stale: Some(3) }.encode().to_vec(),
             Mark { uuid: TargetUuid([7; 16]), start: Start::default(), before: Start::default() }
                 .encode()

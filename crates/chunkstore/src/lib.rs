@@ -36,6 +36,7 @@ mod piece;
 mod rebuild;
 mod recover;
 mod scrub;
+mod shape;
 mod slab;
 mod space;
 mod stop;
@@ -54,7 +55,11 @@ pub use open::{ENGINE_DIR, INDEX_DIR};
 pub use rebuild::RebuildReport;
 pub use recover::RecoveryReport;
 pub use scrub::{Finding, ScrubCursor, Scrubbed};
+pub use shape::Shape;
 pub use store::ChunkStore;
 pub use target::{FORMAT, TargetHeader, TargetIdentity, TargetUuid};
 pub use tick::{TargetSpace, TickReport};
-pub use verb::{ChunkPage, Deleted, Extent, ListedChunk, SuspectPage, Written};
+pub use verb::{
+    ChainNote, ChainPage, ChunkMap, ChunkPage, Deleted, DeletedOfChain, Extent, ListedChunk, Run,
+    SuspectPage, Written,
+};

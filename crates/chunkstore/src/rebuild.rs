@@ -5,7 +5,7 @@ use crate::cache::Chunk;
 use crate::config::Config;
 use crate::error::ChunkError;
 use crate::geometry::{Class, GROUP_SLOTS, SlabId, Slot};
-use crate::header::{self, Owner, SlotContent, SlotHeader};
+use crate::header::{self, Identity, Owner, SlotContent, SlotHeader};
 use crate::index::{Changes, Index, Verb};
 use crate::key::{self, Mark, Placement};
 use crate::open::{Opening, opens_of, stored_opens};
@@ -152,10 +152,10 @@ impl Rebuild {
         found: &mut FxHashMap<ChunkId, Placement>,
         superseded: &mut Vec<Slot>,
     ) -> Result<(), ChunkError> {
-        let (id, generation) = (header.identity.chunk, header.identity.generation);
+        let Identity { chunk: id, generation, chain } = header.identity;
         self.newest_generation = self.newest_generation.max(generation);
         let is_full = Chunk::new(self.slabs.slab(slot.slab), slot, header, false).is_full();
-        let new = Placement { slot, generation, is_full };
+        let new = Placement { slot, generation, is_full, chain };
         let old = match found.get(&id) {
             Some(old) => Some(*old),
             None => self.index.placement(id)?,

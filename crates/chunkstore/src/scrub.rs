@@ -54,6 +54,44 @@ enum At {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubCursor(At);
 
+/// Bytes of a cursor.
+const CURSOR_BYTES: usize = 21;
+
+impl ScrubCursor {
+    /// For whoever is elsewhere.
+    pub fn encode(self) -> Vec<u8> {
+        let (tag, numbers) = match self.0 {
+            At::Slot(Slot { slab: SlabId { class, number }, number: slot }) => {
+                (0, (u64::from(class.log2()), number, u64::from(slot)))
+            }
+            At::Chunk(ChunkId { inode, generation, index }) => (1, (inode.0, generation, index)),
+        };
+        let mut out = vec![tag];
+        out.extend_from_slice(&numbers.0.to_le_bytes());
+        out.extend_from_slice(&numbers.1.to_le_bytes());
+        out.extend_from_slice(&numbers.2.to_le_bytes());
+        out
+    }
+
+    /// What [`ScrubCursor::encode`] gave; `None` for anything else.
+    pub fn decode(bytes: &[u8]) -> Option<ScrubCursor> {
+        let bytes: &[u8; CURSOR_BYTES] = bytes.try_into().ok()?;
+        let first = u64::from_le_bytes(bytes[1..9].try_into().ok()?);
+        let second = u32::from_le_bytes(bytes[9..13].try_into().ok()?);
+        let third = u64::from_le_bytes(bytes[13..].try_into().ok()?);
+        let at = match bytes[0] {
+            0 => {
+                let class = Class::from_log2(u8::try_from(first).ok()?)?;
+                let slab = SlabId { class, number: second };
+                At::Slot(Slot { slab, number: u32::try_from(third).ok()? })
+            }
+            1 => At::Chunk(ChunkId { inode: InodeId(first), generation: second, index: third }),
+            _ => return None,
+        };
+        Some(ScrubCursor(at))
+    }
+}
+
 /// What a call of [`ChunkStore::scrub`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
@@ -217,5 +255,27 @@ impl ChunkStore {
                     .then(|| format!("{}: the index calls the chunk full, the header not", self.place(slot)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_and_nothing_else_is_one() {
+        let class = Class::all().next().unwrap();
+        let slot = At::Slot(Slot { slab: SlabId { class, number: 7 }, number: 9 });
+        let chunk = At::Chunk(ChunkId { inode: InodeId(1 << 48), generation: 3, index: u64::MAX });
+        for at in [slot, chunk] {
+            let bytes = ScrubCursor(at).encode();
+            assert_eq!(ScrubCursor::decode(&bytes), Some(ScrubCursor(at)));
+            assert_eq!(ScrubCursor::decode(&bytes[1..]), None);
+            assert_eq!(ScrubCursor::decode(&[bytes.as_slice(), &[0]].concat()), None);
+        }
+        let mut bytes = ScrubCursor(slot).encode();
+        bytes[1] = 63;
+        assert_eq!(ScrubCursor::decode(&bytes), None, "there is no such class");
+        assert_eq!(ScrubCursor::decode(&[2; CURSOR_BYTES]), None);
     }
 }

@@ -17,7 +17,7 @@ use crate::stop::StopSwitch;
 use crate::suspects::Touched;
 use crate::sync::SyncRounds;
 use ashlar_env::{Clock, DiskFile};
-use ashlar_types::ChunkId;
+use ashlar_types::{ChainId, ChunkId};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,6 +96,12 @@ impl ChunkStore {
         is_same.then_some(()).ok_or(ChunkError::BadRequest("the chunk is here with another chunk size"))
     }
 
+    /// Checks that a chunk that is here is on the caller's chain, if both are known.
+    pub(crate) fn check_chain(chunk: &Chunk, chain: Option<ChainId>) -> Result<(), ChunkError> {
+        let is_same = chunk.identity.chain.zip(chain).is_none_or(|(known, given)| known == given);
+        is_same.then_some(()).ok_or(ChunkError::BadRequest("the chunk is here on another chain"))
+    }
+
     /// What is known of a chunk, for reading.
     pub(crate) fn read_state<'e>(&self, entry: &'e Entry) -> Result<RwLockReadGuard<'e, State>, ChunkError> {
         let state = entry.state.read();
@@ -126,7 +132,8 @@ impl ChunkStore {
     /// Reads the header of a chunk from its slot.
     pub(crate) fn load(&self, id: ChunkId, placement: Placement) -> Result<Chunk, ChunkError> {
         let slab = self.slabs.slab(placement.slot.slab);
-        let expected = Identity { chunk: id, generation: placement.generation };
+        let Placement { generation, chain, .. } = placement;
+        let expected = Identity { chunk: id, generation, chain };
         let corrupt = |what: String| ChunkError::Corrupt { file: self.place(placement.slot), what };
         match self.read_header(&slab, placement.slot)? {
             SlotContent::Used(header) if header.identity == expected => {

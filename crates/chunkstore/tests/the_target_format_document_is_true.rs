@@ -7,7 +7,7 @@ mod support;
 use ashlar_chunkstore::{ChunkStore, Config, INDEX_DIR, SUM_RESERVED, TargetHeader, sum_of};
 use ashlar_env::{Disk, OpenMode};
 use ashlar_kv::{Lane, Snapshot};
-use ashlar_types::{ChunkId, InodeId, ShardId, Start};
+use ashlar_types::{ChainId, ChunkId, InodeId, ShardId, Start};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use support::{IDENTITY, World};
@@ -50,7 +50,7 @@ fn the_examples_are_what_is_written() {
     let mut world = World::new();
     world.config.start = Some(START);
     let store = world.open();
-    store.write(chunk(), KIB64, 4096, b"Ashlar", None).unwrap();
+    store.write(chunk(), (KIB64, ChainId(3)), 4096, b"Ashlar", None).unwrap();
     let mut header = vec![0; 160];
     let read =
         |path: &str, out: &mut [u8]| world.disk.open(path, OpenMode::Read).unwrap().read_at(0, out).unwrap();

@@ -43,6 +43,8 @@ fn client(directory: &Path) -> Arc<Client> {
         chains: Vec::new(),
         shards: (0..64).map(|id| Shard { id: ShardId(id), primary: NodeId(1) }).collect(),
         nodes: Vec::new(),
+        moves: Default::default(),
+        filesets: Vec::new(),
     };
     let map = Arc::new(RwLock::new(Arc::new(map)));
     let storage = Arc::new(StorageService::new());

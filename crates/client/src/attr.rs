@@ -14,7 +14,34 @@ impl Client {
     /// # Errors
     /// `ESTALE` when there is no such inode.
     pub fn getattr(&self, who: &Who, inode: InodeId) -> Result<Found, Errno> {
-        self.ask_for_attr(who, &MetaRequest::Getattr { inode })?.map_err(|other| unexpected(&other))
+        let before = self.era();
+        let ahead = self.ahead.take(inode, before, || self.env.clock.monotonic());
+        // A split directory is asked about with its slices.
+        if let Some((attr, leases)) = ahead.filter(|(attr, _)| attr.slices() == 0) {
+            // ORDER: noted, then looked, as for an answer of the service.
+            let reply = MetaReply::Attr { attr: attr.clone(), leases };
+            self.attributes_told.note(&reply, &*self.env.clock);
+            if self.era() == before {
+                return Ok(self.found_attr(attr, leases));
+            }
+        }
+        // With a name a split directory is told without what its slices know, and for no time: asking all of them each time a path leads there would cost more
+        // than the call at its end. This is where it is asked for.
+        let is_passing = || who.pid != 0 && self.credentials.is_passing(who.pid);
+        match self.split_directories.find(inode) {
+            Some(known) if is_passing() => return self.getattr_in_part(who, &known),
+            Some(known) => return self.getattr_whole(who, &known),
+            None => {}
+        }
+        match self.ask_for_attr(who, &MetaRequest::Getattr { inode })? {
+            // ORDER: known before a slice is asked, so that what is told of it can be taken back.
+            Ok(found) if !found.is_whole => match self.split_of(inode)? {
+                Some(known) if !is_passing() => self.getattr_whole(who, &known),
+                _ => Ok(found),
+            },
+            Ok(found) => Ok(found),
+            Err(other) => Err(unexpected(&other)),
+        }
     }
 
     /// `setattr`: changes attributes. A change of size waits for reads and writes of this client and reports before.
@@ -40,7 +67,12 @@ impl Client {
             let reply = self.call(who, MetaRequest::Setattr { inode, changes });
             self.note_mode_set(inode, changes.mode);
             let found = self.found(reply?)?;
-            file.state.lock().times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
+            let mut state = file.state.lock();
+            state.times = (found.attr.atime, found.attr.mtime.max(found.attr.ctime));
+            if changes.mtime.is_some() {
+                state.mtime_shared = state.mtime_shared.map(|_| found.attr.mtime);
+            }
+            drop(state);
             return Ok(found);
         }
         let _exclusive = match self.exclusive(&file) {
@@ -77,6 +109,21 @@ impl Client {
             *body = None;
         }
         Ok(found)
+    }
+
+    /// Splits a directory into so many slices, or, `of_new`, has directories split so that are made in it from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number out of range, `EPERM` for somebody else's directory, `ENOTEMPTY` for one with too many entries, `EEXIST` for one that is split
+    /// otherwise.
+    pub fn split(&self, who: &Who, directory: InodeId, slices: u16, of_new: bool) -> Result<(), Errno> {
+        self.call_done(who, MetaRequest::Split { directory, slices, of_new })?;
+        if !of_new && let Some(kernel) = self.kernel.get() {
+            // What this session was told of the directory others do not take back any more: they change its slices.
+            kernel.drop_entries(directory);
+            kernel.drop_attributes(directory);
+        }
+        Ok(())
     }
 
     /// What [`Client::setattr`] would make of `last`, the last attributes of an inode that is gone. Nothing is stored.

@@ -1,9 +1,10 @@
 //! Calls to the metadata service on behalf of a user.
 
+use crate::ahead::changes_something;
 use crate::client::Client;
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Credentials, Errno, OpId, SessionId};
+use ashlar_types::message::{Addressee, LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// On whose behalf a call is made.
@@ -26,6 +27,11 @@ impl Who {
 pub trait ResolveCredentials: Send + Sync {
     /// The whole credentials of `pid`, given what is known; `None` when the process is gone.
     fn resolve(&self, pid: u32, known: &Credentials) -> Option<Credentials>;
+    /// Whether thread `pid` is in a call that tells it no more of the directories on its way than that it may pass: it opens, makes, moves or removes
+    /// something. False as well where that cannot be known.
+    fn is_passing(&self, _pid: u32) -> bool {
+        false
+    }
 }
 
 impl Client {
@@ -71,11 +77,32 @@ impl Client {
         &self,
         session: SessionId,
         creds: &Credentials,
+        mut request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        if request.places()[0].is_some() {
+            return self.call_with_names(session, creds, request);
+        }
+        let changed = changed_by(&request);
+        changed.into_iter().for_each(|inode| self.split_directories.note_change(inode));
+        let reply = self.call_directly(session, creds, request);
+        changed.into_iter().for_each(|inode| self.split_directories.note_change(inode));
+        reply
+    }
+
+    /// A call to exactly what it names.
+    pub(crate) fn call_directly(
+        &self,
+        session: SessionId,
+        creds: &Credentials,
         request: MetaRequest<'_>,
     ) -> Result<MetaReply, Errno> {
         let sequence = self.sequence.fetch_add(1, Relaxed);
         let before = self.era();
+        let (changes, turn) = (changes_something(&request), self.ahead.begin(&request, before));
+        let is_question = matches!(request, MetaRequest::Getattr { .. });
         let reply = self.meta.call(Caller::new(OpId { session, sequence }, creds), request);
+        let kept = reply.as_ref().ok().filter(|_| !is_question && self.era() == before);
+        self.ahead.end(turn, changes, kept, || self.env.clock.monotonic());
         reply.map(|mut reply| {
             // ORDER: noted, then looked. Either whoever drops what the kernel has finds it there, or the answer is seen to be from before.
             self.attributes_told.note(&reply, &*self.env.clock);
@@ -92,6 +119,14 @@ impl Client {
             MetaReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// The inode that a call may change, not by a name in it: nobody takes what this session was told of it back then.
+fn changed_by(request: &MetaRequest<'_>) -> Option<InodeId> {
+    match request.addressee() {
+        Addressee::Home(inode) if changes_something(request) => Some(inode),
+        _ => None,
     }
 }
 

@@ -1,15 +1,18 @@
 //! The client: one session with the metadata service and the files open in it.
 
+use crate::ahead::Ahead;
 use crate::call::{ResolveCredentials, Who};
-use crate::events::{Answering, EventQueue, KernelCache, Recalled, Share};
+use crate::close_to_open::Seen;
+use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
 use crate::file::{File, FileTable};
 use crate::locks::{HeldLocks, LockWaits};
 use crate::reports::Reports;
+use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
 use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
-use ashlar_types::{ClusterMap, Errno, InodeId, SessionId};
+use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, SessionId};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -17,10 +20,6 @@ use std::time::Duration;
 
 /// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// Threads that answer recalls of content. The answer to one may wait for the kernel, and the kernel for a write that waits for another session's
-/// answer on another file; one thread would make a ring of that.
-const CONTENT_THREADS: usize = 4;
 
 /// What a client is made of.
 pub struct ClientConfig {
@@ -59,6 +58,8 @@ pub struct Client {
     pub(crate) lease_term: Duration,
     pub(crate) sequence: AtomicU64,
     pub(crate) attributes_told: AttributesTold,
+    pub(crate) ahead: Ahead,
+    pub(crate) split_directories: SplitDirectories,
     pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
@@ -75,12 +76,17 @@ pub struct Client {
     pub(crate) reports: Reports,
     /// Whether a write over pages of the kernel has made a file longer, ever.
     pub(crate) has_grown: AtomicBool,
+    /// Whether pages that a write(2) has filled whole can be dropped before it is answered: [`Client::write_beside`].
+    pub(crate) frees_filled: AtomicBool,
+    /// How files were when they were last opened; only where that decides about pages.
+    pub(crate) seen: Seen,
     /// Handles made ever.
     pub(crate) handles_made: AtomicU64,
     /// Whether the session ends: nothing more is read or written under a lease.
     pub(crate) is_ending: AtomicBool,
     pub(crate) queue: Arc<EventQueue>,
-    event_threads: Mutex<Vec<Task>>,
+    // LIMIT: as threads that answer recalls; they end with the session.
+    pub(crate) event_threads: Mutex<Vec<Task>>,
 }
 
 impl Client {
@@ -108,6 +114,8 @@ impl Client {
             lease_term,
             sequence: AtomicU64::new(1),
             attributes_told: AttributesTold::for_term(lease_term),
+            ahead: Ahead::new(config.comes_back && !session.is_close_to_open()),
+            split_directories: SplitDirectories::default(),
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
             kernel: OnceLock::new(),
@@ -117,17 +125,17 @@ impl Client {
             recalled: Recalled::default(),
             reports: Reports::default(),
             has_grown: AtomicBool::new(false),
+            frees_filled: AtomicBool::new(false),
+            seen: Seen::default(),
             handles_made: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),
         });
         queue.set_client(Arc::downgrade(&client));
-        for share in std::iter::once(Share::Others).chain([Share::Content; CONTENT_THREADS]) {
-            let (weak, queue) = (Arc::downgrade(&client), queue.clone());
-            let run = Box::new(move || crate::events::run_events(&queue, &weak, share));
-            let thread = tasks.spawn("ashlar-recall", run).map_err(|_| Errno::EAGAIN)?;
-            client.event_threads.lock().push(thread);
+        let shares = [Share::Others, Share::Beside].into_iter().chain([Share::Content; CONTENT_THREADS]);
+        for share in shares {
+            start_answering(&client, share).map_err(|_| Errno::EAGAIN)?;
         }
         Ok(client)
     }
@@ -136,6 +144,12 @@ impl Client {
     pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
         // A second mount of one client would need a second session; the first one set stays.
         let _ = self.kernel.set(kernel);
+    }
+
+    /// Tells the client that the kernel has not locked the pages that a write(2) fills whole while it waits for the answer (Linux 5.14), so that they can be
+    /// dropped before: then files that somebody has open here through the page cache are written beside other clients, too.
+    pub fn set_frees_filled_pages(&self) {
+        self.frees_filled.store(true, SeqCst);
     }
 
     /// The session.
@@ -174,12 +188,18 @@ impl Client {
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session());
-        let threads = std::mem::take(&mut *self.event_threads.lock());
-        for thread in threads.into_iter().filter(|thread| !thread.is_current()) {
-            // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
-            thread.join();
+        // One by one: a thread that is at its last event may start another one.
+        while let Some(thread) = self.take_event_thread() {
+            if !thread.is_current() {
+                // The queue is closed, so the thread ends after the event it is at; a panic there was logged where it happened.
+                thread.join();
+            }
         }
         drained.and(reported).and(synced)
+    }
+
+    fn take_event_thread(&self) -> Option<Task> {
+        self.event_threads.lock().pop()
     }
 
     /// `syncfs(2)`: reports what is only known here and makes everything durable, data before the metadata that refers to it.
@@ -200,7 +220,7 @@ impl Client {
         let targets =
             map.targets.iter().filter(|target| target.state == ashlar_types::map::TargetState::Online);
         for target in targets {
-            self.sync_target(target.id)?;
+            self.sync_target(target.id, OfChains::All)?;
         }
         reported.and(self.sync_meta(SyncScope::All))
     }

@@ -2,12 +2,45 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::{Client, WAIT_MAX};
+use crate::close_to_open::Version;
 use crate::file::{Data, File, FileState, InFlight};
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Recall};
 use ashlar_types::{Attr, Errno, InodeId};
 use parking_lot::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// What a read or write needs of a file's leases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// READ or WRITE. WRITE serves for READ.
+    lease: LeaseSet,
+    /// Whether it writes back pages of a mapping, which take no file capabilities away.
+    is_writeback: bool,
+    /// Whether it goes past the page cache, to or from a place that it knows, so that SHARE serves as well.
+    may_share: bool,
+}
+
+impl Need {
+    /// Of `lease`, READ or WRITE.
+    pub(crate) fn of(lease: LeaseSet) -> Need {
+        Need { lease, is_writeback: false, may_share: false }
+    }
+
+    /// To write back pages of a mapping, if `is_writeback`.
+    pub(crate) fn for_writeback(self, is_writeback: bool) -> Need {
+        Need { is_writeback, ..self }
+    }
+
+    /// Past the page cache, if `may_share`.
+    pub(crate) fn past_cache(self, may_share: bool) -> Need {
+        Need { may_share, ..self }
+    }
+
+    fn is_met(self, leases: LeaseSet) -> bool {
+        leases.has(self.lease) || leases.has(LeaseSet::WRITE) || self.may_share && leases.has(LeaseSet::SHARE)
+    }
+}
 
 /// A file this client has for itself: WRITE is held, nothing of this client is under way, and a recall waits until this is dropped.
 pub(crate) struct Exclusive<'a> {
@@ -35,20 +68,19 @@ impl Client {
         file: &'a File,
         lease: LeaseSet,
     ) -> Result<(InFlight<'a>, MutexGuard<'a, FileState>), Errno> {
-        self.begin_as(file, lease, false)
+        self.begin_as(file, Need::of(lease))
     }
 
-    /// As [`Client::begin`]; `is_writeback` of pages of a mapping, which take no file capabilities away.
+    /// As [`Client::begin`], for what `need` says.
     ///
     /// # Errors
     /// As [`Client::begin`].
     pub(crate) fn begin_as<'a>(
         &self,
         file: &'a File,
-        lease: LeaseSet,
-        is_writeback: bool,
+        need: Need,
     ) -> Result<(InFlight<'a>, MutexGuard<'a, FileState>), Errno> {
-        let write = lease.has(LeaseSet::WRITE);
+        let write = need.lease.has(LeaseSet::WRITE);
         let mut state = file.state.lock();
         // LIMIT: the service bounds one acquisition; this bounds all of them, should the lease be lost again each time before it is used.
         let mut give_up = None;
@@ -56,11 +88,8 @@ impl Client {
             if self.is_ending.load(SeqCst) {
                 return Err(Errno::ENOTCONN);
             }
-            let must_ask = write && state.is_for_writeback && !is_writeback;
-            if !state.is_draining
-                && !must_ask
-                && (state.leases.has(lease) || state.leases.has(LeaseSet::WRITE))
-            {
+            let must_ask = write && state.is_for_writeback && !need.is_writeback;
+            if !state.is_draining && !must_ask && need.is_met(state.leases) && self.is_current(&state) {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
@@ -72,8 +101,26 @@ impl Client {
             if now > *give_up.get_or_insert(now.saturating_add(WAIT_MAX)) {
                 return Err(Errno::ETIMEDOUT);
             }
-            state = self.acquire(file, state, (write, is_writeback))?;
+            if state.leases.has(LeaseSet::SHARE) {
+                // ORDER: before READ or WRITE is asked for. Who waits for one of them may hold a page; so nobody may wait for what is held besides.
+                drop(state);
+                self.give_back_share(file)?;
+                state = file.state.lock();
+                continue;
+            }
+            state = self.acquire(file, state, need)?;
         }
+    }
+
+    /// Whether to ask for SHARE where others write, too: nothing of the file may be in the page cache, or come there without being asked for here. A write(2) through
+    /// the page cache does put pages there before it is heard of; those go with it before it is carried out ([`Client::write_beside`]), where the kernel lets them.
+    fn may_ask_to_share(&self, state: &FileState, need: Need) -> bool {
+        need.may_share
+            && need.lease.has(LeaseSet::WRITE)
+            && matches!(state.data, Data::Chunks(_))
+            && (state.cachers.is_empty() || self.frees_filled.load(SeqCst))
+            && !state.pages.may_exist()
+            && !self.is_close_to_open()
     }
 
     /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks.
@@ -81,16 +128,21 @@ impl Client {
         &self,
         file: &'a File,
         mut state: MutexGuard<'a, FileState>,
-        (write, is_writeback): (bool, bool),
+        need: Need,
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
-        let era = self.era();
+        let Need { is_writeback, .. } = need;
+        let (write, to_share) = (need.lease.has(LeaseSet::WRITE), self.may_ask_to_share(&state, need));
+        let (era, asked_at) = (self.era(), self.env.clock.monotonic());
         let acquiring = file.begin_acquiring(&mut state);
         state.inline_written = None;
         let epoch = state.lease_epoch;
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
         let asked = self.answering.wait(file.inode);
-        let request = MetaRequest::AcquireData { inode: file.inode, write, is_writeback };
+        let request = match to_share {
+            true => MetaRequest::AcquireShared { inode: file.inode },
+            false => MetaRequest::AcquireData { inode: file.inode, write, is_writeback },
+        };
         let reply = asked.and_then(|()| self.call(&Who::system(), request));
         let mut state = file.state.lock();
         acquiring.end(&mut state);
@@ -107,6 +159,8 @@ impl Client {
             return Ok(state);
         }
         state.leases = state.leases.with(leases);
+        state.mtime_shared = leases.has(LeaseSet::SHARE).then_some(attr.mtime);
+        (state.learnt, state.version) = (asked_at, Version::of(&attr));
         state.lease_epoch += 1;
         if write {
             state.is_for_writeback = is_writeback;
@@ -189,7 +243,7 @@ impl Client {
         self.report(file, false)
     }
 
-    /// Reports, and gives WRITE back. Reads and writes of this client wait meanwhile, or they would ask for WRITE, be told to keep it, and
+    /// Reports, and gives WRITE or SHARE back. Reads and writes of this client wait meanwhile, or they would ask for WRITE, be told to keep it, and
     /// then lose it to this report.
     ///
     /// # Errors
@@ -202,10 +256,24 @@ impl Client {
                 return self.report(file, true);
             }
         }
+        self.give_back_share(file)?;
         self.report(file, false)
     }
 
-    /// Reports size, blocks and times to metadata if they differ from what it knows; `done` gives the WRITE lease back if there is one. Only
+    /// Reports, and gives SHARE back if it is held, when the writes under way have ended. These wait for storage alone; writes with the inode are not waited
+    /// for, as they may be waiting for somebody who waits for this.
+    fn give_back_share(&self, file: &File) -> Result<(), Errno> {
+        if !file.state.lock().leases.has(LeaseSet::SHARE) {
+            return Ok(());
+        }
+        let _drained = file.drain()?;
+        if file.state.lock().leases.has(LeaseSet::SHARE) {
+            return self.report(file, true);
+        }
+        Ok(())
+    }
+
+    /// Reports size, blocks and times to metadata if they differ from what it knows; `done` gives WRITE and SHARE back if there is one. Only
     /// one report of a file is under way at a time, and writes go on meanwhile.
     ///
     /// # Errors
@@ -217,7 +285,7 @@ impl Client {
             while state.reporting.is_some() {
                 file.wait(&mut state)?;
             }
-            let gives_back = done && state.leases.has(LeaseSet::WRITE);
+            let gives_back = done && state.leases.meets(LeaseSet::WRITING);
             let has_atime = state.unreported.atime.is_some();
             if !state.is_dirty && !has_atime && !gives_back {
                 return Ok(());
@@ -225,7 +293,7 @@ impl Client {
             // Only a writer knows the size; a reader's idea of it may be old and must not stretch the file.
             let size = if std::mem::take(&mut state.is_dirty) { state.size } else { 0 };
             if gives_back {
-                state.leases = state.leases.without(LeaseSet::WRITE);
+                state.leases = state.leases.without(LeaseSet::WRITING);
             }
             let generation = match &state.data {
                 Data::Chunks(layout) => Some(layout.generation),
@@ -302,14 +370,16 @@ impl Client {
     }
 
     /// Attributes as metadata told them, with what is only known here on top.
-    pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
+    pub(crate) fn overlay(&self, attr: Attr) -> Attr {
+        let mut attr = attr.for_programs();
         let Some(file) = self.open_file(attr.inode) else { return attr };
         let state = file.state.lock();
         if let Some((size, taken)) = state.reporting {
             // Metadata knows it, or will in a moment. Blocks would count twice in the first case.
             attr.size = attr.size.max(size);
             if let Some(mtime) = taken.mtime {
-                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
+                attr.mtime = state.newest_change(attr.mtime, mtime);
+                attr.ctime = attr.ctime.max(attr.mtime);
             }
         }
         if state.is_dirty || state.unreported.atime.is_some() {
@@ -318,8 +388,8 @@ impl Client {
             }
             attr.blocks = attr.blocks.saturating_add_signed(state.unreported.blocks_delta);
             if let Some(mtime) = state.unreported.mtime {
-                // Times are reported before they are set, so what is not reported yet is newer, whatever the clock says.
-                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
+                attr.mtime = state.newest_change(attr.mtime, mtime);
+                attr.ctime = attr.ctime.max(attr.mtime);
             }
             if let Some(atime) = state.unreported.atime.filter(|&atime| atime > attr.atime) {
                 attr.atime = atime;

@@ -3,9 +3,17 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::names::Found;
-use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Errno, InodeId};
+use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest, SplitDirectory};
+use ashlar_types::{Cookie, Errno, InodeId};
 use std::time::Duration;
+
+/// Cookie of the entry `..`, behind which are those with names.
+const AFTER_DOTS: u64 = 2;
+/// Bytes for which another slice of a directory is asked: any entry fits.
+const ROOM_MIN: u32 = 512;
+/// Bytes an entry costs besides its name, with and without attributes, as the kernel packs them.
+const ENTRY_BYTES: u32 = 24;
+const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
 
 /// A part of a directory listing.
 #[derive(Clone, Debug, Default)]
@@ -29,19 +37,78 @@ impl Client {
         bytes_max: u32,
         with_attributes: bool,
     ) -> Result<Listing, Errno> {
-        match self.call(who, MetaRequest::Readdir { directory, after, bytes_max, with_attributes })? {
-            MetaReply::Entries { entries, is_end } => Ok(Listing { entries, is_end }),
-            other => Err(unexpected(&other)),
+        if after >= AFTER_DOTS
+            && let Some(known) = self.split_directories.find(directory)
+        {
+            return self.list_slices(who, (directory, &known.split), after, bytes_max, with_attributes);
         }
+        match self.call(who, MetaRequest::Readdir { directory, after, bytes_max, with_attributes }) {
+            Ok(MetaReply::Entries { entries, is_end }) => Ok(Listing { entries, is_end }),
+            Ok(other) => Err(unexpected(&other)),
+            // It has no entries itself but `.` and `..`.
+            Err(Errno::EREMOTE) => match self.split_of(directory)? {
+                Some(known) => {
+                    self.list_slices(who, (directory, &known.split), after, bytes_max, with_attributes)
+                }
+                None => Err(Errno::ESTALE),
+            },
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Entries of a directory that is split. Its slices are asked in the order of the hashes they have, which is that of cookies.
+    fn list_slices(
+        &self,
+        who: &Who,
+        (directory, split): (InodeId, &SplitDirectory),
+        after: u64,
+        bytes_max: u32,
+        with_attributes: bool,
+    ) -> Result<Listing, Errno> {
+        let of_entry = if with_attributes { ENTRY_BYTES_WITH_ATTRIBUTES } else { ENTRY_BYTES };
+        let mut listing = Listing::default();
+        let mut room = bytes_max;
+        let first = Cookie(after).hash().slice(split.slices.len());
+        for &slice in split.slices.iter().skip(first) {
+            // Nothing would be the end.
+            if room < ROOM_MIN && !listing.entries.is_empty() {
+                return Ok(listing);
+            }
+            let request = MetaRequest::Readdir { directory: slice, after, bytes_max: room, with_attributes };
+            match self.call(who, request) {
+                Ok(MetaReply::Entries { entries, is_end }) => {
+                    let taken: u32 = entries.iter().map(|entry| of_entry + entry.name.len() as u32).sum();
+                    room = room.saturating_sub(taken);
+                    listing.entries.extend(entries);
+                    if !is_end {
+                        return Ok(listing);
+                    }
+                }
+                Ok(other) => return Err(unexpected(&other)),
+                // It has been removed.
+                Err(Errno::ESTALE) => {
+                    self.split_directories.forget(directory);
+                    break;
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        listing.is_end = true;
+        Ok(listing)
     }
 
     /// What may be cached of a listed entry.
     pub fn found_in_listing(&self, entry: &DirEntry) -> Option<Found> {
         let attr = entry.attr.clone()?;
+        if self.is_close_to_open() {
+            return Some(self.found_loosely(attr));
+        }
         let valid = |lease| if entry.leases.has(lease) { self.lease_term } else { Duration::ZERO };
+        let is_whole = attr.slices() == 0;
         Some(Found {
+            is_whole,
             attr: self.overlay(attr),
-            attr_valid: valid(LeaseSet::ATTR),
+            attr_valid: if is_whole { valid(LeaseSet::ATTR) } else { Duration::ZERO },
             entry_valid: valid(LeaseSet::ENTRIES),
         })
     }

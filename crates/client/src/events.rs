@@ -15,6 +15,7 @@ use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
 use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,12 @@ const UNDER_WAY_MAX: Duration = Duration::from_secs(90);
 
 /// Time between two tries.
 const REPORT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Threads that answer recalls of content, at first and while all are at work. The answer to one may wait for the kernel, and the kernel for a write that waits
+/// for another session's answer on another file; one thread would make a ring of that.
+// LIMIT: of a session; beyond it recalls wait, and the service ends the session for one that waits too long.
+pub(crate) const CONTENT_THREADS: usize = 4;
+const CONTENT_THREADS_MAX: usize = 128;
 
 /// The caches of the kernel over this client. Each call may block until the kernel has let go.
 pub trait KernelCache: Send + Sync {
@@ -43,44 +50,65 @@ pub trait KernelCache: Send + Sync {
 pub(crate) struct EventQueue {
     // LIMIT: one recall per inode under lease here.
     of_content: Line,
+    // LIMIT: one recall per file written beside others here.
+    of_sharing: Line,
     // LIMIT: one recall per inode under lease here, and one event per lock this session waits for.
     others: Line,
     /// Whose events these are, once it is connected.
     client: OnceLock<Weak<Client>>,
 }
 
-/// Events that some threads take one after the other, and whether no more will come.
+/// Events that some threads take one after the other.
 struct Line {
-    events: Mutex<(VecDeque<SessionEvent>, bool)>,
+    state: Mutex<LineState>,
     ready: Signal,
 }
 
+#[derive(Default)]
+struct LineState {
+    events: VecDeque<SessionEvent>,
+    is_closed: bool,
+    threads: usize,
+    idle: usize,
+}
+
 impl Line {
-    fn new(ready: Signal) -> Line {
-        Line { events: Mutex::default(), ready }
+    /// For so many threads to begin with.
+    fn new(ready: Signal, threads: usize) -> Line {
+        Line { state: Mutex::new(LineState { threads, ..LineState::default() }), ready }
     }
 
     fn close(&self) {
-        self.events.lock().1 = true;
+        self.state.lock().is_closed = true;
         self.ready.notify_all();
     }
 
     fn add(&self, event: SessionEvent) {
-        self.events.lock().0.push_back(event);
+        self.state.lock().events.push_back(event);
         self.ready.notify_one();
     }
 
     fn next(&self) -> Option<SessionEvent> {
-        let mut events = self.events.lock();
+        let mut state = self.state.lock();
         loop {
-            if let Some(event) = events.0.pop_front() {
+            if let Some(event) = state.events.pop_front() {
                 return Some(event);
             }
-            if events.1 {
+            if state.is_closed {
                 return None;
             }
-            self.ready.wait(&mut events);
+            state.idle += 1;
+            self.ready.wait(&mut state);
+            state.idle -= 1;
         }
+    }
+
+    /// Counts one thread more, unless one has nothing to do or there are `max`.
+    fn add_thread(&self, max: usize) -> bool {
+        let mut state = self.state.lock();
+        let lacks = state.idle == 0 && state.threads < max && !state.is_closed;
+        state.threads += usize::from(lacks);
+        lacks
     }
 }
 
@@ -89,6 +117,8 @@ impl Line {
 pub(crate) enum Share {
     /// Recalls of content, which wait for pages.
     Content,
+    /// Recalls of SHARE, which wait for storage, and must not wait behind those for pages: these may wait for them.
+    Beside,
     /// The rest.
     Others,
 }
@@ -96,7 +126,8 @@ pub(crate) enum Share {
 impl Share {
     fn of(event: &SessionEvent) -> Share {
         match event {
-            SessionEvent::Recall(recall) if recall.leases.meets(LeaseSet::CONTENT) => Share::Content,
+            SessionEvent::Recall(recall) if recall.leases.meets(LeaseSet::PAGES) => Share::Content,
+            SessionEvent::Recall(recall) if recall.leases.has(LeaseSet::SHARE) => Share::Beside,
             _ => Share::Others,
         }
     }
@@ -105,8 +136,9 @@ impl Share {
 impl EventQueue {
     pub(crate) fn new(ready: Signal) -> EventQueue {
         EventQueue {
-            of_content: Line::new(ready.another()),
-            others: Line::new(ready),
+            of_content: Line::new(ready.another(), CONTENT_THREADS),
+            of_sharing: Line::new(ready.another(), 1),
+            others: Line::new(ready, 1),
             client: OnceLock::new(),
         }
     }
@@ -118,12 +150,14 @@ impl EventQueue {
 
     pub(crate) fn close(&self) {
         self.of_content.close();
+        self.of_sharing.close();
         self.others.close();
     }
 
     fn line(&self, share: Share) -> &Line {
         match share {
             Share::Content => &self.of_content,
+            Share::Beside => &self.of_sharing,
             Share::Others => &self.others,
         }
     }
@@ -222,10 +256,29 @@ impl Drop for RecalledOne<'_> {
     }
 }
 
-/// Answers events of `share` until the queue is closed or the client is gone.
-pub(crate) fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
+/// Starts a thread that answers events of `share` until the queue is closed or the client is gone.
+///
+/// # Errors
+/// When no thread can be started.
+pub(crate) fn start_answering(client: &Arc<Client>, share: Share) -> io::Result<()> {
+    let (weak, queue) = (Arc::downgrade(client), client.queue.clone());
+    let run = Box::new(move || run_events(&queue, &weak, share));
+    let thread = client.env.tasks.spawn("ashlar-recall", run)?;
+    client.event_threads.lock().push(thread);
+    Ok(())
+}
+
+fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
     while let Some(event) = queue.line(share).next() {
         let Some(client) = client.upgrade() else { return };
+        // ORDER: before this thread begins to wait: what this answer waits for, a disk that hangs, say, must not keep those about other files waiting.
+        if share == Share::Content
+            && queue.line(share).add_thread(CONTENT_THREADS_MAX)
+            && let Err(error) = start_answering(&client, share)
+        {
+            queue.line(share).state.lock().threads -= 1;
+            tracing::warn!(%error, "no further thread for the recalls of metadata servers");
+        }
         let mut event = Some(event);
         // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would
         // notice. What was not answered ends the session, loudly.
@@ -262,12 +315,20 @@ impl Client {
     }
 
     fn answer_recall(&self, recall: &Recall) {
+        // ORDER: before the kernel is told, which may ask at once.
+        self.ahead.forget(recall.inode);
+        if recall.leases.meets(LeaseSet::ATTR) {
+            // ORDER: before it is answered, as above.
+            self.split_directories.note_change(recall.inode);
+        }
+        // Of a slice the kernel knows nothing.
+        let shown = self.split_directories.shown(recall.inode);
         if let Some(kernel) = self.kernel.get() {
             if recall.leases.meets(LeaseSet::ENTRIES) {
-                kernel.drop_entries(recall.inode);
+                kernel.drop_entries(shown);
             }
-            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(LeaseSet::CONTENT) {
-                kernel.drop_attributes(recall.inode);
+            if recall.leases.meets(LeaseSet::ATTR) && !recall.leases.meets(LeaseSet::PAGES) {
+                kernel.drop_attributes(shown);
             }
         }
         if recall.leases.meets(LeaseSet::CONTENT) {
@@ -295,7 +356,8 @@ impl Client {
             Some(None) => return true,
             other => other.flatten(),
         };
-        if let Some(kernel) = self.kernel.get().filter(|_| file.is_none()) {
+        let caches_nothing = !recall.leases.meets(LeaseSet::PAGES);
+        if let Some(kernel) = self.kernel.get().filter(|_| file.is_none() && !caches_nothing) {
             kernel.drop_content(recall.inode);
         }
         let mut answering = None;
@@ -340,6 +402,10 @@ impl Client {
     }
 
     fn acknowledge(&self, recall: &Recall) {
+        if recall.id == 0 {
+            // No service waits for it: it is of this client's own making.
+            return;
+        }
         if let Err(errno) =
             self.call_done(&Who::system(), MetaRequest::RecallDone { inode: recall.inode, id: recall.id })
         {
@@ -359,7 +425,9 @@ impl Client {
                 let state = file.state.lock();
                 (state.begun, state.pages.begun)
             };
-            if let Some(kernel) = self.kernel.get() {
+            // Under SHARE nothing is cached, and no page is to be waited for.
+            let kernel = self.kernel.get().filter(|_| leases.meets(LeaseSet::PAGES));
+            if let Some(kernel) = kernel {
                 kernel.drop_content(file.inode);
             }
             let mut state = file.state.lock();
@@ -370,14 +438,14 @@ impl Client {
                     return None;
                 }
             }
-            if state.begun == begun || self.kernel.get().is_none() {
+            if state.begun == begun || kernel.is_none() {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
                 // way to this file is void.
                 self.note_recall_floor(recall);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
                 // A request for pages may have been let in and not begun to read yet.
-                if state.pages.begun == pages_begun {
+                if leases.meets(LeaseSet::PAGES) && state.pages.begun == pages_begun {
                     state.pages.note_dropped(Stretch::ALL);
                 }
                 state.pages.grown = None;

@@ -5,11 +5,13 @@
 //! | no lease | wait for READ | wait for WRITE (chunks); inline writes go to metadata |
 //! | READ | served | wait for WRITE |
 //! | WRITE | served | served; size and times are reported at close, fsync, recall |
+//! | SHARE | past the page cache: served; else as without | past the page cache: served, and reported as under WRITE; else as without |
 //! | draining | wait | wait |
 //!
 //! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
+use crate::close_to_open::Version;
 use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
@@ -20,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a file was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub struct OpenFlags {
     pub exec: bool,
     /// `O_NOATIME`: reading does not change the access time.
     pub no_atime: bool,
+    /// `O_DIRECT`, of which the kernel knows: it caches no pages for this description, whatever it reads and writes.
+    pub past_cache: bool,
 }
 
 /// An open file description.
@@ -107,8 +112,11 @@ impl Unreported {
 /// State behind a file's lock.
 #[derive(Debug)]
 pub(crate) struct FileState {
-    /// READ and WRITE, as granted and not given back.
+    /// READ, WRITE and SHARE, as granted and not given back.
     pub leases: LeaseSet,
+    /// When what is known of the content was asked for, on the monotonic clock, and which state of it that was. For sessions that are close-to-open.
+    pub learnt: Duration,
+    pub version: Version,
     /// WRITE was asked for to write back pages of a mapping, so file capabilities are still there: a write of a program asks anew.
     pub is_for_writeback: bool,
     /// Valid while a lease is held.
@@ -120,6 +128,8 @@ pub(crate) struct FileState {
     /// Length in bytes; valid while a lease is held.
     pub size: u64,
     pub unreported: Unreported,
+    /// The time of change that metadata had when SHARE was granted. A later one is that of a write of somebody else, and may be newer than what is known here.
+    pub mtime_shared: Option<Timespec>,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
     /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.
@@ -156,6 +166,8 @@ pub(crate) struct FileState {
     pub readers: u32,
     /// Those that can read and write: only through them a program may store into a mapping, which keeps them open.
     pub storers: u32,
+    /// Those through which the kernel may cache pages without being asked to map the file.
+    pub cachers: SmallVec<[DescriptionId; 2]>,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
     /// How durable an acknowledged write is to be.
@@ -172,9 +184,59 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
+    /// Of a file of which nothing is known yet: no lease is held, so it is asked about before it is used.
+    pub(crate) fn unknown() -> FileState {
+        let never = Timespec { secs: 0, nanos: 0 };
+        FileState {
+            leases: LeaseSet::NONE,
+            learnt: Duration::ZERO,
+            version: Version::default(),
+            is_for_writeback: false,
+            data: Data::Inline(None),
+            inline_bytes: 0,
+            appends: Appends::default(),
+            size: 0,
+            unreported: Unreported::default(),
+            mtime_shared: None,
+            is_dirty: false,
+            reporting: None,
+            is_unpromised: false,
+            times: (never, never),
+            in_flight: 0,
+            inline_writes: 0,
+            inline_written: None,
+            lease_epoch: 0,
+            begun: 0,
+            set_id: SetId::default(),
+            // The kernel may have any page.
+            pages: Pages::unknown(),
+            fills: Fills::default(),
+            is_draining: false,
+            is_acquiring: false,
+            handles: SmallVec::new(),
+            readers: 0,
+            storers: 0,
+            cachers: SmallVec::new(),
+            closing: 0,
+            durability: Durability::default(),
+            lock_owners: FxHashMap::default(),
+            lost_locks: SmallVec::new(),
+            flocks: FxHashMap::default(),
+        }
+    }
+
     /// Where the next write goes: to `offset`, or behind all appends.
     pub(crate) fn place(&self, append: bool, offset: u64) -> u64 {
         if append { self.size.max(self.appends.end) } else { offset }
+    }
+
+    /// When the content was changed the last time, as metadata tells `told`, and this client knows of an own write at `own`, which it has not reported. Alone it knows
+    /// better, whatever the clock says: times are reported before they are set.
+    pub(crate) fn newest_change(&self, told: Timespec, own: Timespec) -> Timespec {
+        match self.mtime_shared {
+            Some(before) if told != before => told.max(own),
+            _ => own,
+        }
     }
 
     /// What was granted is not held any more, and what was learnt under it is void; others may write the file, and have that made durable.
@@ -490,11 +552,11 @@ impl FileTable {
 
     /// The file's entry with one more handle, `handle`, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state
     /// of a file that was not open; for one that was, what it knows under its own leases is at least as new, so only gains are taken over
-    /// by `update`.
+    /// by `update`. One that `is_shared` is never used through the kernel's page cache.
     pub(crate) fn open(
         &self,
         inode: InodeId,
-        (handle, flags): (DescriptionId, OpenFlags),
+        (handle, flags, is_shared): (DescriptionId, OpenFlags, bool),
         fresh: impl FnOnce() -> FileState,
         update: impl FnOnce(&mut FileState),
     ) -> (Arc<File>, bool) {
@@ -509,6 +571,9 @@ impl FileTable {
         }
         let has_readers = state.readers > 0;
         state.handles.push((handle, flags.write));
+        if !is_shared && (flags.read || has_readers) {
+            state.cachers.push(handle);
+        }
         state.readers += u32::from(flags.read);
         state.storers += u32::from(flags.read && flags.write);
         drop(state);
@@ -521,6 +586,7 @@ impl FileTable {
         let _part = self.part(file.inode).lock();
         let mut state = file.state.lock();
         state.handles.retain(|(known, _)| *known != handle);
+        state.cachers.retain(|known| *known != handle);
         state.readers -= u32::from(flags.read);
         state.lost_locks.retain(|known| *known != handle);
         state.storers -= u32::from(flags.read && flags.write);

@@ -1,7 +1,8 @@
 //! Layouts as text, as the extended attribute `ashlar.layout` has them: `key=value` pairs with blanks between.
 
-use crate::call::Who;
+use crate::call::{Who, unexpected};
 use crate::client::Client;
+use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, TargetChoice};
 use std::fmt::Write as _;
 
@@ -40,23 +41,49 @@ impl Client {
                 .collect();
             // Writing into a String cannot fail.
             let _ = write!(text, " targets={}", targets.join(","));
+        } else if let Some((slices, of_new)) = self.slice_counts(who, inode)? {
+            for (key, count) in [("slices", slices), ("slices_of_new", usize::from(of_new))] {
+                if count > 0 {
+                    let _ = write!(text, " {key}={count}");
+                }
+            }
         }
         Ok(text)
+    }
+
+    /// Into how many slices a directory is split, and directories that are made in it; `None` for what is no directory.
+    fn slice_counts(&self, who: &Who, directory: InodeId) -> Result<Option<(usize, u16)>, Errno> {
+        match self.call(who, MetaRequest::Slices { directory }) {
+            Ok(MetaReply::Slices(split)) => Ok(Some((split.slices.len(), split.of_new))),
+            Ok(other) => Err(unexpected(&other)),
+            Err(Errno::ENOTDIR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Changes the settings that `text` names.
     ///
     /// # Errors
-    /// `EINVAL` for an unknown key, a value out of range or an unknown pool.
+    /// `EINVAL` for an unknown key, a value out of range or an unknown pool; as [`Client::split`].
     pub fn layout_set_text(&self, who: &Who, inode: InodeId, text: &[u8]) -> Result<(), Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         let mut policy = LayoutPolicy::default();
+        let mut splits = Vec::new();
         for pair in text.split_whitespace() {
             let (key, value) = pair.split_once('=').ok_or(Errno::EINVAL)?;
-            self.set_field(&mut policy, key, value)?;
+            match key {
+                "slices" | "slices_of_new" => {
+                    let count: u16 = value.parse().map_err(|_| Errno::EINVAL)?;
+                    splits.push((count, key == "slices_of_new"));
+                }
+                _ => self.set_field(&mut policy, key, value)?,
+            }
         }
         policy.check()?;
-        self.layout_set(who, inode, policy)
+        if policy != LayoutPolicy::default() || splits.is_empty() {
+            self.layout_set(who, inode, policy)?;
+        }
+        splits.into_iter().try_for_each(|(count, of_new)| self.split(who, inode, count, of_new))
     }
 
     fn set_field(&self, policy: &mut LayoutPolicy, key: &str, value: &str) -> Result<(), Errno> {

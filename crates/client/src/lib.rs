@@ -8,9 +8,12 @@
 //! Locking: [`file::File`] has one lock, never held during a call to a service or to the kernel. A recall runs on the
 //! session's own event thread, which holds no lock while it invalidates.
 
+mod adopt;
+mod ahead;
 mod attr;
 mod call;
 mod client;
+mod close_to_open;
 mod come_back;
 mod data;
 mod directory;
@@ -23,9 +26,11 @@ mod names;
 mod pages;
 mod reclaim;
 mod reports;
+mod split;
 mod told;
 mod xattr;
 
+pub use adopt::Adopted;
 pub use call::{ResolveCredentials, Who};
 pub use client::{Client, ClientConfig};
 pub use directory::Listing;

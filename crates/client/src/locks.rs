@@ -69,7 +69,11 @@ impl Client {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
         let through = DescriptionId(handle.number);
-        self.lock_now(request, through)
+        self.lock_now(request, through)?;
+        if let Some(anew) = self.asks_anew().filter(|_| request.kind != LockKind::Unlock) {
+            anew.about(&handle.file);
+        }
+        Ok(())
     }
 
     /// Has the service take or drop a lock, and notes it.
@@ -114,12 +118,15 @@ impl Client {
     ) {
         let request = self.owned(handle, request);
         note_lock(handle, &request);
-        let (locks, through) = (self.held_locks.clone(), Arc::clone(handle));
+        let (locks, through, anew) = (self.held_locks.clone(), Arc::clone(handle), self.asks_anew());
         let answer: Box<dyn FnOnce(Result<(), Errno>) + Send> = Box::new(move |outcome| {
             // Once more: a close of another descriptor of the process meanwhile had nothing to drop, and made its owner forgotten.
             if outcome.is_ok() {
                 note_lock(&through, &request);
                 locks.note(&request, DescriptionId(through.number));
+                if let Some(anew) = &anew {
+                    anew.about(&through.file);
+                }
             }
             answer(outcome);
         });

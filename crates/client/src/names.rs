@@ -2,6 +2,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
+use crate::close_to_open::Version;
 use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
 use crate::io::{Fills, SetId};
 use crate::pages::Pages;
@@ -21,6 +22,9 @@ pub struct Found {
     pub attr_valid: Duration,
     /// How long the kernel may keep the name.
     pub entry_valid: Duration,
+    /// Whether the attributes are all there is to say. Those of a directory that is split are not where they come with a name: how many entries it has, and
+    /// when one changed, is to be asked for.
+    pub is_whole: bool,
 }
 
 /// A file that was opened, perhaps made.
@@ -44,6 +48,7 @@ struct Opening {
     flags: OpenFlags,
     /// When it began.
     era: u64,
+    at: Duration,
 }
 
 impl Client {
@@ -59,9 +64,16 @@ impl Client {
     }
 
     pub(crate) fn found_attr(&self, attr: Attr, leases: LeaseSet) -> Found {
+        if self.is_close_to_open() {
+            return self.found_loosely(attr);
+        }
+        // Without what its slices know the attributes of a split directory are good for nothing but its mode and owner.
+        let is_whole = attr.slices() == 0;
+        let of_attr = if is_whole { leases } else { LeaseSet::NONE };
         Found {
+            is_whole,
             attr: self.overlay(attr),
-            attr_valid: self.valid(leases, LeaseSet::ATTR),
+            attr_valid: self.valid(of_attr, LeaseSet::ATTR),
             entry_valid: self.valid(leases, LeaseSet::ENTRIES),
         }
     }
@@ -149,7 +161,9 @@ impl Client {
     /// As `rmdir(2)`.
     pub fn rmdir(&self, who: &Who, parent: InodeId, name: Name<'_>) -> Result<Option<Attr>, Errno> {
         let reply = self.call(who, MetaRequest::Rmdir { parent, name })?;
-        removed(reply)
+        let last = removed(reply)?;
+        last.iter().for_each(|last| self.split_directories.forget(last.inode));
+        Ok(last)
     }
 
     /// `renameat2`; tells the last attributes of what was replaced when it is gone with this name.
@@ -238,7 +252,9 @@ impl Client {
     /// A file is about to be opened.
     fn begin_open(&self, flags: OpenFlags) -> Opening {
         let handle = DescriptionId(self.handles_made.fetch_add(1, SeqCst));
-        Opening { handle, flags, era: self.era() }
+        // Costs a look at the clock, which only such a session needs.
+        let at = if self.is_close_to_open() { self.env.clock.monotonic() } else { Duration::ZERO };
+        Opening { handle, flags, era: self.era(), at }
     }
 
     fn opened(&self, reply: MetaReply, opening: &Opening) -> Result<Opened, Errno> {
@@ -246,22 +262,27 @@ impl Client {
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
         let OpenReply { attr, data, inline_bytes, leases, recall_mark, is_shared, kept_read, durability } =
             open;
+        let is_shared = is_shared || flags.past_cache;
         let granted = leases.and(LeaseSet::CONTENT);
         let times = (attr.atime, attr.mtime.max(attr.ctime));
         let (size, fresh_data) = (attr.size, Data::from(data));
         let update_data = fresh_data.clone();
+        let (is_loose, version) = (self.is_close_to_open(), Version::of(&attr));
         let pages = Pages::of(&attr);
         let fresh = || FileState {
             leases: granted,
+            learnt: opening.at,
+            version,
             data: fresh_data,
             inline_bytes,
             appends: Appends::default(),
             size,
             unreported: Unreported::default(),
+            mtime_shared: None,
             is_for_writeback: false,
             is_dirty: false,
             reporting: None,
-            is_unpromised: size == 0 && granted != LeaseSet::NONE,
+            is_unpromised: size == 0 && granted != LeaseSet::NONE && !is_loose,
             times,
             in_flight: 0,
             inline_writes: 0,
@@ -276,6 +297,7 @@ impl Client {
             handles: SmallVec::new(),
             readers: 0,
             storers: 0,
+            cachers: SmallVec::new(),
             closing: 0,
             durability,
             lock_owners: Default::default(),
@@ -285,7 +307,12 @@ impl Client {
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
             // What has not been reported yet is newer than any reply.
-            let is_news = state.leases == LeaseSet::NONE && granted != LeaseSet::NONE && !state.is_dirty;
+            // A session that is close-to-open has what it knows without a lease, unless it writes.
+            let has_none = match is_loose {
+                true => !state.leases.has(LeaseSet::WRITE) && state.learnt <= opening.at,
+                false => state.leases == LeaseSet::NONE,
+            };
+            let is_news = has_none && granted != LeaseSet::NONE && !state.is_dirty;
             if flags.truncate {
                 // Blocks and size of what was emptied are nobody's any more.
                 (state.is_dirty, state.unreported) = (false, Unreported::default());
@@ -295,12 +322,14 @@ impl Client {
             if flags.truncate || is_news {
                 state.data = update_data;
                 state.size = size;
+                (state.learnt, state.version) = (opening.at, version);
             }
             state.inline_bytes = inline_bytes;
             state.leases = state.leases.with(granted);
             state.times = times;
         };
-        let (file, has_readers) = self.files.open(attr.inode, (opening.handle, flags), fresh, update);
+        let (file, has_readers) =
+            self.files.open(attr.inode, (opening.handle, flags, is_shared), fresh, update);
         let is_known = self.era() == opening.era;
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
         if self.is_overtaken(file.inode, recall_mark) || !is_known {
@@ -313,13 +342,8 @@ impl Client {
             self.tell_open(&file)?;
         }
         let handle = Arc::new(Handle::new(opening.handle.0, file, flags, is_shared));
-        Ok(Opened {
-            found: self.found_attr(attr, leases),
-            handle,
-            keep_cache: kept_read,
-            created,
-            has_readers,
-        })
+        let keep_cache = self.keeps_pages(&attr, kept_read);
+        Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache, created, has_readers })
     }
 
     /// `close` of one descriptor: reports what is known here, so that it is seen by whoever opens next.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | has not asked for pages since the file was opened here, or since they were dropped | goes on beside everything; a request for pages of the range waits for it |
 //! | may have pages | [`Client::write_over_pages`]: they are dropped while requests for them are held back; then these wait for it, too. With the inode it has the file for itself |
+//! | has none but those that the write itself has filled on its way through the cache | [`Client::write_beside`], where other clients write the file: the same with these |
 //!
 //! Where it may have pages is known as one stretch, from the first to the last: for a log that is read while it is written that is exact.
 //!
@@ -42,6 +43,13 @@ impl Stretch {
             offset / PAGE_BYTES * PAGE_BYTES,
             end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX),
         )
+    }
+
+    /// Calls `run` with its first byte and its length, unless it is empty.
+    pub(crate) fn for_bytes(self, run: impl FnOnce(u64, u64)) {
+        if !self.is_empty() {
+            run(self.0, self.1 - self.0);
+        }
     }
 
     fn is_empty(self) -> bool {
@@ -96,6 +104,13 @@ impl Pages {
     /// Of a file that is opened with these attributes.
     pub(crate) fn of(attr: &Attr) -> Pages {
         Pages { permissions: permissions(attr), ..Pages::default() }
+    }
+}
+
+impl Pages {
+    /// Of a file of which the kernel may have any page.
+    pub(crate) fn unknown() -> Pages {
+        Pages { cached: Stretch::ALL, ..Pages::default() }
     }
 }
 

@@ -82,11 +82,13 @@ impl Client {
 
     /// Has the kernel forget all names, and attributes that others could not change.
     pub(crate) fn drop_attributes(&self) {
+        self.ahead.clear();
         let (inodes, until) = self.attributes_told.take();
         let Some(kernel) = self.kernel.get() else { return };
         // Of all directories.
         kernel.drop_entries(InodeId::ROOT);
-        inodes.into_iter().for_each(|inode| kernel.drop_attributes(inode));
+        let shown = inodes.into_iter().map(|inode| self.split_directories.shown(inode));
+        shown.for_each(|inode| kernel.drop_attributes(inode));
         let left = until.saturating_sub(self.env.clock.monotonic());
         if !left.is_zero() {
             tracing::warn!(
@@ -128,7 +130,7 @@ impl Client {
     /// # Errors
     /// `ESTALE` when it is gone, `ETIMEDOUT` when the service does not answer.
     pub(crate) fn tell_open(&self, file: &Arc<File>) -> Result<(), Errno> {
-        // LIMIT: a turn per start of the service.
+        // LIMIT: a turn per start of the service, and per move of the shard.
         loop {
             let (era, server) = (self.era(), self.server_of(file.inode));
             let files = std::slice::from_ref(file);
@@ -137,6 +139,8 @@ impl Client {
                 match outcome {
                     // A newer one is not known here yet: it will be told everything.
                     Err(Errno::EAGAIN) => return Ok(()),
+                    // Its shard has another server by now.
+                    Err(Errno::EHOSTDOWN) if self.server_of(file.inode) != server => {}
                     other => return other.map(drop),
                 }
             }
@@ -167,6 +171,8 @@ impl Told {
             let is_same = state.is_dirty
                 || state.reporting.is_some()
                 || state.inline_writes > 0
+                // Others make it longer all the time.
+                || self.leases.has(LeaseSet::SHARE)
                 || known.size == state.size;
             known.leases.has(self.leases) && known.generation == generation && is_same
         };

@@ -5,19 +5,19 @@
 mod support;
 
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest};
+use ashlar_types::message::{MetaReply, MetaRequest, Recall, SessionEvent, StorageRequest};
 use ashlar_types::{ChunkId, Credentials, Errno, FileLayout, InodeId, OpId, SessionId};
 use std::sync::{Arc, Mutex, mpsc};
 use support::{World, call, content, deaf_session, make, propose_layout, read, write};
 
 /// A client that gives back whatever it is asked for, and does nothing else.
-struct Obliging(Mutex<mpsc::Sender<u64>>);
+struct Obliging(Mutex<mpsc::Sender<Recall>>);
 
 impl SessionEvents for Obliging {
     fn deliver(&self, event: SessionEvent) {
         if let SessionEvent::Recall(recall) = event {
             // The other end is gone when the test is over.
-            let _ = self.0.lock().unwrap().send(recall.id);
+            let _ = self.0.lock().unwrap().send(recall);
         }
     }
 }
@@ -27,10 +27,10 @@ fn obliging_session(world: &World) -> SessionId {
     let session = world.meta.open_session(Arc::new(Obliging(Mutex::new(sender)))).unwrap().session;
     let meta = world.meta.clone();
     std::thread::spawn(move || {
-        for id in recalls {
+        for Recall { inode, id, .. } in recalls {
             let creds = Credentials::root();
             let caller = Caller::new(OpId { session, sequence: 1 }, &creds);
-            let _ = meta.call(caller, MetaRequest::RecallDone { inode: InodeId::ROOT, id });
+            let _ = meta.call(caller, MetaRequest::RecallDone { inode, id });
         }
     });
     session
@@ -51,6 +51,7 @@ fn put_chunk(world: &World, inode: InodeId, layout: &FileLayout) {
     let request = StorageRequest::Write {
         target: world.storage.targets()[0].0,
         chunk: ChunkId { inode, generation: layout.generation, index: 0 },
+        chain: layout.chain(0),
         chunk_bytes: layout.chunk_bytes,
         offset: 0,
         sums: Vec::new(),

@@ -70,13 +70,13 @@ fn a_stat_that_joins_a_recall_does_not_take_a_report_from_before_it() {
         std::thread::sleep(Duration::from_millis(100));
         call(&world, writer, report(inode, 10)).unwrap();
         let id = notes.0.lock()[0].id;
-        call(&world, writer, MetaRequest::RecallDone { inode: InodeId::ROOT, id }).unwrap();
+        call(&world, writer, MetaRequest::RecallDone { inode, id }).unwrap();
         assert_eq!(first.join().unwrap(), 10);
         eventually(|| notes.0.lock().len() == 2 || second.is_finished());
         call(&world, writer, report(inode, 20)).unwrap();
         let ids: Vec<u64> = notes.0.lock().iter().map(|recall| recall.id).collect();
         for id in ids {
-            call(&world, writer, MetaRequest::RecallDone { inode: InodeId::ROOT, id }).unwrap();
+            call(&world, writer, MetaRequest::RecallDone { inode, id }).unwrap();
         }
         assert_eq!(second.join().unwrap(), 20);
     });
@@ -98,13 +98,13 @@ fn a_stat_told_a_new_link_with_a_size_from_before_it() {
         let name = Name::new(b"g").unwrap();
         call(&world, writer, MetaRequest::Link { inode, parent: InodeId::ROOT, name }).unwrap();
         let id = notes.0.lock()[0].id;
-        call(&world, writer, MetaRequest::RecallDone { inode: InodeId::ROOT, id }).unwrap();
+        call(&world, writer, MetaRequest::RecallDone { inode, id }).unwrap();
         // Who tells the second name asks again.
         eventually(|| notes.0.lock().len() == 2 || stat.is_finished());
         call(&world, writer, report(inode, 20)).unwrap();
         let ids: Vec<u64> = notes.0.lock().iter().map(|recall| recall.id).collect();
         for id in ids {
-            call(&world, writer, MetaRequest::RecallDone { inode: InodeId::ROOT, id }).unwrap();
+            call(&world, writer, MetaRequest::RecallDone { inode, id }).unwrap();
         }
         assert_eq!(stat.join().unwrap(), (2, 20));
     });

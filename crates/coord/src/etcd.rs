@@ -11,9 +11,12 @@
 
 mod failure;
 mod gateway;
+mod membership;
 mod messages;
 mod stored;
 mod tls;
+
+pub use membership::{EtcdMember, EtcdMembership};
 
 use crate::{Coord, CoordError};
 use ashlar_env::Entropy;
@@ -107,7 +110,7 @@ impl MemberStatus {
 
 /// See the module.
 pub struct EtcdCoord {
-    gateway: Gateway,
+    gateway: Arc<Gateway>,
     key: String,
     entropy: Arc<dyn Entropy>,
 }
@@ -115,7 +118,7 @@ pub struct EtcdCoord {
 impl fmt::Debug for EtcdCoord {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = out.debug_struct("EtcdCoord");
-        out.field("endpoints", &self.gateway.endpoints()).field("key", &self.key).finish_non_exhaustive()
+        out.field("endpoints", &&*self.gateway.endpoints()).field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -174,24 +177,35 @@ impl EtcdCoord {
     /// # Errors
     /// [`CoordError::Settings`] when endpoints, key or certificates cannot be used.
     pub fn new(settings: &EtcdSettings, entropy: Arc<dyn Entropy>) -> Result<EtcdCoord, CoordError> {
-        if settings.key.is_empty() || settings.key.len() > KEY_BYTES_MAX {
-            let what =
-                format!("the etcd key has {} bytes: give one of 1 to {KEY_BYTES_MAX}", settings.key.len());
-            return Err(CoordError::Settings { what });
-        }
-        Ok(EtcdCoord { gateway: Gateway::new(settings)?, key: settings.key.clone(), entropy })
+        check_key(&settings.key)?;
+        Ok(EtcdCoord { gateway: Arc::new(Gateway::new(settings)?), key: settings.key.clone(), entropy })
+    }
+
+    /// Another value in the same etcd, under `key`. Both ask the same members ([`EtcdMembership::set_endpoints`]).
+    ///
+    /// # Errors
+    /// [`CoordError::Settings`] when the key cannot be used.
+    pub fn at(&self, key: &str) -> Result<EtcdCoord, CoordError> {
+        check_key(key)?;
+        let (gateway, entropy) = (self.gateway.clone(), self.entropy.clone());
+        Ok(EtcdCoord { gateway, key: key.to_owned(), entropy })
+    }
+
+    /// The members that this etcd consists of.
+    pub fn membership(&self) -> EtcdMembership {
+        EtcdMembership::new(self.gateway.clone())
     }
 
     /// What each member says of itself, with its endpoint, or why it says nothing. Takes two seconds for each that does not answer.
     pub fn members(&self) -> Vec<(String, Result<MemberStatus, CoordError>)> {
-        let status = |at| {
-            let answer: Result<StatusResponse, Failure> = self.gateway.ask(at, STATUS, "{}");
+        let status = |endpoint: &str| {
+            let answer: Result<StatusResponse, Failure> = self.gateway.ask(endpoint, STATUS, "{}");
             let answer = answer.map_err(|failure| gave_up("asking for the status", &[failure]))?;
             let StatusResponse { version, db_size, leader } = answer;
             Ok(MemberStatus { version, has_leader: leader != 0, database_bytes: db_size })
         };
-        let endpoints = self.gateway.endpoints().iter().enumerate();
-        endpoints.map(|(at, endpoint)| (endpoint.clone(), status(at))).collect()
+        let endpoints = self.gateway.endpoints();
+        endpoints.iter().map(|endpoint| (endpoint.clone(), status(endpoint))).collect()
     }
 
     fn seen(&self, found: Vec<KeyValue>) -> Result<Seen, CoordError> {
@@ -299,6 +313,14 @@ impl Coord for EtcdCoord {
             }
         }
     }
+}
+
+fn check_key(key: &str) -> Result<(), CoordError> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let what = format!("the etcd key has {} bytes: give one of 1 to {KEY_BYTES_MAX}", key.len());
+        return Err(CoordError::Settings { what });
+    }
+    Ok(())
 }
 
 /// What was being done, for the error of a change that `was_sent` and may have been made, or was not.

@@ -23,13 +23,25 @@ const VALUE_BYTES_MAX: u64 = 64 << 20;
 pub struct LocalFile {
     disk: Arc<dyn Disk>,
     directory: String,
+    name: String,
+    /// What to do about a damaged file.
+    remedy: &'static str,
     changing: Mutex<()>,
 }
+
+const REMEDY: &str =
+    "restore it from a backup (`ashlar restore`), or move the file away only if this is a new file system";
 
 impl LocalFile {
     /// The value in file `cluster-state` of `directory`, which must exist.
     pub fn new(disk: Arc<dyn Disk>, directory: &str) -> LocalFile {
-        LocalFile { disk, directory: directory.to_owned(), changing: Mutex::new(()) }
+        LocalFile::named(disk, directory, STATE_FILE, REMEDY)
+    }
+
+    /// A value in another file of `directory`; `remedy` is what to do when it is damaged.
+    pub fn named(disk: Arc<dyn Disk>, directory: &str, name: &str, remedy: &'static str) -> LocalFile {
+        let (directory, name) = (directory.to_owned(), name.to_owned());
+        LocalFile { disk, directory, name, remedy, changing: Mutex::new(()) }
     }
 
     fn path(&self, name: &str) -> String {
@@ -45,10 +57,7 @@ impl LocalFile {
 
     fn corrupt(&self, what: &str) -> CoordError {
         CoordError::Corrupt {
-            what: format!(
-                "{}: {what}; restore it from a backup (`ashlar restore`), or move the file away only if this is a new file system",
-                self.disk.describe(&self.path(STATE_FILE))
-            ),
+            what: format!("{}: {what}; {}", self.disk.describe(&self.path(&self.name)), self.remedy),
         }
     }
 }
@@ -95,17 +104,17 @@ pub fn encode(revision: u64, value: &[u8]) -> Vec<u8> {
 
 impl Coord for LocalFile {
     fn load(&self) -> Result<(u64, Vec<u8>), CoordError> {
-        let file = match self.disk.open(&self.path(STATE_FILE), OpenMode::Read) {
+        let file = match self.disk.open(&self.path(&self.name), OpenMode::Read) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, Vec::new())),
-            other => self.io(STATE_FILE, "opening", other)?,
+            other => self.io(&self.name, "opening", other)?,
         };
-        let len = self.io(STATE_FILE, "reading", file.len())?;
+        let len = self.io(&self.name, "reading", file.len())?;
         if len > VALUE_BYTES_MAX {
             return Err(self.corrupt("larger than any cluster state"));
         }
         let mut bytes = vec![0; len as usize];
-        let got = self.io(STATE_FILE, "reading", file.read_at(0, &mut bytes))?;
-        let file = self.disk.describe(&self.path(STATE_FILE));
+        let got = self.io(&self.name, "reading", file.read_at(0, &mut bytes))?;
+        let file = self.disk.describe(&self.path(&self.name));
         if let Some(what) = newer_format(&file, &bytes[..got], MAGIC) {
             return Err(CoordError::Corrupt { what });
         }
@@ -120,14 +129,14 @@ impl Coord for LocalFile {
             return Err(CoordError::Conflict { expected, found });
         }
         let revision = expected + 1;
-        let name = "cluster-state.new";
+        let name = &format!("{}.new", self.name);
         let path = self.path(name);
         let file = self.io(name, "creating", self.disk.open(&path, OpenMode::CreateOrOpen))?;
         let bytes = encode(revision, value);
         self.io(name, "writing", file.set_len(0).and_then(|()| file.write_at(0, &bytes)))?;
         // ORDER: the new content is durable before the name points to it, and the name before anybody acts on it.
         self.io(name, "syncing", file.sync_data())?;
-        self.io(name, "renaming", self.disk.rename(&path, &self.path(STATE_FILE)))?;
+        self.io(name, "renaming", self.disk.rename(&path, &self.path(&self.name)))?;
         self.io("", "syncing directory", self.disk.sync_dir(&self.directory))?;
         Ok(revision)
     }

@@ -1,6 +1,6 @@
 //! The adaptor: requests of the kernel become calls of the client library, and back. No semantics live here.
 //!
-//! Node ids are inode ids, so nothing is kept per inode and FORGET needs no answer. Lifetimes given to the kernel are those
+//! Node ids are inode ids (but for the root of a mount that shows a part of the file system), so nothing is kept per inode and FORGET needs no answer. Lifetimes given to the kernel are those
 //! the client's leases allow; a recalled lease reaches the kernel through [`cache::NotifierCache`].
 
 mod cache;
@@ -14,9 +14,11 @@ mod lock;
 mod name;
 mod node;
 mod removed;
+mod resent;
 mod xattr;
 
-pub use cache::NotifierCache;
+pub use cache::{FindRoot, NotifierCache};
+pub use handles::HandleLog;
 pub use identity::ProcCredentials;
 
 use crate::errno::Errno;
@@ -76,17 +78,44 @@ impl Adaptor {
             worker_sync: Mutex::new(()),
         }
     }
+
+    /// The same, which shows another directory as its root than the file system has.
+    #[must_use]
+    pub fn rooted_at(self, root: FindRoot) -> Adaptor {
+        self.cache.set_root(root);
+        self
+    }
+
+    /// The same, whose open files are told to `log`, and which has `adopted` open already, by the numbers under which the kernel knows them.
+    #[must_use]
+    pub fn with_log(
+        mut self,
+        log: Arc<dyn HandleLog>,
+        adopted: Vec<(u64, Arc<ashlar_client::Handle>)>,
+    ) -> Adaptor {
+        self.handles = handles::HandleTable::logged(log);
+        adopted.into_iter().for_each(|(number, handle)| self.handles.adopt(number, handle));
+        self
+    }
 }
 
 impl Filesystem for Adaptor {
     fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
         self.late.start()?;
         self.maps_direct.store(granted.features.contains(Features::DIRECT_IO_ALLOW_MMAP), Relaxed);
+        // The option came with Linux 6.6, and nothing else tells Linux 5.14 from older ones.
+        if self.maps_direct.load(Relaxed) {
+            self.client.set_frees_filled_pages();
+        }
         let has_others = matches!(granted.transport, Transport::Device { threads: 2.., .. });
         self.has_other_workers.store(has_others, Relaxed);
         self.cache.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
         Ok(())
+    }
+
+    fn look(&self) {
+        self.late.look();
     }
 
     fn interrupt(&self, unique: Unique) {
@@ -239,7 +268,7 @@ impl Filesystem for Adaptor {
     }
 
     fn access(&self, request: &Request<'_>, mask: u32) -> Result<(), Errno> {
-        Ok(self.client.access(&identity::who(request), convert::inode(request.node), mask)?)
+        Ok(self.client.access(&identity::who(request), self.inode(request.node), mask)?)
     }
 
     fn create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {

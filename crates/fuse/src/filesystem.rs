@@ -35,6 +35,9 @@ macro_rules! filesystem {
             /// Called once, after the last request.
             fn destroy(&self) {}
 
+            /// Called a few times a second while the mount serves, by a thread that serves nothing; it must not wait.
+            fn look(&self) {}
+
             /// The kernel gives lookups back; there is no reply. A node may be dropped when it has none left.
             fn forget(&self, forgets: Forgets<'_>) {}
 

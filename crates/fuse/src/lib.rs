@@ -48,7 +48,8 @@ pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
 pub use mount::{
     Connection, ListedMount, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
-    file_system_type_at, give_up, give_up_later, mount_points, mount_user_at, mounts_of_type, table_path,
+    connection_at, file_system_type_at, give_up, give_up_later, mount_points, mount_user_at, mounts_of_type,
+    table_path,
 };
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};
@@ -59,5 +60,5 @@ pub use reply::{
     ReplyBuffer, Statfs, StatxReply, Timestamp, XattrBuffer,
 };
 pub use request::Request;
-pub use session::{JoinTimeout, Session};
+pub use session::{JoinTimeout, Kept, Session};
 pub use transport::Transport;

@@ -29,6 +29,15 @@ pub fn check_mountpoint(mountpoint: &Path, options: &MountOptions) -> Result<Pat
     check::mountpoint(mountpoint, options)
 }
 
+/// The connection behind the mount at `mountpoint`, if one of type `fstype` is there. The directory is not touched: nobody may answer there.
+///
+/// # Errors
+/// When the mount table cannot be read.
+pub fn connection_at(mountpoint: &Path, fstype: &str) -> io::Result<Option<Connection>> {
+    let entry = table::find(&std::path::absolute(mountpoint)?)?;
+    Ok(entry.filter(|entry| entry.fstype == fstype).map(|entry| Connection(entry.id.minor)))
+}
+
 /// A mount this process made.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {
@@ -55,6 +64,15 @@ impl Mount {
             return Err(MountError::Vanished(path));
         };
         Ok((Self { path, id: entry.id, via }, device))
+    }
+
+    /// The mount that is at `mountpoint`, by whomever it was made. The directory is not touched: nobody may answer there.
+    pub(crate) fn there(mountpoint: &Path) -> Result<Self, MountError> {
+        let found = table::find(mountpoint).map_err(MountError::MountTable)?;
+        let entry = found.filter(table::MountEntry::is_fuse);
+        let Some(entry) = entry else { return Err(MountError::Vanished(mountpoint.to_path_buf())) };
+        let via = if is_root() { MountVia::Kernel } else { MountVia::Fusermount };
+        Ok(Self { path: mountpoint.to_path_buf(), id: entry.id, via })
     }
 
     /// See `Session::unmount`.

@@ -6,7 +6,11 @@
 //! | ending | the kernel's ENODEV to the workers | the last worker's end |
 //! | ended | `Filesystem::destroy` has run | - |
 
+mod further;
+mod resume;
 mod setup;
+
+pub use resume::Kept;
 
 use crate::filesystem::Filesystem;
 use crate::mount::{Connection, Mount, MountError, UnmountError, UnmountOutcome};

@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub(crate) mod mailbox;
 pub(crate) mod region;
 pub(crate) mod ring;
+pub(crate) mod standby;
 
 use crate::errno::Errno;
 use crate::id::Unique;

@@ -92,6 +92,10 @@ impl Engine for Lmdb {
         Ok(())
     }
 
+    fn snapshot(&self) -> Result<ashlar_kv::LastingSnapshot, KvError> {
+        Err(KvError::Invalid { what: "nothing is compared that needs one".to_owned() })
+    }
+
     fn apply(&self, changes: &mut EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
         let mut transaction = self.env.write_txn().map_err(other)?;
         self.pairs.put(&mut transaction, &[0], note).map_err(other)?;

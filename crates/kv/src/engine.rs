@@ -10,8 +10,11 @@ pub mod sealed;
 pub use fjall::{FjallEngine, FjallOptions};
 pub use memory::MemoryEngine;
 
-use crate::{Key, KvError};
+use crate::{Key, KvError, Snapshot};
 use bytes::Bytes;
+
+/// What an engine or a lane held at one moment. It stays so for as long as it lives, whatever changes; meanwhile nothing of it is freed.
+pub type LastingSnapshot = Box<dyn Snapshot + Send + Sync>;
 
 /// The changes of a checkpoint, in ascending key order; `None` deletes.
 pub type Changes<'a> = dyn Iterator<Item = (&'a Key, Option<&'a Bytes>)> + 'a;
@@ -40,6 +43,12 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// As [`Engine::get`].
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError>;
+
+    /// What it holds now. To be dropped before [`Engine::close`].
+    ///
+    /// # Errors
+    /// As [`Engine::get`].
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError>;
 
     /// Takes `changes` and replaces the note by `note`, atomically and durably: after a crash at any moment all of it is
     /// there or nothing, and all of it once this has returned.

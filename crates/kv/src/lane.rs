@@ -28,7 +28,7 @@ pub use reader::LaneReader;
 pub use stats::LaneStats;
 pub use writer::{LaneWriter, Urgency};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, LastingSnapshot};
 use crate::log::segment::LogDir;
 use crate::log::writer::LogWriter;
 use crate::overlay::Overlay;
@@ -120,6 +120,15 @@ impl Lane {
     /// a second one, or become the writer, while it holds one.
     pub fn read(&self) -> LaneReader<'_> {
         LaneReader::new(&self.shared)
+    }
+
+    /// What it holds now, for whoever reads for long: nobody waits for him. Changes that are not in the engine yet are copied, so it is made soonest right
+    /// after a checkpoint. To be dropped before [`Lane::close`].
+    ///
+    /// # Errors
+    /// As [`Engine::get`].
+    pub fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        self.shared.snapshot()
     }
 
     /// Becomes the writer. Waits for other readers and writers, and while both overlays are full for a checkpoint, at most

@@ -17,7 +17,9 @@ mod lane;
 mod log;
 mod overlay;
 
-pub use engine::{Changes as EngineChanges, Engine, EngineReport, FjallEngine, FjallOptions, MemoryEngine};
+pub use engine::{
+    Changes as EngineChanges, Engine, EngineReport, FjallEngine, FjallOptions, LastingSnapshot, MemoryEngine,
+};
 pub use lane::{Background, Lane, LaneConfig, LaneReader, LaneStats, LaneWriter, Urgency};
 pub use log::format;
 

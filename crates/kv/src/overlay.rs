@@ -46,7 +46,7 @@ impl PartialOrd for Ranked {
 }
 
 /// A sorted map of the newest change of each key; `None` is a deletion.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
     entries: BTreeMap<Ranked, Option<Bytes>>,
     bytes: usize,

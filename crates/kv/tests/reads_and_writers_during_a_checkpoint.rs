@@ -6,7 +6,9 @@ mod ledger;
 
 use ashlar_env::Env;
 use ashlar_env::sim::SimDisk;
-use ashlar_kv::{Background, Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, MemoryEngine};
+use ashlar_kv::{
+    Background, Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, LastingSnapshot, MemoryEngine,
+};
 use bytes::Bytes;
 use ledger::{CLUSTER, commit, frame, get, key, put, scan_all, small_config};
 use std::sync::{Arc, Condvar, Mutex};
@@ -50,6 +52,10 @@ impl Engine for GatedEngine {
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut ashlar_kv::Visit<'_>) -> Result<(), KvError> {
         self.inner.scan(from, to, visit)
+    }
+
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        self.inner.snapshot()
     }
 
     fn apply(&self, changes: &mut EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {

@@ -45,6 +45,53 @@ fn random_groups_read_the_same_from_overlay_engine_and_both() {
 }
 
 #[test]
+fn a_snapshot_stays_what_it_was_while_everything_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = |snapshot: &dyn ashlar_kv::Snapshot| {
+        let mut seen = BTreeMap::new();
+        let (from, to) = (key(0, ""), key(9, ""));
+        let mut visit = |key: &[u8], value: &[u8]| {
+            seen.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        };
+        snapshot.scan(&from, &to, &mut visit).unwrap();
+        seen
+    };
+    let long = |number: usize| format!("{number} ").repeat(1000);
+    let lane = open_lane(dir.path(), small_config()).unwrap();
+    for number in 0..60 {
+        commit(&lane, vec![put(&format!("k{number:02}"), long(number))]).unwrap();
+    }
+    lane.close().unwrap();
+    drop(lane);
+    // Also what was there before this process had the engine open.
+    let lane = open_lane(dir.path(), small_config()).unwrap();
+    commit(&lane, vec![put("k00", "in the overlay")]).unwrap();
+    let before = all(&lane.read());
+    assert_eq!(before.len(), 60);
+    let snapshot = lane.snapshot().unwrap();
+    for round in 0..12 {
+        for number in (round % 3..60).step_by(3) {
+            let name = format!("k{number:02}");
+            match round < 6 {
+                true => commit(&lane, vec![put(&name, long(number + round))]).unwrap(),
+                false => commit(&lane, vec![frame(0, 1, vec![(key(0, &name), None)])]).unwrap(),
+            };
+        }
+        commit(&lane, vec![put(&format!("new{round}"), "new")]).unwrap();
+        lane.checkpoint_now().unwrap();
+        assert!(all(&*snapshot) == before, "after {round} rounds");
+    }
+    assert_eq!(snapshot.get(&key(0, "k00")).unwrap().as_deref(), Some(b"in the overlay".as_slice()));
+    assert_eq!(snapshot.get(&key(0, "new1")).unwrap(), None);
+    assert_eq!(all(&lane.read()).len(), 12);
+    drop(snapshot);
+    lane.close().unwrap();
+    drop(lane);
+    assert_eq!(all(&open_lane(dir.path(), small_config()).unwrap().read()).len(), 12);
+}
+
+#[test]
 fn partial_scans_stop_where_they_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let lane = open_lane(dir.path(), small_config()).unwrap();

@@ -8,8 +8,12 @@
 
 mod authority;
 mod endpoint;
+mod etcd_authority;
+pub mod events;
 mod identity;
+mod keys;
 mod map_change;
+mod plan;
 mod service;
 pub mod starts;
 mod state;
@@ -17,18 +21,22 @@ mod token;
 
 pub use authority::{Authority, CERTIFICATE_DAYS, RENEWAL_DAYS, draw_key, public_key_of};
 pub use endpoint::{ManagerEndpoint, Observe, admit};
+pub use etcd_authority::EtcdAuthority;
 pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
+pub use plan::place_copies;
 pub use service::ManagerService;
-pub use state::{ClusterState, MetadataRecord, TokenRecord};
+pub use state::{ClusterState, KeyEpoch, MetadataRecord, PromisedTarget, TokenRecord};
 pub use token::{Token, token_key};
 
 use ashlar_coord::{Coord, CoordError};
 use ashlar_env::{Disk, Env};
+use ashlar_rpc::capability::root_key;
 use ashlar_types::codec;
-use ashlar_types::{ClusterMap, Epoch, NodeId};
+use ashlar_types::{ClusterMap, Epoch, NodeId, SecretKey};
+use events::EventLog;
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Why the manager could not open or change the state.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +75,7 @@ pub struct Manager {
     changing: Mutex<()>,
     held: Mutex<Held>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
+    events: OnceLock<Arc<EventLog>>,
 }
 
 /// The stored state as it was seen last.
@@ -119,8 +128,11 @@ impl Manager {
         coord: Box<dyn Coord>,
     ) -> Result<Manager, ManagerError> {
         let (revision, bytes) = coord.load()?;
+        let place = disk.describe(directory);
+        if let Some(what) = ClusterState::newer(&format!("the cluster state in {place}"), &bytes) {
+            return Err(ManagerError::Invalid(what));
+        }
         let state = ClusterState::decode(&bytes).map_err(|what| {
-            let place = disk.describe(directory);
             ManagerError::Invalid(format!(
                 "the cluster state in {place} is damaged: {what}; restore it with `ashlar restore`"
             ))
@@ -146,7 +158,18 @@ impl Manager {
             changing: Mutex::new(()),
             held: Mutex::new(held),
             map,
+            events: OnceLock::new(),
         }
+    }
+
+    /// Has what changes noted in `events`. Only the first one that is given counts.
+    pub fn note_changes_in(&self, events: Arc<EventLog>) {
+        let _ = self.events.set(events);
+    }
+
+    /// Where events are noted, if anywhere.
+    pub fn events(&self) -> Option<&Arc<EventLog>> {
+        self.events.get()
     }
 
     /// Who the file system is.
@@ -179,14 +202,35 @@ impl Manager {
     /// What `change` refuses, and [`ManagerError`]; then nothing has changed.
     pub fn change<T>(
         &self,
+        change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+    ) -> Result<T, ManagerError> {
+        self.replace(None, change, false)
+    }
+
+    /// As [`Manager::change`]; events of it are told as the doing of `node`, if one is named.
+    ///
+    /// # Errors
+    /// As [`Manager::change`].
+    pub fn change_by<T>(
+        &self,
+        node: Option<NodeId>,
+        change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+    ) -> Result<T, ManagerError> {
+        self.replace(node, change, false)
+    }
+
+    fn replace<T>(
+        &self,
+        node: Option<NodeId>,
         mut change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+        must_prove: bool,
     ) -> Result<T, ManagerError> {
         let _changing = self.changing.lock();
         for _ in 0..CONFLICTS_MAX {
             let held = self.held.lock().clone();
             let mut next = held.state.clone();
             let told = change(&mut next)?;
-            if next == held.state {
+            if next == held.state && !must_prove {
                 return Ok(told);
             }
             if next.map != held.state.map {
@@ -194,6 +238,7 @@ impl Manager {
             }
             match self.coord.compare_and_set(held.revision, &next.encode()) {
                 Ok(revision) => {
+                    self.note_change(node, &held.state, &next);
                     self.see(Held { revision, state: next });
                     return Ok(told);
                 }
@@ -204,9 +249,33 @@ impl Manager {
         Err(ManagerError::Invalid("the cluster state is changed too often; try again".into()))
     }
 
+    /// As [`Manager::change`], and what it tells was certainly so at some moment after the call began, also when it leaves the state as it is: a
+    /// compare-and-set shows that nobody had changed it.
+    ///
+    /// # Errors
+    /// As [`Manager::change`].
+    pub fn change_and_prove<T>(
+        &self,
+        change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+    ) -> Result<T, ManagerError> {
+        self.replace(None, change, true)
+    }
+
+    fn note_change(&self, node: Option<NodeId>, before: &ClusterState, after: &ClusterState) {
+        let Some(log) = self.events.get() else { return };
+        for change in events::events_of(before, after) {
+            log.note(node.unwrap_or(change.node), change.kind, &change.subject, &change.text);
+        }
+    }
+
     /// Whether managers on other machines can use the same state.
     pub fn is_shared(&self) -> bool {
         self.coord.is_shared()
+    }
+
+    /// The root of the keys of capabilities. Made of what only managers have, so that it need not be kept.
+    pub(crate) fn root_key(&self) -> SecretKey {
+        root_key(self.secrets.ca_key_pem.as_bytes(), self.identity.cluster)
     }
 
     /// What another manager of the file system needs. Secret.
@@ -226,6 +295,9 @@ impl Manager {
             return Err(ManagerError::Invalid(format!(
                 "the cluster state went back from revision {known} to {revision}: it came from an older copy, and is not believed"
             )));
+        }
+        if let Some(what) = ClusterState::newer("the cluster state", &bytes) {
+            return Err(ManagerError::Invalid(what));
         }
         let state = ClusterState::decode(&bytes)
             .map_err(|what| ManagerError::Invalid(format!("the cluster state is damaged: {what}")))?;
@@ -250,6 +322,8 @@ impl Manager {
     pub fn take_targets(&self, node: NodeId, found: &[FoundTarget]) -> Result<Arc<ClusterMap>, ManagerError> {
         self.change(|state| {
             state.map = map_change::with_targets(&state.map, found, node)?;
+            let newest = state.map.targets.last().map(|target| target.id);
+            state.last_target = state.last_target.max(newest.unwrap_or_default());
             Ok(())
         })?;
         Ok(self.map.read().clone())

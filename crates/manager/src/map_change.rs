@@ -1,7 +1,7 @@
 //! Changes of the cluster map, as pure functions from one map to the next.
 
 use crate::ManagerError;
-use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
+use ashlar_types::map::{Chain, MovePolicy, Pool, Shard, Target, TargetState};
 use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PoolId, Role, ShardId, TargetId,
 };
@@ -28,6 +28,8 @@ pub(crate) fn first_map(cluster: ClusterId, node: NodeId) -> ClusterMap {
         chains: Vec::new(),
         shards: (0..ShardId::COUNT_DEFAULT).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
         nodes: vec![first_node(node)],
+        moves: MovePolicy::default(),
+        filesets: Vec::new(),
     }
 }
 
@@ -36,9 +38,10 @@ pub(crate) fn first_node(id: NodeId) -> Node {
     Node {
         id,
         name: "first".to_owned(),
-        roles: Role::ALL.into_iter().collect(),
+        roles: Role::OF_FIRST_NODE.into_iter().collect(),
         listening: Vec::new(),
         policy: NodePolicy::trusting(),
+        domain: String::new(),
     }
 }
 
@@ -65,14 +68,15 @@ pub(crate) fn with_targets(
             )));
         }
     }
-    with_targets_of_any_id(map, found, node)
+    with_targets_of_any_id(map, found, node, &|_| PoolId(0))
 }
 
-/// As [`with_targets`], where ids are given out before targets are made, and some never are.
+/// As [`with_targets`], where ids are given out before targets are made, and some never are. A new target is in the pool that `pool_of` says.
 pub(crate) fn with_targets_of_any_id(
     map: &ClusterMap,
     found: &[FoundTarget],
     node: NodeId,
+    pool_of: &dyn Fn(TargetId) -> PoolId,
 ) -> Result<ClusterMap, ManagerError> {
     for new in found {
         let taken = map.targets.iter().find(|known| known.id == new.id && known.uuid != new.uuid);
@@ -104,14 +108,15 @@ pub(crate) fn with_targets_of_any_id(
     added.sort_by_key(|found| found.id);
     for new in added {
         let id = new.id;
-        let (pool, state, path) = (PoolId(0), TargetState::Online, new.path.clone());
+        let (pool, state, path) = (pool_of(id), TargetState::Online, new.path.clone());
         let at = next.targets.partition_point(|target| target.id < id);
-        next.targets.insert(at, Target { id, uuid: new.uuid, node, pool, state, path });
+        next.targets.insert(at, Target { id, uuid: new.uuid, node, pool, state, path, is_draining: false });
         let first = next.chains.len() as u32;
         let chains = (first..first + ClusterMap::CHAINS_PER_TARGET).map(|chain| Chain {
             id: ChainId(chain),
             pool,
             targets: smallvec![id],
+            moving: None,
         });
         next.chains.extend(chains);
     }

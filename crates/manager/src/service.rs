@@ -1,15 +1,25 @@
 //! What a manager does for others: it lets machines join, and keeps the map.
 
-use crate::state::MetadataRecord;
+mod domains;
+mod filesets;
+mod moves;
+mod pools;
+mod presence;
+mod restore;
+
+use crate::state::{ClusterState, MetadataRecord, PromisedTarget};
 use crate::token::Token;
 use crate::{Authority, FoundTarget, Manager, ManagerError, TokenRecord, map_change};
 use ashlar_env::Env;
+use ashlar_replication::hand_over::shard::transfer;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
-use ashlar_types::node::Listening;
-use ashlar_types::{ClusterMap, Node, NodeId, NodePolicy, PeerId, Role, Roles, ShardId, TargetId};
+use ashlar_types::{
+    ClusterMap, Epoch, EventKind, Happening, Node, NodeId, NodePolicy, PeerId, Places, PoolId, Role, Roles,
+    ShardId, TargetId,
+};
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// For how long a used token is remembered, seconds: a join whose answer was lost is asked again meanwhile.
@@ -26,9 +36,15 @@ pub struct ManagerService {
     authority_der: Vec<u8>,
     env: Env,
     /// Where the state is, for other managers; empty where they cannot use it.
-    store: String,
+    store: RwLock<String>,
     /// When somebody unknown last had the state looked at anew.
     looked: Mutex<Option<Instant>>,
+    /// What targets have told of themselves.
+    reports: moves::Reports,
+    /// What was heard of servers.
+    presences: presence::Presences,
+    /// Which node this manager is on, once that is known.
+    own: OnceLock<NodeId>,
 }
 
 fn refused(what: impl Into<String>) -> ManagerError {
@@ -50,9 +66,17 @@ impl ManagerService {
             manager,
             authority,
             env,
-            store,
+            store: RwLock::new(store),
             looked: Mutex::default(),
+            reports: moves::Reports::default(),
+            presences: presence::Presences::default(),
+            own: OnceLock::new(),
         })
+    }
+
+    /// Has other managers told that the state is where `store` says.
+    pub fn set_store(&self, store: String) {
+        *self.store.write() = store;
     }
 
     /// The map, kept current.
@@ -89,7 +113,7 @@ impl ManagerService {
         self.manager.refresh().is_ok()
     }
 
-    fn now_s(&self) -> u64 {
+    pub(crate) fn now_s(&self) -> u64 {
         self.env.clock.now().secs.max(0) as u64
     }
 
@@ -115,20 +139,53 @@ impl ManagerService {
             ManagerRequest::Map { .. } => {
                 Ok(ManagerReply::Map(Box::new(ClusterMap::clone(&self.map().read()))))
             }
-            ManagerRequest::Listen { role, addresses } => self.listen(peer, role, addresses),
-            ManagerRequest::NewTarget { uuid, path } => self.new_target(peer.node, uuid, path),
+            ManagerRequest::Listen { role, addresses } => {
+                self.listen(peer, role, &Places { addresses, ..Places::default() })
+            }
+            ManagerRequest::ListenApart { role, addresses, management, targets } => {
+                self.listen(peer, role, &Places { addresses, management, targets })
+            }
+            ManagerRequest::NewTarget { uuid, path, pool } => self.new_target(peer.node, uuid, &path, &pool),
             ManagerRequest::Serve { targets } => {
                 let found: Vec<FoundTarget> =
                     targets.into_iter().map(|(id, uuid, path)| FoundTarget { id, uuid, path }).collect();
                 self.serve(peer.node, &found)
             }
             ManagerRequest::MetaIdentity { uuid, path } => self.meta_identity(peer.node, uuid, &path),
-            ManagerRequest::TransferShards { shards, from, to } => {
-                self.transfer_shards(peer.node, &shards, (from, to))
+            ManagerRequest::RestoreMetadata { set, uuid, seen, instead_of } => {
+                self.restore_metadata(peer.node, (set, uuid), seen, instead_of)
             }
-            ManagerRequest::NewToken { roles, valid_s, policy } => self.new_token(roles, valid_s, &policy),
-            ManagerRequest::RemoveNode { node } => self.remove_node(node),
-            ManagerRequest::SetPolicy { node, seen, policy } => self.set_policy(node, &seen, &policy),
+            ManagerRequest::TransferShards { shards, from, to, seen } => {
+                self.transfer_shards(peer.node, &shards, (from, to), seen)
+            }
+            ManagerRequest::NewToken { roles, valid_s, policy } => {
+                self.new_token(peer.node, roles, valid_s, &policy)
+            }
+            ManagerRequest::RemoveNode { node } => self.remove_node(peer.node, node),
+            ManagerRequest::SetPolicy { node, seen, policy } => {
+                self.set_policy(peer.node, node, &seen, &policy)
+            }
+            ManagerRequest::Report { what } => self.report(peer.node, what),
+            ManagerRequest::Events { after } => self.events(after),
+            ManagerRequest::SetDraining { targets, is_draining } => self.set_draining(&targets, is_draining),
+            ManagerRequest::RemoveTarget { target } => self.remove_target(target),
+            ManagerRequest::NewPool { name } => self.new_pool(&name),
+            ManagerRequest::RemovePool { name } => self.remove_pool(&name),
+            ManagerRequest::SetMoves { is_paused, rate_mib_s, rebalancing } => {
+                self.set_moves(is_paused, rate_mib_s, rebalancing)
+            }
+            ManagerRequest::EndMove { chain, from, since, is_given_up } => {
+                self.end_move(peer.node, chain, (from, since), is_given_up)
+            }
+            ManagerRequest::ReportTargets { targets } => self.report_targets(peer.node, targets),
+            ManagerRequest::SealingKeys => self.sealing_keys(),
+            ManagerRequest::CheckingKeys => self.checking_keys(peer.node),
+            ManagerRequest::RotateKeys => self.rotate_keys(),
+            ManagerRequest::NewFileset { root, parent } => self.new_fileset(root, parent),
+            ManagerRequest::EncloseFileset { fileset, parent } => self.enclose_fileset(fileset, parent),
+            ManagerRequest::SetDomain { node, domain } => self.set_domain(peer.node, node, &domain),
+            ManagerRequest::Present { role } => self.note_present(peer, role),
+            ManagerRequest::Presence => self.presence(),
         }
     }
 
@@ -172,7 +229,8 @@ impl ManagerService {
             record.used_by = Some((id, public_key.to_vec()));
             let (roles, policy) = (record.roles, record.policy.clone());
             state.last_node = id;
-            state.map.nodes.push(Node { id, name: name.to_owned(), roles, listening: Vec::new(), policy });
+            let (name, listening, domain) = (name.to_owned(), Vec::new(), String::new());
+            state.map.nodes.push(Node { id, name, roles, listening, policy, domain });
             Ok((id, roles))
         })?;
         let certificate = self.certify(node, roles, public_key)?;
@@ -183,14 +241,22 @@ impl ManagerService {
             roles,
             certificate,
             authority: self.authority.certificate().to_owned(),
-            managers: self.managers(),
+            managers: self.managers_of_new(roles),
             manager: (roles.has(Role::Manager))
-                .then(|| ManagerPapers { secrets: self.manager.secrets(), store: self.store.clone() }),
+                .then(|| ManagerPapers { secrets: self.manager.secrets(), store: self.store.read().clone() }),
         })
     }
 
     fn managers(&self) -> Vec<std::net::SocketAddr> {
         self.map().read().addresses(Role::Manager)
+    }
+
+    /// Where a machine that has no map yet finds managers: administrators and consoles at their addresses for management, if there are such.
+    fn managers_of_new(&self, roles: Roles) -> Vec<std::net::SocketAddr> {
+        let map = self.map().read().clone();
+        let is_of_management = roles.iter().any(Role::is_of_management);
+        let apart = map.listening(Role::Manager).flat_map(|node| node.management(Role::Manager));
+        apart.filter(|_| is_of_management).copied().chain(self.managers()).collect()
     }
 
     /// A new certificate for `peer`, which has the key that belongs to `public_key`.
@@ -200,68 +266,125 @@ impl ManagerService {
     pub fn renewed(&self, peer: PeerId, public_key: &[u8]) -> Result<String, ManagerError> {
         let map = self.map().read().clone();
         let node = map.node(peer.node).ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
-        self.certify(node.id, node.roles, public_key)
+        let certificate = self.certify(node.id, node.roles, public_key)?;
+        self.note(node.id, EventKind::CertificateRenewed, &node.name, "good for another 90 days");
+        Ok(certificate)
     }
 
     fn renew(&self, peer: PeerId, public_key: &[u8]) -> Result<ManagerReply, ManagerError> {
         self.renewed(peer, public_key).map(ManagerReply::Certificate)
     }
 
-    fn listen(
-        &self,
-        peer: PeerId,
-        role: Role,
-        addresses: Vec<std::net::SocketAddr>,
-    ) -> Result<ManagerReply, ManagerError> {
+    fn note(&self, node: NodeId, kind: EventKind, subject: &str, text: &str) {
+        if let Some(log) = self.manager.events() {
+            log.note(node, kind, subject, text);
+        }
+    }
+
+    /// Takes what a server tells of itself into the event log.
+    fn report(&self, node: NodeId, what: Vec<Happening>) -> Result<ManagerReply, ManagerError> {
+        if what.len() > ManagerRequest::REPORTS_MAX {
+            return Err(refused(format!("more than {} events at once", ManagerRequest::REPORTS_MAX)));
+        }
+        if let Some(other) = what.iter().find(|told| !told.kind.is_told_by_servers()) {
+            return Err(refused(format!("{} is for managers to tell", other.kind)));
+        }
+        if let Some(log) = self.manager.events() {
+            what.into_iter().for_each(|told| log.take(node, told.tamed()));
+        }
+        Ok(ManagerReply::Done)
+    }
+
+    fn events(&self, after: u64) -> Result<ManagerReply, ManagerError> {
+        let Some(log) = self.manager.events() else {
+            return Err(refused("this manager keeps no events"));
+        };
+        // What has just happened is to be seen; if the store is away, what was there before is told.
+        let trouble = log.write().err().map(|error| error.to_string()).unwrap_or_default();
+        Ok(ManagerReply::Events { events: log.after(after), trouble })
+    }
+
+    fn listen(&self, peer: PeerId, role: Role, places: &Places) -> Result<ManagerReply, ManagerError> {
         if !peer.roles.has(role) {
             return Err(refused(format!("the certificate of {} does not allow it to be {role}", peer.node)));
         }
-        let is_bad = |address: &std::net::SocketAddr| address.port() == 0 || address.ip().is_unspecified();
-        if addresses.is_empty() || addresses.len() > Node::ADDRESSES_MAX || addresses.iter().any(is_bad) {
-            return Err(refused("addresses must be such that others can connect to them, 16 at the most"));
-        }
+        places.check().map_err(refused)?;
         self.manager.change(|state| {
             let node = state.map.nodes.iter_mut().find(|node| node.id == peer.node);
             let node = node.ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
             node.listening.retain(|listening| listening.role != role);
-            node.listening.push(Listening { role, addresses: addresses.clone() });
+            node.listening.extend(places.entries(role));
+            // Those of a role stay in their order.
             node.listening.sort_by_key(|listening| listening.role);
             Ok(())
         })?;
         Ok(ManagerReply::Done)
     }
 
-    fn new_target(&self, node: NodeId, uuid: [u8; 16], path: String) -> Result<ManagerReply, ManagerError> {
+    fn new_target(
+        &self,
+        node: NodeId,
+        uuid: [u8; 16],
+        path: &str,
+        pool: &str,
+    ) -> Result<ManagerReply, ManagerError> {
         let id = self.manager.change(|state| {
-            if let Some((id, ..)) = state.promised.iter().find(|(_, known, ..)| *known == uuid) {
-                return Ok(*id);
+            if let Some(known) = state.promised.iter().find(|known| known.uuid == uuid) {
+                return Ok(known.id);
             }
+            let pool = pools::of_new_target(&state.map, pool)?;
             // LIMIT: of targets that were promised an id and never served.
             if state.promised.len() >= 1024 {
                 state.promised.remove(0);
             }
-            let known = state.map.targets.iter().map(|target| target.id.0);
-            let promised = state.promised.iter().map(|(id, ..)| id.0);
-            let id = TargetId(known.chain(promised).max().unwrap_or(0) + 1);
-            state.promised.push((id, uuid, path.clone(), node));
+            state.last_target = TargetId(state.last_target.0 + 1);
+            let (id, path) = (state.last_target, path.to_owned());
+            state.promised.push(PromisedTarget { id, uuid, path, node, pool });
             Ok(id)
         })?;
         Ok(ManagerReply::Target(id))
     }
 
     fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {
-        self.manager.change(|state| {
+        let served = self.manager.change(|state| {
             // Ids are given out before targets serve, and not all that were given out ever do.
-            let ids: Vec<TargetId> = found.iter().map(|target| target.id).collect();
-            state.promised.retain(|(id, ..)| !ids.contains(id));
-            state.map = map_change::with_targets_of_any_id(&state.map, found, node)?;
+            let ClusterState { map, promised, .. } = state;
+            let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
+            if let Some(removed) = found.iter().find(|found| !is_known(found.id)) {
+                return Err(refused(format!(
+                    "{} was removed from the file system: leave its directory {} out; what is in it is of no use any more",
+                    removed.id, removed.path
+                )));
+            }
+            let pool_of =
+                |id| promised.iter().find(|known| known.id == id).map_or(PoolId(0), |known| known.pool);
+            let next = map_change::with_targets_of_any_id(map, found, node, &pool_of)?;
+            state.map = next;
+            state.promised.retain(|known| !found.iter().any(|found| found.id == known.id));
             Ok(())
-        })?;
-        Ok(ManagerReply::Done)
+        });
+        if let Err(error) = &served {
+            self.note_claims(node, found, error);
+        }
+        served.map(|()| ManagerReply::Done)
+    }
+
+    /// Notes which of the targets that `node` has found another one serves.
+    fn note_claims(&self, node: NodeId, found: &[FoundTarget], error: &ManagerError) {
+        let map = self.map().read().clone();
+        for target in &map.targets {
+            let is_found = found.iter().any(|found| found.uuid == target.uuid);
+            if is_found && target.node != node && target.state == TargetState::Online {
+                self.note(node, EventKind::TargetClaimedTwice, &target.id.to_string(), &error.to_string());
+            }
+        }
     }
 
     /// Lets a metadata server serve. The first one gets all shards, others ask for some. One whose directory has come to another node takes its
     /// shards along.
+    ///
+    /// ORDER: a new epoch before it serves. What it had agreed on with another server before it was started, and does not know any more, is not
+    /// carried out by a question that comes late.
     fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
         self.manager.change(|state| {
             let known = state.metadata.iter().position(|known| known.uuid == uuid);
@@ -287,41 +410,54 @@ impl ManagerService {
                     shard.primary = node;
                 }
             }
+            state.map.epoch = Epoch(state.map.epoch.0 + 1);
             Ok(())
         })?;
         let name_hash_key = self.manager.identity().name_hash_key;
         Ok(ManagerReply::MetaIdentity { name_hash_key, epoch: self.map().read().epoch })
     }
 
-    /// Gives shards from one metadata server to another, one of which is the caller.
+    /// Gives shards from one metadata server, the caller, to another, if the map is still the one that was seen. So a question that is late is never
+    /// carried out after one of both has been started anew: a start changes the epoch ([`ManagerService::meta_identity`]). What it tells is proven, also a refusal: this
+    /// manager may be behind, and a question that was asked before at another one be carried out yet.
     fn transfer_shards(
         &self,
         caller: NodeId,
         shards: &[ShardId],
         (from, to): (NodeId, NodeId),
+        seen: Epoch,
     ) -> Result<ManagerReply, ManagerError> {
-        if caller != from && caller != to {
-            return Err(refused("shards are transferred by who has them, or is to have them"));
+        if caller != from {
+            return Err(refused("shards are given away by who has them"));
         }
-        self.manager.change(|state| {
+        let transferred = self.manager.change_and_prove(|state| {
+            let map = &state.map;
+            let decide = |shard: &ShardId| transfer(map.epoch, &map.primary(*shard)?, (&from, &to), seen);
+            let decided: Vec<Option<bool>> = shards.iter().map(decide).collect();
+            // Asked for once more: the answer was lost.
+            if decided.iter().all(|is_due| *is_due == Some(false)) {
+                return Ok(Ok(()));
+            }
+            if map.epoch != seen {
+                return Ok(Err(format!("the map is of {} by now", map.epoch)));
+            }
+            if decided.iter().any(|is_due| *is_due != Some(true)) {
+                return Ok(Err(format!("not all of these shards are served by {from}")));
+            }
             if !state.metadata.iter().any(|known| known.node == to) {
-                return Err(refused(format!("{to} is no metadata server")));
+                return Ok(Err(format!("{to} is no metadata server")));
             }
-            for &shard in shards {
-                let known = state.map.shards.get_mut(usize::from(shard.0));
-                let known = known.ok_or_else(|| refused(format!("there is no {shard}")))?;
-                if known.primary != from && known.primary != to {
-                    return Err(refused(format!("{shard} is served by {}, not by {from}", known.primary)));
-                }
-                known.primary = to;
+            for shard in state.map.shards.iter_mut().filter(|shard| shards.contains(&shard.id)) {
+                shard.primary = to;
             }
-            Ok(())
+            Ok(Ok(()))
         })?;
-        Ok(ManagerReply::Done)
+        Ok(ManagerReply::Transferred(transferred))
     }
 
     fn new_token(
         &self,
+        by: NodeId,
         roles: Roles,
         valid_s: u32,
         policy: &NodePolicy,
@@ -344,7 +480,8 @@ impl ManagerService {
         let token =
             Token::new(secret, &self.authority_der, managers.into_iter().take(Token::MANAGERS_MAX).collect());
         let (public_key, now) = (token.public_key()?, self.now_s());
-        self.manager.change(|state| {
+        self.manager.change_by(Some(by), |state| {
+            filesets::require_subtree(&state.map, policy)?;
             state.tokens.retain(|token| is_remembered(token, now));
             if state.tokens.len() >= crate::ClusterState::TOKENS_MAX {
                 return Err(refused("too many tokens are waiting to be used"));
@@ -359,12 +496,14 @@ impl ManagerService {
 
     fn set_policy(
         &self,
+        by: NodeId,
         node: NodeId,
         seen: &NodePolicy,
         policy: &NodePolicy,
     ) -> Result<ManagerReply, ManagerError> {
         policy.check().map_err(refused)?;
-        self.manager.change(|state| {
+        self.manager.change_by(Some(by), |state| {
+            filesets::require_subtree(&state.map, policy)?;
             let known = state.map.nodes.iter_mut().find(|known| known.id == node);
             let known = known.ok_or_else(|| refused(format!("there is no {node}")))?;
             // One whose answer was lost is told again that it is done.
@@ -381,8 +520,8 @@ impl ManagerService {
         Ok(ManagerReply::Done)
     }
 
-    fn remove_node(&self, node: NodeId) -> Result<ManagerReply, ManagerError> {
-        self.manager.change(|state| {
+    fn remove_node(&self, by: NodeId, node: NodeId) -> Result<ManagerReply, ManagerError> {
+        self.manager.change_by(Some(by), |state| {
             if state.map.node(node).is_none() {
                 return Err(refused(format!("there is no {node}")));
             }
@@ -392,7 +531,9 @@ impl ManagerService {
                 return Err(refused(format!("{node} {state} {}: remove its targets first", target.id)));
             }
             if state.map.shards.iter().any(|shard| shard.primary == node) {
-                return Err(refused(format!("{node} serves metadata: move its shards first")));
+                return Err(refused(format!(
+                    "{node} serves metadata: `ashlar shard drain` gives its shards to others"
+                )));
             }
             state.metadata.retain(|known| known.node != node);
             state.map.nodes.retain(|known| known.id != node);
@@ -415,14 +556,34 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
     let allowed: &[Role] = match request {
         ManagerRequest::Join { .. } => &[Role::Joiner],
         ManagerRequest::Renew { .. } | ManagerRequest::Map { .. } => {
-            &[Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin]
+            &[Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin, Role::Console]
         }
-        ManagerRequest::Listen { .. } => &[Role::Manager, Role::Meta, Role::Storage],
-        ManagerRequest::NewTarget { .. } | ManagerRequest::Serve { .. } => &[Role::Storage],
-        ManagerRequest::MetaIdentity { .. } | ManagerRequest::TransferShards { .. } => &[Role::Meta],
+        ManagerRequest::Listen { .. }
+        | ManagerRequest::ListenApart { .. }
+        | ManagerRequest::Present { .. } => &[Role::Manager, Role::Meta, Role::Storage],
+        ManagerRequest::NewTarget { .. }
+        | ManagerRequest::Serve { .. }
+        | ManagerRequest::EndMove { .. }
+        | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
+        ManagerRequest::MetaIdentity { .. }
+        | ManagerRequest::TransferShards { .. }
+        | ManagerRequest::RestoreMetadata { .. } => &[Role::Meta],
+        ManagerRequest::SealingKeys => &[Role::Meta],
+        ManagerRequest::CheckingKeys => &[Role::Storage],
         ManagerRequest::NewToken { .. }
         | ManagerRequest::RemoveNode { .. }
-        | ManagerRequest::SetPolicy { .. } => &[Role::Admin],
+        | ManagerRequest::SetPolicy { .. }
+        | ManagerRequest::SetDraining { .. }
+        | ManagerRequest::RemoveTarget { .. }
+        | ManagerRequest::NewPool { .. }
+        | ManagerRequest::RemovePool { .. }
+        | ManagerRequest::SetMoves { .. }
+        | ManagerRequest::RotateKeys
+        | ManagerRequest::NewFileset { .. }
+        | ManagerRequest::EncloseFileset { .. }
+        | ManagerRequest::SetDomain { .. } => &[Role::Admin],
+        ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
+        ManagerRequest::Report { .. } => &[Role::Meta, Role::Storage],
     };
     if allowed.iter().any(|role| peer.roles.has(*role)) {
         return Ok(());

@@ -2,12 +2,13 @@
 
 mod earlier;
 
+use ashlar_coord::local_file::newer_format;
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::{ClusterMap, NodeId, NodePolicy, Roles};
+use ashlar_types::{ClusterMap, NodeId, NodePolicy, PoolId, Roles, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// What the value begins with, since there is more in it than a map.
-const MAGIC: &[u8; 8] = b"ASHLSTA3";
+const MAGIC: &[u8; 8] = b"ASHLSTA5";
 
 /// A token that was given out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,36 @@ pub struct MetadataRecord {
     pub path: String,
 }
 
+/// A target that was promised an id and has not been served yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromisedTarget {
+    /// The id.
+    pub id: TargetId,
+    /// What the target was drawn to be known by.
+    pub uuid: [u8; 16],
+    /// Its directory.
+    pub path: String,
+    /// The node that is about to make it.
+    pub node: NodeId,
+    /// The pool it is to be in.
+    pub pool: PoolId,
+}
+
+/// Which keys of capabilities are the newest. The keys themselves are made of the secrets of managers, and stored nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyEpoch {
+    /// The newest epoch, from 1.
+    pub epoch: u64,
+    /// Since when, seconds since 1970; 0: since the file system was made.
+    pub since_s: u64,
+}
+
+impl Default for KeyEpoch {
+    fn default() -> KeyEpoch {
+        KeyEpoch { epoch: 1, since_s: 0 }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterState {
@@ -46,8 +77,12 @@ pub struct ClusterState {
     pub last_node: NodeId,
     /// Where the metadata is, once there is some: one of each metadata server.
     pub metadata: Vec<MetadataRecord>,
-    /// Targets that were promised an id and have not been served yet: id, uuid, directory, node.
-    pub promised: Vec<(ashlar_types::TargetId, [u8; 16], String, NodeId)>,
+    /// Targets that were promised an id and have not been served yet.
+    pub promised: Vec<PromisedTarget>,
+    /// The newest target there ever was: no id is given twice.
+    pub last_target: TargetId,
+    /// Keys of capabilities.
+    pub keys: KeyEpoch,
 }
 
 impl ClusterState {
@@ -59,10 +94,12 @@ impl ClusterState {
     pub fn new(map: ClusterMap) -> ClusterState {
         ClusterState {
             last_node: map.nodes.last().map_or(NodeId(0), |node| node.id),
+            last_target: map.targets.last().map_or(TargetId(0), |target| target.id),
             map,
             tokens: Vec::new(),
             metadata: Vec::new(),
             promised: Vec::new(),
+            keys: KeyEpoch::default(),
         }
     }
 
@@ -73,6 +110,11 @@ impl ClusterState {
         out
     }
 
+    /// What to say of `bytes`, which are in `place`, if a newer software has stored them.
+    pub(crate) fn newer(place: &str, bytes: &[u8]) -> Option<String> {
+        newer_format(place, bytes, MAGIC)
+    }
+
     /// Reads the stored form, also those of earlier versions.
     ///
     /// # Errors
@@ -81,10 +123,7 @@ impl ClusterState {
         let malformed = |error: CodecError| error.to_string();
         let state = match bytes.strip_prefix(MAGIC) {
             Some(rest) => codec::decode(rest, "cluster state").map_err(malformed)?,
-            None => match bytes.strip_prefix(earlier::MAGIC_2) {
-                Some(rest) => earlier::decode_2(rest).map_err(malformed)?,
-                None => earlier::decode_1(bytes).map_err(malformed)?,
-            },
+            None => earlier::decode(bytes).map_err(malformed)?,
         };
         state.check().map(|()| state).map_err(str::to_owned)
     }
@@ -94,8 +133,17 @@ impl ClusterState {
         if self.map.nodes.last().is_some_and(|node| node.id > self.last_node) {
             return Err("a node is newer than the newest");
         }
+        if self.map.targets.last().is_some_and(|target| target.id > self.last_target) {
+            return Err("a target is newer than the newest");
+        }
+        if self.last_target.0 > u32::MAX / 2 {
+            return Err("the id of a target is out of range");
+        }
         if self.last_node.0 > u32::MAX / 2 {
             return Err("the id of a node is out of range");
+        }
+        if !(1..=u64::MAX / 2).contains(&self.keys.epoch) {
+            return Err("the epoch of its keys is out of range");
         }
         if self.tokens.len() > Self::TOKENS_MAX {
             return Err("it has too many tokens");

@@ -8,7 +8,7 @@ use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, TokenRecord};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
-use ashlar_types::{NodeId, NodePolicy, PoolId, Roles, TargetId, Timespec};
+use ashlar_types::{Fileset, FilesetId, InodeId, NodeId, NodePolicy, PoolId, Roles, TargetId, Timespec};
 use std::sync::Arc;
 
 const ROUNDS: u64 = 10_000;
@@ -72,10 +72,11 @@ fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
         used_by: Some((NodeId(1), vec![4; 65])),
         policy: NodePolicy::default(),
     });
+    state.map.filesets = vec![Fileset { id: FilesetId(1), parent: FilesetId(0), root: InodeId(9) }];
     let random = SimEntropy::new(5);
     let mut opened = 0;
     for round in 0..ROUNDS {
-        let mut bytes = b"ASHLSTA3".to_vec();
+        let mut bytes = b"ASHLSTA5".to_vec();
         bytes.extend(mutated(&state, |below| random.below(below)));
         store(&disk, STATE_FILE, &local_file::encode(round, &bytes));
         if let Some(manager) = open(&disk) {

@@ -8,7 +8,7 @@ use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, OpenMode};
 use ashlar_manager::{ClusterState, Manager, ManagerError, Secrets};
 use ashlar_types::codec;
-use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
+use ashlar_types::map::{Chain, MovePolicy, Pool, Shard, Target, TargetState};
 use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PoolId, Role, ShardId, TargetId,
 };
@@ -45,20 +45,26 @@ fn described_map() -> ClusterMap {
         pool,
         state: TargetState::Online,
         path: "/disk1/ashlar/target".into(),
+        is_draining: false,
     };
     ClusterMap {
         cluster: ClusterId(counting_from(0x10)),
         epoch: Epoch(2),
         pools: vec![Pool { id: pool, name: "default".into() }],
         targets: vec![target],
-        chains: (0..2).map(|id| Chain { id: ChainId(id), pool, targets: smallvec![TargetId(1)] }).collect(),
+        chains: (0..2)
+            .map(|id| Chain { id: ChainId(id), pool, targets: smallvec![TargetId(1)], moving: None })
+            .collect(),
+        moves: MovePolicy::default(),
+        filesets: Vec::new(),
         shards: (0..2).map(|id| Shard { id: ShardId(id), primary: NodeId(1) }).collect(),
         nodes: vec![Node {
             id: NodeId(1),
             name: "first".into(),
-            roles: Role::ALL.into_iter().collect(),
+            roles: Role::OF_FIRST_NODE.into_iter().collect(),
             listening: Vec::new(),
             policy: NodePolicy::trusting(),
+            domain: String::new(),
         }],
     }
 }
@@ -93,6 +99,8 @@ fn the_manager_opens_the_examples_and_finds_what_the_document_says() {
     let manager = open(&disk).unwrap();
     assert_eq!(manager.state(), ClusterState::new(described_map()));
     for (earlier, what) in [
+        ("Example: format 4", "as it was before there were filesets"),
+        ("Example: format 3", "as it was before there were keys"),
         ("Example: format 1", "as it was before there were nodes"),
         ("Example: format 2", "as it was before nodes had policies"),
     ] {
@@ -136,4 +144,48 @@ fn state_and_secrets_of_two_file_systems_are_refused_together() {
     let state = local_file::encode(2, &ClusterState::new(other).encode());
     let error = open(&directory(&state, &dump("Example: secrets"))).err().unwrap();
     assert!(error.to_string().contains("restore both from one backup"), "{error}");
+}
+
+#[test]
+fn the_event_log_is_what_the_document_says() {
+    let bytes = dump("Example: events/01");
+    let (revision, value) = local_file::decode(&bytes).unwrap();
+    assert_eq!(revision, 7);
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::default());
+    disk.create_dir("events").unwrap();
+    let file = |number: usize| LocalFile::named(disk.clone(), "events", &format!("{number:02}"), "");
+    let raw = disk.open("events/01", OpenMode::CreateOrOpen).unwrap();
+    raw.write_at(0, &bytes).unwrap();
+    let segments =
+        (0..ashlar_manager::events::SEGMENTS).map(|number| Box::new(file(number)) as Box<dyn Coord>);
+    let (env, _) = ashlar_env::Env::simulated(1, ashlar_types::Timespec { secs: 1_795_339_490, nanos: 500 });
+    let log = ashlar_manager::events::EventLog::new(segments.collect(), env.clock.clone());
+    log.write().unwrap();
+    let what =
+        ashlar_types::Happening::new(env.clock.now(), ashlar_types::EventKind::DamageFound, "target-1", "x");
+    let described = ashlar_types::Event { number: 65, node: NodeId(2), what };
+    assert_eq!(log.after(0), std::slice::from_ref(&described));
+    // What it writes begins with the same bytes.
+    log.note(NodeId(2), described.what.kind, "target-1", "x");
+    log.write().unwrap();
+    let (_, written) = file(1).load().unwrap();
+    assert_eq!((&written[..9], written[9]), (&value[..9], 2), "two events now");
+    assert!(written[10..].starts_with(&value[10..]));
+    for kind in ashlar_types::EventKind::ALL {
+        assert!(DOCUMENT.contains(&format!("{} {kind}", u16::from(*kind))), "{kind}");
+    }
+}
+
+#[test]
+fn a_state_that_a_newer_software_has_stored_is_told_as_that() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::default());
+    let bytes = dump("Example: cluster-state");
+    let (_, value) = local_file::decode(&bytes).unwrap();
+    let mut newer = value.to_vec();
+    newer[7] = b'6';
+    LocalFile::new(disk.clone(), "").compare_and_set(0, &newer).unwrap();
+    let refused =
+        Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).err().unwrap().to_string();
+    assert!(refused.contains("newer format") && refused.contains("use a newer ashlar"), "{refused}");
+    assert!(!refused.contains("is damaged: "), "{refused}");
 }

@@ -16,15 +16,20 @@
 
 mod ask;
 mod coordinate;
+mod cut;
+mod gate;
 mod known;
 mod message;
+mod moving;
 mod participate;
 mod resume;
-mod take;
+mod unfinished;
 
 pub(crate) use coordinate::{Decision, Voted};
+pub(crate) use gate::Inside;
 pub(crate) use known::{Known, PlacementOnce};
-pub use take::Transfer;
+pub use moving::{Transfer, Transferred};
+pub use unfinished::Unfinished;
 
 use crate::MetaService;
 use ashlar_env::Signal;
@@ -34,9 +39,9 @@ use ashlar_replication::transaction::{TransactionId, Transactions};
 use ashlar_rpc::MetaPeers;
 use ashlar_types::{Epoch, Errno, InodeId, NodeId, ShardId, ShardSet};
 use parking_lot::{Mutex, RwLock};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// The machine of one shard.
@@ -63,22 +68,40 @@ pub(crate) struct Across {
     /// Inode ids of other shards that were given to this server and not used yet: the next one, and how many.
     reserved: Mutex<FxHashMap<ShardId, (InodeId, u64)>>,
     couriers: resume::Couriers,
-    hands: Mutex<take::Hands>,
-    /// Shards of which other servers have ids that they have not used.
-    // LIMIT: as shards.
-    reserved_by_others: Mutex<FxHashSet<ShardId>>,
+    gates: gate::Gates,
+    hands: Mutex<moving::Hands>,
+    sending: Mutex<moving::Sending>,
+    cut: Mutex<cut::Cut>,
+    tracker: moving::Tracker,
+    /// Grows whenever other shards are here than before.
+    generation: AtomicU64,
+    /// Of the newest map by which a shard was given away, or this service began.
+    renew_by: AtomicU64,
 }
 
 /// The machines of this server.
 pub(crate) struct Machines {
     era: u64,
+    /// The lives of those whose shards have come since the start: larger than any that the shard has had where it was.
+    // LIMIT: as shards.
+    lives: FxHashMap<ShardId, u64>,
     by_shard: FxHashMap<ShardId, Machine>,
 }
 
 impl Machines {
     fn of(&mut self, shard: ShardId) -> &mut Machine {
-        let era = self.era;
+        let era = self.life_of(shard);
         self.by_shard.entry(shard).or_insert_with(|| Transactions::recover(shard, era, []))
+    }
+
+    /// In which life the machine of `shard` is, or would be.
+    fn life_of(&self, shard: ShardId) -> u64 {
+        self.lives.get(&shard).copied().unwrap_or(self.era)
+    }
+
+    /// Another server has the shard.
+    fn forget(&mut self, shard: ShardId) {
+        self.by_shard.remove(&shard);
     }
 
     /// Whether a transaction of any shard holds `key`.
@@ -93,19 +116,33 @@ impl Machines {
 
 impl Across {
     /// `era` is larger than that of any service before over the same log: the number of its start.
-    pub(crate) fn new(peers: Option<Arc<dyn MetaPeers>>, node: NodeId, era: u64, changed: Signal) -> Across {
+    pub(crate) fn new(
+        peers: Option<Arc<dyn MetaPeers>>,
+        node: NodeId,
+        (era, shards): (u64, usize),
+        changed: Signal,
+    ) -> Across {
         Across {
             peers,
             node,
             here: RwLock::default(),
-            machines: Mutex::new(Machines { era, by_shard: FxHashMap::default() }),
+            machines: Mutex::new(Machines {
+                era,
+                lives: FxHashMap::default(),
+                by_shard: FxHashMap::default(),
+            }),
             is_any_held: AtomicBool::new(false),
             is_starting: AtomicBool::new(true),
             changed,
             reserved: Mutex::default(),
             couriers: resume::Couriers::default(),
+            gates: gate::Gates::new(shards),
             hands: Mutex::default(),
-            reserved_by_others: Mutex::default(),
+            sending: Mutex::default(),
+            cut: Mutex::default(),
+            tracker: moving::Tracker::default(),
+            generation: AtomicU64::new(0),
+            renew_by: AtomicU64::new(0),
         }
     }
 
@@ -116,16 +153,15 @@ impl Across {
 
     /// Has the next question look up anew which shards are here.
     fn look_again(&self) {
-        self.here.write().0 = Epoch::default();
+        let mut here = self.here.write();
+        here.0 = Epoch::default();
+        self.generation.fetch_add(1, SeqCst);
     }
 
-    /// Another server has ids of `shard`, and may make something in it at any time.
-    fn note_reserved(&self, shard: ShardId) {
-        self.reserved_by_others.lock().insert(shard);
-    }
-
-    fn is_reserved_by_others(&self, shard: ShardId) -> bool {
-        self.reserved_by_others.lock().contains(&shard)
+    /// Changes whenever other shards are here than before. Who has looked at what is here, and finds the same number under the lane's lock, may go by it: who
+    /// gives a shard away takes that lock afterwards.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(SeqCst)
     }
 
     /// Whether there can be other metadata servers.
@@ -170,15 +206,25 @@ impl MetaService {
         }
         let mut known = self.across.here.write();
         let all = || map.shards.iter().map(|shard| shard.id);
-        let awaited: Vec<ShardId> = self.across.hands.lock().awaited.keys().copied().collect();
+        let away: Vec<ShardId> = {
+            let hands = self.across.hands.lock();
+            hands.arriving.keys().chain(&hands.frozen).copied().collect()
+        };
         let is_mine = |shard: &ShardId| {
-            !self.across.has_peers()
-                || map.primary(*shard) == Some(self.across.node) && !awaited.contains(shard)
+            !self.across.has_peers() || map.primary(*shard) == Some(self.across.node) && !away.contains(shard)
         };
         let here: ShardSet = all().filter(is_mine).collect();
         let has_others = all().any(|shard| !here.has(shard));
+        if *known.1 != here {
+            self.across.generation.fetch_add(1, SeqCst);
+        }
         *known = (map.epoch, Arc::new(here), has_others);
         (known.1.clone(), has_others)
+    }
+
+    /// In which life the machine of `shard` is.
+    fn life_of(&self, shard: ShardId) -> u64 {
+        self.across.machines.lock().life_of(shard)
     }
 
     /// Whether this server has `shard`, or, where there are no others, all.

@@ -11,7 +11,7 @@ pub(crate) use files::{Creation, Opening};
 
 use crate::MetaService;
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
-use ashlar_types::message::{MetaReply, MetaRequest};
+use ashlar_types::message::{Addressee, MetaReply, MetaRequest};
 use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
 
@@ -53,7 +53,13 @@ pub(crate) mod verb {
     pub(crate) const FINISH: u8 = 31;
     /// All participants know of a decision.
     pub(crate) const FORGET: u8 = 32;
+    /// Something of a shard has come, or is noted of one.
     pub(crate) const TAKE_SHARDS: u8 = 33;
+    /// Something of a shard that is not here goes.
+    pub(crate) const CLEAR_SHARD: u8 = 34;
+    pub(crate) const SET_FILESET: u8 = 35;
+    /// A directory is split, or is to have directories split that are made in it.
+    pub(crate) const SPLIT: u8 = 36;
 }
 
 impl MetaCalls for MetaService {
@@ -69,6 +75,10 @@ impl MetaCalls for MetaService {
         if !self.sessions.has(caller.op.session) {
             return Err(Errno::ENOTCONN);
         }
+        let _inside = match request.addressee() {
+            Addressee::Home(inode) => Some(self.enter(inode.home())?),
+            _ => None,
+        };
         if let Some(reply) = self.kept_reply(caller, &request)? {
             return Ok(reply);
         }
@@ -97,14 +107,15 @@ impl MetaCalls for MetaService {
             | MetaRequest::SetLayout { .. }
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::AcquireData { .. }
+            | MetaRequest::AcquireShared { .. }
             | MetaRequest::CommitWrite { .. } => self.call_on_data(caller, request),
             MetaRequest::Lock { .. }
             | MetaRequest::LockWait { .. }
             | MetaRequest::LockCancel { .. }
             | MetaRequest::LockTest(_)
             | MetaRequest::LockRelease { .. } => self.call_on_locks(caller, &request),
-            MetaRequest::RecallDone { id, .. } => {
-                self.recall_done(id);
+            MetaRequest::RecallDone { inode, id } => {
+                self.recall_done(id, caller.op.session, inode);
                 Ok(MetaReply::Done)
             }
             MetaRequest::Reclaim { part, .. } => self.reclaim(caller.op.session, part),

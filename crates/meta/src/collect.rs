@@ -10,11 +10,12 @@ use ashlar_env::{Signal, Tasks};
 use ashlar_kv::{Position, Snapshot};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Inode, Kind, NsError, key, verb};
+use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::codec;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, SessionId, TargetId};
+use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -109,6 +110,7 @@ impl MetaService {
         self.is_stopping.store(true, Release);
         self.garbage.woken.notify_all();
         self.trim_pause.notify_all();
+        self.end_backup();
         self.lane.close()
     }
 
@@ -131,7 +133,16 @@ impl MetaService {
             self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
             let mut is_any_left = false;
             let mut deleted = Vec::with_capacity(found.len());
+            // ORDER: until the records are gone. Chunks must not be deleted when the next server may have given their name out anew.
+            let mut inside = Vec::with_capacity(found.len());
             for (inode, garbage) in &found {
+                match self.enter(inode.home()) {
+                    Ok(gate) => inside.push(gate),
+                    Err(_) => {
+                        is_any_left = true;
+                        continue;
+                    }
+                }
                 if !self.may_collect(*inode, garbage)? {
                     // A layout somebody is just filling; it is bound, or withdrawn when its session ends.
                     is_any_left = true;
@@ -176,7 +187,9 @@ impl MetaService {
 
     fn find_garbage(&self, limit: usize) -> Result<Vec<(InodeId, Garbage)>, Errno> {
         let mut found = Vec::new();
-        let shards: Vec<_> = self.shards_here().0.iter().collect();
+        // What is left of a shard that is about to leave is deleted where it goes: here nobody may be at it then.
+        let mut shards: Vec<_> = self.shards_here().0.iter().collect();
+        shards.retain(|shard| !self.is_being_sent(*shard));
         for shard in shards {
             let (from, to) = key::table_range(shard, b'G');
             let mut damage = None;
@@ -218,9 +231,17 @@ impl MetaService {
     ) -> Result<u64, Errno> {
         let DeletedChunks { blocks: blocks_freed, .. } = self.delete_chunks(inode, garbage, &|_| false)?;
         // ORDER: as in `collect_all`; here the old bytes behind the cut would be back.
-        let targets = self.map.read().targets_of(&garbage.layout);
-        if self.sync_targets_of([&garbage.layout]).len() < targets.len() {
-            return Err(Errno::EIO);
+        let layout = &garbage.layout;
+        loop {
+            let targets = self.map.read().targets_of(layout);
+            let synced = self.sync_targets_of([layout]);
+            if targets.iter().all(|target| synced.contains(target)) {
+                break;
+            }
+            // Unless a chain has gone to another target meanwhile.
+            if self.map.read().targets_of(layout) == targets {
+                return Err(Errno::EIO);
+            }
         }
         self.forget_garbage(inode, garbage, blocks_freed, behalf_of)?;
         Ok(blocks_freed)
@@ -233,7 +254,7 @@ impl MetaService {
             layouts.into_iter().flat_map(|layout| map.targets_of(layout)).collect();
         let sync = |&target: &TargetId| match self
             .storage
-            .call(&StorageRequest::Sync { target }, Payload::None)
+            .call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)
         {
             Ok(_) => true,
             Err(errno) => {
@@ -252,18 +273,18 @@ impl MetaService {
         is_enough: &dyn Fn(u64) -> bool,
     ) -> Result<DeletedChunks, Errno> {
         let layout = &garbage.layout;
-        let map = self.map.read().clone();
-        let targets = map.targets_of(layout);
         let chunk_bytes = u64::from(layout.chunk_bytes);
         let mut blocks_freed: u64 = 0;
         let boundary = garbage.keep_bytes % chunk_bytes;
         if boundary > 0 {
             let index = layout.chunk_index(garbage.keep_bytes);
-            let target = map.head(layout.chain(index)).ok_or(Errno::EIO)?;
+            let chain = layout.chain(index);
+            let target = self.map.read().head(chain).ok_or(Errno::EIO)?;
             let chunk = ChunkId { inode, generation: layout.generation, index };
             let request = StorageRequest::Truncate {
                 target,
                 chunk,
+                chain,
                 chunk_bytes: layout.chunk_bytes,
                 len: boundary as u32,
             };
@@ -273,16 +294,19 @@ impl MetaService {
             }
         }
         let from_index = garbage.keep_bytes.div_ceil(chunk_bytes);
-        for target in targets {
+        let mut is_done = true;
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            if !is_done {
+                return Ok(());
+            }
             let is_over = |freed: u64| is_enough(blocks_freed + freed);
             let place = (target, inode, layout.generation, from_index);
-            let deleted = self.delete_some_of_generation(place, &is_over)?;
+            let deleted = self.delete_some_of_generation(place, chains, &is_over)?;
             blocks_freed += deleted.blocks;
-            if !deleted.is_done {
-                return Ok(DeletedChunks { blocks: blocks_freed, is_done: false });
-            }
-        }
-        Ok(DeletedChunks { blocks: blocks_freed, is_done: true })
+            is_done = deleted.is_done;
+            Ok(())
+        })?;
+        Ok(DeletedChunks { blocks: blocks_freed, is_done })
     }
 
     /// Removes the record whose chunks are gone.
@@ -307,26 +331,26 @@ impl MetaService {
         )
     }
 
+    /// Deletes what a target has of `chains` of a generation of a file from a chunk on; tells the units of 512 bytes that were freed.
     pub(crate) fn delete_generation(
         &self,
-        target: TargetId,
-        inode: InodeId,
-        generation: u32,
-        from_index: u64,
+        place: (TargetId, InodeId, u32, u64),
+        chains: OfChains,
     ) -> Result<u64, Errno> {
-        let place = (target, inode, generation, from_index);
-        Ok(self.delete_some_of_generation(place, &|_| false)?.blocks)
+        Ok(self.delete_some_of_generation(place, chains, &|_| false)?.blocks)
     }
 
     /// As [`MetaService::delete_generation`], until `is_enough` for what was freed so far: a file may be very large.
     fn delete_some_of_generation(
         &self,
         (target, inode, generation, from_index): (TargetId, InodeId, u32, u64),
+        chains: OfChains,
         is_enough: &dyn Fn(u64) -> bool,
     ) -> Result<DeletedChunks, Errno> {
         let mut freed = 0;
         loop {
-            let request = StorageRequest::DeleteGeneration { target, inode, generation, from_index };
+            let chains = chains.clone();
+            let request = StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
             match self.storage.call(&request, Payload::None)? {
                 StorageReply::Deleted { blocks, is_done } => {
                     freed += blocks;

@@ -4,13 +4,13 @@ use crate::MetaService;
 use crate::across::{Decision, Known, PlacementOnce, Voted};
 use crate::call::verb as number;
 use crate::kept::Told;
-use crate::recall::{Reported, Wanting};
+use crate::recall::{Alone, Reported, Wanting};
 use ashlar_kv::{Frame, KvError, LaneWriter, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::TransactionId;
 use ashlar_rpc::Caller;
-use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId, Timespec};
+use ashlar_types::{Errno, EventKind, InodeId, OpId, SessionId, ShardId, Timespec};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -20,6 +20,21 @@ pub(crate) const DECIDE_MAX: Duration = Duration::from_secs(20);
 /// The caller of what the service does by itself.
 pub(crate) fn itself() -> ashlar_types::Credentials {
     ashlar_types::Credentials::root()
+}
+
+/// What a call goes by that changes something.
+struct View<'a> {
+    /// Of which shards are here.
+    generation: u64,
+    known: Option<Known>,
+    placement: PlacementOnce<'a>,
+}
+
+impl<'a> View<'a> {
+    fn new(service: &'a MetaService) -> View<'a> {
+        let generation = service.across.generation();
+        View { generation, known: service.known(), placement: PlacementOnce::new(service) }
+    }
 }
 
 /// What came of one try to decide a call that changes something.
@@ -73,13 +88,21 @@ impl MetaService {
         let is_of_a_client = caller.op.sequence != 0;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
-        let known = self.known();
+        let (mut generation, mut known) = (self.across.generation(), self.known());
+        let mut is_again = false;
         loop {
+            self.come_again_if_closing(is_again && is_of_a_client)?;
+            is_again = true;
             let conflicts = {
                 let reader = self.lane.read();
+                if self.across.generation() != generation {
+                    drop(reader);
+                    (generation, known) = (self.across.generation(), self.known());
+                    continue;
+                }
                 let open_in = |inode| self.opens.lock().sessions(inode);
                 let context = self.context(caller, self.env.clock.now(), self, &open_in);
-                let mut txn = transaction(&reader, known.as_ref());
+                let mut txn = transaction(&reader, known.as_ref()).within(caller.reach);
                 let decided = decide(&mut txn, &context);
                 let outcome = self.finish(txn, decided.is_ok())?;
                 if self.is_blocked(&outcome) {
@@ -91,7 +114,7 @@ impl MetaService {
                 debug_assert!(outcome.writes.is_empty(), "a call that changes nothing must not write");
                 let mut leases = self.leases.lock();
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
-                let conflicts = leases.conflicts(session, &outcome, &reported.writers(&leases));
+                let conflicts = self.conflicts(&leases, session, &outcome, &reported);
                 if conflicts.is_empty() && !is_settling {
                     return Ok(grant(reply, &mut leases));
                 }
@@ -120,27 +143,34 @@ impl MetaService {
         let session = caller.op.session;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
-        let (mut known, mut placement) = (self.known(), PlacementOnce::new(self));
+        let mut view = View::new(self);
         let mut has_made_room = false;
-        let mut _wanting = None;
+        let (mut _wanting, mut _alone) = (None, None);
+        let mut is_again = false;
         loop {
-            let tried = self.try_to_decide(caller, &decide, known.as_ref(), &placement, &reported)?;
-            let (mut writer, reply, mut outcome, across) = match tried {
+            self.come_again_if_closing(is_again && caller.op.sequence != 0)?;
+            is_again = true;
+            let (mut writer, reply, mut outcome, across) = match self
+                .try_to_decide(caller, &decide, &view, &reported)?
+            {
                 Tried::Ready(writer, reply, outcome) => (writer, reply, outcome, None),
                 Tried::Spans(id, reply, outcome) => match self.collect_votes(id, session, &outcome.parts)? {
-                    Voted::Yes => (self.lane.write(), reply, outcome, Some(id)),
+                    Voted::Yes => match self.lock_unless_moved(id, &view) {
+                        Some(writer) => (writer, reply, outcome, Some(id)),
+                        None => continue,
+                    },
                     voted => {
-                        self.try_again(voted, &mut known, &placement, deadline)?;
+                        self.try_again(voted, &mut view, deadline)?;
                         continue;
                     }
                 },
                 Tried::Elsewhere => {
-                    let asked = known.as_mut().map(|known| self.ask(known, session, deadline));
+                    let asked = view.known.as_mut().map(|known| self.ask(known, session, deadline));
                     asked.unwrap_or(Err(Errno::EIO))?;
                     continue;
                 }
                 Tried::Moved => {
-                    (known, placement) = (self.known(), PlacementOnce::new(self));
+                    view = View::new(self);
                     self.back_off(deadline)?;
                     continue;
                 }
@@ -159,6 +189,7 @@ impl MetaService {
                         // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
                         _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
                     }
+                    _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
                     self.recall_reports(&conflicts, session, deadline, &mut reported)?;
                     continue;
                 }
@@ -203,26 +234,41 @@ impl MetaService {
         txn.finish().map_err(|error| self.answer(&error))
     }
 
+    /// Takes the lane for the decision of the transaction `id`, which all have voted for. It does not happen if a shard has gone or come meanwhile: its
+    /// participants may be others.
+    fn lock_unless_moved(&self, id: TransactionId, view: &View<'_>) -> Option<LaneWriter<'_>> {
+        let writer = self.lane.write();
+        if self.across.generation() == view.generation {
+            return Some(writer);
+        }
+        drop(writer);
+        self.abort_across(id);
+        None
+    }
+
     /// Decides once, under the lane's lock.
     fn try_to_decide<R>(
         &self,
         caller: Caller<'_>,
         decide: &impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
-        known: Option<&Known>,
-        placement: &PlacementOnce<'_>,
+        view: &View<'_>,
         reported: &Reported<'_>,
     ) -> Result<Tried<'_, R>, Errno> {
         // What the service does by itself has no number, and settling is part of it.
         let is_of_a_client = caller.op.sequence != 0;
         let writer = self.lane.write();
+        // ORDER: under the lane's lock, which whoever gives a shard away takes after it is not here any more.
+        if self.across.generation() != view.generation {
+            return Ok(Tried::Moved);
+        }
         // ORDER: under the lane's lock. A session is taken off the list before what it left is cleaned up; what it committed after
         // that, nobody would. (The service's own calls on behalf of a session that has ended have no number.)
         if is_of_a_client && !self.sessions.has(caller.op.session) {
             return Err(Errno::ENOTCONN);
         }
         let open_in = |inode| self.opens.lock().sessions(inode);
-        let context = self.context(caller, self.env.clock.now(), placement, &open_in);
-        let mut txn = transaction(&writer, known);
+        let context = self.context(caller, self.env.clock.now(), &view.placement, &open_in);
+        let mut txn = transaction(&writer, view.known.as_ref()).within(caller.reach);
         let decided = decide(&mut txn, &context);
         if let Err(NsError::Elsewhere) = decided {
             return Ok(Tried::Elsewhere);
@@ -232,15 +278,15 @@ impl MetaService {
             return Ok(Tried::Held);
         }
         let reply = decided.map_err(|error| self.answer(&error))?;
-        // ORDER: under the lane's lock, which whoever hands a shard over takes after the map has changed.
+        // What the service does by itself may be in a shard that has gone.
         let is_good = |(shard, writes): &(ShardId, WriteSet)| {
             self.is_here(*shard) || writes.0.iter().all(|(key, _)| key::is_of_server(key))
         };
-        if known.is_some() && !outcome.writes.iter().all(is_good) {
-            return Ok(Tried::Moved);
+        if view.known.is_some() && !outcome.writes.iter().all(is_good) {
+            return Err(Errno::EHOSTDOWN);
         }
         let leases = self.leases.lock();
-        let conflicts = leases.conflicts(caller.op.session, &outcome, &reported.writers(&leases));
+        let conflicts = self.conflicts(&leases, caller.op.session, &outcome, reported);
         if !conflicts.is_empty() {
             return Ok(Tried::Conflicts(conflicts));
         }
@@ -248,7 +294,7 @@ impl MetaService {
             return Ok(Tried::Settling);
         }
         drop(leases);
-        if outcome.parts.is_empty() {
+        if outcome.parts.is_empty() || outcome.changes_nothing() {
             return Ok(Tried::Ready(writer, reply, outcome));
         }
         if !outcome.frees_space && writer.is_space_low() {
@@ -260,20 +306,29 @@ impl MetaService {
         })
     }
 
-    /// Makes ready for another try after not all parts could be locked.
-    fn try_again(
+    /// What must be given back, or reported, before `session` may be told or commit `outcome`.
+    fn conflicts(
         &self,
-        voted: Voted,
-        known: &mut Option<Known>,
-        placement: &PlacementOnce<'_>,
-        deadline: Duration,
-    ) -> Result<(), Errno> {
-        if let Some(known) = known {
+        leases: &LeaseTable,
+        session: SessionId,
+        outcome: &TxnOutcome,
+        reported: &Reported<'_>,
+    ) -> SmallVec<[Conflict; 2]> {
+        let mut conflicts = leases.conflicts(session, outcome, &reported.writers(leases));
+        if !conflicts.is_empty() {
+            leases.excuse(session, &mut conflicts, self.env.clock.monotonic());
+        }
+        conflicts
+    }
+
+    /// Makes ready for another try after not all parts could be locked.
+    fn try_again(&self, voted: Voted, view: &mut View<'_>, deadline: Duration) -> Result<(), Errno> {
+        if let Some(known) = &mut view.known {
             known.forget();
         }
         if voted == Voted::Silence {
             // A directory can be made here instead.
-            placement.prefer_home();
+            view.placement.prefer_home();
         }
         self.back_off(deadline)
     }
@@ -325,10 +380,25 @@ impl MetaService {
         writes: Vec<(ShardId, WriteSet)>,
         urgency: Urgency,
     ) -> Result<ashlar_kv::Position, Errno> {
+        self.append_raw(writer, op, verb, writes, urgency).map_err(|error| self.answer(&error.into()))
+    }
+
+    /// As [`MetaService::append`], for whoever tells failures of the log apart.
+    pub(crate) fn append_raw(
+        &self,
+        writer: &mut LaneWriter<'_>,
+        op: OpId,
+        verb: u8,
+        writes: Vec<(ShardId, WriteSet)>,
+        urgency: Urgency,
+    ) -> Result<ashlar_kv::Position, KvError> {
         let epoch = self.map.read().epoch;
+        let tracked = self.across.tracked(&writes);
         let frame = |(shard, writes)| Frame { shard, epoch, op, verb, writes, reply: bytes::Bytes::new() };
         let frames = writes.into_iter().map(frame).collect();
-        writer.commit(frames, urgency).map_err(|error| self.answer(&error.into()))
+        let position = writer.commit(frames, urgency)?;
+        self.across.note_changed(tracked);
+        Ok(position)
     }
 
     fn note_orphans_and_garbage(&self, outcome: &mut TxnOutcome) {
@@ -371,7 +441,12 @@ impl MetaService {
     pub(crate) fn answer(&self, error: &NsError) -> Errno {
         match error {
             NsError::Errno(_) | NsError::Kv(KvError::NoSpace { .. }) | NsError::Elsewhere => {}
-            NsError::Kv(error) => tracing::error!(%error, "the metadata store failed"),
+            NsError::Kv(error) => {
+                tracing::error!(%error, "the metadata store failed");
+                if let (KvError::Corrupt { .. }, Some(reports)) = (error, self.reports.get()) {
+                    reports.report(EventKind::DamageFound, "metadata", &error.to_string());
+                }
+            }
         }
         error.errno()
     }

@@ -11,16 +11,18 @@
 //! another still has. Records of orphans and writers of awaited sessions stay ([`crate::recovery`]).
 
 use crate::MetaService;
+use crate::across::Inside;
 use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_namespace::lock::LockFrom;
-use ashlar_namespace::{key, verb};
-use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds};
+use ashlar_namespace::{Txn, key, verb};
+use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo};
+use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds, SessionHosts};
 use ashlar_types::message::{
     LeaseSet, LockRequest, MetaReply, MetaRequest, Reclaim, Reclaimed, ReclaimedFile,
 };
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{DescriptionId, Errno, InodeId, OpId, SessionId};
+use ashlar_types::{DescriptionId, Epoch, Errno, FilesetId, InodeId, NodeId, OpId, SessionId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -123,11 +125,50 @@ impl LastingSessions for MetaService {
         self.is_here(inode.home())
     }
 
-    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno> {
+    fn hear(&self, message: &[u8], hosts: &dyn SessionHosts) -> Result<Vec<u8>, Errno> {
         if !self.across.has_peers() {
             return Err(Errno::EPROTO);
         }
-        Ok(self.hear_peer(message))
+        Ok(self.hear_peer(message, hosts))
+    }
+
+    fn map_to_renew_by(&self) -> Option<Epoch> {
+        MetaService::map_to_renew_by(self)
+    }
+
+    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno> {
+        self.send_shards(shards, to)
+    }
+
+    fn moves(&self) -> Vec<MoveInfo> {
+        self.moves_shown()
+    }
+
+    fn backup(&self, backup: u64, step: BackupStep) -> Result<BackupTold, Errno> {
+        self.back_up(backup, step)
+    }
+
+    fn may_use(&self, session: SessionId, inode: InodeId, generation: u32) -> Result<bool, Errno> {
+        let may_write = self.opens.lock().opened(session, inode).ok_or(Errno::EBADF)?;
+        if self.proposals.has(session, inode, generation) {
+            return Ok(may_write);
+        }
+        // Nobody's lease is in the way: it was asked for when the session was told where the content is.
+        let reader = self.lane.read();
+        let mut txn = Txn::new(&reader);
+        let found = txn.find_inode(inode).map_err(|error| self.answer(&error))?;
+        match found.map(Self::generation_of) {
+            Some(Some(current)) if current == generation => Ok(may_write),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
+    fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno> {
+        // It never changes but for an administrator, so nobody's lease is in the way, and no transaction.
+        let reader = self.lane.read();
+        let mut txn = Txn::new(&reader);
+        let found = txn.find_inode(inode).map_err(|error| self.answer(&error))?;
+        Ok(found.map(|found| found.fileset))
     }
 
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
@@ -143,6 +184,7 @@ impl MetaService {
     pub(crate) fn reclaim(&self, session: SessionId, part: Reclaim) -> Result<MetaReply, Errno> {
         match part {
             Reclaim::Files(files) => {
+                let _inside = self.enter_homes(files.iter().map(|file| file.inode))?;
                 let files = files.iter().map(|file| self.reclaim_file(session, file)).collect();
                 Ok(MetaReply::Reclaimed { files })
             }
@@ -151,6 +193,7 @@ impl MetaService {
                 Ok(MetaReply::Done)
             }
             Reclaim::Locks(locks) => {
+                let _inside = self.enter_homes(locks.iter().map(|(request, _)| request.inode))?;
                 self.reclaim_locks(session, &locks);
                 Ok(MetaReply::Done)
             }
@@ -163,11 +206,19 @@ impl MetaService {
         }
     }
 
+    /// Begins work on what a session tells. Of a shard that is on its way it is told anew, to whoever has it then.
+    fn enter_homes(&self, inodes: impl Iterator<Item = InodeId>) -> Result<Vec<Inside<'_>>, Errno> {
+        let mut shards: Vec<ShardId> = inodes.map(InodeId::home).collect();
+        shards.sort();
+        shards.dedup();
+        shards.into_iter().map(|shard| self.enter(shard)).collect()
+    }
+
     fn reclaim_file(&self, session: SessionId, file: &ReclaimedFile) -> Result<Reclaimed, Errno> {
         let creds = itself();
         let inode = file.inode;
         if !self.awaited.has(session) && !file.handles.is_empty() {
-            self.hold_unlinked(session, inode)?;
+            self.hold_unlinked(session, file)?;
         }
         self.inspect(
             Caller::new(OpId { session, sequence: 0 }, &creds),
@@ -195,7 +246,7 @@ impl MetaService {
                     // Later it asks as everybody does.
                     _ if !self.awaited.has(session) => LeaseSet::NONE,
                     all if may_write => all,
-                    all => all.without(LeaseSet::WRITE),
+                    all => all.without(LeaseSet::WRITING),
                 };
                 let leases = match wanted {
                     LeaseSet::NONE => LeaseSet::NONE,
@@ -207,10 +258,19 @@ impl MetaService {
     }
 
     /// Has a session that has lost another one's records hold a file, should it have no name any more.
-    fn hold_unlinked(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
-        let creds = itself();
+    fn hold_unlinked(&self, session: SessionId, file: &ReclaimedFile) -> Result<(), Errno> {
+        let (creds, inode) = (itself(), file.inode);
+        // ORDER: noted before. A file without a name is opened only by who has it open.
+        {
+            let leases = self.leases.lock();
+            if !leases.has_session(session) {
+                return Err(Errno::ENOTCONN);
+            }
+            let mut opens = self.opens.lock();
+            file.handles.iter().for_each(|&handle| opens.reopen(session, inode, handle));
+        }
         let args = verb::OpenArgs { is_granted: true, ..verb::OpenArgs::default() };
-        self.mutate(
+        let held = self.mutate(
             Caller::new(OpId { session, sequence: 0 }, &creds),
             number::OPEN,
             |txn, context| match txn.find_inode(inode)?.map(|found| found.nlink) {
@@ -219,7 +279,14 @@ impl MetaService {
                 Some(_) => Ok(()),
             },
             |(), _| (),
-        )
+        );
+        if held.is_err() {
+            let mut opens = self.opens.lock();
+            for (handle, _) in &file.handles {
+                opens.close(session, inode, *handle);
+            }
+        }
+        held
     }
 
     fn reclaim_locks(&self, session: SessionId, locks: &[(LockRequest, DescriptionId)]) {
@@ -244,6 +311,23 @@ impl MetaService {
             tracing::error!(%errno, %session, "a session that has ended could not be forgotten; the next start waits for it");
         }
         was_awaited
+    }
+
+    /// Notes sessions that another server has opened, with those that are to outlive this start.
+    pub(crate) fn note_lasting(&self, sessions: &[(SessionId, SessionOwner)]) -> Result<(), Errno> {
+        if sessions.is_empty() {
+            return Ok(());
+        }
+        self.awaited.lasting.lock().extend(sessions.iter().map(|(session, _)| *session));
+        let creds = itself();
+        self.mutate(
+            Caller::new(OpId::default(), &creds),
+            number::OPEN_SESSION,
+            |txn, _| {
+                sessions.iter().try_for_each(|(session, owner)| verb::open_session(txn, *session, *owner))
+            },
+            |(), _| (),
+        )
     }
 
     /// Takes a session, and the answers kept for it, out of the log.

@@ -26,7 +26,7 @@ mod settle;
 mod trim;
 mod unsettled;
 
-pub use across::Transfer;
+pub use across::{Transfer, Transferred, Unfinished};
 pub use measures::MetaMeasures;
 pub use recovery::RecoveryReport;
 
@@ -34,11 +34,11 @@ use ashlar_env::{Env, Signal};
 use ashlar_kv::Lane;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::lock::LockTable;
-use ashlar_rpc::{MetaPeers, StorageCalls};
+use ashlar_rpc::{MetaPeers, Reports, StorageCalls};
 use ashlar_types::{ClusterMap, NodeId};
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// What a metadata service is made of.
 pub struct MetaConfig {
@@ -87,12 +87,18 @@ pub struct MetaService {
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     is_stopping: AtomicBool,
+    reports: OnceLock<Arc<dyn Reports>>,
 }
 
 impl MetaService {
     /// Whether the service is about to stop.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_stopping.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Has damage told to `reports`. Only the first one that is given counts.
+    pub fn report_to(&self, reports: Arc<dyn Reports>) {
+        let _ = self.reports.set(reports);
     }
 
     /// Why the metadata takes no more changes; `None` while it does.

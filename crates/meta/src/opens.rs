@@ -1,6 +1,6 @@
 //! Which session has which inode open, and which open inodes have lost their last name.
 
-use ashlar_types::{DescriptionId, InodeId, SessionId};
+use ashlar_types::{DescriptionId, InodeId, SessionId, ShardId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
@@ -142,6 +142,27 @@ impl OpenTable {
     /// Notes that an open inode has lost its last name.
     pub(crate) fn note_orphan(&mut self, inode: InodeId) {
         self.orphans.insert(inode);
+    }
+
+    /// All handles on inodes of `shard`.
+    pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(SessionId, InodeId, (DescriptionId, bool))> {
+        let of_shard = self.opened.iter().filter(|(inode, _)| inode.home() == shard);
+        let handles = |(inode, sessions): (&InodeId, &SmallVec<[Opened; 1]>)| {
+            let inode = *inode;
+            let of = |opened: &Opened| {
+                let session = opened.session;
+                opened.handles.clone().into_iter().map(move |handle| (session, inode, handle))
+            };
+            sessions.iter().flat_map(of).collect::<Vec<_>>()
+        };
+        of_shard.flat_map(handles).collect()
+    }
+
+    /// Forgets them, without closing anything: another server knows.
+    pub(crate) fn forget_shard(&mut self, shard: ShardId) {
+        self.opened.retain(|inode, _| inode.home() != shard);
+        self.orphans.retain(|inode| inode.home() != shard);
+        self.promised.retain(|inode| inode.home() != shard);
     }
 
     /// Forgets a session.

@@ -3,14 +3,16 @@
 use crate::MetaService;
 use ashlar_namespace::Placement;
 use ashlar_rpc::Payload;
-use ashlar_types::map::TargetState;
+use ashlar_types::map::{Shard, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{
-    ChainId, ClusterMap, Errno, InodeId, LayoutPolicy, PoolId, ShardId, TargetChoice, TargetId,
+    ChainId, ClusterMap, Epoch, Errno, InodeId, LayoutPolicy, NodeId, PoolId, ShardId, TargetChoice, TargetId,
 };
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -25,6 +27,8 @@ pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
 pub(crate) struct PlacementState {
     next_shard: AtomicU64,
     next_chain: AtomicU64,
+    /// All shards, servers alternating, by the map of that epoch.
+    shards: Mutex<Option<(Epoch, Arc<[ShardId]>)>>,
     /// Of the online targets that answered when they were last asked.
     space: Mutex<KnownSpace>,
 }
@@ -34,6 +38,8 @@ struct KnownSpace {
     /// When it was asked for, by the monotonic clock; `None` when it is to be asked for anew.
     asked_at: Option<Duration>,
     by_target: SpaceByTarget,
+    /// Those that did not answer. One that has come since was not asked.
+    silent: FxHashSet<TargetId>,
 }
 
 impl PlacementState {
@@ -45,9 +51,31 @@ impl PlacementState {
 
 impl Placement for MetaService {
     fn shard_for_directory(&self, parent: InodeId) -> ShardId {
-        let shards = self.map.read().shards.len().max(1) as u64;
-        let next = || ShardId((self.placement.next_shard.fetch_add(1, Relaxed) % shards) as u16);
-        (0..shards).map(|_| next()).find(|shard| !self.is_offered(*shard)).unwrap_or_else(|| parent.home())
+        let shards = self.alternating_shards();
+        // Not all servers begin with the same one.
+        let begin = self.across.node().0 as usize;
+        let next = || {
+            let turn = self.placement.next_shard.fetch_add(1, Relaxed) as usize;
+            shards[turn.wrapping_add(begin) % shards.len()]
+        };
+        // Not one that is about to leave: whoever makes something in it may have to come again.
+        shards
+            .iter()
+            .map(|_| next())
+            .find(|shard| !self.is_to_be_sent(*shard))
+            .unwrap_or_else(|| parent.home())
+    }
+
+    fn shards_for_slices(&self, but: ShardId, count: u16) -> Vec<ShardId> {
+        let map = self.map.read().clone();
+        let turn = self.placement.next_shard.fetch_add(1, Relaxed) as usize;
+        let in_turn = (0..map.shards.len()).map(|at| &map.shards[(turn + at) % map.shards.len()]);
+        // Not one that is about to leave, as above.
+        let usable = in_turn.filter(|shard| shard.id != but && !self.is_to_be_sent(shard.id));
+        // This server first: it has the directory, or the one that it is made in.
+        let mut found = rounds(usable, Some(self.across.node())).concat();
+        found.truncate(usize::from(count));
+        found
     }
 
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
@@ -63,6 +91,36 @@ impl Placement for MetaService {
     }
 }
 
+/// `shards` in rounds, in each of which every server has one as long as it has some; `first`: the server that comes first.
+fn rounds<'a>(shards: impl Iterator<Item = &'a Shard>, first: Option<NodeId>) -> Vec<Vec<ShardId>> {
+    let mut by_server: Vec<(NodeId, VecDeque<ShardId>)> =
+        first.into_iter().map(|server| (server, VecDeque::new())).collect();
+    for shard in shards {
+        match by_server.iter_mut().find(|(server, _)| *server == shard.primary) {
+            Some((_, shards)) => shards.push_back(shard.id),
+            None => by_server.push((shard.primary, VecDeque::from([shard.id]))),
+        }
+    }
+    let mut found = Vec::new();
+    while by_server.iter().any(|(_, shards)| !shards.is_empty()) {
+        found.push(by_server.iter_mut().filter_map(|(_, shards)| shards.pop_front()).collect());
+    }
+    found
+}
+
+/// All of `shards`, each server once in a round, and the rounds begin with different ones. Always the same order would give every second directory to one of two
+/// servers: all of one kind, where a program makes those of two kinds in turn.
+fn in_turn<'a>(shards: impl Iterator<Item = &'a Shard>) -> Vec<ShardId> {
+    let turned = |(number, mut round): (usize, Vec<ShardId>)| {
+        // The part behind the point of multiples of the golden ratio is spread evenly, also that of every second, third and so on.
+        let part = (number as u32).wrapping_mul(0x9E37_79B9);
+        let begin = (u64::from(part) * round.len() as u64) >> 32;
+        round.rotate_left(begin as usize);
+        round
+    };
+    rounds(shards, None).into_iter().enumerate().flat_map(turned).collect()
+}
+
 /// The chain of `target` whose turn it is.
 fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Option<ChainId> {
     let chains: SmallVec<[ChainId; 128]> = map
@@ -75,13 +133,27 @@ fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Opti
 }
 
 impl MetaService {
+    /// All shards. Those of a server have neighbouring numbers, so taking them by number would give all directories of a program to one server.
+    fn alternating_shards(&self) -> Arc<[ShardId]> {
+        let map = self.map.read().clone();
+        let mut kept = self.placement.shards.lock();
+        match &*kept {
+            Some((epoch, shards)) if *epoch == map.epoch => shards.clone(),
+            _ => {
+                let shards: Arc<[ShardId]> = in_turn(map.shards.iter()).into();
+                *kept = Some((map.epoch, shards.clone()));
+                shards
+            }
+        }
+    }
+
     /// Refuses settings with a pool that the map does not have, where no file could get chunks: `EINVAL`.
     pub(crate) fn require_pool(&self, policy: &LayoutPolicy) -> Result<(), Errno> {
         let is_known = |id| self.map.read().pools.iter().any(|pool| pool.id == id);
         policy.pool.is_none_or(is_known).then_some(()).ok_or(Errno::EINVAL)
     }
 
-    /// Usable targets of a pool, in the order in which a new file takes them.
+    /// Usable targets of a pool, in the order in which a new file takes them: failure domains alternate.
     fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map
             .targets
@@ -90,11 +162,18 @@ impl MetaService {
             .filter(|target| self.has_answered(target.id))
             .map(|target| target.id)
             .collect();
+        // Those that are to be emptied get nothing new, unless there is no other.
+        let stays = |id: &TargetId| map.target(*id).is_some_and(|target| !target.is_draining);
+        if targets.iter().any(stays) {
+            targets.retain(stays);
+        }
         if targets.is_empty() {
             return targets;
         }
         match choice {
             TargetChoice::RoundRobin => {
+                // Before it is turned, so that the targets of a domain come first equally often.
+                targets = map.spread_over_domains(&targets);
                 let turn = self.placement.next_chain.load(Relaxed) as usize % targets.len();
                 targets.rotate_left(turn);
             }
@@ -106,7 +185,7 @@ impl MetaService {
                 });
             }
         }
-        targets
+        map.spread_over_domains(&targets)
     }
 
     /// A random order in which heavier ones tend to come first.
@@ -145,14 +224,63 @@ impl MetaService {
                 }
             })
             .collect();
-        *self.placement.space.lock() = KnownSpace { asked_at: Some(now), by_target: space.clone() };
+        let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
+        let silent = online.map(|target| target.id).filter(|id| !space.contains_key(id)).collect();
+        *self.placement.space.lock() = KnownSpace { asked_at: Some(now), by_target: space.clone(), silent };
         space
     }
 
-    /// Whether `target` answered when the targets were last asked ([`MetaService::space`]); one that has stopped does not. Asks nobody, so
+    /// Whether `target` answered when the targets were last asked ([`MetaService::space`]), or was not there yet; one that has stopped does not. Asks nobody, so
     /// that it may be used under the lane's lock. If none answered, whoever uses one is to hear what is wrong from it.
     pub(crate) fn has_answered(&self, target: TargetId) -> bool {
         let known = self.placement.space.lock();
-        known.by_target.is_empty() || known.by_target.contains_key(&target)
+        known.by_target.is_empty() || !known.silent.contains(&target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shards(primaries: &[u32]) -> Vec<Shard> {
+        let shard =
+            |(at, primary): (usize, &u32)| Shard { id: ShardId(at as u16), primary: NodeId(*primary) };
+        primaries.iter().enumerate().map(shard).collect()
+    }
+
+    fn numbers(found: Vec<ShardId>) -> Vec<u16> {
+        found.into_iter().map(|shard| shard.0).collect()
+    }
+
+    #[test]
+    fn directories_made_one_after_the_other_go_to_servers_in_turn() {
+        let map = shards(&[1, 1, 1, 2, 2, 3, 3, 3]);
+        let alternate = |first| numbers(rounds(map.iter(), first).concat());
+        assert_eq!(alternate(None), [0, 3, 5, 1, 4, 6, 2, 7]);
+        assert_eq!(alternate(Some(NodeId(3))), [5, 0, 3, 6, 1, 4, 7, 2]);
+        assert_eq!(alternate(Some(NodeId(9))), [0, 3, 5, 1, 4, 6, 2, 7]);
+        assert!(rounds([].iter(), None).is_empty());
+    }
+
+    /// All directories of one kind were at one server where a program made those of two kinds in turn.
+    #[test]
+    fn every_so_manieth_directory_is_on_each_server() {
+        for servers in [2, 4, 8] {
+            let map = shards(&(0..64).map(|at| at / (64 / servers)).collect::<Vec<_>>());
+            let order = in_turn(map.iter());
+            let server_of = |shard: &ShardId| map[usize::from(shard.0)].primary.0;
+            for round in order.chunks(servers as usize) {
+                assert_eq!(round.iter().map(server_of).collect::<FxHashSet<_>>().len(), servers as usize);
+            }
+            for kinds in 1..=64 / (4 * servers as usize) {
+                for kind in 0..kinds {
+                    let of_kind = order.iter().skip(kind).step_by(kinds);
+                    let found: FxHashSet<u32> = of_kind.map(server_of).collect();
+                    assert_eq!(found.len(), servers as usize, "every {kinds}th of {servers} servers");
+                }
+            }
+        }
+        let one = shards(&[1; 8]);
+        assert_eq!(numbers(in_turn(one.iter())), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

@@ -10,7 +10,7 @@ use crate::execute::itself;
 use ashlar_namespace::verb;
 use ashlar_rpc::Caller;
 use ashlar_types::message::MetaReply;
-use ashlar_types::{Errno, InodeId, OpId, SessionId};
+use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -22,7 +22,8 @@ pub(crate) struct Proposals {
 }
 
 impl Proposals {
-    fn note(&self, session: SessionId, inode: InodeId, generation: u32) {
+    /// Notes one.
+    pub(crate) fn note(&self, session: SessionId, inode: InodeId, generation: u32) {
         self.by_session.lock().entry(session).or_default().insert(inode, generation);
     }
 
@@ -42,6 +43,21 @@ impl Proposals {
     pub(crate) fn has(&self, session: SessionId, inode: InodeId, generation: u32) -> bool {
         let all = self.by_session.lock();
         all.get(&session).is_some_and(|of_session| of_session.get(&inode) == Some(&generation))
+    }
+
+    /// All for files of `shard`.
+    pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(SessionId, InodeId, u32)> {
+        let all = self.by_session.lock();
+        let proposed =
+            all.iter().flat_map(|(session, files)| files.iter().map(|(inode, n)| (*session, *inode, *n)));
+        proposed.filter(|(_, inode, _)| inode.home() == shard).collect()
+    }
+
+    /// Forgets them: another server knows.
+    pub(crate) fn forget_shard(&self, shard: ShardId) {
+        let mut all = self.by_session.lock();
+        all.values_mut().for_each(|files| files.retain(|inode, _| inode.home() != shard));
+        all.retain(|_, files| !files.is_empty());
     }
 
     fn take(&self, session: SessionId) -> FxHashMap<InodeId, u32> {
@@ -97,7 +113,10 @@ impl MetaService {
     /// Makes the proposals to a session that has ended void.
     pub(crate) fn withdraw_layouts_of(&self, session: SessionId) -> Result<(), Errno> {
         let mut outcome = Ok(());
-        for (inode, generation) in self.proposals.take(session) {
+        // Those of a shard that has gone are withdrawn where it is.
+        let proposed =
+            self.proposals.take(session).into_iter().filter(|(inode, _)| self.is_here(inode.home()));
+        for (inode, generation) in proposed {
             outcome = outcome.and(self.withdraw_layout(session, inode, generation));
         }
         outcome

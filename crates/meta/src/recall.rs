@@ -2,7 +2,7 @@
 
 use crate::MetaService;
 use ashlar_namespace::lease::{Conflict, LeaseTable, RecallUnderWay};
-use ashlar_types::message::SessionEvent;
+use ashlar_types::message::{LeaseSet, SessionEvent};
 use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -18,6 +18,9 @@ const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time between looks at whether an eviction by another call has ended a recall.
 const EVICTION_PAUSE: Duration = Duration::from_millis(20);
+
+/// Time between looks of who cannot come again, while a shard is about to leave.
+const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often a writer is asked at the most because its file got or lost a name just after it had reported.
 // LIMIT: a session that links and writes one file on and on would keep everybody else's stat from ending. Past it a stat may tell the links
@@ -106,6 +109,29 @@ impl Drop for Wanting<'_> {
     }
 }
 
+/// A call that has SHARE taken back, for as long as it lives: nobody gets it again meanwhile.
+pub(crate) struct Alone<'a> {
+    service: &'a MetaService,
+    inode: InodeId,
+}
+
+impl<'a> Alone<'a> {
+    /// For the file on which one of `conflicts` is SHARE, if any is.
+    pub(crate) fn begin(service: &'a MetaService, conflicts: &[Conflict]) -> Option<Alone<'a>> {
+        let is_share = |conflict: &&Conflict| conflict.leases.has(LeaseSet::SHARE) && !conflict.flush_only;
+        let inode = conflicts.iter().find(is_share)?.inode;
+        service.leases.lock().begin_alone(inode);
+        Some(Alone { service, inode })
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.service.leases.lock().end_alone(self.inode);
+        self.service.leases_changed.notify_all();
+    }
+}
+
 impl MetaService {
     /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///
@@ -128,7 +154,7 @@ impl MetaService {
         reported: &mut Reported<'_>,
     ) -> Result<(), Errno> {
         self.recall_until(conflicts, deadline, reported, |leases, late| {
-            late.is_of_content && leases.has_gone_before(session, late.session, late.inode)
+            late.is_of_pages && leases.has_gone_before(session, late.session, late.inode)
         })
     }
 
@@ -144,7 +170,7 @@ impl MetaService {
         deadline: Duration,
     ) -> Result<(), Errno> {
         self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, late| {
-            late.is_of_content && leases.may_go_before(session, late.session, inode)
+            late.is_of_pages && leases.may_go_before(session, late.session, inode)
         })
     }
 
@@ -199,6 +225,11 @@ impl MetaService {
                 .filter_map(|&id| leases.recall_under_way(id))
                 .find(|late| !is_excused(&leases, *late));
             let Some(late) = late else { return Ok(()) };
+            if self.across.is_closing() {
+                // Whoever comes again does, and the others look again in a moment.
+                self.leases_changed.wait_for(&mut leases, CLOSING_PAUSE);
+                return Ok(());
+            }
             let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
             if self.leases_changed.wait_for(&mut leases, left) {
                 if is_excused(&leases, late)
@@ -230,8 +261,8 @@ impl MetaService {
     }
 
     /// A session has given back what was recalled.
-    pub(crate) fn recall_done(&self, id: u64) {
-        self.leases.lock().end_recall(id);
+    pub(crate) fn recall_done(&self, id: u64, session: SessionId, inode: InodeId) {
+        self.leases.lock().end_recall_of(id, session, inode);
         self.leases_changed.notify_all();
     }
 

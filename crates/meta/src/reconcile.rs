@@ -4,16 +4,20 @@
 //! A target lists what may be concerned, its suspects (`crates/chunkstore/src/suspects.rs`). A start compares them before anybody is served,
 //! so that a generation is never given out while chunks of that name are left, and no byte shows behind what a file has. While the
 //! service runs, suspects are confirmed every few seconds: once what metadata knew of them is durable.
+//!
+//! Metadata from a backup is older than the targets: then all files are suspects, those of targets and those of metadata.
 
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::itself;
+use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::{FileData, Kind, key, verb};
+use ashlar_namespace::{FileData, Inode, Kind, key, verb};
+use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OpId, ShardSet, TargetId};
+use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, ShardId, ShardSet, TargetId, codec};
 use std::ops::ControlFlow;
 
 /// Suspects asked for at a time.
@@ -23,8 +27,8 @@ const PAGE: u32 = 256;
 enum Standing {
     /// A garbage record deletes or cuts the chunks, or a writer's record waits for a target that is missing.
     IsTakenCareOf,
-    /// No file has these chunks on this target.
-    Unknown,
+    /// No file has chunks of these chains on this target.
+    Unknown(OfChains),
     /// They belong to a file of this length.
     Live { layout: FileLayout, size: u64 },
 }
@@ -70,7 +74,7 @@ impl MetaService {
         }
         // ORDER: what was deleted and cut is durable, then what metadata was told, and only then the suspects are forgotten.
         for &target in &compared {
-            self.storage.call(&StorageRequest::Sync { target }, Payload::None)?;
+            self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)?;
         }
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))?;
         for &target in &compared {
@@ -86,9 +90,98 @@ impl MetaService {
     }
 
     fn reconcile_target(&self, target: TargetId) -> Result<usize, Errno> {
+        self.compare_all(target, |after| Ok(self.suspects(target, after, PAGE)?.0))
+    }
+
+    /// Compares everything that `targets` have of the shards that are here with metadata that comes from a backup, in favour of that. Before anybody is served:
+    /// what is newer than it would show in new files. It may be interrupted and begun anew.
+    ///
+    /// # Errors
+    /// `ENODEV` and `ETIMEDOUT` for a target that does not answer, `EIO` from the store and from targets.
+    pub fn settle_restored(&self, targets: &[TargetId]) -> Result<(), Errno> {
+        let shards = self.shards_here().0;
+        for &target in targets {
+            self.compare_all(target, |after| {
+                let request =
+                    StorageRequest::Files { target, after, limit: PAGE, shards: ShardSet::clone(&shards) };
+                match self.storage.call(&request, Payload::None)? {
+                    StorageReply::Suspects { found, .. } => Ok(found),
+                    _ => Err(Errno::EPROTO),
+                }
+            })?;
+        }
+        // Chunks that were deleted since are no suspects: what they held is lost, and not counted any more.
+        for shard in shards.iter() {
+            self.settle_all_blocks(shard)?;
+        }
+        for &target in targets {
+            self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)?;
+        }
+        self.lane.flush_all().map_err(|error| self.answer(&error.into()))
+    }
+
+    /// Has all files of a shard account for what their chunks hold.
+    fn settle_all_blocks(&self, shard: ShardId) -> Result<(), Errno> {
+        let mut from = key::table_range(shard, b'I').0;
+        let to = key::table_range(shard, b'I').1;
+        loop {
+            let mut page: Vec<(InodeId, FileLayout)> = Vec::new();
+            let mut last = None;
+            let mut left = PAGE * 16;
+            let mut visit = |record_key: &[u8], value: &[u8]| {
+                last = Some(Key::from_slice(record_key));
+                if let (Some(inode), Ok(record)) =
+                    (key::inode_of(record_key), codec::decode::<Inode>(value, "inode record"))
+                    && let Kind::Regular(FileData::Chunks { layout, .. }) = record.kind
+                {
+                    page.push((inode, layout));
+                }
+                left -= 1;
+                if left > 0 && page.len() < PAGE as usize {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            };
+            self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
+            let Some(last) = last else { return Ok(()) };
+            from = last;
+            from.push(0);
+            for (inode, layout) in page {
+                if self.is_settled(inode)? {
+                    self.settle_blocks(inode, &layout)?;
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is to be done yet about a file's chunks that would change what they hold.
+    fn is_settled(&self, inode: InodeId) -> Result<bool, Errno> {
+        let creds = itself();
+        self.inspect(
+            Caller::new(OpId::default(), &creds),
+            |txn, _| {
+                let mut is_settled = true;
+                for prefix in [key::writer(inode), key::garbage_prefix(inode)] {
+                    txn.scan(&prefix, &key::after_prefix(&prefix), &mut |_, _| {
+                        is_settled = false;
+                        ControlFlow::Break(())
+                    })?;
+                }
+                Ok(is_settled)
+            },
+            |is_settled, _| is_settled,
+        )
+    }
+
+    fn compare_all(
+        &self,
+        target: TargetId,
+        page: impl Fn(Option<(InodeId, u32)>) -> Result<Vec<(InodeId, u32)>, Errno>,
+    ) -> Result<usize, Errno> {
         let (mut count, mut after) = (0, None);
         loop {
-            let (found, _) = self.suspects(target, after, PAGE)?;
+            let found = page(after)?;
             let Some(last) = found.last() else { return Ok(count) };
             after = Some(*last);
             count += found.len();
@@ -135,15 +228,15 @@ impl MetaService {
     fn reconcile_file(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<(), Errno> {
         match self.standing(target, inode, generation)? {
             Standing::IsTakenCareOf => Ok(()),
-            Standing::Unknown => {
-                let blocks = self.delete_generation(target, inode, generation, 0)?;
+            Standing::Unknown(chains) => {
+                let blocks = self.delete_generation((target, inode, generation, 0), chains)?;
                 if blocks > 0 {
                     tracing::info!(%target, %inode, generation, blocks, "deleted chunks whose file was lost with the end of the log");
                 }
                 Ok(())
             }
             Standing::Live { layout, size } => {
-                self.cut_behind(target, inode, &layout, size)?;
+                self.cut_behind(inode, &layout, size)?;
                 self.settle_blocks(inode, &layout)
             }
         }
@@ -158,17 +251,24 @@ impl MetaService {
                 let garbage: Option<Garbage> =
                     txn.get_record(&key::garbage(inode, generation), "garbage record")?;
                 // While a target was missing, others may have got the generation that a power cut had taken from it.
-                if garbage.is_some_and(|garbage| map.targets_of(&garbage.layout).contains(&target)) {
-                    return Ok(Standing::IsTakenCareOf);
+                // A chain that has moved, or is just moving, is no stray: what is on the other target is the file's.
+                let strays = |layout: &FileLayout| Standing::Unknown(OfChains::Except(layout.chains.clone()));
+                if let Some(Garbage { layout, .. }) = garbage {
+                    let is_there = map.targets_of(&layout).contains(&target);
+                    return Ok(if is_there { Standing::IsTakenCareOf } else { strays(&layout) });
                 }
-                let Some(record) = txn.find_inode(inode)? else { return Ok(Standing::Unknown) };
+                let nobodys = Standing::Unknown(OfChains::All);
+                let Some(record) = txn.find_inode(inode)? else { return Ok(nobodys) };
                 let size = record.size;
                 let Kind::Regular(FileData::Chunks { layout, .. }) = &record.kind else {
-                    return Ok(Standing::Unknown);
+                    return Ok(nobodys);
                 };
                 let layout = layout.clone();
-                if layout.generation != generation || !map.targets_of(&layout).contains(&target) {
-                    return Ok(Standing::Unknown);
+                if layout.generation != generation {
+                    return Ok(nobodys);
+                }
+                if !map.targets_of(&layout).contains(&target) {
+                    return Ok(strays(&layout));
                 }
                 // Dead writers have been settled; whose record is still there could not be.
                 let writers = key::writer(inode);
@@ -183,17 +283,28 @@ impl MetaService {
         )
     }
 
-    /// Cuts what a target has of a file behind its end: bytes of a write that metadata does not know of. They would show when the file
+    /// Cuts what targets have of a file behind its end: bytes of a write that metadata does not know of. They would show when the file
     /// grows. Space reserved behind the end has no length and stays.
-    fn cut_behind(
+    fn cut_behind(&self, inode: InodeId, layout: &FileLayout, size: u64) -> Result<(), Errno> {
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            match self.cut_behind_at(target, &chains, inode, layout, size) {
+                // Its suspects are compared by the start that finds it.
+                Err(Errno::ENODEV) => Ok(()),
+                other => other,
+            }
+        })
+    }
+
+    fn cut_behind_at(
         &self,
         target: TargetId,
+        chains: &OfChains,
         inode: InodeId,
         layout: &FileLayout,
         size: u64,
     ) -> Result<(), Errno> {
         let (generation, chunk_bytes) = (layout.generation, u64::from(layout.chunk_bytes));
-        let request = StorageRequest::Extent { target, inode, generation };
+        let request = StorageRequest::Extent { target, inode, generation, chains: chains.clone() };
         let StorageReply::Extent(extent) = self.storage.call(&request, Payload::None)? else {
             return Err(Errno::EPROTO);
         };
@@ -204,16 +315,19 @@ impl MetaService {
         tracing::info!(%target, %inode, size, end, "cut bytes behind the end of a file that a lost write had left");
         let boundary = size % chunk_bytes;
         let index = layout.chunk_index(size);
-        if boundary > 0 && self.map.read().head(layout.chain(index)) == Some(target) {
+        let chain = layout.chain(index);
+        if boundary > 0 && chains.has(Some(chain)) {
             let request = StorageRequest::Truncate {
                 target,
                 chunk: ChunkId { inode, generation, index },
+                chain,
                 chunk_bytes: layout.chunk_bytes,
                 len: boundary as u32,
             };
             self.storage.call(&request, Payload::None)?;
         }
-        self.delete_generation(target, inode, generation, size.div_ceil(chunk_bytes)).map(drop)
+        let place = (target, inode, generation, size.div_ceil(chunk_bytes));
+        self.delete_generation(place, chains.clone()).map(drop)
     }
 
     /// Has the file account for what its chunks hold.
@@ -275,7 +389,7 @@ impl MetaService {
     /// Before the targets are closed in good order: makes everything durable on both sides, so that the next start has nothing to compare.
     pub fn prepare_stop(&self) {
         for target in self.online_targets() {
-            match self.storage.call(&StorageRequest::Sync { target }, Payload::None) {
+            match self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None) {
                 Ok(_) | Err(Errno::ENODEV) => {}
                 Err(errno) => tracing::warn!(%errno, %target, "a target could not be made durable"),
             }

@@ -48,13 +48,16 @@ impl MetaService {
             .is_none_or(|(_, node)| config.map.read().primary(InodeId::ROOT.home()) == Some(*node));
         let incarnation = incarnation_after(&config.lane, has_root_shard);
         let (peers, node) = config.peers.unzip();
+        let shards = config.map.read().shards.len();
+        let node = node.unwrap_or_default();
+        let across = crate::across::Across::new(peers, node, (incarnation, shards), tasks.signal());
         let service = Arc::new(MetaService {
             lane: config.lane,
             env: config.env,
             name_hash_key: config.name_hash_key,
             map: config.map,
             storage: config.storage,
-            across: crate::across::Across::new(peers, node.unwrap_or_default(), incarnation, tasks.signal()),
+            across,
             placement: Default::default(),
             sessions: Default::default(),
             opens: Default::default(),
@@ -69,6 +72,7 @@ impl MetaService {
             proposals: Default::default(),
             unsettled: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
+            reports: Default::default(),
             is_stopping: Default::default(),
         });
         let has_root = service
@@ -91,7 +95,7 @@ impl MetaService {
             service.lane.flush_all().map_err(|error| service.answer(&error.into()))?;
         }
         service.employ_couriers();
-        service.find_awaited()?;
+        service.find_arriving()?;
         service.find_transactions()?;
         let report = service.recover(config.keeps_sessions)?;
         service.across.end_start();
@@ -135,7 +139,7 @@ impl MetaService {
     }
 
     /// Sessions that were to outlive the service.
-    fn find_lasting(&self) -> Result<Vec<(SessionId, SessionOwner)>, Errno> {
+    pub(crate) fn find_lasting(&self) -> Result<Vec<(SessionId, SessionOwner)>, Errno> {
         let (from, to) = key::table_range(ShardId(0), b'N');
         let mut found = Vec::new();
         let mut visit = |record_key: &[u8], value: &[u8]| {
@@ -158,18 +162,19 @@ impl MetaService {
             return Ok(());
         }
         let shards: Vec<_> = self.shards_here().0.iter().collect();
-        let reader = self.lane.read();
-        for shard in shards {
-            let (from, to) = key::table_range(shard, b'O');
-            let mut visit = |record_key: &[u8], _: &[u8]| {
-                if let Some(inode) = key::inode_of(record_key) {
-                    self.opens.lock().note_orphan(inode);
-                }
-                ControlFlow::Continue(())
-            };
-            reader.scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))?;
-        }
-        Ok(())
+        shards.into_iter().try_for_each(|shard| self.note_orphans_in(shard))
+    }
+
+    /// Inodes without a name in `shard` that somebody has open.
+    pub(crate) fn note_orphans_in(&self, shard: ShardId) -> Result<(), Errno> {
+        let (from, to) = key::table_range(shard, b'O');
+        let mut visit = |record_key: &[u8], _: &[u8]| {
+            if let Some(inode) = key::inode_of(record_key) {
+                self.opens.lock().note_orphan(inode);
+            }
+            ControlFlow::Continue(())
+        };
+        self.lane.read().scan(&from, &to, &mut visit).map_err(|error| self.answer(&error.into()))
     }
 
     /// Layouts that were proposed and never bound: whoever was filling them is gone.
@@ -210,8 +215,7 @@ impl MetaService {
                 let (from, to) = key::table_range(shard, table);
                 reader
                     .scan(&from, &to, &mut |record_key, _| {
-                        let tail = record_key.get(11..19).and_then(|tail| <[u8; 8]>::try_from(tail).ok());
-                        sessions.extend(tail.map(|tail| SessionId(u64::from_be_bytes(tail))));
+                        sessions.extend(key::session_of_record(record_key));
                         ControlFlow::Continue(())
                     })
                     .map_err(|error| self.answer(&error.into()))?;

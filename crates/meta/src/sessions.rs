@@ -98,6 +98,7 @@ impl MetaService {
         if self.sessions.sessions.write().remove(&session).is_none() {
             return;
         }
+        let _inside = self.enter_all();
         let was_awaited = self.end_lasting(session);
         // ORDER: files it was writing are settled before anybody else gets a lease on them or is told their size.
         let written = {

@@ -2,9 +2,10 @@
 
 use crate::MetaService;
 use crate::call::verb as number;
-use crate::execute::itself;
+use crate::execute::{DECIDE_MAX, itself};
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, key, verb};
+use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
@@ -12,37 +13,63 @@ use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
 
+/// Nobody is granted anything on a file for as long as it lives.
+struct Quiet<'a> {
+    service: &'a MetaService,
+    inode: InodeId,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.service.leases.lock().end_block(self.inode);
+        self.service.leases_changed.notify_all();
+    }
+}
+
 impl MetaService {
     /// Cleans up after a dead session in every shard. Files it has written are measured, if `written` names them or is not known: of the
     /// others it has told everything when it gave WRITE back, and somebody else may be writing them, whose report is still to come.
     pub(crate) fn reap(&self, session: SessionId, written: Option<&[InodeId]>) -> Result<(), Errno> {
         let shards: Vec<ShardId> = self.shards_here().0.iter().collect();
         for shard in shards {
-            let mut from = None;
-            loop {
-                let args =
-                    verb::ReapArgs { session, shard, from: from.take(), records_max: RECORDS_PER_CALL };
-                let creds = itself();
-                let reply = self.mutate(
-                    Caller::new(OpId::default(), &creds),
-                    number::REAP,
-                    |txn, context| verb::reap_session(txn, context, &args),
-                    |reply, _| reply,
-                )?;
-                for inode in reply.unsettled {
-                    let must_measure = match written {
-                        Some(written) => written.contains(&inode),
-                        None => !self.leases.lock().has_writer(inode),
-                    };
-                    self.settle(inode, session, must_measure)?;
-                }
-                from = reply.next;
-                if from.is_none() {
-                    break;
-                }
+            match self.reap_shard(shard, session, written) {
+                // It has gone meanwhile, and whoever has it does that.
+                Err(_) if !self.is_here(shard) => {}
+                reaped => reaped?,
             }
         }
         Ok(())
+    }
+
+    /// The same in one shard.
+    pub(crate) fn reap_shard(
+        &self,
+        shard: ShardId,
+        session: SessionId,
+        written: Option<&[InodeId]>,
+    ) -> Result<(), Errno> {
+        let mut from = None;
+        loop {
+            let args = verb::ReapArgs { session, shard, from: from.take(), records_max: RECORDS_PER_CALL };
+            let creds = itself();
+            let reply = self.mutate(
+                Caller::new(OpId::default(), &creds),
+                number::REAP,
+                |txn, context| verb::reap_session(txn, context, &args),
+                |reply, _| reply,
+            )?;
+            for inode in reply.unsettled {
+                let must_measure = match written {
+                    Some(written) => written.contains(&inode),
+                    None => !self.leases.lock().has_writer(inode),
+                };
+                self.settle(inode, session, must_measure)?;
+            }
+            from = reply.next;
+            if from.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes size and blocks of a file's chunks over into its inode, and ends the session's writing. If a target does not tell, the
@@ -50,6 +77,8 @@ impl MetaService {
     pub(crate) fn settle(&self, inode: InodeId, session: SessionId, must_measure: bool) -> Result<(), Errno> {
         let creds = itself();
         let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
+        // ORDER: before anything is looked at; what they report counts.
+        let _quiet = must_measure.then(|| self.quiet(inode)).transpose()?;
         let (layout, blocks) = self.inspect(
             caller,
             |txn, _| {
@@ -109,13 +138,21 @@ impl MetaService {
         }
     }
 
+    /// Has whoever writes a file beside others report, and give that back until the end of what is returned: what chunks have is compared with what the inode
+    /// says.
+    fn quiet(&self, inode: InodeId) -> Result<Quiet<'_>, Errno> {
+        self.leases.lock().begin_block(inode);
+        let quiet = Quiet { service: self, inode };
+        let sharers = self.leases.lock().sharers(inode);
+        self.recall(&sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
+        Ok(quiet)
+    }
+
     /// Length in bytes and allocated units of 512 bytes of what the chains have of a file.
     pub(crate) fn measure(&self, inode: InodeId, layout: &FileLayout) -> Result<(u64, u64), Errno> {
-        let map = self.map.read().clone();
-        let targets = map.targets_of(layout);
         let (mut size, mut blocks) = (0, 0);
-        for target in targets {
-            let request = StorageRequest::Extent { target, inode, generation: layout.generation };
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            let request = StorageRequest::Extent { target, inode, generation: layout.generation, chains };
             match self.storage.call(&request, Payload::None)? {
                 StorageReply::Extent(Some((index, len, target_blocks))) => {
                     size = size.max(index * u64::from(layout.chunk_bytes) + u64::from(len));
@@ -124,7 +161,8 @@ impl MetaService {
                 StorageReply::Extent(None) => {}
                 _ => return Err(Errno::EPROTO),
             }
-        }
+            Ok(())
+        })?;
         Ok((size, blocks))
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::MetaService;
 use ashlar_namespace::{NsError, Txn};
-use ashlar_types::{Errno, InodeId};
+use ashlar_types::{Errno, InodeId, ShardId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -23,6 +23,23 @@ impl Unsettled {
     /// Notes a file with chunks of `generation`, and what a target answered.
     pub(crate) fn note(&self, inode: InodeId, generation: u32, errno: Errno) {
         self.files.lock().insert(inode, (generation, errno));
+    }
+
+    /// Whether the length of `inode` is not known.
+    pub(crate) fn has(&self, inode: InodeId) -> bool {
+        self.files.lock().contains_key(&inode)
+    }
+
+    /// All of `shard`.
+    pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(InodeId, u32, Errno)> {
+        let files = self.files.lock();
+        let all = files.iter().map(|(inode, (generation, errno))| (*inode, *generation, *errno));
+        all.filter(|(inode, ..)| inode.home() == shard).collect()
+    }
+
+    /// Forgets them: another server knows.
+    pub(crate) fn forget_shard(&self, shard: ShardId) {
+        self.files.lock().retain(|inode, _| inode.home() != shard);
     }
 
     /// Forgets one that was removed.

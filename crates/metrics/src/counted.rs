@@ -2,12 +2,14 @@
 
 use crate::calls::Calls;
 use crate::kind::{kind_of_meta_call, kind_of_storage_call};
+use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo};
 use ashlar_rpc::{
-    Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, SessionHolds, StorageCalls,
+    Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, SessionHolds, SessionHosts,
+    StorageCalls,
 };
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, InodeId, SessionId};
+use ashlar_types::{Epoch, Errno, FilesetId, InodeId, NodeId, SessionId, ShardId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,12 +74,32 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.incarnation()
     }
 
+    fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno> {
+        self.inner.fileset_of(inode)
+    }
+
     fn has_home_of(&self, inode: InodeId) -> bool {
         self.inner.has_home_of(inode)
     }
 
-    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.inner.hear(message)
+    fn hear(&self, message: &[u8], hosts: &dyn SessionHosts) -> Result<Vec<u8>, Errno> {
+        self.inner.hear(message, hosts)
+    }
+
+    fn map_to_renew_by(&self) -> Option<Epoch> {
+        self.inner.map_to_renew_by()
+    }
+
+    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno> {
+        self.inner.move_shards(shards, to)
+    }
+
+    fn moves(&self) -> Vec<MoveInfo> {
+        self.inner.moves()
+    }
+
+    fn backup(&self, backup: u64, step: BackupStep) -> Result<BackupTold, Errno> {
+        self.inner.backup(backup, step)
     }
 
     fn kept(&self, caller: Caller<'_>, request: &MetaRequest<'_>) -> Result<Option<MetaReply>, Errno> {
@@ -88,6 +110,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.opened(session, inode)
     }
 
+    fn may_use(&self, session: SessionId, inode: InodeId, generation: u32) -> Result<bool, Errno> {
+        self.inner.may_use(session, inode, generation)
+    }
+
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
         self.inner.holds()
     }
@@ -95,13 +121,33 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
 impl<T: StorageCalls + ?Sized> StorageCalls for Counted<T> {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        self.count(request, payload, |payload| self.inner.call(request, payload))
+    }
+
+    fn call_in(
+        &self,
+        session: SessionId,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        self.count(request, payload, |payload| self.inner.call_in(session, request, payload))
+    }
+}
+
+impl<T: StorageCalls + ?Sized> Counted<T> {
+    fn count(
+        &self,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        call: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
+    ) -> Result<StorageReply, Errno> {
         let (read, written) = match &payload {
             Payload::None => (0, 0),
             Payload::Write(data) => (0, data.len()),
             Payload::Read(out) => (out.len(), 0),
         };
         let begun = Instant::now();
-        let outcome = self.inner.call(request, payload);
+        let outcome = call(payload);
         self.calls.note(kind_of_storage_call(request), begun.elapsed(), outcome.as_ref().err().copied());
         if outcome.is_ok() && read > 0 {
             self.calls.note_read(read);

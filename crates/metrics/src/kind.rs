@@ -71,6 +71,10 @@ kinds! {
     MakeRoom => "make_room",
     SetattrRemoved => "setattr_removed",
     Reclaim => "reclaim",
+    AcquireShared => "acquire_shared",
+    SetFileset => "set_fileset",
+    Slices => "slices",
+    Split => "split",
 }
 
 kinds! {
@@ -89,6 +93,11 @@ kinds! {
     Suspects => "suspects",
     Confirm => "confirm",
     NextChunk => "next_chunk",
+    MoveBegin => "move_begin",
+    MoveSeal => "move_seal",
+    Moves => "moves",
+    Files => "files",
+    Scrub => "scrub",
 }
 
 kinds! {
@@ -104,6 +113,25 @@ kinds! {
     NewToken => "new_token",
     RemoveNode => "remove_node",
     SetPolicy => "set_policy",
+    SetDraining => "set_draining",
+    RemoveTarget => "remove_target",
+    NewPool => "new_pool",
+    RemovePool => "remove_pool",
+    SetMoves => "set_moves",
+    EndMove => "end_move",
+    ReportTargets => "report_targets",
+    SealingKeys => "sealing_keys",
+    CheckingKeys => "checking_keys",
+    RotateKeys => "rotate_keys",
+    Report => "report",
+    Events => "events",
+    ListenApart => "listen_apart",
+    NewFileset => "new_fileset",
+    EncloseFileset => "enclose_fileset",
+    SetDomain => "set_domain",
+    Present => "present",
+    Presence => "presence",
+    RestoreMetadata => "restore_metadata",
 }
 
 #[cfg(test)]

@@ -5,8 +5,12 @@ use crate::process;
 use crate::text::{MetricType, Text};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 type Source = dyn Fn(&mut Text) + Send;
+
+/// LIMIT: for how long a source is waited for that is telling somebody else: what it tells takes it less, unless it hangs.
+const TURN_MAX: Duration = Duration::from_millis(250);
 
 /// See the module.
 #[derive(Default)]
@@ -33,8 +37,8 @@ impl Registry {
         self.calls.lock().push(calls);
     }
 
-    /// `source` is asked whenever somebody fetches. Its metrics must be its own alone. While it does not answer one who fetches, say
-    /// because it waits for a disk, others get everything but its metrics.
+    /// `source` is asked whenever somebody fetches. Its metrics must be its own alone. Several who fetch at the same time ask it in turn; while it does not
+    /// answer one of them, say because it waits for a disk, others get everything but its metrics.
     pub fn add(&self, source: impl Fn(&mut Text) + Send + 'static) {
         self.sources.lock().push(Arc::new(Mutex::new(Box::new(source))));
     }
@@ -46,7 +50,7 @@ impl Registry {
         Calls::tell(&calls.iter().map(Arc::as_ref).collect::<Vec<_>>(), &mut text);
         let sources = self.sources.lock().clone();
         for source in sources {
-            if let Some(source) = source.try_lock() {
+            if let Some(source) = source.try_lock_for(TURN_MAX) {
                 source(&mut text);
             }
         }

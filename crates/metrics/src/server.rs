@@ -1,8 +1,10 @@
 //! The port where Prometheus fetches: HTTP/1.1, `GET /metrics` and nothing else, one answer per connection.
 //!
-//! A few threads take turns. Whatever a caller does, it holds one of them for a bounded time.
+//! Every connection has a thread, for a bounded time. When there are as many as may be, the one goes that has been there longest without having asked: so those
+//! who only connect keep nobody out.
 
 use crate::registry::Registry;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,14 +13,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Connections that are served at once.
-// LIMIT: others wait in the queue of the socket.
-const THREADS: usize = 4;
-/// LIMIT: for how long one connection is served.
-const CONNECTION_MAX: Duration = Duration::from_secs(10);
+// LIMIT: when all of them have asked, others wait in the queue of the socket.
+const CONNECTIONS_MAX: usize = 32;
+/// LIMIT: for how long a request may be on its way.
+const REQUEST_MAX: Duration = Duration::from_secs(2);
+/// LIMIT: for how long its answer may be.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// LIMIT: bytes of a request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Time between two looks at whether the end has come.
 const LOOK_NS: i64 = 200_000_000;
+/// Time between two looks at whether somebody can be served again.
+const FULL_PAUSE: Duration = Duration::from_millis(20);
 /// The content type of the text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -32,7 +38,7 @@ impl Server {
     /// Serves what `registry` tells at `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// When nobody can listen there, with the address, or there are no threads.
+    /// When nobody can listen there, with the address, or there is no thread.
     pub fn start(address: SocketAddr, registry: Arc<Registry>) -> io::Result<Server> {
         let with_address = |error: io::Error| {
             io::Error::new(error.kind(), format!("cannot listen at {address} for metrics: {error}"))
@@ -40,14 +46,11 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(with_address)?;
         listener.set_nonblocking(true).map_err(with_address)?;
         let address = listener.local_addr().map_err(with_address)?;
-        let (listener, is_stopping) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
+        let is_stopping = Arc::new(AtomicBool::new(false));
         let server = Server { address, is_stopping: is_stopping.clone() };
-        for _ in 0..THREADS {
-            let (listener, registry, is_stopping) = (listener.clone(), registry.clone(), is_stopping.clone());
-            std::thread::Builder::new()
-                .name("ashlar-metrics".into())
-                .spawn(move || work(&listener, &registry, &is_stopping))?;
-        }
+        std::thread::Builder::new()
+            .name("ashlar-metrics".into())
+            .spawn(move || accept(&listener, &registry, &is_stopping))?;
         Ok(server)
     }
 
@@ -64,20 +67,54 @@ impl Drop for Server {
     }
 }
 
-fn work(listener: &TcpListener, registry: &Registry, is_stopping: &AtomicBool) {
+/// A connection that is served.
+struct Open {
+    stream: Arc<TcpStream>,
+    has_asked: AtomicBool,
+}
+
+/// The connections that are served, the oldest first.
+#[derive(Default)]
+struct Opens(Mutex<Vec<Arc<Open>>>);
+
+impl Opens {
+    /// Makes room for one more, if need be at the cost of one that has not asked.
+    fn has_room(&self) -> bool {
+        let mut opens = self.0.lock();
+        if opens.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let Some(at) = opens.iter().position(|open| !open.has_asked.load(Relaxed)) else { return false };
+        // Its thread sees the end of what it reads.
+        let _ = opens.remove(at).stream.shutdown(Shutdown::Both);
+        true
+    }
+
+    fn add(&self, stream: TcpStream) -> Arc<Open> {
+        let open = Arc::new(Open { stream: Arc::new(stream), has_asked: AtomicBool::new(false) });
+        self.0.lock().push(open.clone());
+        open
+    }
+
+    fn remove(&self, gone: &Arc<Open>) {
+        self.0.lock().retain(|open| !Arc::ptr_eq(open, gone));
+    }
+}
+
+fn accept(listener: &TcpListener, registry: &Arc<Registry>, is_stopping: &AtomicBool) {
+    let opens = Arc::new(Opens::default());
     while !is_stopping.load(Relaxed) {
         let bound = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
         let mut waited = [PollFd::new(listener, PollFlags::IN)];
         if !poll(&mut waited, Some(&bound)).is_ok_and(|ready| ready > 0) {
             continue;
         }
+        if !opens.has_room() {
+            std::thread::sleep(FULL_PAUSE);
+            continue;
+        }
         match listener.accept() {
-            Ok((stream, peer)) => {
-                if let Err(error) = serve(stream, registry) {
-                    tracing::debug!(%peer, %error, "metrics could not be given");
-                }
-            }
-            // Another thread was faster.
+            Ok((stream, peer)) => begin(stream, peer, registry, &opens),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot take a connection for metrics");
@@ -88,16 +125,35 @@ fn work(listener: &TcpListener, registry: &Registry, is_stopping: &AtomicBool) {
     }
 }
 
+/// Serves a connection in a thread of its own.
+fn begin(stream: TcpStream, peer: SocketAddr, registry: &Arc<Registry>, opens: &Arc<Opens>) {
+    let (registry, opens, open) = (registry.clone(), opens.clone(), opens.add(stream));
+    let (kept, refused) = (opens.clone(), open.clone());
+    let run = move || {
+        if let Err(error) = serve(&open, &registry) {
+            tracing::debug!(%peer, %error, "metrics could not be given");
+        }
+        opens.remove(&open);
+    };
+    if let Err(error) = std::thread::Builder::new().name("ashlar-metrics".into()).spawn(run) {
+        tracing::warn!(%error, "no thread for a connection for metrics");
+        kept.remove(&refused);
+    }
+}
+
 /// What is left of the time of a connection.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-fn serve(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
-    let deadline = Instant::now() + CONNECTION_MAX;
+fn serve(open: &Open, registry: &Registry) -> io::Result<()> {
+    let stream = &*open.stream;
     stream.set_nonblocking(false)?;
-    let (status, content) = match request(&mut stream, deadline)? {
+    let asked = request(stream, Instant::now() + REQUEST_MAX)?;
+    open.has_asked.store(true, Relaxed);
+    let deadline = Instant::now() + ANSWER_MAX;
+    let (status, content) = match asked {
         Asked::Metrics => ("200 OK", registry.text()),
         Asked::Elsewhere => ("404 Not Found", "There is only /metrics here.\n".to_owned()),
         Asked::OtherMethod => ("405 Method Not Allowed", "Only GET is understood.\n".to_owned()),
@@ -108,13 +164,13 @@ fn serve(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
         content.len()
     );
-    write(&mut stream, head.as_bytes(), deadline)?;
-    write(&mut stream, content.as_bytes(), deadline)?;
+    write(stream, head.as_bytes(), deadline)?;
+    write(stream, content.as_bytes(), deadline)?;
     stream.shutdown(Shutdown::Write)
 }
 
 /// As `write_all`, with one deadline for all of it.
-fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+fn write(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
         match stream.write(bytes) {
@@ -136,7 +192,7 @@ enum Asked {
 }
 
 /// Reads up to the empty line that ends a request.
-fn request(stream: &mut TcpStream, deadline: Instant) -> io::Result<Asked> {
+fn request(mut stream: &TcpStream, deadline: Instant) -> io::Result<Asked> {
     let mut got = Vec::new();
     let mut part = [0; 1024];
     while !has_ended(&got) {
@@ -213,14 +269,44 @@ mod tests {
     }
 
     #[test]
-    fn callers_who_say_nothing_hold_it_up_for_a_bounded_time() {
+    fn callers_who_say_nothing_keep_nobody_out() {
         let server = started();
-        let silent: Vec<TcpStream> =
-            (0..THREADS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+        // More than are served at once, and each goes on saying a little.
+        let mut silent: Vec<TcpStream> =
+            (0..3 * CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+        for stream in &mut silent {
+            // It may have been put out already.
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
+        }
         let begun = Instant::now();
-        let given = exchange(server.address(), b"GET /metrics HTTP/1.1\r\n\r\n");
-        assert!(given.starts_with("HTTP/1.1 200 OK\r\n"), "{given}");
-        assert!(begun.elapsed() < 2 * CONNECTION_MAX, "{:?}", begun.elapsed());
-        drop(silent);
+        for _ in 0..3 {
+            let given = exchange(server.address(), b"GET /metrics HTTP/1.1\r\n\r\n");
+            assert!(given.starts_with("HTTP/1.1 200 OK\r\n"), "{given}");
+        }
+        assert!(begun.elapsed() < REQUEST_MAX, "{:?}", begun.elapsed());
+        // Those who stay silent are put out in time.
+        let mut last = silent.pop().unwrap();
+        last.set_read_timeout(Some(2 * REQUEST_MAX)).unwrap();
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let ended = last.read_to_end(&mut answer).or_else(|error| match error.kind() {
+            ErrorKind::ConnectionReset => Ok(0),
+            _ => Err(error),
+        });
+        assert_eq!((ended.unwrap(), answer.len()), (0, 0));
+    }
+
+    #[test]
+    fn many_who_fetch_at_once_all_get_everything() {
+        let registry = Arc::new(Registry::new("1", "meta"));
+        registry.add(|text| {
+            std::thread::sleep(Duration::from_millis(5));
+            text.single("ashlar_slow", crate::MetricType::Gauge, "Slow.", 1);
+        });
+        let server = Server::start(([127, 0, 0, 1], 0).into(), registry).unwrap();
+        let address = server.address();
+        let fetch = move || exchange(address, b"GET /metrics HTTP/1.1\r\n\r\n").contains("\nashlar_slow 1\n");
+        let threads: Vec<_> = (0..16).map(|_| std::thread::spawn(fetch)).collect();
+        assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
     }
 }

@@ -7,6 +7,7 @@
 //! | [`network`] | messages under way, and requests to the manager |
 //! | [`chain`] | a chain of replicas that overwrite in place, and reads from any of them |
 //! | [`log`] | log replication under any change of membership, losing disks, and joins |
+//! | [`chain_move`], [`shard_move`] | what has one copy and goes to another server while it is used: who decides, who answers |
 //! | [`membership`] | leases, epochs and compare-and-set under clocks that run at different rates |
 //! | [`transaction`] | moves between two shards whose primaries are replaced |
 //!
@@ -18,8 +19,10 @@
 //! `docs/models.md` says which bounds were explored. Tests have small bounds; `cargo xtask model` has the wide ones.
 
 pub mod chain;
+pub mod chain_move;
 pub mod explorer;
 pub mod log;
 pub mod membership;
 pub mod network;
+pub mod shard_move;
 pub mod transaction;

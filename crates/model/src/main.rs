@@ -1,9 +1,11 @@
 //! The wide explorations: `cargo xtask model`. Prints a line for each, and `N passed, N failed`.
 
 use ashlar_model::chain::ChainModel;
+use ashlar_model::chain_move::ChainMoveModel;
 use ashlar_model::explorer::{Model, explore};
 use ashlar_model::log::LogModel;
 use ashlar_model::membership::MembershipModel;
+use ashlar_model::shard_move::ShardMoveModel;
 use ashlar_model::transaction::{Scene, TransactionModel};
 use clap::Parser;
 use std::fmt::Debug;
@@ -137,6 +139,29 @@ fn transaction() -> Vec<(&'static str, TransactionModel)> {
     ]
 }
 
+fn chain_moves() -> Vec<(&'static str, ChainMoveModel)> {
+    let small = ChainMoveModel::small();
+    let back = ChainMoveModel { moves_max: 2, writes_max: 0, ..small.clone() };
+    vec![
+        ("move of a chain, two starts", ChainMoveModel { starts_max: 2, ..small.clone() }),
+        ("move of a chain, maps that are not kept", ChainMoveModel { unkept_max: 1, ..small }),
+        ("move of a chain, there and back", back.clone()),
+        (
+            "move of a chain, there and back, written to",
+            ChainMoveModel { writes_max: 1, starts_max: 0, ..back.clone() },
+        ),
+        ("move of a chain, there and back, maps that are not kept", ChainMoveModel { unkept_max: 1, ..back }),
+    ]
+}
+
+fn shard_moves() -> Vec<(&'static str, ShardMoveModel)> {
+    let small = ShardMoveModel::small();
+    vec![
+        ("move of a shard, two starts", ShardMoveModel { starts_max: 2, ..small.clone() }),
+        ("move of a shard, there and back", ShardMoveModel { attempts_max: 2, ..small }),
+    ]
+}
+
 fn main() -> ExitCode {
     let Arguments { only, states_max } = Arguments::parse();
     let (mut passed, mut failed) = (0, 0);
@@ -151,6 +176,12 @@ fn main() -> ExitCode {
         count(holds(name, model, states_max));
     }
     for (name, model) in transaction().iter().filter(|(name, _)| name.contains(&only)) {
+        count(holds(name, model, states_max));
+    }
+    for (name, model) in chain_moves().iter().filter(|(name, _)| name.contains(&only)) {
+        count(holds(name, model, states_max));
+    }
+    for (name, model) in shard_moves().iter().filter(|(name, _)| name.contains(&only)) {
         count(holds(name, model, states_max));
     }
     println!("{passed} passed, {failed} failed");

@@ -3,7 +3,7 @@
 //! Three stages, each streaming over the tables in key order with bounded memory; what does not fit is done in several passes:
 //! 1. accounting: the counters of each shard against the sum over its inodes;
 //! 2. records: each inode with what belongs to it in its shard (entries, body, link target, attributes, orphan, writer and garbage
-//!    records), and what belongs to none;
+//!    records), and what belongs to none; a directory that is split with its slices;
 //! 3. links: entries against the inodes they point to, in any shard: existence, type, link count, parent, reachability.
 //!
 //! The check only reads and may run on a snapshot of a live file system; it then tells what was wrong at that moment. Findings come
@@ -18,6 +18,7 @@ mod finding;
 mod links;
 mod records;
 mod side;
+mod slices;
 
 pub use chunks::{ChunkedFile, for_each_chunked_file, for_each_garbage};
 pub use finding::{EntryName, Finding};

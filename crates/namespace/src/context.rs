@@ -7,6 +7,11 @@ use smallvec::SmallVec;
 pub trait Placement {
     /// The shard for a new directory in `parent`.
     fn shard_for_directory(&self, parent: InodeId) -> ShardId;
+    /// Different shards for up to `count` slices of a directory, on different servers as far as that goes, and none of them `but`, which has the directory. As
+    /// many as there are; none at all where they are not to be spread.
+    fn shards_for_slices(&self, _but: ShardId, _count: u16) -> Vec<ShardId> {
+        Vec::new()
+    }
     /// The stripe for a file that outgrows its inode: one to 256 distinct chains of the policy's pool, at most as many as asked
     /// for; empty when the pool has no usable target.
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]>;

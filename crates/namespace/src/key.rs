@@ -15,23 +15,18 @@
 //! | `R` reply | session u64, slot u16 (shard 0 only) | [`crate::record::KeptReply`], the answer to the last call in that slot |
 //! | `S` starts | - (shard 0 only) | [`ashlar_types::Starts`] |
 //! | `M` moves | - (shard 0 only) | u64, directories that got another parent while there were several servers |
-//! | `P` place | - | [`ashlar_types::NodeId`]: the shard is to come from this server, and has not yet |
+//! | `J` joined | - (shard 0 only) | empty: the server has taken its share of empty shards, and takes no more by itself |
+//! | `P` place | - | [`crate::record::Arriving`]: the shard is coming from another server, and is not served here yet |
 //! | `T` transaction | kind u8, coordinator u16, era u64, number u64 | a part that is prepared, or a decision (`crates/meta/src/across`) |
 //! | `W` writer | inode u64, session u64 | empty: writes chunks in that session, size in the inode may be old |
 //! | `X` xattr | inode u64, name bytes | value bytes |
 
 use ashlar_kv::Key;
-use ashlar_types::{FilesetId, InodeId, Name, SessionId, ShardId};
-use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
+pub use ashlar_types::name_hash::{COLLISION_BITS, COLLISIONS_MAX, Cookie, NameHash};
+use ashlar_types::{FilesetId, InodeId, SessionId, ShardId};
 
 /// Bytes of an inline file per stored piece: an overwrite logs whole pieces, a stat none.
 pub const BODY_PIECE_BYTES: u32 = 16 << 10;
-
-/// Bits of the collision number in a readdir cookie.
-pub const COLLISION_BITS: u32 = 7;
-/// Most entries of one directory whose names share a 56-bit hash.
-pub const COLLISIONS_MAX: u8 = (1 << COLLISION_BITS) - 1;
 
 fn start(shard: ShardId, table: u8) -> Key {
     let [high, low] = shard.0.to_be_bytes();
@@ -57,6 +52,11 @@ pub fn bucket(directory: InodeId, hash: NameHash) -> Key {
     let mut key = of_inode(b'D', directory);
     key.extend_from_slice(&hash.0.to_be_bytes()[1..]);
     key
+}
+
+/// Prefix of all buckets of `directory`.
+pub fn bucket_prefix(directory: InodeId) -> Key {
+    of_inode(b'D', directory)
 }
 
 /// The hash in a bucket's key, given the key.
@@ -163,13 +163,35 @@ pub fn shard_of(key: &[u8]) -> ShardId {
     ShardId(u16::from_be_bytes([key[0], key[1]]))
 }
 
-/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come.
+/// Whether a key is of what a server keeps for itself, whichever shards it has: sessions, kept answers, starts, notes of shards to come, and whether it
+/// has taken its share.
 pub fn is_of_server(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'N' | b'P' | b'R' | b'S'))
+    matches!(key.get(2), Some(b'J' | b'N' | b'P' | b'R' | b'S'))
 }
 
-/// Key of the note that a shard is to come from another server.
-pub fn awaited(shard: ShardId) -> Key {
+/// Key of the note that the server has taken its share of empty shards.
+pub fn joined() -> Key {
+    start(ShardId(0), b'J')
+}
+
+/// All keys of a shard.
+pub fn shard_prefix(shard: ShardId) -> Key {
+    Key::from_slice(&shard.0.to_be_bytes())
+}
+
+/// The session of a kept answer, given its key; `None` for the key of something else.
+pub fn reply_of(key: &[u8]) -> Option<SessionId> {
+    let session = u64::from_be_bytes(key.get(3..11)?.try_into().ok()?);
+    (key[2] == b'R' && shard_of(key) == ShardId(0)).then_some(SessionId(session))
+}
+
+/// The session of an orphan's or writer's record, given its key.
+pub fn session_of_record(key: &[u8]) -> Option<SessionId> {
+    Some(SessionId(u64::from_be_bytes(key.get(11..19)?.try_into().ok()?)))
+}
+
+/// Key of the note that a shard is coming from another server.
+pub fn arriving(shard: ShardId) -> Key {
     start(shard, b'P')
 }
 
@@ -251,39 +273,10 @@ pub fn inode_of(key: &[u8]) -> Option<InodeId> {
     Some(InodeId(u64::from_be_bytes(key.get(3..11)?.try_into().ok()?)))
 }
 
-/// A 56-bit keyed hash of a name, never 0. The key is drawn per file system, so that nobody can choose names that collide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NameHash(pub u64);
-
-impl NameHash {
-    /// The hash of `name` under the file system's key.
-    pub fn of(name: Name<'_>, hash_key: &[u8; 16]) -> NameHash {
-        let mut hasher = SipHasher13::new_with_key(hash_key);
-        hasher.write(name.as_bytes());
-        NameHash((hasher.finish() >> 8).max(1))
-    }
-}
-
-/// A position in a directory as readdir hands it out: hash and collision number, always positive in 63 bits.
-/// 0 is the start; entries with a cookie greater than the given one follow it. `.` and `..` have 1 and 2.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cookie(pub u64);
-
-impl Cookie {
-    /// The cookie of the entry with this hash and collision number.
-    pub fn new(hash: NameHash, collision: u8) -> Cookie {
-        Cookie(hash.0 << COLLISION_BITS | u64::from(collision & COLLISIONS_MAX))
-    }
-
-    /// The bucket it is in.
-    pub fn hash(self) -> NameHash {
-        NameHash(self.0 >> COLLISION_BITS)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ashlar_types::Name;
 
     #[test]
     fn keys_of_one_inode_sort_together_and_by_number() {

@@ -6,14 +6,22 @@
 //! | ENTRIES | answer lookups in a directory, the absent names included | add or remove a name there |
 //! | READ | cache content | change content |
 //! | WRITE | be the only writer and the authority on size and times | read or write the content, or ask for its size |
+//! | SHARE | read and write past every cache, beside others who do the same | cache content, want to be the only writer, or ask for its size |
 //!
 //! A lease is granted only while nothing is being recalled on that inode, so that a waiting call is not overtaken for ever. The holder's
 //! own calls never wait for a recall to that holder: calls on attributes and names are answered without a lease, and one that needs the
 //! content gets the lease ([`LeaseTable::grant_data`]), because it may hold the kernel's page that the answer to the recall waits for.
+//!
+//! SHARE is not held together with READ or WRITE: under it nothing is cached, so what a recall of it waits for is on its way to storage, and holds no page.
+//!
+//! Sessions that are close-to-open hold nothing but WRITE: see `close_to_open.rs`.
+
+mod close_to_open;
+mod share;
 
 use crate::txn::TxnOutcome;
 use ashlar_types::message::{LeaseSet, Recall};
-use ashlar_types::{InodeId, SessionId};
+use ashlar_types::{InodeId, SessionId, ShardId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -75,8 +83,8 @@ pub struct RecallUnderWay {
     pub inode: InodeId,
     /// When it began.
     pub since: Duration,
-    /// Whether content is to be given back, so that the answer may wait for a page. Any other is answered at once.
-    pub is_of_content: bool,
+    /// Whether pages are to be given back, so that the answer may wait for one. Any other waits for storage at the most.
+    pub is_of_pages: bool,
 }
 
 /// See the module.
@@ -96,10 +104,15 @@ pub struct LeaseTable {
     /// Calls under way that want WRITE, or to write with the inode and wait for others, by file and session.
     // LIMIT: one per call under way.
     wanting: FxHashMap<(InodeId, SessionId), u32>,
+    /// Calls under way that have SHARE taken back: nobody gets it before they are done.
+    // LIMIT: one per call under way.
+    alone: FxHashMap<InodeId, u32>,
     last_recall: u64,
     // LIMIT: one per call under way.
     asked: FxHashMap<InodeId, Asked>,
     last_change: u64,
+    /// When the writers of a file were last asked for a report.
+    asked_at: FxHashMap<InodeId, Duration>,
 }
 
 impl LeaseTable {
@@ -136,8 +149,10 @@ impl LeaseTable {
     ) -> SmallVec<[Conflict; 2]> {
         let mut found = SmallVec::new();
         for &inode in &outcome.changed {
+            let unwanted =
+                if outcome.beside.contains(&inode) { OF_FILE.without(LeaseSet::SHARE) } else { OF_FILE };
             found.extend(
-                self.in_the_way(session, inode, OF_FILE, |holder| {
+                self.in_the_way(session, inode, unwanted, |holder| {
                     self.has_gone_before(session, holder, inode)
                 }),
             );
@@ -153,9 +168,10 @@ impl LeaseTable {
                 flush_only: false,
             }));
         }
-        for &inode in outcome.revealed.iter().filter(|&inode| !outcome.changed.contains(inode)) {
+        let is_told = |inode: &&InodeId| !outcome.changed.contains(inode) && !outcome.beside.contains(inode);
+        for &inode in outcome.revealed.iter().filter(is_told) {
             let conflicts = self
-                .others(session, inode, LeaseSet::WRITE)
+                .others(session, inode, LeaseSet::WRITING)
                 .filter(|(holder, _)| !flushed.contains(&(*holder, inode)));
             found.extend(conflicts.map(|(holder, leases)| Conflict {
                 session: holder,
@@ -174,7 +190,12 @@ impl LeaseTable {
         inode: InodeId,
         write: bool,
     ) -> SmallVec<[Conflict; 2]> {
-        let unwanted = if write { OF_FILE } else { LeaseSet::WRITE };
+        let unwanted = match write {
+            true => OF_FILE,
+            // What a writer has not reported is told late.
+            false if session.is_close_to_open() => LeaseSet::NONE,
+            false => LeaseSet::WRITING,
+        };
         self.in_the_way(session, inode, unwanted, |holder| self.may_go_before(session, holder, inode))
             .collect()
     }
@@ -190,7 +211,7 @@ impl LeaseTable {
     ) -> impl Iterator<Item = Conflict> {
         self.others(session, inode, unwanted)
             .map(move |(holder, leases)| {
-                let leases = if is_excused(holder) { leases.without(LeaseSet::CONTENT) } else { leases };
+                let leases = if is_excused(holder) { leases.without(LeaseSet::PAGES) } else { leases };
                 Conflict { session: holder, inode, leases, flush_only: false }
             })
             .filter(|conflict| conflict.leases != LeaseSet::NONE)
@@ -232,14 +253,14 @@ impl LeaseTable {
         }
     }
 
-    /// Whether a recall of content of `inode` from `session` is under way.
+    /// Whether a recall from `session` that waits for pages of `inode` is under way.
     fn is_recalled_from(&self, session: SessionId, inode: InodeId) -> bool {
         self.recalling.contains_key(&inode)
             && self.pending.values().any(|pending| {
                 pending.session == session
                     && pending.inode == inode
                     && !pending.flush_only
-                    && pending.leases.meets(LeaseSet::CONTENT)
+                    && pending.leases.meets(LeaseSet::PAGES)
             })
     }
 
@@ -247,11 +268,14 @@ impl LeaseTable {
     /// waits for. So a session that is asked for its lease back keeps what it has until it has answered, and two that both have READ, want
     /// WRITE, and are asked for READ by each other, get WRITE one after the other; the loser's pages are on their way out already.
     pub fn grant_data(&mut self, session: SessionId, inode: InodeId, wanted: LeaseSet) -> LeaseSet {
+        let is_loose = session.is_close_to_open();
         let held = self.held(session, inode);
+        // Of such a session only WRITE is noted.
+        let held = if is_loose && held.has(LeaseSet::WRITE) { held.with(LeaseSet::READ) } else { held };
         if held.has(wanted) {
             return held;
         }
-        if !self.is_recalled_from(session, inode) {
+        if is_loose && !wanted.has(LeaseSet::WRITE) || !self.is_recalled_from(session, inode) {
             return self.grant_below(session, inode, wanted, LEASED_INODES_WITH_CONTENT_MAX);
         }
         // A holder of WRITE always keeps others out. Attributes, too, may have been granted since the caller looked.
@@ -279,6 +303,20 @@ impl LeaseTable {
         wanted: LeaseSet,
         inodes_max: usize,
     ) -> LeaseSet {
+        match session.is_close_to_open() {
+            true => self.grant_loosely(session, inode, wanted, inodes_max),
+            false => self.grant_noted(session, inode, wanted, inodes_max),
+        }
+    }
+
+    /// Grants what is noted here, and recalled.
+    fn grant_noted(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        wanted: LeaseSet,
+        inodes_max: usize,
+    ) -> LeaseSet {
         // A session that was ended while a call of its own was under way must not leave a lease nobody would give back.
         if self.recalling.contains_key(&inode) || !self.sessions.contains(&session) {
             return LeaseSet::NONE;
@@ -290,11 +328,17 @@ impl LeaseTable {
                 for (_, set) in held.iter().filter(|(holder, _)| *holder != session) {
                     if set.has(LeaseSet::WRITE) {
                         allowed = allowed.and(LeaseSet::ENTRIES);
+                    } else if set.has(LeaseSet::SHARE) {
+                        allowed = allowed.and(LeaseSet::ENTRIES.with(LeaseSet::SHARE));
                     } else if !set.and(LeaseSet::ATTR.with(LeaseSet::READ)).meets(LeaseSet(u8::MAX)) {
                         continue;
                     } else {
-                        allowed = allowed.without(LeaseSet::WRITE);
+                        allowed = allowed.without(LeaseSet::WRITING);
                     }
+                }
+                let own = held.iter().find(|(holder, _)| *holder == session);
+                if own.is_some_and(|(_, set)| set.has(LeaseSet::SHARE)) {
+                    allowed = allowed.without(LeaseSet::PAGES);
                 }
                 match held.iter_mut().find(|(holder, _)| *holder == session) {
                     Some((_, set)) => *set = set.with(allowed),
@@ -359,13 +403,16 @@ impl LeaseTable {
         let same = self.pending.iter().find(|(_, pending)| {
             (pending.session, pending.inode, pending.flush_only) == (session, inode, flush_only)
                 && pending.leases.has(leases)
-                && pending.leases.meets(LeaseSet::CONTENT) == leases.meets(LeaseSet::CONTENT)
+                && pending.leases.meets(LeaseSet::PAGES) == leases.meets(LeaseSet::PAGES)
         });
         if let Some((&id, _)) = same {
             return Some((id, None));
         }
         self.last_recall += 1;
         let id = self.last_recall;
+        if flush_only {
+            self.note_asked(inode, now);
+        }
         let change = self.change_of(inode);
         self.pending.insert(id, Pending { session, inode, leases, flush_only, since: now, change });
         *self.recalling.entry(inode).or_insert(0) += 1;
@@ -406,6 +453,15 @@ impl LeaseTable {
     /// As [`LeaseTable::change_of`], when the recall `id`, which is not over, began.
     pub fn change_before_recall(&self, id: u64) -> Option<u64> {
         self.pending.get(&id).map(|pending| pending.change)
+    }
+
+    /// Ends the recall `id` that `session` has answered for `inode`. One that another server sent before the shard came here has a number of that one,
+    /// which may be that of somebody else's here.
+    pub fn end_recall_of(&mut self, id: u64, session: SessionId, inode: InodeId) {
+        let is_meant = |pending: &Pending| (pending.session, pending.inode) == (session, inode);
+        if self.pending.get(&id).is_some_and(is_meant) {
+            self.end_recall(id);
+        }
     }
 
     /// Ends a recall: the leases are given back. Unknown ids are late answers and change nothing.
@@ -451,8 +507,45 @@ impl LeaseTable {
 
     /// Whether `outcome` tells or changes a size that is not known at this moment.
     pub fn is_settling(&self, outcome: &TxnOutcome) -> bool {
-        !self.settling.is_empty()
-            && outcome.revealed.iter().chain(&outcome.changed).any(|inode| self.settling.contains(inode))
+        let is_unknown = |inode: &InodeId| self.settling.contains(inode) && !outcome.beside.contains(inode);
+        !self.settling.is_empty() && outcome.revealed.iter().chain(&outcome.changed).any(is_unknown)
+    }
+
+    /// All leases on inodes of `shard`, for the table of the server that has the shard next. A recall under way is none of it: who waits for it asks there.
+    pub fn of_shard(&self, shard: ShardId) -> Vec<(InodeId, SessionId, LeaseSet)> {
+        let of_shard = self.holders.iter().filter(|(inode, _)| inode.home() == shard);
+        of_shard
+            .flat_map(|(inode, held)| held.iter().map(|(session, set)| (*inode, *session, *set)))
+            .collect()
+    }
+
+    /// Forgets all of that, and the recalls under way.
+    pub fn forget_shard(&mut self, shard: ShardId) {
+        self.holders.retain(|inode, _| inode.home() != shard);
+        let ids: Vec<u64> =
+            self.pending.iter().filter(|(_, p)| p.inode.home() == shard).map(|(&id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.end_recall(id));
+    }
+
+    /// Takes over what [`LeaseTable::of_shard`] told, as it is, but of sessions that there are.
+    pub fn take_over(&mut self, leases: &[(InodeId, SessionId, LeaseSet)]) {
+        for &(inode, session, set) in leases {
+            if !self.sessions.contains(&session) {
+                continue;
+            }
+            match self.holders.get_mut(&inode) {
+                Some(held) => held.push((session, set)),
+                None => {
+                    self.holders.insert(inode, SmallVec::from_buf([(session, set)]));
+                    self.note_first_grant(inode);
+                }
+            }
+        }
+    }
+
+    /// Has recalls from now on have numbers above `mark`, the newest of another table some of whose leases come here.
+    pub fn raise_recalls(&mut self, mark: u64) {
+        self.last_recall = self.last_recall.max(mark);
     }
 
     /// Forgets all leases on an inode that is no more.
@@ -463,7 +556,7 @@ impl LeaseTable {
     /// What the recall `id` waits for, if it is not over.
     pub fn recall_under_way(&self, id: u64) -> Option<RecallUnderWay> {
         let Pending { session, inode, leases, since, .. } = *self.pending.get(&id)?;
-        Some(RecallUnderWay { session, inode, since, is_of_content: leases.meets(LeaseSet::CONTENT) })
+        Some(RecallUnderWay { session, inode, since, is_of_pages: leases.meets(LeaseSet::PAGES) })
     }
 
     /// Lets a session hold leases.
@@ -487,7 +580,7 @@ impl LeaseTable {
         // ORDER: who was writing is noted before recalls under way take the WRITE lease, or nobody would settle the file's size.
         let mut written = Vec::new();
         self.holders.retain(|&inode, held| {
-            if held.iter().any(|(holder, set)| *holder == session && set.has(LeaseSet::WRITE)) {
+            if held.iter().any(|(holder, set)| *holder == session && set.meets(LeaseSet::WRITING)) {
                 written.push(inode);
             }
             held.retain(|(holder, _)| *holder != session);
@@ -509,7 +602,7 @@ impl LeaseTable {
         kept: LeaseSet,
         is_open: impl Fn(InodeId) -> bool,
     ) -> Vec<Conflict> {
-        let kept = kept.with(LeaseSet::WRITE);
+        let kept = kept.with(LeaseSet::WRITING);
         let mut found = Vec::with_capacity(count);
         for _ in 0..self.order.len().min(SURPLUS_LOOKS_MAX) {
             if found.len() >= count {
@@ -577,6 +670,37 @@ mod tests {
         table.begin_session(A);
         table.begin_session(B);
         table
+    }
+
+    #[test]
+    fn leases_of_a_shard_hold_in_the_table_of_its_next_server() {
+        let mut table = table();
+        let inode = |shard, number| InodeId::new(ShardId(shard), number).unwrap();
+        let (written, read, other) = (inode(3, 5), inode(3, 6), inode(4, 5));
+        table.grant(A, written, LeaseSet::WRITE.with(LeaseSet::ATTR));
+        table.grant(A, read, LeaseSet::READ);
+        table.grant(B, read, LeaseSet::READ);
+        table.grant(B, other, LeaseSet::ATTR);
+        let conflict = table.conflicts_of_data(B, written, false)[0];
+        let (recall, _) = table.begin_recall(conflict, Duration::ZERO).unwrap();
+        let mut next = LeaseTable::above(recall - 1);
+        next.begin_session(A);
+        next.begin_session(B);
+        next.grant(B, inode(9, 9), LeaseSet::WRITE);
+        let (own, _) =
+            next.begin_recall(next.conflicts_of_data(A, inode(9, 9), false)[0], Duration::ZERO).unwrap();
+        assert_eq!(own, recall, "servers count for themselves");
+        next.take_over(&table.of_shard(ShardId(3)));
+        next.raise_recalls(table.recall_mark());
+        table.forget_shard(ShardId(3));
+        assert_eq!((table.len(), table.recall_under_way(recall)), (1, None));
+        assert!(next.held(A, written).has(LeaseSet::WRITE) && next.held(B, read).has(LeaseSet::READ));
+        assert_eq!(next.held(B, other), LeaseSet::NONE);
+        // The answer to the server before, which comes here, ends nothing.
+        next.end_recall_of(recall, A, written);
+        assert!(next.recall_under_way(own).is_some());
+        assert_eq!(next.conflicts_of_data(B, written, false).len(), 1);
+        assert_eq!(next.grant(B, written, LeaseSet::READ), LeaseSet::NONE);
     }
 
     #[test]
@@ -735,14 +859,14 @@ mod tests {
             let found = table.conflicts_of_data(session, X, true)[0];
             assert_eq!(found.leases, LeaseSet::ATTR.with(LeaseSet::READ));
             let (id, _) = table.begin_recall(found, Duration::ZERO).unwrap();
-            assert!(table.recall_under_way(id).unwrap().is_of_content);
+            assert!(table.recall_under_way(id).unwrap().is_of_pages);
         }
         let attributes = Conflict { session: B, inode: X, leases: LeaseSet::ATTR, flush_only: false };
         assert_eq!(table.conflicts_of_data(A, X, true).as_slice(), [attributes]);
         assert_eq!(table.conflicts(A, &changed, &[]).as_slice(), [attributes], "also with the inode");
         let (id, recall) = table.begin_recall(attributes, Duration::ZERO).unwrap();
         assert_eq!(recall.unwrap().leases, LeaseSet::ATTR, "it joins nothing that waits for a page");
-        assert!(!table.recall_under_way(id).unwrap().is_of_content);
+        assert!(!table.recall_under_way(id).unwrap().is_of_pages);
         assert!(!table.grant_data(A, X, LeaseSet::WRITE).has(LeaseSet::WRITE));
         table.end_recall(id);
         assert!(table.conflicts(A, &changed, &[]).is_empty());

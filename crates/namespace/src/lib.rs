@@ -10,7 +10,7 @@
 //! Invariants:
 //! - Deterministic: same snapshot, context and arguments give the same reply and the same write sets.
 //! - Accounting changes with the inode it accounts for, in the same transaction ([`Txn::finish`] does it for every verb).
-//! - A directory's entries, its inode and the inodes of files created in it are in one shard.
+//! - A directory's entries, its inode and the inodes of files created in it are in one shard; of a directory that is split each slice is.
 
 pub mod acl;
 mod body;

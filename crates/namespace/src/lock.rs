@@ -25,6 +25,9 @@
 mod deadlock;
 mod doubt;
 mod file_locks;
+mod handover;
+
+pub use handover::{LockHeld, LockWaiting};
 
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
 use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, SessionId};

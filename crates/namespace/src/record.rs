@@ -4,7 +4,7 @@ use crate::error::NsError;
 use ashlar_types::attr::MODE_TYPE_MASK;
 use ashlar_types::message::MetaReply;
 use ashlar_types::{
-    Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Timespec,
+    Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, NodeId, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,39 @@ pub enum Kind {
     SyncSymlink,
     /// A device node, pipe or socket made in a directory with `durability=sync`.
     SyncSpecial,
+    /// A directory that is split, or that has directories made in it split.
+    WideDirectory {
+        /// As of any directory.
+        parent: InodeId,
+        /// As of any directory.
+        policy: LayoutPolicy,
+        /// Where its entries are.
+        wide: Wide,
+    },
+    /// A part of the entries of a directory that is split: those whose names have a certain range of hashes. It has no name, and nobody but clients that call
+    /// with such a name knows of it. What decides who may do what in the directory is in its record as it is in that of the directory.
+    Slice {
+        /// The directory.
+        of: InodeId,
+        /// Which slice it is.
+        index: u16,
+        /// Of how many.
+        count: u16,
+        /// That of the directory.
+        policy: LayoutPolicy,
+        /// That of the directory.
+        slices_of_new: u16,
+    },
+}
+
+/// How a directory is split.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wide {
+    /// Its slices, in the order of the hashes they have; none: it has its entries itself. They are gone when it has been removed.
+    // LIMIT: `SLICES_MAX`.
+    pub slices: Vec<InodeId>,
+    /// How many slices directories get that are made in it; 0: they are not split.
+    pub slices_of_new: u16,
 }
 
 impl Kind {
@@ -94,6 +127,8 @@ impl Kind {
     pub fn is_sync(&self) -> bool {
         match self {
             Kind::Directory { policy, .. }
+            | Kind::WideDirectory { policy, .. }
+            | Kind::Slice { policy, .. }
             | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
                 policy.durability == Some(Durability::Sync)
             }
@@ -150,20 +185,63 @@ impl Inode {
         FileType::from_mode(self.mode & MODE_TYPE_MASK).unwrap_or(FileType::Regular)
     }
 
-    /// Whether it is a directory.
+    /// Whether it is a directory, or a slice of one.
     pub fn is_directory(&self) -> bool {
-        matches!(self.kind, Kind::Directory { .. })
+        matches!(self.kind, Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. })
     }
 
-    /// Parent and policy of a directory.
+    /// Parent and policy of a directory; of a slice, the directory and its policy.
     ///
     /// # Errors
     /// `ENOTDIR` for anything else.
     pub fn as_directory(&self) -> Result<(InodeId, LayoutPolicy), NsError> {
         match &self.kind {
-            Kind::Directory { parent, policy } => Ok((*parent, *policy)),
+            Kind::Directory { parent, policy } | Kind::WideDirectory { parent, policy, .. } => {
+                Ok((*parent, *policy))
+            }
+            Kind::Slice { of, policy, .. } => Ok((*of, *policy)),
             _ => Err(Errno::ENOTDIR.into()),
         }
+    }
+
+    /// Notes where a directory is now.
+    pub fn set_parent(&mut self, new: InodeId) {
+        if let Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. } = &mut self.kind {
+            *parent = new;
+        }
+    }
+
+    /// The slices of a directory that is split and has not been removed.
+    pub fn slices(&self) -> &[InodeId] {
+        match &self.kind {
+            Kind::WideDirectory { wide, .. } if self.nlink > 0 => &wide.slices,
+            _ => &[],
+        }
+    }
+
+    /// How many slices directories get that are made in this one; 0: they are not split.
+    pub fn slices_of_new(&self) -> u16 {
+        match &self.kind {
+            Kind::WideDirectory { wide, .. } => wide.slices_of_new,
+            Kind::Slice { slices_of_new, .. } => *slices_of_new,
+            _ => 0,
+        }
+    }
+
+    /// The directory that users see where this inode, which is `id`, has the entries.
+    pub fn shown_as(&self, id: InodeId) -> InodeId {
+        match &self.kind {
+            Kind::Slice { of, .. } => *of,
+            _ => id,
+        }
+    }
+
+    /// Refuses a slice of a directory as what a call is about: it is nothing by itself.
+    ///
+    /// # Errors
+    /// `ESTALE`.
+    pub fn require_whole(&self) -> Result<(), NsError> {
+        if matches!(self.kind, Kind::Slice { .. }) { Err(Errno::ESTALE.into()) } else { Ok(()) }
     }
 
     /// The data of a regular file.
@@ -173,20 +251,21 @@ impl Inode {
     pub fn as_regular(&self) -> Result<&FileData, NsError> {
         match &self.kind {
             Kind::Regular(data) => Ok(data),
-            Kind::Directory { .. } => Err(Errno::EISDIR.into()),
+            _ if self.is_directory() => Err(Errno::EISDIR.into()),
             _ => Err(Errno::EINVAL.into()),
         }
     }
 
-    /// What stat reports.
+    /// What stat reports; of a directory that is split, what it reports with [`Attr::of_whole`].
     pub fn attr(&self, inode: InodeId) -> Attr {
+        let slices = self.slices().len() as u32;
         Attr {
             inode,
             mode: self.mode,
             nlink: self.nlink,
             uid: self.uid,
             gid: self.gid,
-            rdev: self.rdev,
+            rdev: if slices > 0 { slices } else { self.rdev },
             size: self.size,
             blocks: self.blocks,
             atime: self.atime,
@@ -243,6 +322,17 @@ pub struct Garbage {
     pub layout: FileLayout,
     /// Leading bytes of the file that stay; 0 when every chunk of the generation goes.
     pub keep_bytes: u64,
+}
+
+/// A shard that another server is sending here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arriving {
+    /// From whom it comes.
+    pub from: NodeId,
+    /// Which attempt to move it this is: drawn at random by the sender.
+    pub attempt: u64,
+    /// Whether all of it is here. What is not whole is never served.
+    pub is_whole: bool,
 }
 
 /// The answer to a call of a session that outlives the service.

@@ -12,7 +12,8 @@ use crate::txn::{Txn, TxnOutcome};
 use crate::verb;
 use ashlar_kv::{Key, KvError, Snapshot};
 use ashlar_types::{
-    ChainId, Credentials, Errno, InodeId, LayoutPolicy, Name, SessionId, ShardId, Timespec, codec,
+    ChainId, ClusterMap, Credentials, Errno, FilesetId, InodeId, LayoutPolicy, Name, Reach, SessionId,
+    ShardId, Timespec, codec,
 };
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -87,6 +88,11 @@ impl Placement for PlacementInTurn {
         ShardId(next)
     }
 
+    fn shards_for_slices(&self, but: ShardId, count: u16) -> Vec<ShardId> {
+        let others = (0..self.shard_count).map(ShardId).filter(|shard| *shard != but);
+        others.take(usize::from(count)).collect()
+    }
+
     fn chains_for_file(&self, _policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
         self.chains.clone()
     }
@@ -104,6 +110,8 @@ pub struct World {
     pub open: BTreeMap<InodeId, BTreeSet<SessionId>>,
     /// Placement decisions.
     pub placement: PlacementInTurn,
+    /// Outside of this there are no inodes for who calls.
+    pub reach: Option<(ClusterMap, FilesetId)>,
     /// What the latest successful call changed.
     pub outcome: TxnOutcome,
 }
@@ -148,6 +156,7 @@ impl World {
             session: SessionId(1),
             open: BTreeMap::new(),
             placement: PlacementInTurn { shard_count: 3, ..PlacementInTurn::default() },
+            reach: None,
             outcome: TxnOutcome::default(),
         };
         let settings = RootSettings { policy: Self::root_policy(), ..RootSettings::default() };
@@ -198,7 +207,8 @@ impl World {
             placement: &self.placement,
             open_in: &open_in,
         };
-        let mut txn = Txn::new(&self.store);
+        let reach = self.reach.as_ref().map(|(map, outermost)| Reach::new(map, *outermost));
+        let mut txn = Txn::new(&self.store).within(reach);
         let reply = verb(&mut txn, &context)?;
         self.outcome = txn.finish()?;
         self.store.apply(&self.outcome);

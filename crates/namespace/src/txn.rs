@@ -9,7 +9,7 @@ use crate::error::NsError;
 use crate::key::{self, NameHash, shard_of};
 use crate::record::{self, Account, Bucket, Inode};
 use ashlar_kv::{Key, Snapshot, WriteSet};
-use ashlar_types::{Errno, InodeId, Name, SessionId, ShardId, codec};
+use ashlar_types::{Errno, InodeId, Name, Reach, SessionId, ShardId, codec};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -29,6 +29,10 @@ pub struct TxnOutcome {
     pub changed: SmallVec<[InodeId; 4]>,
     /// Inodes of which nothing changed but the blocks: what others know of their attributes is old, what they have of the content is not.
     pub recounted: SmallVec<[InodeId; 1]>,
+    /// Inodes of which nothing is noted but an access time that others may be told late: nobody's lease is in its way.
+    pub lazy: SmallVec<[InodeId; 1]>,
+    /// Files that this concerns beside other writers: their SHARE is not in its way, and what they have not reported is not asked for.
+    pub beside: SmallVec<[InodeId; 1]>,
     /// Inodes whose record was removed; filled in by whoever commits.
     pub removed: SmallVec<[InodeId; 1]>,
     /// Inodes without a name that are to live on for a session which has them open; filled in by whoever commits.
@@ -49,6 +53,16 @@ pub struct TxnOutcome {
     pub charges: Vec<Charge>,
     /// Keys of this server that were read, in a transaction that knows of other servers.
     pub reads: Vec<Key>,
+}
+
+impl TxnOutcome {
+    /// Whether nothing is to be written, here or elsewhere: what was read of others needs no vote then.
+    pub fn changes_nothing(&self) -> bool {
+        let changes = |part: &ShardChange| {
+            !part.writes.is_empty() || !part.charges.is_empty() || !part.drops.is_empty()
+        };
+        self.writes.is_empty() && self.charges.is_empty() && !self.parts.iter().any(|(_, part)| changes(part))
+    }
 }
 
 /// Inodes whose attributes a reply tells.
@@ -84,6 +98,11 @@ impl Slot {
         let (Some(original), Some(current)) = (&self.original, &self.current) else { return false };
         Inode { blocks: current.blocks, ..original.clone() } == *current
     }
+
+    fn differs_in_atime_only(&self) -> bool {
+        let (Some(original), Some(current)) = (&self.original, &self.current) else { return false };
+        Inode { atime: current.atime, ..original.clone() } == *current
+    }
 }
 
 /// An account's key, and what one inode adds to it.
@@ -110,6 +129,8 @@ pub struct Txn<'a> {
     reads: RefCell<Vec<Key>>,
     told: RefCell<Vec<(Key, Option<Bytes>)>>,
     drops: Vec<InodeId>,
+    /// Outside of this there are no inodes for the caller.
+    reach: Option<Reach<'a>>,
 }
 
 /// Whether another server has `key`.
@@ -129,7 +150,18 @@ impl<'a> Txn<'a> {
             reads: RefCell::default(),
             told: RefCell::default(),
             drops: Vec::new(),
+            reach: None,
         }
+    }
+
+    /// The same for a caller for whom there are no inodes outside of `reach`.
+    #[must_use]
+    pub fn within(self, reach: Option<Reach<'a>>) -> Txn<'a> {
+        Txn { reach, ..self }
+    }
+
+    fn is_in_reach(&self, inode: &Inode) -> bool {
+        self.reach.is_none_or(|reach| reach.has(inode.fileset))
     }
 
     /// A transaction that reads from `base` what is here, and has been told of other shards what `elsewhere` says.
@@ -278,6 +310,7 @@ impl<'a> Txn<'a> {
                     Some(bytes) => Some(codec::decode(&bytes, "inode record")?),
                     None => None,
                 };
+                let record = record.filter(|found| self.is_in_reach(found));
                 self.inodes.push(Slot { id, original: None, current: record, is_dirty: false });
                 self.inodes.len() - 1
             }
@@ -310,7 +343,10 @@ impl<'a> Txn<'a> {
             return Ok(slot.current.clone());
         }
         match self.stored(&key::inode(id), Intent::Look)? {
-            Some(bytes) => Ok(Some(codec::decode(&bytes, "inode record")?)),
+            Some(bytes) => {
+                let found: Inode = codec::decode(&bytes, "inode record")?;
+                Ok(Some(found).filter(|found| self.is_in_reach(found)))
+            }
             None => Ok(None),
         }
     }
@@ -323,6 +359,16 @@ impl<'a> Txn<'a> {
         let slot = self.slot(id)?;
         slot.make_dirty();
         slot.current.as_mut().ok_or(NsError::Errno(Errno::ESTALE))
+    }
+
+    /// The record of `id`, there or not, to be changed or made.
+    ///
+    /// # Errors
+    /// [`NsError::Kv`] when the store cannot answer.
+    pub(crate) fn inode_slot(&mut self, id: InodeId) -> Result<&mut Option<Inode>, NsError> {
+        let slot = self.slot(id)?;
+        slot.make_dirty();
+        Ok(&mut slot.current)
     }
 
     /// Adds a new inode.
@@ -370,6 +416,22 @@ impl<'a> Txn<'a> {
         let id = InodeId::new(shard, next).ok_or(Errno::ENOSPC)?;
         self.put_record(counter_key, &next);
         Ok(id)
+    }
+
+    /// Fresh inode ids, one in each of several shards, which are different ones.
+    ///
+    /// # Errors
+    /// As [`Txn::allocate_inode_id`]; [`NsError::Elsewhere`].
+    pub fn allocate_inode_ids(&mut self, shards: &[ShardId]) -> Result<Vec<InodeId>, NsError> {
+        let other = self.elsewhere.filter(|other| shards.iter().any(|shard| other.has(*shard)));
+        match other {
+            Some(other) => {
+                // All are asked for before the first that is not known ends it.
+                let ids: Vec<_> = shards.iter().map(|shard| other.new_inode_id(*shard)).collect();
+                ids.into_iter().collect()
+            }
+            None => shards.iter().map(|shard| self.allocate_inode_id(*shard)).collect(),
+        }
     }
 
     /// Whether anything was read of other servers, or is to be changed there.
@@ -455,6 +517,21 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Notes that an access time of `id` may be told late.
+    pub fn note_lazily(&mut self, id: InodeId) {
+        self.outcome.lazy.push(id);
+    }
+
+    /// Notes that this is what a writer of `id` does beside others, who do not matter to it.
+    pub fn mark_beside(&mut self, id: InodeId) {
+        self.outcome.beside.push(id);
+    }
+
+    /// Whether [`Txn::mark_beside`] was called for `id`.
+    pub fn is_beside(&self, id: InodeId) -> bool {
+        self.outcome.beside.contains(&id)
+    }
+
     /// Declares that committing frees space, or notes what has happened to space that is taken already, so that it must be possible on
     /// a full file system.
     pub fn mark_frees_space(&mut self) {
@@ -484,7 +561,7 @@ impl<'a> Txn<'a> {
             let value = slot.current.as_ref().map(codec::encode_exact);
             if self.outcome.recounted.contains(&id) {
                 assert!(slot.differs_in_blocks_only(), "{id:?} was only to be recounted");
-            } else {
+            } else if !self.outcome.lazy.contains(&id) || !slot.differs_in_atime_only() {
                 self.touch(id);
             }
             self.outcome.is_sync |= is_sync;

@@ -10,7 +10,7 @@ use ashlar_namespace::verb::{
     self, Collected, CommitWrite, OpenArgs, ReadInlineReply, WriteArgs, WriteReply,
 };
 use ashlar_namespace::{FileData, Kind, key};
-use ashlar_types::message::{DataGrant, SetAttr};
+use ashlar_types::message::{DataGrant, SetAttr, TimeSet};
 use ashlar_types::{
     Attr, ChainId, Credentials, Errno, FileLayout, InodeId, LayoutPolicy, SessionId, ShardId, Timespec, codec,
 };
@@ -406,4 +406,33 @@ fn layout_settings_belong_to_directories_and_empty_files() {
     assert_eq!(layout_set(&mut world, &root, link, one), Err(Errno::EINVAL));
     assert_eq!(show(&mut world, link).map(|_| ()), Err(Errno::EINVAL));
     assert_eq!(findings(&world), []);
+}
+
+#[test]
+fn of_writers_beside_each_other_none_takes_the_time_of_another_back() {
+    let mut world = world();
+    let (id, _) = chunked(&mut world);
+    world.now = Timespec::new(2_000_000_000, 0);
+    let report = |world: &mut World, secs: i64, is_beside: bool| {
+        let report = CommitWrite { mtime: Some(Timespec::new(secs, 0)), ..CommitWrite::default() };
+        let told = world.as_root(|txn, context| {
+            if is_beside {
+                txn.mark_beside(id);
+            }
+            verb::commit_write(txn, context, id, &report)
+        });
+        told.unwrap().mtime.secs
+    };
+    assert_eq!(report(&mut world, 1_999_999_990, true), 1_999_999_990);
+    assert_eq!(report(&mut world, 1_999_999_980, true), 1_999_999_990, "it comes late");
+    assert_eq!(report(&mut world, 1_999_999_995, true), 1_999_999_995);
+    assert_eq!(report(&mut world, 1_999_999_970, false), 1_999_999_970, "the only writer knows better");
+    let mtime = Some(TimeSet::At(Timespec::new(2_999_999_999, 0)));
+    let changes = SetAttr { mtime, ..SetAttr::default() };
+    world.as_root(|txn, context| verb::setattr(txn, context, id, &changes)).unwrap();
+    assert_eq!(
+        report(&mut world, 1_999_999_998, true),
+        1_999_999_998,
+        "a time that a program has set is not one"
+    );
 }

@@ -1,12 +1,15 @@
 //! Twenty thousand random calls by several users, on the verbs and on a naive model: each answer, the attributes of every node that a call
 //! touched, and from time to time the whole tree and all invariants of the store are compared. A failure prints seed and call.
+//!
+//! In some runs directories are split, at any time and as they are made; nobody but who calls with a name may notice.
 
 #[path = "random_tree/audit.rs"]
 mod audit;
 #[path = "random_tree/model.rs"]
 mod model;
 
-use ashlar_namespace::testing::{COLLIDING_NAMES, World, name};
+use ashlar_namespace::key::NameHash;
+use ashlar_namespace::testing::{COLLIDING_NAMES, HASH_KEY, World, name};
 use ashlar_namespace::verb::{self, CreateArgs, MknodArgs};
 use ashlar_types::message::RenameFlags;
 use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
@@ -52,6 +55,8 @@ struct Race {
     model: Model,
     random: Random,
     users: Vec<Credentials>,
+    /// Whether directories are split.
+    splits: bool,
     /// How many calls were answered with which outcome, to see that the test reaches them.
     seen: BTreeSet<(&'static str, Option<Errno>)>,
 }
@@ -68,25 +73,32 @@ enum Call {
     Chmod,
     List(bool),
     Access(u32),
+    Split(bool),
 }
 
 impl Race {
-    fn new(seed: u64) -> Race {
+    fn new(seed: u64, splits: bool) -> Race {
         let mut users = vec![Credentials::root()];
         for (uid, gid, groups) in [(500, 600, &[700][..]), (501, 600, &[]), (502, 700, &[])] {
             let mut user = Credentials { complete: true, ..Credentials::user(uid, gid) };
             user.groups.extend_from_slice(groups);
             users.push(user);
         }
-        let world = World::new();
+        let mut world = World::new();
+        if splits {
+            world.placement.shard_count = 6;
+        }
         let model = Model::new(world.now);
-        Race { world, model, random: Random(seed), users, seen: BTreeSet::new() }
+        Race { world, model, random: Random(seed), users, splits, seen: BTreeSet::new() }
     }
 
     fn draw_call(&mut self) -> Call {
         let mode = self.random.next() as u32 & 0o7777 | 0o500;
         let umask = self.random.pick(&[0, 0o022, 0o077]);
         let making = |file_type| Making { file_type, mode, umask, rdev: 0, target_bytes: 0 };
+        if self.splits && self.random.below(30) == 0 {
+            return Call::Split(mode & 1 == 0);
+        }
         match self.random.below(28) {
             0..4 => Call::Make(making(FileType::Regular), mode & 1 == 0),
             4..8 => Call::Make(making(FileType::Directory), true),
@@ -144,6 +156,7 @@ impl Race {
             Call::Rename(flags) => self.rename(&creds, (parent, text), (other, other_text), flags),
             Call::OpenOrClose => self.open_or_close(),
             Call::Chmod => self.chmod(),
+            Call::Split(of_new) => self.split(parent, of_new),
             Call::List(with_attributes) => self.list(&creds, parent, with_attributes),
             Call::Access(mask) => {
                 let (node, id) = (other, self.model.nodes[other].id);
@@ -178,8 +191,41 @@ impl Race {
         }
     }
 
+    /// The inode that has the names like `text` of a directory, as a client finds it.
+    fn holder(&self, node: NodeIndex, text: &str) -> InodeId {
+        let id = self.model.nodes[node].id;
+        let Some(inode) = self.world.find_inode(id) else { return id };
+        let at = NameHash::of(name(text), &HASH_KEY).slice(inode.slices().len());
+        inode.slices().get(at).copied().unwrap_or(id)
+    }
+
+    fn split(&mut self, node: NodeIndex, of_new: bool) {
+        let (id, count) = (self.model.nodes[node].id, 2 + self.random.below(3) as u16);
+        let was_split = self.world.find_inode(id).is_some_and(|inode| !inode.slices().is_empty());
+        let real = self.world.as_root(|txn, context| match of_new {
+            true => verb::split_new(txn, context, id, count),
+            false => verb::split(txn, context, id, count),
+        });
+        let now = self.world.now;
+        let node = &mut self.model.nodes[node];
+        if !node.is_directory() {
+            assert_eq!(real, Err(Errno::ENOTDIR));
+        } else if of_new {
+            assert_eq!(real, Ok(()));
+            node.ctime = now;
+        } else if node.nlink == 0 {
+            assert_eq!(real, Err(Errno::ENOENT));
+        } else if was_split {
+            assert!(matches!(real, Ok(()) | Err(Errno::EEXIST)), "{real:?}");
+        } else {
+            assert_eq!(real, Ok(()));
+            node.ctime = now;
+        }
+        self.seen.insert(("split", real.err()));
+    }
+
     fn make(&mut self, creds: &Credentials, at: (NodeIndex, &str), making: Making, is_exclusive: bool) {
-        let (parent, text) = (self.model.nodes[at.0].id, name(at.1));
+        let (parent, text) = (self.holder(at.0, at.1), name(at.1));
         let Making { mode, umask, rdev, .. } = making;
         let real = self.world.run(creds, |txn, context| {
             Ok(match making.file_type {
@@ -217,14 +263,14 @@ impl Race {
 
     fn link(&mut self, creds: &Credentials, at: (NodeIndex, &str)) {
         let node = self.draw_node();
-        let (id, parent, text) = (self.model.nodes[node].id, self.model.nodes[at.0].id, name(at.1));
+        let (id, parent, text) = (self.model.nodes[node].id, self.holder(at.0, at.1), name(at.1));
         let real = self.world.run(creds, |txn, context| verb::link(txn, context, id, parent, text));
         let expected = self.model.link(creds, node, at, self.world.now);
         self.agree("link", real.map(|reply| reply.attr.inode), expected);
     }
 
     fn remove(&mut self, creds: &Credentials, at: (NodeIndex, &str), as_directory: bool) {
-        let (parent, text) = (self.model.nodes[at.0].id, name(at.1));
+        let (parent, text) = (self.holder(at.0, at.1), name(at.1));
         let real = self.world.run(creds, |txn, context| {
             Ok(if as_directory {
                 verb::rmdir(txn, context, parent, text)?.inode
@@ -245,7 +291,7 @@ impl Race {
     ) {
         // Often within one directory.
         let to = if self.random.below(3) == 0 { (from.0, to.1) } else { to };
-        let (from_id, to_id) = (self.model.nodes[from.0].id, self.model.nodes[to.0].id);
+        let (from_id, to_id) = (self.holder(from.0, from.1), self.holder(to.0, to.1));
         let real = self.world.run(creds, |txn, context| {
             verb::rename(txn, context, from_id, name(from.1), to_id, name(to.1), flags)
         });
@@ -281,22 +327,32 @@ impl Race {
         let (uid, gid) = (self.random.pick(&[0, 500, 501, 502]), self.random.pick(&[0, 600, 700]));
         let target = &mut self.model.nodes[node];
         (target.mode, target.uid, target.gid) = (mode, uid, gid);
-        self.world.edit(target.id, |inode| {
-            (inode.mode, inode.uid, inode.gid) = (inode.mode & !0o7777 | mode, uid, gid);
-        });
+        let id = target.id;
+        let slices = self.world.inode(id).slices().to_vec();
+        for id in std::iter::once(id).chain(slices) {
+            self.world.edit(id, |inode| {
+                (inode.mode, inode.uid, inode.gid) = (inode.mode & !0o7777 | mode, uid, gid);
+            });
+        }
     }
 
     fn list(&mut self, creds: &Credentials, directory: NodeIndex, with_attributes: bool) {
         let id = self.model.nodes[directory].id;
         let (mut listed, mut last) = (Vec::new(), Default::default());
-        let real = self.world.run(creds, |txn, context| {
-            verb::readdir(txn, context, id, Default::default(), with_attributes, &mut |entry| {
-                assert!(entry.cookie > last, "cookies ascend");
-                last = entry.cookie;
-                listed.push(String::from_utf8(entry.name.to_vec()).expect("names are text here"));
-                ControlFlow::Continue(())
-            })
-        });
+        let slices = self.world.find_inode(id).map(|inode| inode.slices().to_vec()).unwrap_or_default();
+        let mut real = Ok(false);
+        for part in std::iter::once(id).chain(slices) {
+            real = real.and_then(|_| {
+                self.world.run(creds, |txn, context| {
+                    verb::readdir(txn, context, part, Default::default(), with_attributes, &mut |entry| {
+                        assert!(entry.cookie > last, "cookies ascend");
+                        last = entry.cookie;
+                        listed.push(String::from_utf8(entry.name.to_vec()).expect("names are text here"));
+                        ControlFlow::Continue(())
+                    })
+                })
+            });
+        }
         let told: BTreeSet<String> = listed.iter().cloned().collect();
         assert_eq!(told.len(), listed.len());
         assert_eq!(
@@ -313,6 +369,8 @@ impl Race {
             return;
         };
         assert!(node.is_alive, "{node:?} is still there");
+        let slices = inode.slices().iter().map(|slice| self.world.inode(*slice).attr(*slice));
+        let inode = inode.attr(node.id).of_whole(&slices.collect::<Vec<_>>());
         let size = if node.is_directory() { node.entries.len() as u64 } else { node.target_bytes };
         assert_eq!(
             (inode.file_type(), inode.mode & 0o7777, inode.uid, inode.gid, inode.nlink, inode.size),
@@ -328,19 +386,22 @@ impl Race {
             self.compare(index);
         }
         let alive: Vec<Node> = self.model.nodes.iter().filter(|node| node.is_alive).cloned().collect();
-        assert_eq!(self.world.store.table(b'I').count(), alive.len());
+        let slices = alive.iter().map(|node| self.world.inode(node.id).slices().len()).sum::<usize>();
+        assert_eq!(self.world.store.table(b'I').count(), alive.len() + slices);
         for node in &alive {
+            let at = self.model.nodes.iter().position(|known| known.id == node.id && known.is_alive);
             for text in NAMES.iter().filter(|_| node.is_directory()) {
+                let holder = self.holder(at.expect("it is one of them"), text);
                 let expected = node.entries.get(*text).map(|&index| self.model.nodes[index].id);
-                assert_eq!(self.world.find(node.id, text), expected, "{text} in {node:?}");
+                assert_eq!(self.world.find(holder, text), expected, "{text} in {node:?}");
             }
         }
         audit::audit(&self.world);
     }
 }
 
-fn run(seed: u64) {
-    let mut race = Race::new(seed);
+fn run(seed: u64, splits: bool) {
+    let mut race = Race::new(seed, splits);
     for call in 0..CALLS {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             race.step();
@@ -356,6 +417,7 @@ fn run(seed: u64) {
     race.compare_all();
     let missing: Vec<_> = EXPECTED_ANSWERS.iter().filter(|answer| !race.seen.contains(answer)).collect();
     assert!(missing.is_empty(), "seed {seed} never reached {missing:?}");
+    assert_eq!(race.seen.contains(&("split", None)), splits, "seed {seed}");
 }
 
 /// Answers that a run must have met, or it has not tested what it is for.
@@ -393,15 +455,25 @@ const EXPECTED_ANSWERS: &[(&str, Option<Errno>)] = &[
 
 #[test]
 fn seed_1() {
-    run(1);
+    run(1, false);
 }
 
 #[test]
 fn seed_2() {
-    run(2);
+    run(2, false);
 }
 
 #[test]
 fn seed_3() {
-    run(3);
+    run(3, false);
+}
+
+#[test]
+fn seed_5_with_directories_that_are_split() {
+    run(5, true);
+}
+
+#[test]
+fn seed_6_with_directories_that_are_split() {
+    run(6, true);
 }

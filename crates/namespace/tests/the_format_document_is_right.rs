@@ -4,7 +4,7 @@
 
 use ashlar_kv::Key;
 use ashlar_namespace::key::{self, NameHash};
-use ashlar_namespace::record::{Account, Garbage, month};
+use ashlar_namespace::record::{Account, Garbage, Wide, month};
 use ashlar_namespace::{Bucket, BucketEntry, FileData, Inode, Kind};
 use ashlar_types::{
     ChainId, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Name, SessionId, ShardId, Start, Starts,
@@ -70,6 +70,13 @@ fn shown() -> Vec<(&'static str, Key, Vec<u8>)> {
     link.size = 3;
     let mut device = inode(0o020_600, Kind::Special);
     device.rdev = 0x105;
+    let slices = vec![file(), InodeId::new(ShardId(6), 7).unwrap()];
+    let wide = Kind::WideDirectory { parent: InodeId::ROOT, policy, wide: Wide { slices, slices_of_new: 0 } };
+    let mut split = inode(0o040_755, wide);
+    split.nlink = 2;
+    let of_it = Kind::Slice { of: InodeId(0x10), index: 1, count: 2, policy, slices_of_new: 0 };
+    let mut slice = inode(0o040_755, of_it);
+    (slice.nlink, slice.size) = (2, 1);
     let entry =
         BucketEntry { collision: 0, file_type: FileType::Regular, inode: file(), name: b"hello"[..].into() };
     let hash = NameHash::of(Name::new(b"hello").unwrap(), &[0; 16]);
@@ -96,6 +103,8 @@ fn shown() -> Vec<(&'static str, Key, Vec<u8>)> {
         ("chunked file", key::inode(file()), codec::encode(&chunked)),
         ("symbolic link", key::inode(file()), codec::encode(&link)),
         ("device", key::inode(file()), codec::encode(&device)),
+        ("split directory", key::inode(InodeId(0x10)), codec::encode(&split)),
+        ("slice", key::inode(InodeId::new(ShardId(6), 7).unwrap()), codec::encode(&slice)),
         ("link target", key::link_target(file()), b"../".to_vec()),
         ("orphan", key::orphan(file(), SessionId(9)), vec![]),
         ("writer", key::writer_of(file(), SessionId(9)), vec![]),
@@ -125,7 +134,9 @@ fn reads<T: DeserializeOwned + Serialize>(examples: &BTreeMap<String, (Vec<u8>, 
 #[test]
 fn the_examples_are_read_back() {
     let examples = examples();
-    for name in ["directory", "inline file", "chunked file", "symbolic link", "device"] {
+    let inodes =
+        ["directory", "inline file", "chunked file", "symbolic link", "device", "split directory", "slice"];
+    for name in inodes {
         reads::<Inode>(&examples, name);
     }
     reads::<Starts>(&examples, "starts");

@@ -5,6 +5,7 @@
 //! | [`membership`] | who is in sync, who is primary, at which epoch, until when a replica may answer | any |
 //! | [`log`] | a metadata shard: primary and backups, log entries in one order | nodes |
 //! | [`chain`] | the chunks of a chain: write all in order, read any | targets |
+//! | [`hand_over`] | what has one copy and goes to another server while it is used | targets, nodes |
 //! | [`transaction`] | operations that change several shards: two-phase commit over their logs | — |
 //!
 //! A machine is a value. Its methods take what happened (a message, a completed write, the time) and push commands onto a
@@ -18,6 +19,7 @@
 //! `cargo xtask model`.
 
 pub mod chain;
+pub mod hand_over;
 pub mod log;
 pub mod membership;
 pub mod transaction;

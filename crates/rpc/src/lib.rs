@@ -9,13 +9,18 @@
 
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Credentials, Errno, InodeId, NodeId, OpId, SessionId, ShardId};
+use ashlar_types::{
+    Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
+};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use wire::{BackupStep, BackupTold, MoveInfo};
 
+pub mod capability;
 pub mod forced_codec;
 pub mod net;
+pub mod placed;
 pub mod remote;
 pub mod serve;
 pub mod wire;
@@ -30,12 +35,14 @@ pub struct Caller<'a> {
     /// Where the service is to keep the answer, durably with what the call changes, so that it is carried out once although it is sent to the
     /// service again after that was started anew. No two calls of a session under way have the same.
     pub slot: Option<u16>,
+    /// Outside of this there are no inodes for it; nothing: it may name all.
+    pub reach: Option<Reach<'a>>,
 }
 
 impl<'a> Caller<'a> {
     /// A caller who asks once.
     pub fn new(op: OpId, creds: &'a Credentials) -> Caller<'a> {
-        Caller { op, creds, slot: None }
+        Caller { op, creds, slot: None, reach: None }
     }
 }
 
@@ -91,11 +98,24 @@ pub trait MetaCalls: Send + Sync {
 
 /// Other metadata servers, as one of them sees them. What they say to each other is theirs alone, and bytes here.
 pub trait MetaPeers: Send + Sync {
-    /// Says `message` to the server that has `shard`; its answer. What others may be waiting for is urgent.
+    /// Says `message` to `server`; its answer. What others may be waiting for is urgent.
     ///
     /// # Errors
     /// `EHOSTDOWN` when there is none within `wait`; it may have been heard all the same.
-    fn ask(&self, shard: ShardId, message: &[u8], is_urgent: bool, wait: Duration) -> Result<Vec<u8>, Errno>;
+    fn ask(&self, server: NodeId, message: &[u8], is_urgent: bool, wait: Duration) -> Result<Vec<u8>, Errno>;
+}
+
+/// Where sessions are heard at this server.
+pub trait SessionHosts {
+    /// What is told to `session` of `owner`, which another server has opened and which is there at this moment, goes to what is returned. `None`: it was
+    /// ended here, and its holder is about to hear of that.
+    fn host(&self, session: SessionId, owner: SessionOwner) -> Option<Arc<dyn SessionEvents>>;
+}
+
+/// Where a service tells what administrators should know of: the event log of the file system.
+pub trait Reports: Send + Sync {
+    /// Something has happened to `subject`. Returns at once, and may drop it when too much happens.
+    fn report(&self, kind: EventKind, subject: &str, text: &str);
 }
 
 /// How much a session has.
@@ -140,11 +160,36 @@ pub trait LastingSessions: MetaCalls {
     /// Whether this server answers for `inode`.
     fn has_home_of(&self, inode: InodeId) -> bool;
 
-    /// Answers what another metadata server says ([`MetaPeers::ask`]).
+    /// Answers what another metadata server says ([`MetaPeers::ask`]). Sessions that come along with a shard are heard at `hosts` from then on.
     ///
     /// # Errors
     /// `EPROTO` where there are none.
-    fn hear(&self, message: &[u8]) -> Result<Vec<u8>, Errno>;
+    fn hear(&self, message: &[u8], hosts: &dyn SessionHosts) -> Result<Vec<u8>, Errno>;
+
+    /// The epoch of the map that whoever renews his leases must know of: since then shards may have other servers, at which he has to be, too. `None`: nothing
+    /// is renewed at this moment, as it is being decided where a shard is.
+    fn map_to_renew_by(&self) -> Option<Epoch>;
+
+    /// Has shards be given to the metadata server on another node, one after the other.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is no such server, `EHOSTDOWN` when one of them is not here.
+    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno>;
+
+    /// Shards that are being given away, are to be, or could not be.
+    fn moves(&self) -> Vec<MoveInfo>;
+
+    /// The fileset of an inode that this server answers for; nothing when there is no such inode.
+    ///
+    /// # Errors
+    /// `EIO` when that cannot be read.
+    fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno>;
+
+    /// A step of a backup.
+    ///
+    /// # Errors
+    /// `ENOENT` when the backup is not known (any more), `EIO` when something cannot be read.
+    fn backup(&self, backup: u64, step: BackupStep) -> Result<BackupTold, Errno>;
 
     /// The answer that is kept to a call which was carried out before the service was started, if it was.
     ///
@@ -154,6 +199,12 @@ pub trait LastingSessions: MetaCalls {
 
     /// Whether the session has the inode open, and if so, whether for writing.
     fn opened(&self, session: SessionId, inode: InodeId) -> Option<bool>;
+
+    /// Whether the session may use chunks of this generation of the inode, and if so, whether it may write.
+    ///
+    /// # Errors
+    /// `EBADF` when it does not have the inode open, `ESTALE` when the inode is gone or has another generation, `EIO` when that cannot be read.
+    fn may_use(&self, session: SessionId, inode: InodeId, generation: u32) -> Result<bool, Errno>;
 
     /// How much each session has; one that is not named has nothing.
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
@@ -176,6 +227,60 @@ pub trait StorageCalls: Send + Sync {
     /// One call.
     ///
     /// # Errors
-    /// `ENODEV` for a target that is not in service, `EIO` for damage or a failed device, `ENOSPC` when full.
+    /// `ENODEV` for a target that is not in service, `EIO` for damage or a failed device, `ENOSPC` when full, `EREMCHG` when it does not have a
+    /// chain that the call is about: the map says where it is.
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno>;
+
+    /// One call that belongs to `session`: where sessions can end, it is carried out for this one or not at all.
+    ///
+    /// # Errors
+    /// As [`StorageCalls::call`]; `EIO` when the session has ended.
+    fn call_in(
+        &self,
+        session: SessionId,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        let _ = session;
+        self.call(request, payload)
+    }
+}
+
+/// Who copies a chain to another target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveAttempt {
+    /// The process.
+    pub owner: SessionOwner,
+    /// Its attempt: later ones have larger numbers. A call of an earlier one can arrive late.
+    pub number: u64,
+}
+
+/// Other storage servers, as one of them sees them that gives them a chain.
+pub trait OtherTargets: Send + Sync {
+    /// One call about a chain that moves, of the attempt `number`, which waits for at most `wait`.
+    ///
+    /// # Errors
+    /// As [`StoragePeers::call_of_peer`], and `ETIMEDOUT`.
+    fn call_in_attempt(
+        &self,
+        number: u64,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno>;
+}
+
+/// The storage services as other storage servers see them, which give them chains.
+pub trait StoragePeers: Send + Sync {
+    /// One call of a process of another server, or of this one, about a chain that moves to a target here.
+    ///
+    /// # Errors
+    /// As [`StorageCalls::call`]; `EREMCHG` when the map here does not say yet that the chain moves, `ENOTCONN` when the move has not begun, or
+    /// another process has begun it anew.
+    fn call_of_peer(
+        &self,
+        from: MoveAttempt,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno>;
 }

@@ -15,8 +15,8 @@ mod server;
 mod stream;
 mod tls;
 
-pub use caller::{Addresses, Answer, Call, Caller, Link};
+pub use caller::{Addresses, Answer, Call, Caller, Link, Watch};
 pub use error::NetError;
 pub use frame::Service;
 pub use server::{Admit, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};
-pub use tls::{KnowsToken, TlsIdentity, Wanted};
+pub use tls::{KnowsToken, TlsIdentity, Wanted, for_browsers};

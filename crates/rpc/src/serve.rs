@@ -1,7 +1,9 @@
 //! The services behind the network: calls that come in are made of the traits of this crate.
 
+mod clients;
 mod meta;
 mod storage;
 
+pub use clients::{ClientCount, ClientCounts};
 pub use meta::MetaEndpoint;
-pub use storage::StorageEndpoint;
+pub use storage::{Access, StorageEndpoint};

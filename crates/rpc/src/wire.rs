@@ -1,8 +1,11 @@
 //! Messages about sessions, as they travel: the traits of this crate as values.
 
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
+use ashlar_types::{
+    Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, Rights, SealedCapability, SessionId,
+    ShardId, ShardSet,
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -15,6 +18,20 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Bits by which numbers of events and recalls count within a start of the service; above them is the number of the start. So those of a later start are
 /// higher, also after a trillion.
 pub const COUNT_BITS: u32 = 40;
+
+/// What any server is asked about itself. For administrators and consoles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcessCall {
+    /// What it counts, in the text format of Prometheus: the same that its port for metrics shows.
+    Metrics,
+}
+
+/// The answer of a server about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcessAnswer {
+    /// What it counts.
+    Metrics(String),
+}
 
 /// A call to a metadata server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +74,170 @@ pub enum MetaCall<'a> {
     EndSession(SessionId),
     /// What another metadata server says. Only for these.
     Peer(&'a [u8]),
+    /// A capability for one storage server, in place of one that is not good there any more, or was not given with the file.
+    Capability(CapabilityWanted),
+    /// Give shards that this server has to another one. Only for administrators.
+    MoveShards {
+        /// Which.
+        shards: Vec<ShardId>,
+        /// Whose they are to be.
+        to: NodeId,
+    },
+    /// Which shards are being given to others. Only for administrators.
+    Moves,
+    /// A step of a backup. Only for administrators.
+    Backup {
+        /// Which backup, drawn at random.
+        backup: u64,
+        /// Which step.
+        step: BackupStep,
+    },
+}
+
+/// What a metadata server does for a backup, in this order. All of them are closed at the same moment, for what was answered to be in it and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackupStep {
+    /// Do beforehand what need not be done while nobody is served.
+    Prepare,
+    /// Let nobody in any more, and keep what there is once everybody has left.
+    Close,
+    /// All others were closed as well: go on. Without this one it goes on by itself after [`CLOSED_MAX`].
+    Open,
+    /// Tell what was kept, from this key on.
+    Pairs(Vec<u8>),
+    /// Forget what was kept.
+    End,
+}
+
+/// For how long a metadata server is closed at the most.
+pub const CLOSED_MAX: Duration = Duration::from_secs(2);
+
+/// The answer to a [`BackupStep`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackupTold {
+    /// It is done.
+    Done,
+    /// It cannot be done now, and why: try again in a moment.
+    NotNow(String),
+    /// Closed. So many starts the server has had, it has these shards, and by this key it hashes names.
+    Closed {
+        /// The number of the start.
+        incarnation: u64,
+        /// Shards.
+        shards: ShardSet,
+        /// Of the hash of names.
+        name_hash_key: [u8; 16],
+    },
+    /// Whether it was closed until now.
+    Opened(bool),
+    /// Pairs of keys and values, and whether these were the last.
+    Pairs(Vec<(Vec<u8>, Vec<u8>)>, bool),
+}
+
+/// Which capability a session wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapabilityWanted {
+    /// The session. It must have the file open.
+    pub session: SessionId,
+    /// The file.
+    pub inode: InodeId,
+    /// The generation of its chunks, or one that was proposed to the session.
+    pub generation: u32,
+    /// The storage server.
+    pub server: NodeId,
+    /// Standing and time of the seal that the server has refused a moment ago: the same is not to be given once more.
+    pub refused: Option<(u64, u64)>,
+}
+
+/// For how long a storage server heeds capabilities of a metadata server that it does not hear of, by its own clock.
+pub const HEED_TERM: Duration = Duration::from_secs(15);
+
+/// A call to a storage server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are of the large one, and none is kept")]
+pub enum StorageCall {
+    /// To one of its targets.
+    Call {
+        /// What lets the caller do it.
+        under: Under,
+        /// What.
+        request: StorageRequest,
+    },
+    /// A metadata server is there. Only for these.
+    Attend(Attend),
+}
+
+/// [`StorageCall::Call`] of what is borrowed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) enum StorageCallOf<'a> {
+    Call { under: &'a Under, request: &'a StorageRequest },
+}
+
+/// A storage server has as much to do for the target as it keeps: nothing was done, and the caller asks again. Said from this protocol on.
+pub(crate) const AGAIN: Errno = Errno::EBUSY;
+pub(crate) const AGAIN_SINCE: u16 = 4;
+
+/// What lets the caller of a storage server do what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Under {
+    /// Its role.
+    Role,
+    /// The capability that it has shown before, of this session for this file.
+    Session(SessionId),
+    /// This capability, which is remembered for later calls.
+    Capability(Box<SealedCapability>),
+    /// The attempt of a storage server to move a chain, by which it tells its calls from those of earlier ones.
+    Move(u64),
+}
+
+/// What a metadata server says to a storage server every few seconds, and at once when a session is to be fenced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attend {
+    /// Standing and clock as the storage server told them last. Its capabilities are heeded for [`HEED_TERM`] from that time of the storage server's clock on.
+    pub echo: Option<(u64, u64)>,
+    /// Sessions that are over. Nothing of them is carried out from the answer on.
+    pub fences: Vec<SessionId>,
+}
+
+/// The answer to [`Attend`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attended {
+    /// The number under which the storage server heeds the caller. It is another one than before if capabilities from before are worth nothing.
+    pub standing: u64,
+    /// The clock of the storage server, milliseconds.
+    pub now_ms: u64,
+    /// The oldest and the newest epoch of keys that it has.
+    pub epochs: (u64, u64),
+    /// Sessions of the question of which nothing is under way any more. The others are to be asked about once more.
+    pub fenced: Vec<SessionId>,
+}
+
+/// A shard that goes to another server, for an administrator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveInfo {
+    /// Which.
+    pub shard: ShardId,
+    /// Whose it is to be.
+    pub to: NodeId,
+    /// How far it is.
+    pub state: MoveState,
+    /// Keys that were sent, those that have changed meanwhile more than once.
+    pub sent: u64,
+    /// Keys that there were when it began; 0 before that is known.
+    pub total: u64,
+}
+
+/// How far a shard is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MoveState {
+    /// Others come first.
+    Waiting,
+    /// It is copied, and served meanwhile.
+    Copying,
+    /// The rest is sent, and the map is changed. Calls for it come again.
+    Deciding,
+    /// It could not be moved, and why; it is served as before.
+    Failed(String),
 }
 
 /// A session, for an administrator.
@@ -103,6 +284,45 @@ pub enum MetaAnswer {
     Peer(Vec<u8>),
     /// Another server has the shard. Nothing was done; the map says which one, or will in a moment.
     NotHere,
+    /// Of a call, with a capability for the chunks it tells of.
+    Granted(MetaReply, GrantedCapability),
+    /// A capability.
+    Capability(GrantedCapability),
+    /// The session is renewed, if its holder knows the map of this epoch and is at all servers that have been given shards by it.
+    Renewed(Epoch),
+    /// Shards that go to other servers.
+    Moves(Vec<MoveInfo>),
+    /// Of a step of a backup.
+    Backup(BackupTold),
+}
+
+/// What a client must have a capability for to make a call: file, generation, rights. Every request is named, so that a new one is thought about.
+pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
+    match request {
+        StorageRequest::Write { chunk, .. }
+        | StorageRequest::Truncate { chunk, .. }
+        | StorageRequest::Punch { chunk, .. }
+        | StorageRequest::Allocate { chunk, .. } => Some((chunk.inode, chunk.generation, Rights::WRITE)),
+        StorageRequest::Read { chunk, .. } | StorageRequest::Seek { chunk, .. } => {
+            Some((chunk.inode, chunk.generation, Rights::READ))
+        }
+        StorageRequest::NextChunk { inode, generation, .. }
+        | StorageRequest::Extent { inode, generation, .. } => Some((*inode, *generation, Rights::READ)),
+        StorageRequest::DeleteGeneration { inode, generation, .. } => {
+            Some((*inode, *generation, Rights::WRITE))
+        }
+        // Of no file: what may be asked for says the role.
+        StorageRequest::Sync { .. }
+        | StorageRequest::Space { .. }
+        | StorageRequest::GiveBack { .. }
+        | StorageRequest::Suspects { .. }
+        | StorageRequest::Files { .. }
+        | StorageRequest::Scrub { .. }
+        | StorageRequest::Confirm { .. }
+        | StorageRequest::MoveBegin { .. }
+        | StorageRequest::MoveSeal { .. }
+        | StorageRequest::Moves { .. } => None,
+    }
 }
 
 /// What it means to carry a call out twice.
@@ -131,6 +351,7 @@ pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
         | MetaRequest::Sync(_)
         | MetaRequest::LockTest(_)
         | MetaRequest::LayoutShow { .. }
+        | MetaRequest::Slices { .. }
         | MetaRequest::SetattrRemoved { .. }
         | MetaRequest::MakeRoom
         | MetaRequest::RecallDone { .. }
@@ -140,10 +361,12 @@ pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
         | MetaRequest::ProposeLayout { .. }
         | MetaRequest::WithdrawLayout { .. }
         | MetaRequest::AcquireData { .. }
+        | MetaRequest::AcquireShared { .. }
         | MetaRequest::Lock { .. }
         | MetaRequest::LockWait { .. }
         | MetaRequest::LockCancel { .. }
-        | MetaRequest::LockRelease { .. } => Repetition::Same,
+        | MetaRequest::LockRelease { .. }
+        | MetaRequest::SetFileset { .. } => Repetition::Same,
         MetaRequest::Open { truncate: true, .. }
         | MetaRequest::Create { .. }
         | MetaRequest::Mkdir { .. }
@@ -161,7 +384,8 @@ pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
         | MetaRequest::AllocateInline { .. }
         | MetaRequest::SetLayout { .. }
         | MetaRequest::CommitWrite { .. }
-        | MetaRequest::LayoutSet { .. } => Repetition::Other,
+        | MetaRequest::LayoutSet { .. }
+        | MetaRequest::Split { .. } => Repetition::Other,
     }
 }
 
@@ -177,4 +401,21 @@ pub fn frees_others(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::Reclaim { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_types::TargetId;
+    use ashlar_types::codec::encode;
+
+    #[test]
+    fn a_borrowed_call_is_sent_as_one_that_is_not() {
+        let (under, request) = (
+            Under::Session(SessionId(7)),
+            StorageRequest::Sync { target: TargetId(3), chains: ashlar_types::OfChains::All },
+        );
+        let borrowed = encode(&StorageCallOf::Call { under: &under, request: &request });
+        assert_eq!(borrowed, encode(&StorageCall::Call { under, request }));
+    }
 }

@@ -62,6 +62,21 @@ fn many_threads_share_a_link() {
     assert!(server.threads() < 64, "{}", server.threads());
 }
 
+/// The second was taken for the first, and its first call for one that had been answered: nobody answered it.
+#[test]
+fn two_links_of_a_caller_to_one_server_do_not_stand_in_for_each_other() {
+    let authority = Authority::new(1);
+    let (_server, address) =
+        serve(authority.issue(1, &[Role::Storage]), Arc::new(Echo::default()), any_port());
+    let caller = caller(authority.issue(2, &[Role::Client]), Role::Client);
+    for at in 0..4u8 {
+        let (first, second) = (link(&caller, address), link(&caller, address));
+        for link in [&first, &second, &first] {
+            assert_eq!(link.call(&once(&[at]), soon()).unwrap().head(), [at]);
+        }
+    }
+}
+
 #[test]
 fn calls_are_carried_out_once_although_connections_are_cut() {
     let authority = Authority::new(1);
@@ -96,6 +111,39 @@ fn calls_are_carried_out_once_although_connections_are_cut() {
     });
     assert_eq!(echo.served.load(SeqCst), calls);
     assert!(calls > 200, "{calls} calls");
+}
+
+#[test]
+fn calls_that_hang_are_not_in_the_way_of_the_thousands_behind_them_and_all_are_carried_out_once() {
+    let authority = Authority::new(1);
+    let echo = Arc::new(Echo::default());
+    let (_server, address) = serve(authority.issue(1, &[Role::Storage]), echo.clone(), any_port());
+    let proxy = Proxy::start(address);
+    let link = link(&caller(authority.issue(2, &[Role::Client]), Role::Client), proxy.address);
+    let (hung, others) = (20, 4 * 3000);
+    let late = || Instant::now() + Duration::from_secs(120);
+    std::thread::scope(|scope| {
+        let hang = || scope.spawn(|| link.call(&once(b"park"), late()).map(drop));
+        let mut waiting: Vec<_> = (0..hung / 2).map(|_| hang()).collect();
+        let calls = |count: u32| {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope
+                        .spawn(|| (0..count).for_each(|_| drop(link.call(&once(b"count"), soon()).unwrap())));
+                }
+            });
+        };
+        calls(1400);
+        // Some hang from the middle on, and what was said of those that have ended may get lost.
+        waiting.extend((0..hung / 2).map(|_| hang()));
+        calls(200);
+        proxy.cut();
+        calls(1400);
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+        link.call(&call(b"free", &[]), soon()).unwrap();
+        waiting.into_iter().for_each(|waiting| waiting.join().unwrap().unwrap());
+    });
+    assert_eq!(echo.served.load(SeqCst), others + hung + 1);
 }
 
 #[test]

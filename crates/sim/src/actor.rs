@@ -2,10 +2,10 @@
 
 use crate::model::{Actor, Kind, Model, Op, Outcome, ROOT, View};
 use crate::watch::Shared;
-use ashlar_client::{AllocateMode, Client, Handle, OpenFlags, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Client, Handle, OpenFlags, Who, WriteFlags, Written};
 use ashlar_env::Entropy;
 use ashlar_env::sim::SimEntropy;
-use ashlar_types::message::{RenameFlags, SetAttr};
+use ashlar_types::message::{DirEntry, RenameFlags, SetAttr};
 use ashlar_types::{Attr, Errno, InodeId, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use std::time::Duration;
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Handles an actor has at most.
 const HANDLES_MAX: usize = 5;
+
+/// Slices of a directory that is split.
+const SLICES: u16 = 3;
 
 /// What a workload prefers.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +33,11 @@ pub struct Mix {
     pub rest_percent: u64,
     /// Of 100 operations so many prefer the content of the one file that everybody has.
     pub hot_percent: u64,
+    /// Of 100 operations on names so many split a directory. Then no directory is listed while others change it: a listing of one that is split is of
+    /// several moments, as `readdir(3)` may be.
+    pub split_percent: u64,
+    /// Of 100 handles so many go past the page cache, if any do; then the others, too, write beside each other where they can.
+    pub share_percent: u64,
 }
 
 /// See the module.
@@ -78,7 +86,10 @@ impl Worker {
             if self.shared.is_off() || !self.shared.oracle.lock().failures.is_empty() {
                 return;
             }
-            let op = self.draw();
+            let op = match self.mix.share_percent > 0 && self.handles.is_empty() {
+                true => self.draw_common(),
+                false => self.draw(),
+            };
             let outcome = self.perform(op);
             if self.shared.is_off() || self.shared.oracle.lock().is_excused(self.actor) && is_lost(&outcome) {
                 return;
@@ -94,6 +105,11 @@ impl Worker {
         self.random.below(100) < percent
     }
 
+    /// As [`Worker::chance`], and no choice where there is none.
+    fn chance_of(&self, percent: u64) -> bool {
+        percent > 0 && self.chance(percent)
+    }
+
     fn pick<T: Clone>(&self, from: &[T]) -> T {
         from[self.random.below(from.len() as u64) as usize].clone()
     }
@@ -106,6 +122,11 @@ impl Worker {
     fn inode(&self, model: &Model, fits: impl Fn(&crate::model::Node) -> bool) -> u64 {
         let all: Vec<u64> = model.nodes.iter().filter(|(_, node)| fits(node)).map(|(at, _)| *at).collect();
         if all.is_empty() { ROOT } else { self.pick(&all) }
+    }
+
+    /// Opens the file that everybody has.
+    fn draw_common(&self) -> Op {
+        Op::Create { parent: ROOT, name: NAMES[0].to_owned(), exclusive: false, truncate: false }
     }
 
     fn draw(&self) -> Op {
@@ -134,17 +155,24 @@ impl Worker {
     }
 
     fn draw_data(&self, files: &[u64]) -> Op {
-        let hot = files.iter().min().copied().unwrap_or(ROOT);
+        let shares = self.mix.share_percent > 0;
+        let hot = if shares { files.first() } else { files.iter().min() }.copied().unwrap_or(ROOT);
         let inode = if self.chance(self.mix.hot_percent) { hot } else { self.pick(files) };
         let (offset, len) = (self.offset(), 1 + self.random.below(self.mix.write_max));
-        match self.random.below(20) {
+        // A cut ends what is written beside others for a while.
+        let kind = match self.random.below(20) {
+            14..18 if shares && self.chance(75) => 0,
+            kind => kind,
+        };
+        match kind {
             0..8 => {
                 let fill = self.random.next_u64() as u8 | 1;
                 let data: Vec<u8> = (0..len).map(|at| fill.wrapping_add((at / 512) as u8)).collect();
-                let is_append = self.handle(inode).is_some_and(|handle| handle.flags.append);
-                Op::Write { inode, offset, data: Arc::new(data), append: is_append }
+                let (append, is_beside) = self.way_of_write(inode);
+                Op::Write { inode, offset, data: Arc::new(data), append, is_beside }
             }
-            8..14 => Op::Read { inode, offset, len },
+            8..14 if self.reader(inode).is_some() => Op::Read { inode, offset, len },
+            8..14 => Op::Getattr { inode },
             14 => Op::Truncate { inode, size: self.pick(&[0, offset, offset + len, 1]), by_handle: true },
             15 => Op::Truncate { inode, size: self.pick(&[0, offset]), by_handle: false },
             16 | 17 => {
@@ -165,12 +193,29 @@ impl Worker {
         let parent = self.inode(model, crate::model::Node::is_dir);
         let any = self.inode(model, |_| true);
         let name = self.name();
+        if self.mix.split_percent > 0 && self.chance(self.mix.split_percent) {
+            return Op::Split { inode: parent, of_new: self.chance(50) };
+        }
+        match self.draw_plain_name(parent, any, name, model) {
+            Op::Readdir { inode } if self.mix.split_percent > 0 => Op::Getattr { inode },
+            op => op,
+        }
+    }
+
+    fn draw_plain_name(&self, parent: u64, any: u64, name: String, model: &Model) -> Op {
         match self.random.below(32) {
             0..6 if self.handles.len() < HANDLES_MAX => {
                 Op::Create { parent, name, exclusive: self.chance(20), truncate: self.chance(20) }
             }
             6..9 if self.handles.len() < HANDLES_MAX => {
-                let inode = self.inode(model, |node| matches!(node.kind, Kind::File(_)) && node.nlink > 0);
+                let is_file =
+                    |node: &crate::model::Node| matches!(node.kind, Kind::File(_)) && node.nlink > 0;
+                let first = model.nodes.iter().find(|(_, node)| is_file(node)).map(|(inode, _)| *inode);
+                let inode = match first {
+                    // One that everybody has.
+                    Some(first) if self.chance_of(self.mix.share_percent) => first,
+                    _ => self.inode(model, is_file),
+                };
                 Op::Open { inode, truncate: self.chance(15) }
             }
             9 if self.handles.len() < HANDLES_MAX => Op::Tmpfile { parent },
@@ -206,6 +251,20 @@ impl Worker {
         }
     }
 
+    /// Whether a write of `inode` goes to the end, and whether beside those of others.
+    fn way_of_write(&self, inode: u64) -> (bool, bool) {
+        let Some(handle) = self.handle(inode) else { return (false, false) };
+        let append = handle.flags.append;
+        let may_share = self.mix.share_percent > 0 && !append;
+        (append, may_share && (handle.is_shared || self.client.goes_beside(&handle, false)))
+    }
+
+    /// A handle that `inode` can be read through.
+    fn reader(&self, inode: u64) -> Option<Arc<Handle>> {
+        let is_one = |(known, handle): &&(u64, Arc<Handle>)| *known == inode && handle.flags.read;
+        self.handles.iter().find(is_one).map(|(_, handle)| handle.clone())
+    }
+
     fn handle(&self, inode: u64) -> Option<Arc<Handle>> {
         self.handles.iter().find(|(known, _)| *known == inode).map(|(_, handle)| handle.clone())
     }
@@ -213,6 +272,7 @@ impl Worker {
     /// Carries out one operation and has the answer judged.
     pub fn perform(&mut self, op: Op) -> Outcome {
         let shared = self.shared.clone();
+        let begun = self.shared.scheduler.now();
         shared.scheduler.note(&|| format!("BEGIN {}", op.brief()));
         shared.oracle.lock().invoke(self.actor, op.clone());
         let outcome = self.carry_out(&op);
@@ -223,7 +283,11 @@ impl Worker {
         if !shared.is_off() {
             let by_flag =
                 matches!(op, Op::Write { inode, .. } if self.handle(inode).is_some_and(|it| it.flags.sync));
-            shared.oracle.lock().answered(self.actor, &outcome, self.is_durable || by_flag);
+            let mut oracle = shared.oracle.lock();
+            oracle.answered(self.actor, &outcome, self.is_durable || by_flag);
+            if let (Op::Write { inode, .. }, Outcome::Done) = (&op, &outcome) {
+                oracle.note_write_time(*inode, begun);
+            }
         }
         outcome
     }
@@ -243,6 +307,10 @@ impl Worker {
                 let changed = self.client.setattr(&who(), InodeId(*inode), None, changes);
                 outcome(changed, |found| Outcome::Attr(view(&found.attr)))
             }
+            Op::Split { inode, of_new } => {
+                let split = self.client.split(&who(), InodeId(*inode), SLICES, *of_new);
+                outcome(split, |()| Outcome::Done)
+            }
             Op::Setxattr { inode, name, value } => {
                 let pair = (name.as_bytes(), value.as_slice());
                 let set = self.client.setxattr(&who(), InodeId(*inode), pair, (false, false), false);
@@ -257,17 +325,20 @@ impl Worker {
                 outcome(removed, |()| Outcome::Done)
             }
             Op::Sync => outcome(self.client.sync(), |()| Outcome::Done),
+            Op::Getattr { inode } => self.getattr(*inode),
             other => carry_out_name(&self.client, other),
         }
     }
 
     fn open_or_close(&mut self, op: &Op) -> Outcome {
+        let past_cache = self.chance_of(self.mix.share_percent);
         let flags = |truncate| OpenFlags {
-            read: true,
+            read: !past_cache || self.chance(70),
             write: true,
             append: self.random.below(5) == 0,
             truncate,
             sync: self.random.below(12) == 0,
+            past_cache,
             ..OpenFlags::default()
         };
         let opened = match op {
@@ -296,12 +367,56 @@ impl Worker {
     }
 
     /// As a program does: a write that was cut short goes on where it ended.
-    fn write_all(&self, handle: &Handle, mut offset: u64, mut data: &[u8]) -> Result<(), Errno> {
+    fn write_all(
+        &self,
+        handle: &Handle,
+        (mut offset, mut data): (u64, &[u8]),
+        is_beside: bool,
+    ) -> Result<(), Errno> {
         while !data.is_empty() {
-            let taken = self.client.write(handle, offset, data, WriteFlags::default())?;
+            let taken = match is_beside {
+                true => self.write_beside(handle, offset, data)?,
+                false => self.client.write(handle, offset, data, WriteFlags::default())?,
+            };
             (offset, data) = (offset + taken as u64, &data[taken..]);
         }
         Ok(())
+    }
+
+    /// As a mount does of what the kernel has no pages of, or will not have in a moment.
+    fn write_beside(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let mut taken = Err(Errno::EIO);
+        if !handle.is_shared {
+            let flags = WriteFlags::default();
+            self.client.write_beside(&who(), handle, (offset, data), flags, None, |answer| taken = answer);
+            return Ok(taken?.bytes);
+        }
+        let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };
+        match self.client.write_as(&who(), handle, offset, data, flags)? {
+            Written::Done(taken, left) => {
+                if left.sync {
+                    self.client.fsync(handle)?;
+                }
+                Ok(taken.bytes)
+            }
+            Written::MeetsPages => {
+                let client = &self.client;
+                client.write_over_pages(&who(), handle, offset, data, flags, |answer| taken = answer);
+                Ok(taken?.bytes)
+            }
+        }
+    }
+
+    /// A stat(2), of which the time is judged here.
+    fn getattr(&self, inode: u64) -> Outcome {
+        let known = self.shared.oracle.lock().known_change(inode);
+        let found = self.client.getattr(&who(), InodeId(inode));
+        if let Ok(found) = &found
+            && !self.shared.is_off()
+        {
+            self.shared.oracle.lock().judge_time(self.actor, known, found.attr.mtime);
+        }
+        made(found)
     }
 
     fn carry_out_data(&self, op: &Op) -> Outcome {
@@ -315,12 +430,16 @@ impl Worker {
         }
         let Some(handle) = handle else { return Outcome::Err(Errno::EBADF) };
         match op {
-            Op::Write { offset, data, .. } => {
-                outcome(self.write_all(&handle, *offset, data), |()| Outcome::Done)
+            Op::Write { offset, data, is_beside, .. } => {
+                outcome(self.write_all(&handle, (*offset, data), *is_beside), |()| Outcome::Done)
             }
-            Op::Read { offset, len, .. } => {
+            Op::Read { inode, offset, len } => {
+                let handle = self.reader(*inode).unwrap_or(handle);
                 let mut out = vec![0xEE; *len as usize];
-                let got = self.client.read(&handle, *offset, &mut out);
+                let got = match handle.is_shared && self.mix.share_percent > 0 {
+                    true => self.client.read_past_cache(&handle, *offset, &mut out),
+                    false => self.client.read(&handle, *offset, &mut out),
+                };
                 outcome(got, |got| Outcome::Bytes(out[..got].to_vec()))
             }
             Op::Allocate { mode, offset, len, .. } => {
@@ -355,7 +474,6 @@ fn carry_out_name(client: &Client, op: &Op) -> Outcome {
                 Err(_) => Outcome::Gone,
             })
         }),
-        Op::Getattr { inode } => made(client.getattr(&who(), InodeId(*inode))),
         Op::Readdir { inode } => outcome(list(client, InodeId(*inode)), Outcome::Entries),
         Op::Readlink { inode } => {
             outcome(client.readlink(&who(), InodeId(*inode)), |target| Outcome::Bytes(target.to_vec()))
@@ -388,11 +506,18 @@ fn carry_out_name(client: &Client, op: &Op) -> Outcome {
     }
 }
 
-/// All entries of a directory, sorted by name; read in one call, so that they are those of one moment.
+/// All entries of a directory, sorted by name; of one that is not split read in one call, so that they are those of one moment.
 pub fn list(client: &Client, directory: InodeId) -> Result<Vec<(String, u64)>, Errno> {
-    let listing = client.readdir(&who(), directory, 0, 64 << 10, false)?;
-    let mut entries: Vec<(String, u64)> = listing
-        .entries
+    let mut listed = Vec::new();
+    loop {
+        let after = listed.last().map_or(0, |last: &DirEntry| last.cookie);
+        let listing = client.readdir(&who(), directory, after, 64 << 10, false)?;
+        listed.extend(listing.entries);
+        if listing.is_end {
+            break;
+        }
+    }
+    let mut entries: Vec<(String, u64)> = listed
         .iter()
         .filter(|entry| !matches!(&*entry.name, b"." | b".."))
         .map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.inode.0))

@@ -91,6 +91,18 @@ impl Content {
         let is_known = |(at, byte): (u64, &u8)| versions.iter().any(|version| version.byte(at) == *byte);
         (0..).zip(found).find(|&pair| !is_known(pair)).map(|(at, _)| at)
     }
+
+    /// Whether each byte of `found`, at `offset`, is that of some version.
+    pub fn is_mixture(offset: u64, found: &[u8], versions: &[Content]) -> bool {
+        let is_of_one = |at: u64, bytes: &[u8]| {
+            let is_same = |version: &Content| (at..).zip(bytes).all(|(at, byte)| version.byte(at) == *byte);
+            versions.iter().any(is_same)
+        };
+        // A part at a time, which mostly is of one version.
+        (offset..).step_by(512).zip(found.chunks(512)).all(|(at, part)| {
+            is_of_one(at, part) || (at..).zip(part).all(|(at, byte)| is_of_one(at, &[*byte]))
+        })
+    }
 }
 
 #[cfg(test)]

@@ -301,6 +301,8 @@ impl Machine {
             checks_payload: false,
             comes_back: false,
         })?;
+        // There is no kernel that would have to drop pages.
+        client.set_frees_filled_pages();
         self.shared.oracle.lock().connected(actor, client.session());
         Ok(client)
     }

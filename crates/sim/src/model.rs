@@ -16,31 +16,116 @@ pub type Actor = usize;
 /// What an actor asks for. Inodes are numbers as clients know them; they may be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    Lookup { parent: u64, name: String },
-    Getattr { inode: u64 },
-    Readdir { inode: u64 },
-    Readlink { inode: u64 },
-    Mkdir { parent: u64, name: String },
-    Mknod { parent: u64, name: String },
-    Symlink { parent: u64, name: String, target: String },
-    Create { parent: u64, name: String, exclusive: bool, truncate: bool },
-    Tmpfile { parent: u64 },
-    Link { inode: u64, parent: u64, name: String },
-    Unlink { parent: u64, name: String },
-    Rmdir { parent: u64, name: String },
-    Rename { from: (u64, String), to: (u64, String), flags: RenameFlags },
-    Open { inode: u64, truncate: bool },
-    Close { inode: u64 },
-    Chmod { inode: u64, mode: u32 },
-    Truncate { inode: u64, size: u64, by_handle: bool },
-    Setxattr { inode: u64, name: String, value: Vec<u8> },
-    Getxattr { inode: u64, name: String },
-    Removexattr { inode: u64, name: String },
-    Write { inode: u64, offset: u64, data: Arc<Vec<u8>>, append: bool },
-    Read { inode: u64, offset: u64, len: u64 },
-    Allocate { inode: u64, mode: AllocateMode, offset: u64, len: u64 },
-    Fsync { inode: u64 },
+    Lookup {
+        parent: u64,
+        name: String,
+    },
+    Getattr {
+        inode: u64,
+    },
+    Readdir {
+        inode: u64,
+    },
+    Readlink {
+        inode: u64,
+    },
+    Mkdir {
+        parent: u64,
+        name: String,
+    },
+    Mknod {
+        parent: u64,
+        name: String,
+    },
+    Symlink {
+        parent: u64,
+        name: String,
+        target: String,
+    },
+    Create {
+        parent: u64,
+        name: String,
+        exclusive: bool,
+        truncate: bool,
+    },
+    Tmpfile {
+        parent: u64,
+    },
+    Link {
+        inode: u64,
+        parent: u64,
+        name: String,
+    },
+    Unlink {
+        parent: u64,
+        name: String,
+    },
+    Rmdir {
+        parent: u64,
+        name: String,
+    },
+    Rename {
+        from: (u64, String),
+        to: (u64, String),
+        flags: RenameFlags,
+    },
+    Open {
+        inode: u64,
+        truncate: bool,
+    },
+    Close {
+        inode: u64,
+    },
+    Chmod {
+        inode: u64,
+        mode: u32,
+    },
+    Truncate {
+        inode: u64,
+        size: u64,
+        by_handle: bool,
+    },
+    Setxattr {
+        inode: u64,
+        name: String,
+        value: Vec<u8>,
+    },
+    Getxattr {
+        inode: u64,
+        name: String,
+    },
+    Removexattr {
+        inode: u64,
+        name: String,
+    },
+    Write {
+        inode: u64,
+        offset: u64,
+        data: Arc<Vec<u8>>,
+        append: bool,
+        /// Past every cache, so that others may be writing as well.
+        is_beside: bool,
+    },
+    Read {
+        inode: u64,
+        offset: u64,
+        len: u64,
+    },
+    Allocate {
+        inode: u64,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+    },
+    Fsync {
+        inode: u64,
+    },
     Sync,
+    /// A directory gets slices, or, `of_new`, those that are made in it do. Nobody sees that.
+    Split {
+        inode: u64,
+        of_new: bool,
+    },
 }
 
 /// What is seen of an inode.
@@ -290,6 +375,10 @@ impl Model {
             Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } => self.run_link(op),
             Op::Rename { from, to, flags } => {
                 self.rename((from.0, &from.1), (to.0, &to.1), *flags).map(|()| Outcome::Done)
+            }
+            Op::Split { inode, .. } => {
+                self.dir(*inode)?;
+                Ok(Outcome::Done)
             }
             Op::Chmod { inode, mode } => {
                 if matches!(self.node(*inode)?.kind, Kind::Symlink(_)) {
@@ -565,6 +654,7 @@ impl Op {
             | Op::Open { inode, .. }
             | Op::Close { inode }
             | Op::Chmod { inode, .. }
+            | Op::Split { inode, .. }
             | Op::Truncate { inode, .. }
             | Op::Setxattr { inode, .. }
             | Op::Getxattr { inode, .. }
@@ -583,12 +673,18 @@ impl Op {
         matches!(self, Op::Write { .. } | Op::Allocate { .. })
     }
 
+    /// Whether it is a write that others may go on beside.
+    pub fn is_beside(&self) -> bool {
+        matches!(self, Op::Write { is_beside: true, .. })
+    }
+
     /// A short form for the trace.
     pub fn brief(&self) -> String {
         match self {
-            Op::Write { inode, offset, data, append } => {
-                let len = data.len();
-                format!("Write {inode:x} at {offset} {len} bytes{}", if *append { " append" } else { "" })
+            Op::Write { inode, offset, data, append, is_beside } => {
+                let (len, how) = (data.len(), if *append { " append" } else { "" });
+                let beside = if *is_beside { " beside others" } else { "" };
+                format!("Write {inode:x} at {offset} {len} bytes{how}{beside}")
             }
             other => format!("{other:?}"),
         }

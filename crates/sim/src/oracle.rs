@@ -4,11 +4,14 @@
 //! the model answers at that moment. An operation that commits nothing must answer what the model answered at some moment while
 //! it was under way. Content in chunks changes under a lease: nobody else sees the file meanwhile, and a stat sees it before or after.
 
+mod beside;
+mod recovered;
+
 use crate::content::Content;
-use crate::model::{self, Actor, Model, Op, Outcome, View};
+use crate::model::{Actor, Model, Op, Outcome, View};
 use ashlar_kv::Frame;
 use ashlar_namespace::{FileData, Inode, Kind, key};
-use ashlar_types::{Errno, InodeId, SessionId, codec};
+use ashlar_types::{Errno, InodeId, SessionId, Timespec, codec};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +37,7 @@ mod verb {
     pub const REMOVEXATTR: u8 = 15;
     pub const WRITE_INLINE: u8 = 16;
     pub const ALLOCATE_INLINE: u8 = 17;
+    pub const SPLIT: u8 = 35;
 }
 
 /// One group of frames in the log, and the model after it.
@@ -62,6 +66,7 @@ struct Pending {
     contents_before: BTreeMap<u64, usize>,
     /// Number of the content it left.
     content_number: usize,
+    beside: beside::Beside,
 }
 
 /// See the module.
@@ -92,6 +97,18 @@ pub struct Oracle {
     expected: Option<Expected>,
     /// A disk has failed: errors are no surprise.
     pub is_disk_broken: bool,
+    /// Directories may be split.
+    pub may_split: bool,
+    /// Files are written by several actors at a time.
+    pub may_share: bool,
+    /// What may be in a file instead of what the model has.
+    doubts: BTreeMap<u64, Vec<beside::Piece>>,
+    /// Operations begun.
+    writes: u64,
+    /// When the newest write of a file that was answered began.
+    changed_at: BTreeMap<u64, Timespec>,
+    /// How often times that were not told yet have been lost.
+    losses: u64,
     /// A client hangs in this phase, so that a session may be evicted.
     pub may_evict: bool,
     pub failures: Vec<String>,
@@ -122,6 +139,7 @@ fn verb_of(op: &Op) -> Option<u8> {
         Op::Open { .. } => verb::OPEN,
         Op::Close { .. } => verb::RELEASE,
         Op::Chmod { .. } | Op::Truncate { .. } => verb::SETATTR,
+        Op::Split { .. } => verb::SPLIT,
         Op::Setxattr { .. } => verb::SETXATTR,
         Op::Removexattr { .. } => verb::REMOVEXATTR,
         Op::Write { .. } => verb::WRITE_INLINE,
@@ -171,6 +189,7 @@ impl Oracle {
             self.make_uncertain(actor, &op, inode);
         }
         self.model.forget_actor(actor);
+        self.lose_times();
     }
 
     /// The service ends the session of `actor`, because it does not answer.
@@ -220,6 +239,9 @@ impl Oracle {
     fn refresh(&mut self) {
         let actors: Vec<Actor> = self.pending.keys().copied().collect();
         for actor in actors {
+            if self.may_share {
+                self.note_seen(actor);
+            }
             let Some(pending) = self.pending.get(&actor) else { continue };
             let op = pending.op.clone();
             if pending.committed.is_some() {
@@ -270,13 +292,16 @@ impl Oracle {
 
     /// `actor` begins `op`.
     pub fn invoke(&mut self, actor: Actor, op: Op) {
+        // Of what is in doubt all that it may be is what a sync covers.
+        let number = |inode: u64| if self.is_in_doubt(inode) { 0 } else { self.content_number(inode) };
         let contents_before = match &op {
-            Op::Sync => self.versions.keys().map(|inode| (*inode, self.content_number(*inode))).collect(),
+            Op::Sync => self.versions.keys().map(|inode| (*inode, number(*inode))).collect(),
             op => {
                 let inode = op.inode().unwrap_or(0);
-                BTreeMap::from([(inode, self.content_number(inode))])
+                BTreeMap::from([(inode, number(inode))])
             }
         };
+        let beside = self.begin_beside(&op);
         let commits_before = self.commits_dropped + self.commits.len() as u64;
         self.pending.insert(
             actor,
@@ -292,16 +317,22 @@ impl Oracle {
                 commit_number: 0,
                 contents_before,
                 content_number: 0,
+                beside,
             },
         );
         self.refresh();
     }
 
-    fn apply(&mut self, actor: Actor, new: u64) {
+    /// Carries out the operation of `actor` in the model; `is_alone` if no write of others to the same file can be under way.
+    fn apply(&mut self, actor: Actor, new: u64, is_alone: bool) {
+        self.note_written(actor, is_alone);
         let Some(pending) = self.pending.get_mut(&actor) else { return };
         pending.is_applied = true;
         let op = pending.op.clone();
         self.model.run(actor, &op, new);
+        if !is_alone && self.may_share {
+            self.put_back(actor);
+        }
         if let Op::Write { inode, .. }
         | Op::Allocate { inode, .. }
         | Op::Truncate { inode, .. }
@@ -315,7 +346,10 @@ impl Oracle {
         {
             self.note_content(view.inode);
         }
-        let number = op.inode().map_or(0, |inode| self.content_number(inode));
+        // What has come beside it is not covered by what makes it durable.
+        let is_alone = is_alone || self.pending.get(&actor).is_some_and(|pending| pending.is_quiet());
+        let known = op.inode().filter(|inode| !self.is_in_doubt(*inode) && (is_alone || !op.is_beside()));
+        let number = known.map_or(0, |inode| self.content_number(inode));
         if let Some(pending) = self.pending.get_mut(&actor) {
             pending.content_number = number;
         }
@@ -335,11 +369,11 @@ impl Oracle {
             .pending
             .iter()
             .filter(|(other, pending)| **other != actor && pending.has_stored && !pending.is_applied)
-            .filter(|(_, pending)| pending.op.inode() == Some(inode))
+            .filter(|(_, pending)| pending.op.inode() == Some(inode) && !self.are_beside(actor, pending))
             .map(|(other, _)| *other)
             .collect();
         for other in done {
-            self.apply(other, 0);
+            self.apply(other, 0, false);
         }
     }
 
@@ -356,7 +390,14 @@ impl Oracle {
     }
 
     fn new_inode_in(&self, writes: &[(Vec<u8>, Option<Bytes>)]) -> u64 {
-        let inodes = writes.iter().filter(|(key, value)| key.get(2) == Some(&b'I') && value.is_some());
+        // Nobody knows of slices.
+        let is_inode = |value: &Bytes| {
+            let inode = codec::decode::<Inode>(value, "inode record").ok();
+            inode.is_none_or(|inode| !matches!(inode.kind, Kind::Slice { .. }))
+        };
+        let inodes = writes
+            .iter()
+            .filter(|(key, value)| key.get(2) == Some(&b'I') && value.as_ref().is_some_and(is_inode));
         let mut ids = inodes.filter_map(|(key, _)| key::inode_of(key)).map(|inode| inode.0);
         ids.find(|inode| !self.model.nodes.contains_key(inode)).unwrap_or(0)
     }
@@ -384,7 +425,10 @@ impl Oracle {
                 Op::Create { parent, name, .. } => self.model.child(*parent, name),
                 op => op.inode(),
             };
-            if let Some(inode) = existing {
+            // A close is the one change that takes nothing away from who writes the file.
+            if let Some(inode) = existing
+                && !(self.may_share && matches!(op, Op::Close { .. }))
+            {
                 self.settle_others(actor, inode);
             }
             let outcomes = self.outcomes(actor, &op, new);
@@ -392,7 +436,7 @@ impl Oracle {
                 pending.committed = Some(outcomes);
                 pending.commit_number = self.commits_dropped + self.commits.len() as u64 + 1;
             }
-            self.apply(actor, new);
+            self.apply(actor, new, true);
         }
         self.commits.push(Commit { writes, model: self.model.clone() });
         self.attempt = None;
@@ -420,7 +464,7 @@ impl Oracle {
         let is_trouble = matches!(outcome, Outcome::Err(errno) if is_trouble(*errno));
         let is_write = self.pending.get(&actor).is_some_and(|pending| pending.op.is_write());
         if is_write && *outcome == Outcome::Done && !self.pending[&actor].is_applied {
-            self.apply(actor, 0);
+            self.apply(actor, 0, false);
         }
         let is_close = self.pending.get(&actor).is_some_and(|pending| matches!(pending.op, Op::Close { .. }));
         let opens = matches!(outcome, Outcome::Opened(..));
@@ -469,7 +513,15 @@ impl Oracle {
         let may_be_old = |model: &Model, inode: u64| {
             is_uncertain(model, inode) || model.nodes.get(&inode).is_some_and(|node| node.is_hidden)
         };
+        // What a call with a name, or a change, tells of a directory that may be split.
+        let is_in_part = |view: &View| {
+            view.mode & 0o170_000 == 0o040_000
+                && matches!(pending.op, Op::Lookup { .. } | Op::Mkdir { .. } | Op::Chmod { .. })
+        };
         let fits = |expected: &Outcome| match (expected, outcome) {
+            (Outcome::Attr(theirs), Outcome::Attr(view)) if is_in_part(view) && self.may_split => {
+                (theirs.inode, theirs.mode) == (view.inode, view.mode)
+            }
             (Outcome::Attr(theirs), Outcome::Attr(view)) if may_be_old(&self.model, view.inode) => {
                 theirs.inode == view.inode && theirs.nlink == view.nlink
             }
@@ -485,7 +537,11 @@ impl Oracle {
             Some(expected) => expected.iter().any(fits),
             None => pending.allowed.iter().any(fits) || (*outcome == Outcome::Gone && pending.may_be_gone),
         };
-        if is_fine || self.is_excused(actor) {
+        if is_fine || Oracle::is_mixture(pending, outcome) {
+            self.learn(pending, outcome);
+            return;
+        }
+        if self.is_excused(actor) {
             return;
         }
         let expected = pending.committed.as_ref().unwrap_or(&pending.allowed);
@@ -576,165 +632,6 @@ impl Oracle {
             replay(&mut self.base, &commit.writes);
             self.base_model = commit.model;
         }
-    }
-
-    /// The machine has stopped and the lane was opened again: finds the commit up to which it goes. With `is_power_cut` any
-    /// commit since the last sync will do. False when there is none.
-    /// `hidden` files have data on a target that is missing.
-    pub fn recovered(&mut self, pairs: &Pairs, is_power_cut: bool, hidden: BTreeSet<u64>) -> bool {
-        let mut at = self.base.clone();
-        let mut found = None;
-        if pairs == &at && (is_power_cut || self.commits.is_empty()) {
-            found = Some((0, self.base_model.clone()));
-        }
-        for (count, commit) in (1..).zip(self.commits.iter().chain(&self.attempt)) {
-            replay(&mut at, &commit.writes);
-            let is_attempt = count > self.commits.len();
-            let is_candidate = is_power_cut || count >= self.commits.len();
-            if pairs == &at && is_candidate && !(is_attempt && found.is_some()) {
-                found = Some((count, commit.model.clone()));
-            }
-        }
-        let Some((count, mut model)) = found else {
-            self.fail_lane(pairs, &at, is_power_cut);
-            return false;
-        };
-        let mut versions = self.expected_contents(&model, count > self.commits.len(), is_power_cut);
-        for inode in model.nodes.keys() {
-            // What is with the inode is in the log: exactly as it was then.
-            if is_power_cut && is_inline(pairs, *inode) {
-                versions.remove(inode);
-            }
-        }
-        let mut unknown = self.unknown_now();
-        unknown.extend(self.expected.iter().flat_map(|earlier| &earlier.unknown));
-        forget_dead(&mut model);
-        self.hidden = hidden;
-        for inode in model.nodes.keys().copied().collect::<Vec<_>>() {
-            if model.nodes[&inode].is_hidden != self.hidden.contains(&inode) {
-                model.change(inode).is_hidden = self.hidden.contains(&inode);
-            }
-        }
-        self.base = pairs.clone();
-        self.base_model = model.clone();
-        self.model = model.clone();
-        self.commits.clear();
-        (self.commits_dropped, self.durable, self.attempt) = (0, 0, None);
-        self.pending.clear();
-        self.sessions.clear();
-        self.excused.clear();
-        self.is_disk_broken = false;
-        self.expected = Some(Expected { model, versions, unknown });
-        true
-    }
-
-    fn fail_lane(&mut self, pairs: &Pairs, newest: &Pairs, is_power_cut: bool) {
-        let differs = |(key, value): &(&Vec<u8>, &Bytes)| pairs.get(*key) != Some(*value);
-        let missing: Vec<_> = newest.iter().filter(differs).take(3).collect();
-        let extra: Vec<_> = pairs.keys().filter(|key| !newest.contains_key(*key)).take(3).collect();
-        let (what, states) = (if is_power_cut { "power cut" } else { "crash" }, self.commits.len() + 1);
-        self.fail(format!(
-            "after a {what} the lane is none of the {states} states it may be in; of the newest {missing:?} are missing or other, \
-             {extra:?} are too many"
-        ));
-    }
-
-    /// For each file what its content may be.
-    fn expected_contents(
-        &self,
-        model: &Model,
-        is_attempt: bool,
-        is_power_cut: bool,
-    ) -> BTreeMap<u64, Vec<Content>> {
-        let earlier = self.expected.as_ref().map(|expected| &expected.versions);
-        let mut versions = BTreeMap::new();
-        for (inode, node) in &model.nodes {
-            let (Some(now), Some(then)) = (self.model.content(*inode), model.content(*inode)) else {
-                continue;
-            };
-            let mut all = vec![now.clone()];
-            if is_attempt {
-                push_new(&mut all, then.clone());
-            }
-            let is_uncertain = self.model.nodes.get(inode).is_some_and(|now| now.is_uncertain);
-            if is_power_cut || is_uncertain || node.is_uncertain {
-                all.extend(self.versions.get(inode).cloned().unwrap_or_default());
-            }
-            all.extend(earlier.and_then(|earlier| earlier.get(inode)).cloned().unwrap_or_default());
-            versions.insert(*inode, all);
-        }
-        for (&actor, pending) in &self.pending {
-            if pending.op.is_write()
-                && !pending.is_applied
-                && let Some(inode) = pending.op.inode()
-            {
-                let mut after = self.model.clone();
-                after.run(actor, &pending.op, 0);
-                if let (Some(content), Some(all)) = (after.content(inode), versions.get_mut(&inode)) {
-                    all.push(content.clone());
-                }
-            }
-        }
-        versions
-    }
-
-    /// Goes on with `found`, which was read back after a recovery, if it is what may be there.
-    pub fn verify(&mut self, mut found: Model, is_power_cut: bool) {
-        let Some(expected) = self.expected.take() else { return };
-        self.put_hidden_back(&mut found, &expected);
-        if let Some(what) = crate::compare::difference(&expected, &found) {
-            let kind = if is_power_cut { "power cut" } else { "crash" };
-            self.fail(format!("after a {kind}: {what}"));
-        }
-        self.base_model = found.clone();
-        for commit in &mut self.commits {
-            commit.model = found.clone();
-        }
-        let hidden = std::mem::take(&mut self.hidden);
-        self.versions
-            .retain(|inode, _| found.nodes.contains_key(inode) && (!is_power_cut || hidden.contains(inode)));
-        for inode in hidden {
-            let theirs = expected.versions.get(&inode).cloned().unwrap_or_default();
-            self.versions.entry(inode).or_default().extend(theirs);
-        }
-        self.versions_dropped.clear();
-        self.model = found;
-        let files: Vec<u64> = self.model.nodes.keys().copied().collect();
-        for inode in files {
-            let Some(content) = self.model.content(inode).cloned() else { continue };
-            self.versions.entry(inode).or_default().push(content);
-        }
-    }
-
-    /// What could not be read is what it must be, until its target is back.
-    fn put_hidden_back(&self, found: &mut Model, expected: &Expected) {
-        for inode in &self.hidden {
-            let Some(node) = expected.model.nodes.get(inode) else { continue };
-            if !found.nodes.contains_key(inode) {
-                continue;
-            }
-            let theirs = found.change(*inode);
-            let versions = expected.versions.get(inode).map_or(&[][..], Vec::as_slice);
-            // The newest comes first; what is in chunks changes without a commit.
-            theirs.kind =
-                versions.first().map_or(node.kind.clone(), |newest| model::Kind::File(newest.clone()));
-            theirs.is_hidden = true;
-            theirs.is_unknown = expected.unknown.contains(inode);
-            theirs.is_uncertain = versions.windows(2).any(|pair| pair[0] != pair[1]) || theirs.is_unknown;
-        }
-    }
-
-    /// What must be there now, with nothing under way.
-    pub fn expected_now(&self) -> Expected {
-        let uncertain = self.model.nodes.iter().filter(|(_, node)| node.is_uncertain);
-        let versions =
-            uncertain.map(|(inode, _)| (*inode, self.versions.get(inode).cloned().unwrap_or_default()));
-        Expected { model: self.model.clone(), versions: versions.collect(), unknown: self.unknown_now() }
-    }
-
-    fn unknown_now(&self) -> BTreeSet<u64> {
-        let nodes = self.model.nodes.iter();
-        nodes.filter(|(_, node)| node.is_unknown).map(|(inode, _)| *inode).collect()
     }
 
     /// The newest state of the lane.

@@ -18,6 +18,10 @@ use std::time::Duration;
 const STEPS_MAX: u64 = 3_000_000;
 /// Simulated time after which a phase counts as hung.
 const PHASE_MAX: Duration = Duration::from_secs(3600);
+/// The first of the seeds with directories that are split.
+pub const SPLIT_SEEDS: u64 = 1 << 32;
+/// The first of the seeds in which files are written by several clients at a time; nothing is split there.
+pub const SHARE_SEEDS: u64 = 2 << 32;
 /// The client that reads everything back.
 const AUDITOR: usize = 99;
 
@@ -94,12 +98,29 @@ impl Plan {
             offset_max: pick(&[8192, 70_000, 200_000]),
             rest_percent: pick(&[0, 2, 20]),
             hot_percent: pick(&[0, 50, 95]),
+            // All seeds below keep their meaning.
+            split_percent: if seed >= SPLIT_SEEDS { pick(&[3, 10, 30]) } else { 0 },
+            share_percent: 0,
         };
         let mut phases: Vec<Fault> = (0..1 + random.below(4)).map(|_| Plan::fault(&random, actors)).collect();
         let operations = pick(&[10, 40, 120]) as usize;
         let pause_percent = pick(&[5, 40, 90]);
         let missing = Plan::missing(seed, setup.targets, actors, &mut phases);
-        Plan { setup, mix, actors, operations, pause_percent, phases, missing }
+        let plan = Plan { setup, mix, actors, operations, pause_percent, phases, missing };
+        if seed >= SHARE_SEEDS { plan.with_sharing(seed) } else { plan }
+    }
+
+    /// With several clients that are after one file, most of whose content is in chunks.
+    fn with_sharing(mut self, seed: u64) -> Plan {
+        let random = SimEntropy::new(seed ^ 0x0000_5AA2_E000_0000);
+        let pick = |list: &[u64]| list[random.below(list.len() as u64) as usize];
+        self.actors = self.actors.max(2) + random.below(2) as usize;
+        self.setup.inline_bytes = pick(&[0, 0, 4096]) as u32;
+        self.operations = pick(&[20, 60, 120]) as usize;
+        let (data_percent, hot_percent) = (pick(&[60, 80, 90]), pick(&[50, 95, 100]));
+        let (split_percent, share_percent) = (0, pick(&[40, 70, 100]));
+        self.mix = Mix { data_percent, hot_percent, split_percent, share_percent, ..self.mix };
+        self
     }
 
     /// Drawn from choices of their own, so that all other seeds keep their meaning.
@@ -186,6 +207,8 @@ pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Ar
         cluster: Mutex::new(None),
     });
     scheduler.note(&|| format!("{plan:?}"));
+    shared.oracle.lock().may_split = plan.mix.split_percent > 0;
+    shared.oracle.lock().may_share = plan.mix.share_percent > 0;
     let machine = Machine::new(shared.clone(), clock, plan.setup, seed ^ 0x00D1_5C00);
     let random = SimEntropy::new(seed ^ 0x0000_FA17);
     let mut run = Run { machine, shared: shared.clone(), plan, random, crashes: 0 };

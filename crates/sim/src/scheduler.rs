@@ -7,6 +7,7 @@
 use crate::coroutine::{self, Coroutine};
 use ashlar_env::sim::SimClock;
 use ashlar_env::{Clock, NoWaiting, Signal, SimSignal, SimTask, Task, Tasks};
+use ashlar_types::Timespec;
 use parking_lot::Mutex;
 use std::backtrace::Backtrace;
 use std::io;
@@ -142,6 +143,11 @@ impl Scheduler {
     pub fn trace_hash(&self) -> u64 {
         let state = self.state.lock();
         mix(state.trace ^ mix(state.steps) ^ mix(state.random))
+    }
+
+    /// What every clock on a wall shows.
+    pub fn now(&self) -> Timespec {
+        self.clock.now()
     }
 
     /// What panicked so far.

@@ -1,25 +1,33 @@
 //! Goal: an operation that two metadata servers have a part in happens in both or in neither, whatever of what they say to each other is lost, late or
-//! said twice, and whichever of them loses its power when. Method: threads that rename, link, make and remove across two services over simulated disks;
-//! in the end the stores of both together must be a sound name space, with nothing under way.
+//! said twice, and whichever of them loses its power when; also while shards go from one to the other. Method: threads that rename, link, make and remove across
+//! two services over simulated disks, each with a map that may be late, and a manager whose answers are lost and which carries out questions long after
+//! they were asked; in some runs directories are split, before anybody is in them and while others are. In the end the stores of both together must be a sound name space, with nothing under way, and each shard in one of them alone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env};
-use ashlar_kv::{KvError, Lane, LaneConfig, LaneReader, MemoryEngine, Snapshot, Visit};
-use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_kv::{
+    Frame, Key, KvError, Lane, LaneConfig, LaneReader, MemoryEngine, Snapshot, Urgency, Visit, WriteSet,
+};
+use ashlar_meta::{MetaConfig, MetaService, Transferred, Unfinished};
 use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_namespace::check::{self, CheckArgs};
-use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents};
+use ashlar_namespace::{Bucket, OpContext, Placement, Txn, key};
+use ashlar_rpc::wire::{BackupStep, BackupTold, CLOSED_MAX, MoveState};
+use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Pool, Shard};
-use ashlar_types::message::{Addressee, MetaReply, MetaRequest, RenameFlags, SessionEvent};
-use ashlar_types::node::SessionOwner;
+use ashlar_types::message::{
+    Addressee, MetaReply, MetaRequest, RenameFlags, SessionEvent, SetAttr, SplitDirectory,
+};
+use ashlar_types::node::{Listening, SessionOwner};
 use ashlar_types::{
-    ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, Name, NodeId, OpId, PoolId,
-    SessionId, ShardId,
+    ChainId, ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, LayoutPolicy, Name,
+    NameHash, Node, NodeId, OpId, PoolId, Role, SessionId, ShardId, Timespec, codec,
 };
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -38,44 +46,71 @@ impl SessionEvents for Deaf {
     fn deliver(&self, _event: SessionEvent) {}
 }
 
+impl SessionHosts for Deaf {
+    fn host(&self, _: SessionId, _: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
+        Some(Arc::new(Deaf))
+    }
+}
+
+/// A question to the manager: shards, from whom, to whom, and by the map of which epoch.
+type Question = (Vec<ShardId>, NodeId, NodeId, Epoch);
+
 /// Two servers, and what is between them.
 struct Site {
     env: Env,
-    map: Arc<RwLock<Arc<ClusterMap>>>,
+    /// What the manager has.
+    truth: Mutex<ClusterMap>,
+    /// Questions that the manager has not heard yet.
+    late: Mutex<Vec<Question>>,
+    /// Of each server, in its life: what is left of one that has lost its power hears of no newer map.
+    maps: [Mutex<Arc<RwLock<Arc<ClusterMap>>>>; 2],
     disks: [(SimDisk, MemoryEngine); 2],
     running: [Mutex<Option<Arc<MetaService>>>; 2],
     dice: SimEntropy,
     /// Whether what servers say to each other gets lost, or is heard twice.
     is_troubled: AtomicBool,
+    /// Whether directories are split, and those of which that is known.
+    splits: AtomicBool,
+    split: Mutex<BTreeMap<InodeId, SplitDirectory>>,
     sequence: AtomicU64,
 }
 
 /// What one server has of the other.
 struct Wire(std::sync::Weak<Site>);
 
-fn server_of(shard: ShardId) -> usize {
-    usize::from(shard.0 % 2)
+fn number_of(node: NodeId) -> usize {
+    node.0 as usize - 1
 }
 
 impl MetaPeers for Wire {
-    fn ask(&self, shard: ShardId, message: &[u8], _: bool, _: Duration) -> Result<Vec<u8>, Errno> {
+    fn ask(&self, server: NodeId, message: &[u8], _: bool, _: Duration) -> Result<Vec<u8>, Errno> {
         let site = self.0.upgrade().ok_or(Errno::EHOSTDOWN)?;
-        let other = site.running[server_of(shard)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
+        let other = site.running[number_of(server)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
         let trouble = if site.is_troubled.load(SeqCst) { site.dice.below(12) } else { 99 };
         match trouble {
             0 => return Err(Errno::EHOSTDOWN),
-            1 => drop(other.hear(message)),
+            1 => drop(other.hear(message, &Deaf)),
             2 => std::thread::sleep(Duration::from_millis(site.dice.below(20))),
             _ => {}
         }
-        let answer = other.hear(message)?;
+        let answer = other.hear(message, &Deaf)?;
         if trouble == 3 { Err(Errno::EHOSTDOWN) } else { Ok(answer) }
     }
 }
 
 impl Site {
     fn new(seed: u64) -> Arc<Site> {
-        let shard = |id: u16| Shard { id: ShardId(id), primary: NodeId(1 + server_of(ShardId(id)) as u32) };
+        let shard = |id: u16| Shard { id: ShardId(id), primary: NodeId(1 + u32::from(id % 2)) };
+        let listening =
+            || vec![Listening { role: Role::Meta, addresses: vec!["127.0.0.1:1".parse().unwrap()] }];
+        let node = |id: u32| Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            roles: Default::default(),
+            policy: Default::default(),
+            domain: String::new(),
+            listening: listening(),
+        };
         let map = ClusterMap {
             cluster: CLUSTER,
             epoch: Epoch(1),
@@ -83,15 +118,21 @@ impl Site {
             targets: Vec::new(),
             chains: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
-            nodes: Vec::new(),
+            nodes: [1, 2].map(node).into(),
+            moves: Default::default(),
+            filesets: Vec::new(),
         };
         let site = Arc::new(Site {
             env: Env::os(),
-            map: Arc::new(RwLock::new(Arc::new(map))),
+            maps: [(); 2].map(|()| Mutex::new(Arc::new(RwLock::new(Arc::new(map.clone()))))),
+            truth: Mutex::new(map),
+            late: Mutex::default(),
             disks: [0, 1].map(|_| (SimDisk::new(), MemoryEngine::new())),
             running: Default::default(),
             dice: SimEntropy::new(seed),
             is_troubled: AtomicBool::new(false),
+            splits: AtomicBool::new(false),
+            split: Mutex::default(),
             sequence: AtomicU64::new(1),
         });
         (0..2).for_each(|at| site.start(at));
@@ -106,12 +147,18 @@ impl Site {
     }
 
     fn start(self: &Arc<Site>, at: usize) {
+        // As a server's start is told to the manager: what was asked by an older map is not carried out any more.
+        {
+            let mut truth = self.truth.lock();
+            truth.epoch = Epoch(truth.epoch.0 + 1);
+            *self.maps[at].lock() = Arc::new(RwLock::new(Arc::new(truth.clone())));
+        }
         let peers: Arc<dyn MetaPeers> = Arc::new(Wire(Arc::downgrade(self)));
         let config = MetaConfig {
             lane: self.lane(at),
             env: self.env.clone(),
             name_hash_key: HASH_KEY,
-            map: self.map.clone(),
+            map: self.maps[at].lock().clone(),
             keeps_sessions: false,
             storage: Arc::new(StorageService::new()),
             peers: Some((peers, NodeId(1 + at as u32))),
@@ -132,7 +179,88 @@ impl Site {
         self.start(at);
     }
 
+    fn server_of(&self, shard: ShardId) -> usize {
+        number_of(self.truth.lock().primary(shard).unwrap())
+    }
+
+    /// The manager hears a question.
+    fn carry_out(&self, (shards, from, to, seen): &Question) -> Transferred {
+        let mut truth = self.truth.lock();
+        if shards.iter().all(|shard| truth.primary(*shard) == Some(*to)) {
+            return Transferred::Done;
+        }
+        if truth.epoch != *seen || !shards.iter().all(|shard| truth.primary(*shard) == Some(*from)) {
+            return Transferred::Refused(format!("the map is of {}", truth.epoch));
+        }
+        for shard in shards {
+            truth.shards[usize::from(shard.0)].primary = *to;
+        }
+        truth.epoch = Epoch(truth.epoch.0 + 1);
+        Transferred::Done
+    }
+
+    fn ask_manager(&self, question: Question) -> Transferred {
+        let trouble = if self.is_troubled.load(SeqCst) { self.dice.below(8) } else { 99 };
+        match trouble {
+            0 => return Transferred::Unknown,
+            3 => return Transferred::NotAsked,
+            1 => {
+                self.late.lock().push(question);
+                return Transferred::Unknown;
+            }
+            _ => {}
+        }
+        let answer = self.carry_out(&question);
+        if trouble == 2 { Transferred::Unknown } else { answer }
+    }
+
+    /// The manager hears some of what is late, and servers hear of new maps, or not yet.
+    fn spread_maps(&self) {
+        let late: Vec<Question> = {
+            let mut late = self.late.lock();
+            let count = late.len() as u64;
+            if count > 0 && self.dice.below(4) == 0 { late.drain(..).collect() } else { Vec::new() }
+        };
+        late.iter().for_each(|question| drop(self.carry_out(question)));
+        for map in &self.maps {
+            if !self.is_troubled.load(SeqCst) || self.dice.below(4) == 0 {
+                let newest = Arc::new(self.truth.lock().clone());
+                let map = map.lock().clone();
+                let mut map = map.write();
+                if newest.epoch > map.epoch {
+                    *map = newest;
+                }
+            }
+        }
+    }
+
+    /// Has one of both send and receive, once.
+    fn move_shards(&self, at: usize) {
+        let Some(server) = self.running[at].lock().clone() else { return };
+        let transfer =
+            |shards: &[ShardId], from, to, seen| self.ask_manager((shards.to_vec(), from, to, seen));
+        server.carry_out_moves(&transfer);
+        server.tend_shards().unwrap_or_default();
+    }
+
+    /// Whether anything is still to be moved, but what could not be.
+    fn is_moving(&self, at: usize) -> bool {
+        let server = self.running[at].lock().clone().unwrap();
+        server.moves().iter().any(|info| !matches!(info.state, MoveState::Failed(_)))
+    }
+
+    /// Wants a shard to be with the other server.
+    fn want_a_move(&self) {
+        let shard = ShardId(self.dice.below(u64::from(SHARDS)) as u16);
+        let from = self.server_of(shard);
+        let server = self.running[from].lock().clone();
+        // If it has gone meanwhile, it is wanted in vain.
+        let _ =
+            server.map(|server| LastingSessions::move_shards(&*server, &[shard], NodeId(2 - from as u32)));
+    }
+
     fn tick(&self) {
+        self.spread_maps();
         for server in &self.running {
             let server = server.lock().clone();
             if let Some(server) = server {
@@ -141,11 +269,54 @@ impl Site {
         }
     }
 
+    /// A call to where its names are, as a client makes it (`crates/client/src/split.rs`).
     fn call(&self, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        let mut has_forgotten = false;
+        for _ in 0..6 {
+            let (mut routed, mut parents) = (request.clone(), Vec::new());
+            for (parent, name) in routed.places().into_iter().flatten() {
+                if let Some(known) = self.split.lock().get(parent) {
+                    parents.push(*parent);
+                    *parent = known.slices[NameHash::of(name, &HASH_KEY).slice(known.slices.len())];
+                }
+            }
+            match self.call_directly(routed) {
+                Err(Errno::EREMOTE) => {
+                    for (parent, _) in request.clone().places().into_iter().flatten() {
+                        let asked = self.call_directly(MetaRequest::Slices { directory: *parent });
+                        if let Ok(MetaReply::Slices(known)) = asked
+                            && !known.slices.is_empty()
+                        {
+                            self.split.lock().insert(*parent, known);
+                        }
+                    }
+                }
+                Err(Errno::ESTALE) if !parents.is_empty() && !has_forgotten => {
+                    has_forgotten = true;
+                    self.split.lock().retain(|directory, _| !parents.contains(directory));
+                }
+                other => return other,
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    fn call_directly(&self, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let Addressee::Home(inode) = request.addressee() else { panic!("{request:?}") };
-        let server = self.running[server_of(inode.home())].lock().clone().ok_or(Errno::EHOSTDOWN)?;
         let op = OpId { session: SESSION, sequence: self.sequence.fetch_add(1, SeqCst) };
-        server.call(Caller::new(op, &Credentials::root()), request)
+        let mut answer = Err(Errno::EHOSTDOWN);
+        // As a client does that is told to come again; not for ever, as a server may be down.
+        let until = std::time::Instant::now() + Duration::from_secs(5);
+        while std::time::Instant::now() < until {
+            let server = self.running[self.server_of(inode.home())].lock().clone();
+            let Some(server) = server else { break };
+            answer = server.call(Caller::new(op, &Credentials::root()), request.clone());
+            if answer != Err(Errno::EHOSTDOWN) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        answer
     }
 
     fn find(&self, parent: InodeId, name: &str) -> Result<InodeId, Errno> {
@@ -169,6 +340,10 @@ impl Site {
             MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags }
         };
         let mkdir = |parent, name| MetaRequest::Mkdir { parent, name, mode: 0o755, umask: 0 };
+        if self.splits.load(SeqCst) && dice.below(8) == 0 {
+            let (directory, of_new) = (self.find(one, &tree).unwrap_or(one), dice.below(2) == 0);
+            return self.call(MetaRequest::Split { directory, slices: 3, of_new }).map(drop);
+        }
         match dice.below(9) {
             0 => self.call(mkdir(one, named(&tree))),
             1 => self.call(MetaRequest::Rmdir { parent: one, name: named(&tree) }),
@@ -210,11 +385,11 @@ impl Site {
 }
 
 /// The stores of both servers, each for its shards.
-struct Both<'a>([LaneReader<'a>; 2]);
+struct Both<'a>([LaneReader<'a>; 2], &'a Site);
 
 impl Both<'_> {
     fn of(&self, key: &[u8]) -> &LaneReader<'_> {
-        &self.0[server_of(ashlar_namespace::key::shard_of(key))]
+        &self.0[self.1.server_of(ashlar_namespace::key::shard_of(key))]
     }
 }
 
@@ -231,7 +406,17 @@ impl Snapshot for Both<'_> {
 #[track_caller]
 fn require_sound(site: &Site, seed: u64) -> u64 {
     let lanes = [0, 1].map(|at| site.lane(at));
-    let both = Both([lanes[0].read(), lanes[1].read()]);
+    let both = Both([lanes[0].read(), lanes[1].read()], site);
+    for shard in (0..SHARDS).map(ShardId) {
+        let other = &both.0[1 - site.server_of(shard)];
+        let prefix = ashlar_namespace::key::shard_prefix(shard);
+        let mut visit = |key: &[u8], _: &[u8]| {
+            let is_own = ashlar_namespace::key::is_of_server(key);
+            assert!(is_own, "seed {seed}: {shard} is at two servers: {}", key.escape_ascii());
+            ControlFlow::Continue(())
+        };
+        other.scan(&prefix, &ashlar_namespace::key::after_prefix(&prefix), &mut visit).unwrap();
+    }
     for shard in 0..SHARDS {
         let (from, to) = ashlar_namespace::key::table_range(ShardId(shard), b'T');
         both.scan(&from, &to, &mut |key, _| panic!("seed {seed}: still under way: {key:?}")).unwrap();
@@ -246,9 +431,26 @@ fn require_sound(site: &Site, seed: u64) -> u64 {
     report.inodes
 }
 
-/// Lets `threads` act until `cuts` cuts of power are over; tells how many operations were done.
-fn run(seed: u64, threads: u64, cuts: usize) -> u64 {
+/// Slices of directories, at both.
+fn count_slices(site: &Site) -> usize {
+    let lanes = [0, 1].map(|at| site.lane(at));
+    let mut slices = 0;
+    for (shard, lane) in (0..SHARDS).flat_map(|shard| lanes.iter().map(move |lane| (shard, lane))) {
+        let (from, to) = ashlar_namespace::key::table_range(ShardId(shard), b'I');
+        let mut visit = |_: &[u8], value: &[u8]| {
+            let inode: ashlar_namespace::Inode = ashlar_types::codec::decode(value, "inode").unwrap();
+            slices += usize::from(matches!(inode.kind, ashlar_namespace::Kind::Slice { .. }));
+            ControlFlow::Continue(())
+        };
+        lane.read().scan(&from, &to, &mut visit).unwrap();
+    }
+    slices
+}
+
+/// Lets `threads` act until `cuts` cuts of power are over, with shards on the move or not; tells how many operations were done, and how many maps there were.
+fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (u64, u64) {
     let site = Site::new(seed);
+    site.splits.store(splits, SeqCst);
     let made: Vec<InodeId> = (0..DIRECTORIES)
         .map(|at| {
             let name = format!("d{at}");
@@ -258,7 +460,7 @@ fn run(seed: u64, threads: u64, cuts: usize) -> u64 {
             attr.inode
         })
         .collect();
-    let homes: std::collections::BTreeSet<usize> = made.iter().map(|id| server_of(id.home())).collect();
+    let homes: std::collections::BTreeSet<usize> = made.iter().map(|id| site.server_of(id.home())).collect();
     assert_eq!(homes.len(), 2, "directories are on both");
     site.is_troubled.store(true, SeqCst);
     let (is_over, done, at_work) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(threads));
@@ -280,30 +482,333 @@ fn run(seed: u64, threads: u64, cuts: usize) -> u64 {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
+        for at in (0..2).filter(|_| moves) {
+            let (site, is_over, at_work) = (&site, &is_over, &at_work);
+            at_work.fetch_add(1, SeqCst);
+            scope.spawn(move || {
+                while !is_over.load(SeqCst) {
+                    site.want_a_move();
+                    site.move_shards(at);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                at_work.fetch_sub(1, SeqCst);
+            });
+        }
         for cut in 0..cuts {
-            std::thread::sleep(Duration::from_millis(150 + site.dice.below(150)));
+            let pause = if moves { 600 } else { 150 };
+            std::thread::sleep(Duration::from_millis(pause + site.dice.below(pause)));
             site.cut_power((cut + seed as usize) % 2);
         }
         is_over.store(true, SeqCst);
     });
     site.is_troubled.store(false, SeqCst);
-    for _ in 0..50 {
-        site.tick();
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let is_quiet = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_quiet.load(SeqCst) {
+                site.tick();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // What is half on its way is given up: its receiver asks after a while.
+        let until = std::time::Instant::now() + Duration::from_millis(if moves { 8000 } else { 1000 });
+        while std::time::Instant::now() < until || (0..2).any(|at| site.is_moving(at)) {
+            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // And what was left behind goes.
+        for _ in 0..100 {
+            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        is_quiet.store(true, SeqCst);
+    });
     for server in &site.running {
         let server = server.lock().take().unwrap();
         server.close_session(SESSION);
         server.stop().unwrap();
     }
     require_sound(&site, seed);
-    done.load(SeqCst)
+    assert_eq!(splits, count_slices(&site) > 0, "seed {seed}: directories were split, or not");
+    (done.load(SeqCst), site.truth.lock().epoch.0)
 }
 
 #[test]
 fn with_messages_lost_and_power_cut_the_name_space_stays_sound() {
     for seed in 1..=2 {
-        let done = run(seed, 4, 6);
+        let (done, _) = run(seed, 4, 6, (false, false));
         assert!(done > 50, "seed {seed}: only {done} operations were done");
     }
+}
+
+#[test]
+fn with_shards_on_the_move_besides_nothing_is_lost_or_twice() {
+    for seed in 11..=12 {
+        let (done, maps) = run(seed, 4, 6, (true, false));
+        assert!(done > 50, "seed {seed}: only {done} operations were done");
+        // One for each of 8 starts, the rest are moves.
+        assert!(maps > 14, "seed {seed}: only {maps} maps");
+    }
+}
+
+#[test]
+fn with_directories_that_are_split_while_they_are_used_each_stays_whole() {
+    for (seed, moves) in [(21, false), (22, false), (23, true)] {
+        let (done, _) = run(seed, 4, 6, (moves, true));
+        assert!(done > 50, "seed {seed}: only {done} operations were done");
+    }
+}
+
+#[test]
+fn who_has_a_directory_open_lists_its_slices_whatever_becomes_of_its_mode() {
+    let site = Site::new(31);
+    let name = Name::new(b"d").unwrap();
+    let made = site.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+    let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
+    let directory = attr.inode;
+    site.call(MetaRequest::Split { directory, slices: 4, of_new: false }).unwrap();
+    for at in 0..20 {
+        site.create(directory, &format!("f{at}")).unwrap();
+    }
+    let asked = site.call(MetaRequest::Slices { directory });
+    let Ok(MetaReply::Slices(split)) = asked else { panic!("{asked:?}") };
+    let servers: std::collections::BTreeSet<usize> =
+        split.slices.iter().map(|slice| site.server_of(slice.home())).collect();
+    assert_eq!(servers.len(), 2, "slices are on both");
+    let user = Credentials { complete: true, ..Credentials::user(500, 500) };
+    let call = |request: MetaRequest<'_>| {
+        let Addressee::Home(inode) = request.addressee() else { panic!() };
+        let op = OpId { session: SESSION, sequence: site.sequence.fetch_add(1, SeqCst) };
+        let server = site.running[site.server_of(inode.home())].lock().clone().unwrap();
+        server.call(Caller::new(op, &user), request)
+    };
+    let list = |slice: &InodeId| {
+        let request =
+            MetaRequest::Readdir { directory: *slice, after: 2, bytes_max: 1 << 16, with_attributes: true };
+        match call(request)? {
+            MetaReply::Entries { entries, .. } => Ok(entries.len()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let handle = DescriptionId(site.sequence.fetch_add(1, SeqCst));
+    call(MetaRequest::Open { inode: directory, read: true, write: false, truncate: false, handle }).unwrap();
+    let changes = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    site.call(MetaRequest::Setattr { inode: directory, changes }).unwrap();
+    let listed: usize = split.slices.iter().map(|slice| list(slice).unwrap()).sum();
+    assert_eq!(listed, 20);
+    call(MetaRequest::Release { inode: directory, handle }).unwrap();
+    assert!(split.slices.iter().all(|slice| list(slice) == Err(Errno::EACCES)), "now it is closed");
+}
+
+/// What both servers have kept for a backup, which are closed one after the other; nothing if one was not closed until both were.
+fn back_up(site: &Site) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    let servers = [0, 1].map(|at| site.running[at].lock().clone().unwrap());
+    let backup = site.dice.below(u64::MAX);
+    let step = |at: usize, step: BackupStep| LastingSessions::backup(&*servers[at], backup, step).unwrap();
+    (0..2).for_each(|at| assert_eq!(step(at, BackupStep::Prepare), BackupTold::Done));
+    let first = site.dice.below(2) as usize;
+    let closed = [first, 1 - first].map(|at| {
+        let told = step(at, BackupStep::Close);
+        std::thread::sleep(Duration::from_millis(site.dice.below(40)));
+        matches!(told, BackupTold::Closed { .. })
+    });
+    let is_good =
+        closed == [true; 2] && (0..2).all(|at| step(at, BackupStep::Open) == BackupTold::Opened(true));
+    let mut all = Vec::new();
+    for at in (0..2).filter(|_| is_good) {
+        let mut from = Vec::new();
+        loop {
+            let BackupTold::Pairs(page, is_last) = step(at, BackupStep::Pairs(from)) else {
+                panic!("no pairs")
+            };
+            from = page.last().map(|(key, _)| [key.as_slice(), &[0]].concat()).unwrap_or_default();
+            all.extend(page);
+            if is_last {
+                break;
+            }
+        }
+    }
+    (0..2).for_each(|at| assert_eq!(step(at, BackupStep::End), BackupTold::Done));
+    is_good.then_some(all)
+}
+
+/// Makes a store of a backup, finishes in it what was under way, and has it checked. Tells the names that begin with `prefix`.
+#[track_caller]
+fn require_backup_sound(pairs: Vec<(Vec<u8>, Vec<u8>)>, prefix: &str) -> Vec<String> {
+    let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
+    let engine = Box::new(MemoryEngine::new());
+    let lane = Lane::open(Arc::new(SimDisk::new()), "lane", engine, &Env::os(), CLUSTER, config).unwrap();
+    let frame = |shard, writes| Frame {
+        shard,
+        epoch: Epoch(1),
+        op: OpId::default(),
+        verb: 0,
+        writes,
+        reply: Bytes::new(),
+    };
+    let mut by_shard: BTreeMap<ShardId, Vec<(Key, Option<Bytes>)>> = BTreeMap::new();
+    for (record_key, value) in pairs {
+        let change = (Key::from_slice(&record_key), Some(Bytes::from(value)));
+        by_shard.entry(key::shard_of(&record_key)).or_default().push(change);
+    }
+    for (shard, mut writes) in by_shard {
+        writes.sort();
+        lane.write().commit(vec![frame(shard, WriteSet(writes))], Urgency::Normal).unwrap();
+    }
+    let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).collect();
+    let (creds, nowhere) = (Credentials::root(), Nowhere);
+    for one in Unfinished::find(&*lane.snapshot().unwrap(), &shards).unwrap() {
+        let context = OpContext {
+            now: Timespec::new(1, 0),
+            creds: &creds,
+            session: SessionId(0),
+            hash_key: &HASH_KEY,
+            placement: &nowhere,
+            open_in: &|_| Default::default(),
+        };
+        let mut writer = lane.write();
+        let mut txn = Txn::new(&writer);
+        one.finish(&mut txn, &context).unwrap();
+        let outcome = txn.finish().unwrap();
+        let frames = outcome.writes.into_iter().map(|(shard, writes)| frame(shard, writes)).collect();
+        writer.commit(frames, Urgency::Normal).unwrap();
+    }
+    let (mut found, snapshot) = (Vec::new(), lane.snapshot().unwrap());
+    let mut tell = |finding: check::Finding| {
+        found.push(format!("{finding:?}"));
+        ControlFlow::Continue(())
+    };
+    check::check(&*snapshot, &CheckArgs::new(SHARDS, &HASH_KEY), &mut tell).unwrap();
+    assert!(found.is_empty(), "{}", found.join("; "));
+    let mut names = Vec::new();
+    for shard in shards {
+        let (from, to) = key::table_range(shard, b'D');
+        let mut visit = |_: &[u8], value: &[u8]| {
+            let bucket: Bucket = codec::decode(value, "bucket").unwrap();
+            let all = bucket.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
+            names.extend(all.filter(|name| name.starts_with(prefix)));
+            ControlFlow::Continue(())
+        };
+        snapshot.scan(&from, &to, &mut visit).unwrap();
+    }
+    drop(snapshot);
+    lane.close().unwrap();
+    names
+}
+
+/// Nothing is made.
+struct Nowhere;
+
+impl Placement for Nowhere {
+    fn shard_for_directory(&self, parent: InodeId) -> ShardId {
+        parent.home()
+    }
+
+    fn chains_for_file(&self, _: &LayoutPolicy) -> smallvec::SmallVec<[ChainId; 4]> {
+        Default::default()
+    }
+}
+
+/// Ends what goes on, however the test ends.
+struct OverAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for OverAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+#[test]
+fn what_servers_keep_for_a_backup_is_of_one_moment() {
+    let site = Site::new(21);
+    let made: Vec<InodeId> = (0..DIRECTORIES)
+        .map(|at| {
+            let name = format!("d{at}");
+            let name = Name::new(name.as_bytes()).unwrap();
+            let made = site.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+            let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
+            attr.inode
+        })
+        .collect();
+    site.is_troubled.store(true, SeqCst);
+    let (is_over, at_work) = (AtomicBool::new(false), AtomicU64::new(4));
+    let good = std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (site, made, is_over, at_work) = (&site, &made, &is_over, &at_work);
+            scope.spawn(move || {
+                let dice = SimEntropy::new(2100 + thread);
+                // What is removed only once its successor is there, at the other server: one of both is always there.
+                let mut number = 0usize;
+                let place = |number: usize| (made[number % 2], format!("n{thread}-{number}"));
+                let make = |number: usize| {
+                    let (parent, name) = place(number);
+                    while site.create(parent, &name).is_err() && !is_over.load(SeqCst) {}
+                };
+                make(0);
+                while !is_over.load(SeqCst) {
+                    if thread > 1 {
+                        let _ = site.act(made, &dice);
+                        continue;
+                    }
+                    make(number + 1);
+                    let (parent, name) = place(number);
+                    let name = Name::new(name.as_bytes()).unwrap();
+                    let gone = |done: Result<MetaReply, Errno>| done.is_ok() || done == Err(Errno::ENOENT);
+                    while !gone(site.call(MetaRequest::Unlink { parent, name })) && !is_over.load(SeqCst) {}
+                    number += 1;
+                }
+                at_work.fetch_sub(1, SeqCst);
+            });
+        }
+        scope.spawn(|| {
+            while at_work.load(SeqCst) > 0 {
+                site.tick();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        // Also when a backup is found to be none: else the others would go on for ever.
+        let _ended = OverAtEnd(&is_over);
+        std::thread::sleep(Duration::from_millis(300));
+        let mut good = 0;
+        for _ in 0..40 {
+            let Some(pairs) = back_up(&site) else { continue };
+            good += 1;
+            let names = require_backup_sound(pairs, "n");
+            for thread in 0..4 {
+                let of_thread = names.iter().filter(|name| name.starts_with(&format!("n{thread}-"))).count();
+                assert!((1..=2).contains(&of_thread), "{thread}: {names:?}");
+            }
+        }
+        good
+    });
+    assert!(good >= 10, "only {good} of 40 backups were good");
+    for server in &site.running {
+        server.lock().take().unwrap().stop().unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_is_not_told_to_go_on_does_so_by_itself_and_says_so() {
+    let site = Site::new(22);
+    let server = site.running[0].lock().clone().unwrap();
+    let step = |step: BackupStep| LastingSessions::backup(&*server, 5, step);
+    assert!(matches!(step(BackupStep::Close).unwrap(), BackupTold::Closed { .. }));
+    assert!(matches!(step(BackupStep::Close).unwrap(), BackupTold::Closed { .. }), "asked for once more");
+    let other = LastingSessions::backup(&*server, 6, BackupStep::Close).unwrap();
+    assert!(matches!(other, BackupTold::NotNow(_)), "one at a time");
+    let look = MetaRequest::Getattr { inode: InodeId::ROOT };
+    let ask = || {
+        server.call(Caller::new(OpId { session: SESSION, sequence: 9 }, &Credentials::root()), look.clone())
+    };
+    assert_eq!(ask(), Err(Errno::EHOSTDOWN), "nobody is served");
+    let begin = std::time::Instant::now();
+    while ask() == Err(Errno::EHOSTDOWN) {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begin.elapsed() > CLOSED_MAX / 2);
+    assert_eq!(step(BackupStep::Open), Ok(BackupTold::Opened(false)));
+    assert_eq!(step(BackupStep::Pairs(Vec::new())), Err(Errno::ENOENT), "it is none");
+    assert_eq!(step(BackupStep::End), Ok(BackupTold::Done));
+    server.stop().unwrap();
 }

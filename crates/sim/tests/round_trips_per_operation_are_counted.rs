@@ -7,7 +7,7 @@ mod support;
 
 use ashlar_client::{Client, ClientConfig, OpenFlags, ResolveCredentials, Who, WriteFlags};
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
-use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::message::{MetaReply, MetaRequest, RenameFlags, SetAttr, StorageReply, StorageRequest};
 use ashlar_types::{Credentials, Errno, InodeId, Name, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,7 +50,14 @@ impl ResolveCredentials for NobodyToAsk {
     fn resolve(&self, _pid: u32, _known: &Credentials) -> Option<Credentials> {
         None
     }
+
+    fn is_passing(&self, pid: u32) -> bool {
+        pid == PASSING
+    }
 }
+
+/// A thread that is about to open something.
+const PASSING: u32 = 7;
 
 struct System {
     client: Arc<Client>,
@@ -163,4 +170,70 @@ fn a_large_file_costs_one_storage_call_per_chunk_piece() {
     });
     assert!(out.iter().all(|&byte| byte == 9));
     system.costs("close", (1, 0), || system.close(&opened));
+}
+
+#[test]
+fn names_in_a_split_directory_cost_what_others_do() {
+    let system = System::start();
+    let (client, who) = (&system.client, &system.who);
+    let directory = client.mkdir(who, InodeId::ROOT, Name::new(b"d").unwrap(), 0o755, 0).unwrap().attr.inode;
+    system.costs("split", (1, 0), || client.split(who, directory, 4, false).unwrap());
+    let texts: Vec<String> = (0..33).map(|number| format!("f{number}")).collect();
+    let name = |at: usize| Name::new(texts[at].as_bytes()).unwrap();
+    let create = |at: usize| {
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        client.create(who, (directory, name(at)), (0o644, 0), true, flags).unwrap()
+    };
+    // Once per directory: it is split, and how.
+    let first = system.costs("the first name in it", (3, 0), || create(0));
+    let mut shards = vec![first.found.attr.inode.home()];
+    for at in 1..32 {
+        let opened = system.costs("create", (1, 0), || create(at));
+        system.costs("close", (1, 0), || system.close(&opened));
+        system.costs("lookup", (1, 0), || client.lookup(who, directory, name(at)).unwrap().unwrap());
+        shards.push(opened.found.attr.inode.home());
+    }
+    shards.sort_unstable();
+    shards.dedup();
+    assert_eq!(shards.len(), 4, "files are in the shards of all slices");
+    let seen = system.costs("stat of the directory: it and each slice", (5, 0), || {
+        client.getattr(who, directory).unwrap().attr
+    });
+    assert_eq!(seen.size, 32);
+    // The kernel looks at the directory before it lets anybody through, and does so anew after each change.
+    let passing = Who { pid: PASSING, ..Who::system() };
+    let pass = || client.getattr(&passing, directory).unwrap();
+    let (passed, opened) = (system.costs("a look on the way through", (0, 0), pass), create(32));
+    assert!(!passed.is_whole && passed.attr_valid.is_zero() && passed.attr.rdev == 0);
+    system.close(&opened);
+    system.costs("and after a change in it", (0, 0), pass);
+    let stat = || client.getattr(who, directory).unwrap().attr.size;
+    assert_eq!(system.costs("stat after a change of one's own: that slice", (1, 0), stat), 33);
+    assert_eq!(system.costs("and once more", (0, 0), stat), 33);
+    let changes = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    client.setattr(who, directory, None, changes).unwrap();
+    let passed = system.costs("after a change of it", (1, 0), pass);
+    assert_eq!(passed.attr.mode & 0o777, 0o700);
+    system.costs("the next one", (0, 0), pass);
+    let rename = || {
+        let (from, to) = ((directory, name(1)), (directory, Name::new(b"g").unwrap()));
+        client.rename(who, from, to, RenameFlags::Replace).unwrap()
+    };
+    system.costs("rename", (1, 0), rename);
+    assert_eq!(stat(), 33);
+    system.costs("unlink", (1, 0), || client.unlink(who, directory, name(2)).unwrap());
+    assert_eq!(system.costs("stat after that: that slice", (1, 0), stat), 32);
+    let named = client.lookup(who, InodeId::ROOT, Name::new(b"d").unwrap());
+    assert!(!named.unwrap().unwrap().is_whole);
+    system.costs("lookup of the directory", (1, 0), || {
+        client.lookup(who, InodeId::ROOT, Name::new(b"d").unwrap()).unwrap().unwrap()
+    });
+    let dots = system.costs("the begin of a listing", (1, 0), || {
+        client.readdir(who, directory, 0, 64 << 10, false).unwrap()
+    });
+    assert_eq!((dots.entries.len(), dots.is_end), (2, false));
+    let rest = system.costs("a listing: each slice", (4, 0), || {
+        client.readdir(who, directory, 2, 64 << 10, false).unwrap()
+    });
+    assert_eq!((rest.entries.len(), rest.is_end), (texts.len() - 1, true));
 }

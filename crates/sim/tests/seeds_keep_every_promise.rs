@@ -1,13 +1,18 @@
 //! The fixed seeds of continuous integration: whatever stops in the middle of what, nothing promised is lost, and everything answers as
 //! the reference does. More of them: `cargo xtask simulate --seeds N`.
 
+use ashlar_sim::run::{SHARE_SEEDS, SPLIT_SEEDS};
 use ashlar_sim::runner::Runner;
 
 /// Seeds from 0 on that every test run goes through.
 const SEEDS: u64 = 400;
+/// And seeds in which directories are split.
+const SEEDS_SPLIT: u64 = 150;
+/// And seeds in which several clients write one file.
+const SEEDS_SHARE: u64 = 150;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 47] = [
+const FOUND: [(u64, &str); 49] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -70,6 +75,14 @@ const FOUND: [(u64, &str); 47] = [
         31001302,
         "half a checksum, which a failing write had left, made a reserved block unreadable after a restart",
     ),
+    (
+        SHARE_SEEDS + 4,
+        "of two that wrote one file the one that reported last took the time of change back to its own write",
+    ),
+    (
+        SHARE_SEEDS + 32,
+        "who wrote a file beside others was told the time of its own write after they had written",
+    ),
 ];
 
 fn check(runner: &mut Runner, seed: u64, what: &str) -> u64 {
@@ -96,4 +109,20 @@ fn seeds_that_found_something_find_nothing_any_more() {
     for (seed, what) in FOUND {
         check(&mut runner, seed, what);
     }
+}
+
+#[test]
+fn seeds_that_split_directories_find_nothing() {
+    let mut runner = Runner::default();
+    let seeds = SPLIT_SEEDS..SPLIT_SEEDS + SEEDS_SPLIT;
+    let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with directories that are split")).sum();
+    assert!(answers > SEEDS_SPLIT * 40, "only {answers} answers were checked");
+}
+
+#[test]
+fn seeds_that_write_one_file_with_several_clients_find_nothing() {
+    let mut runner = Runner::default();
+    let seeds = SHARE_SEEDS..SHARE_SEEDS + SEEDS_SHARE;
+    let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with a file that several write")).sum();
+    assert!(answers > SEEDS_SHARE * 40, "only {answers} answers were checked");
 }

@@ -2,19 +2,31 @@
 
 use crate::StorageService;
 use crate::answer::answer;
-use ashlar_chunkstore::{ChunkError, ChunkStore};
+use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, ScrubCursor};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::Errno;
 use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
+use ashlar_types::{ChainId, Errno, TargetId};
 
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let id = request.target();
         let store = self.target(id).ok_or(Errno::ENODEV)?;
-        carry_out(self, &store, request, payload).map_err(|error| answer(id, &error))
+        let run = |payload: Payload<'_>, is_here: &IsHere<'_>| {
+            carry_out(self, &store, request, payload, is_here).map_err(|error| {
+                self.report(id, &error);
+                answer(id, &error)
+            })
+        };
+        match &self.moves {
+            None => run(payload, &|_| true),
+            Some(moves) => moves.guard(request, payload, run),
+        }
     }
 }
+
+/// Whether a chunk of this chain is the target's to show; asked with `None` for one whose chain is not known.
+pub(crate) type IsHere<'a> = dyn Fn(Option<ChainId>) -> bool + 'a;
 
 fn changed(blocks_delta: i64) -> StorageReply {
     StorageReply::Written(ChunkWritten { blocks_delta })
@@ -22,23 +34,25 @@ fn changed(blocks_delta: i64) -> StorageReply {
 
 /// Leaves the checksums of the blocks that `[offset, offset + len)` covers whole, of those of all blocks it touches: the reader has
 /// only a part of the others, and cannot check that.
-fn keep_whole_blocks(sums: &mut Vec<u32>, offset: usize, len: usize) {
+pub(crate) fn keep_whole_blocks(sums: &mut Vec<u32>, offset: usize, len: usize) {
     let touched = offset / BLOCK_BYTES;
     let (first, end) = (offset.div_ceil(BLOCK_BYTES), (offset + len) / BLOCK_BYTES);
     sums.truncate(end.saturating_sub(touched));
     sums.drain(..(first - touched).min(sums.len()));
 }
 
-fn carry_out(
+/// Does what a request asks for, whoever asked.
+pub(crate) fn carry_out(
     service: &StorageService,
     store: &ChunkStore,
     request: &StorageRequest,
     payload: Payload<'_>,
+    is_here: &IsHere<'_>,
 ) -> Result<StorageReply, ChunkError> {
     match (request, payload) {
-        (StorageRequest::Write { chunk, chunk_bytes, offset, sums, .. }, Payload::Write(data)) => {
+        (StorageRequest::Write { chunk, chain, chunk_bytes, offset, sums, .. }, Payload::Write(data)) => {
             let sums = (!sums.is_empty()).then_some(sums.as_slice());
-            Ok(changed(store.write(*chunk, *chunk_bytes, *offset, data, sums)?.blocks_delta))
+            Ok(changed(store.write(*chunk, (*chunk_bytes, *chain), *offset, data, sums)?.blocks_delta))
         }
         (StorageRequest::Read { chunk, chunk_bytes, offset, want_sums, .. }, Payload::Read(out)) => {
             let mut sums = Vec::new();
@@ -60,11 +74,12 @@ fn carry_out(
         (StorageRequest::Punch { chunk, chunk_bytes, offset, len, .. }, _) => {
             Ok(changed(store.punch(*chunk, *chunk_bytes, *offset, *len)?))
         }
-        (StorageRequest::Allocate { chunk, chunk_bytes, offset, len, .. }, _) => {
-            Ok(changed(store.allocate(*chunk, *chunk_bytes, *offset, *len)?))
+        (StorageRequest::Allocate { chunk, chain, chunk_bytes, offset, len, .. }, _) => {
+            Ok(changed(store.allocate(*chunk, (*chunk_bytes, *chain), *offset, *len)?))
         }
-        (StorageRequest::DeleteGeneration { inode, generation, from_index, .. }, _) => {
-            let deleted = store.delete_generation(*inode, *generation, *from_index)?;
+        (StorageRequest::DeleteGeneration { inode, generation, chains, from_index, .. }, _) => {
+            let is_meant = |chain| chains.has(chain) && is_here(chain);
+            let deleted = store.delete_generation_of(*inode, *generation, *from_index, &is_meant)?;
             Ok(StorageReply::Deleted { blocks: deleted.blocks, is_done: deleted.next.is_none() })
         }
         (StorageRequest::Seek { chunk, offset, data, .. }, _) => Ok(StorageReply::Found(if *data {
@@ -72,12 +87,14 @@ fn carry_out(
         } else {
             Some(store.seek_hole(*chunk, *offset)?)
         })),
-        (StorageRequest::Extent { inode, generation, .. }, _) => {
-            let extent = store.extent(*inode, *generation)?;
+        (StorageRequest::Extent { inode, generation, chains, .. }, _) => {
+            let is_meant = |chain| chains.has(chain) && is_here(chain);
+            let extent = store.extent_of(*inode, *generation, &is_meant)?;
             Ok(StorageReply::Extent(extent.map(|extent| (extent.last_index, extent.last_len, extent.blocks))))
         }
-        (StorageRequest::NextChunk { inode, generation, from_index, .. }, _) => {
-            Ok(StorageReply::NextChunk(store.next_chunk(*inode, *generation, *from_index)?))
+        (StorageRequest::NextChunk { inode, generation, chains, from_index, .. }, _) => {
+            let is_meant = |chain| chains.has(chain) && is_here(chain);
+            Ok(StorageReply::NextChunk(store.next_chunk(*inode, *generation, *from_index, &is_meant)?))
         }
         (StorageRequest::Sync { .. }, _) => {
             store.sync()?;
@@ -91,9 +108,20 @@ fn carry_out(
             let page = store.suspects(*after, *limit as usize, shards)?;
             Ok(StorageReply::Suspects { found: page.found, mark: page.mark })
         }
+        (StorageRequest::Files { after, limit, shards, .. }, _) => {
+            let found = store.files(*after, *limit as usize, shards)?;
+            Ok(StorageReply::Suspects { found, mark: 0 })
+        }
         (StorageRequest::Confirm { mark, shards, .. }, _) => {
             store.confirm(*mark, shards)?;
             Ok(StorageReply::Done)
+        }
+        (StorageRequest::Scrub { target, from }, _) => scrub(service, *target, store, from),
+        (StorageRequest::Moves { target }, _) => Ok(StorageReply::Moves(
+            service.moves.as_ref().map(|moves| moves.progress(*target)).unwrap_or_default(),
+        )),
+        (StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. }, _) => {
+            Err(ChunkError::BadRequest("moves are between storage servers"))
         }
         (StorageRequest::Space { .. }, _) => {
             // Nobody can use what a target has that has stopped.
@@ -104,4 +132,38 @@ fn carry_out(
             Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
         }
     }
+}
+
+/// Bytes read by one call of a scrub.
+const SCRUB_BYTES: u64 = 4 << 20;
+
+/// The next part of a scrub. What is damaged is told to administrators besides.
+fn scrub(
+    service: &StorageService,
+    target: TargetId,
+    store: &ChunkStore,
+    from: &[u8],
+) -> Result<StorageReply, ChunkError> {
+    let from = match from {
+        [] => None,
+        from => Some(
+            ScrubCursor::decode(from)
+                .ok_or(ChunkError::BadRequest("that is no place to go on with a scrub"))?,
+        ),
+    };
+    let scrubbed = store.scrub(from, SCRUB_BYTES)?;
+    let tell = |finding: Finding| match finding {
+        Finding::Data { chunk, block, expected, got } => (
+            Some(chunk.inode),
+            format!("chunk {chunk}: block {block} has checksum {got:#010x}, {expected:#010x} was written"),
+        ),
+        Finding::Header { chunk, what } => (Some(chunk.inode), format!("chunk {chunk}: {what}")),
+        Finding::Slot { place, what } => (None, format!("{place}: {what}")),
+    };
+    let findings: Vec<_> = scrubbed.findings.into_iter().map(tell).collect();
+    for (_, what) in &findings {
+        service.report_damage(target, what);
+    }
+    let next = scrubbed.next.map(ScrubCursor::encode).unwrap_or_default();
+    Ok(StorageReply::Scrubbed { findings, next, bytes_read: scrubbed.bytes_read })
 }

@@ -1,16 +1,22 @@
 //! The storage service: calls on targets, each served by its chunk store.
 //!
-//! What this crate is not: it knows no file and no permission yet; capabilities join it with the network.
+//! In a cluster a chain can move from one target to another while it is used: see [`moves`].
+//!
+//! What this crate is not: it knows no file and no permission. Who is let at what is decided at the edge, behind the network (`ashlar_rpc::serve`).
 
 mod answer;
 mod call;
+pub mod moves;
 mod share;
 
+pub use moves::{Moves, Outside};
+
 use ashlar_chunkstore::{ChunkError, ChunkStore, TargetSpace};
-use ashlar_types::TargetId;
+use ashlar_rpc::Reports;
+use ashlar_types::{EventKind, TargetId};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A target in service.
 struct Served {
@@ -23,12 +29,40 @@ struct Served {
 #[derive(Default)]
 pub struct StorageService {
     targets: RwLock<BTreeMap<TargetId, Served>>,
+    moves: Option<Arc<Moves>>,
+    reports: OnceLock<Arc<dyn Reports>>,
 }
 
 impl StorageService {
     /// A service without targets.
     pub fn new() -> StorageService {
         StorageService::default()
+    }
+
+    /// A service whose chains are where the map of `moves` says, and can move.
+    pub fn with_moves(moves: Arc<Moves>) -> StorageService {
+        StorageService { moves: Some(moves), ..StorageService::default() }
+    }
+
+    /// Has damage told to `reports`. Only the first one that is given counts.
+    pub fn report_to(&self, reports: Arc<dyn Reports>) {
+        let _ = self.reports.set(reports);
+    }
+
+    /// Tells administrators of an error that is damage.
+    fn report(&self, target: TargetId, error: &ChunkError) {
+        if let (Some(reports), ChunkError::Checksum { .. } | ChunkError::Corrupt { .. }) =
+            (self.reports.get(), error)
+        {
+            reports.report(EventKind::DamageFound, &target.to_string(), &error.to_string());
+        }
+    }
+
+    /// Tells administrators of damage that was looked for.
+    fn report_damage(&self, target: TargetId, what: &str) {
+        if let Some(reports) = self.reports.get() {
+            reports.report(EventKind::DamageFound, &target.to_string(), what);
+        }
     }
 
     /// Takes a target into service.

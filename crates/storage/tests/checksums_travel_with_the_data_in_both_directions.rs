@@ -11,7 +11,7 @@ use ashlar_storage::StorageService;
 use ashlar_types::block_sum::seal;
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, ClusterId, Errno, InodeId, TargetId, Timespec};
+use ashlar_types::{ChainId, ChunkId, ClusterId, Errno, InodeId, TargetId, Timespec};
 use std::sync::Arc;
 
 const TARGET: TargetId = TargetId(3);
@@ -39,7 +39,7 @@ fn request(index: u64, offset: u32, data: &[u8]) -> StorageRequest {
     let skip = (BLOCK - offset as usize % BLOCK) % BLOCK;
     let sums = data[skip..].chunks_exact(BLOCK).map(|block| seal(crc32c(0, block))).collect();
     let chunk = ChunkId { inode: InodeId(7), generation: 1, index };
-    StorageRequest::Write { target: TARGET, chunk, chunk_bytes: CHUNK_BYTES, offset, sums }
+    StorageRequest::Write { target: TARGET, chunk, chain: ChainId(0), chunk_bytes: CHUNK_BYTES, offset, sums }
 }
 
 fn content(service: &StorageService, index: u64) -> Vec<u8> {
@@ -48,6 +48,7 @@ fn content(service: &StorageService, index: u64) -> Vec<u8> {
     let request = StorageRequest::Read {
         target: TARGET,
         chunk,
+        chain: ChainId(0),
         chunk_bytes: CHUNK_BYTES,
         offset: 0,
         len: CHUNK_BYTES,
@@ -111,6 +112,7 @@ fn a_read_carries_the_checksums_of_the_blocks_the_reader_gets_whole() {
         let request = StorageRequest::Read {
             target: TARGET,
             chunk: chunk(index),
+            chain: ChainId(0),
             chunk_bytes: CHUNK_BYTES,
             offset,
             len: len as u32,

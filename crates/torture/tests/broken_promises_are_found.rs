@@ -218,6 +218,11 @@ fn every_litmus_program_finds_a_client_with_an_old_copy() {
     let forbidden = text.lines().filter(|line| line.contains(": forbidden: ")).count();
     let shown = text.lines().filter(|line| line.starts_with("FAILED: ")).count();
     assert!(forbidden == shown && shown > 40, "{text}");
+    let weaker = ["litmus", "--close-to-open", "--stale", "--runs", "2000", "--dir"];
+    let dir = directory.path().to_string_lossy();
+    let text = finds(&[&weaker[..], &[&dir]].concat());
+    let rows = ashlar_torture::litmus::table::close_to_open_rows().count();
+    assert!(text.lines().any(|line| line == format!("0 passed, {rows} failed")), "{text}");
 }
 
 #[test]

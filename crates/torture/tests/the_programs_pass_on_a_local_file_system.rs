@@ -38,6 +38,7 @@ fn litmus_and_linear_pass() {
         return;
     }
     passes(&["litmus", "--dir", "DIR", "--runs", "20"]);
+    passes(&["litmus", "--close-to-open", "--dir", "DIR", "--runs", "20"]);
     passes(&["linear", "--dir", "DIR", "--histories", "100"]);
 }
 

@@ -68,7 +68,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device node (Linux `makedev` encoding).
+    /// Device number of a device node (Linux `makedev` encoding). Of a directory that is split, in what metadata tells clients: how many slices it has
+    /// ([`Attr::slices`]); no program is told that.
     pub rdev: u32,
     /// Length in bytes.
     pub size: u64,
@@ -93,6 +94,34 @@ impl Attr {
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
     }
+
+    /// How many slices a directory has of which these are the attributes as metadata tells them: then they are without what its slices count, and without
+    /// the times of changes of names. 0 for anything else.
+    pub fn slices(&self) -> u32 {
+        if self.file_type() == FileType::Directory { self.rdev } else { 0 }
+    }
+
+    /// As a program is told it, where [`Attr::slices`] may have said something.
+    #[must_use]
+    pub fn for_programs(self) -> Attr {
+        let rdev = if self.file_type() == FileType::Directory { 0 } else { self.rdev };
+        Attr { rdev, ..self }
+    }
+
+    /// The attributes of a directory that is split, given those of all its slices.
+    #[must_use]
+    pub fn of_whole(self, slices: &[Attr]) -> Attr {
+        let mut whole = self.for_programs();
+        // A time that was set is in all of them, and says nothing once a change of names has stamped a slice, not even one that is later.
+        let stamped = slices.iter().map(|slice| slice.mtime).filter(|mtime| *mtime != whole.mtime).max();
+        whole.mtime = stamped.unwrap_or(whole.mtime);
+        for slice in slices {
+            whole.size = whole.size.saturating_add(slice.size);
+            whole.nlink = whole.nlink.saturating_add(slice.nlink.saturating_sub(2));
+            whole.ctime = whole.ctime.max(slice.ctime);
+        }
+        whole
+    }
 }
 
 /// Space and inode figures of a file system.
@@ -108,4 +137,44 @@ pub struct StatFs {
     pub inodes_used: u64,
     /// Estimate of the inodes that can still be created.
     pub inodes_free: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(mtime: i64, size: u64, nlink: u32) -> Attr {
+        let at = |secs| Timespec { secs, nanos: 0 };
+        Attr {
+            inode: InodeId::ROOT,
+            mode: 0o040_755,
+            nlink,
+            uid: 0,
+            gid: 0,
+            rdev: 2,
+            size,
+            blocks: 0,
+            atime: at(0),
+            mtime: at(mtime),
+            ctime: at(mtime),
+            btime: at(0),
+            block_size: 4096,
+            fileset: FilesetId(0),
+        }
+    }
+
+    #[test]
+    fn a_split_directory_is_the_sum_of_its_slices() {
+        let whole = directory(5, 0, 2).of_whole(&[directory(5, 3, 4), directory(9, 2, 2)]);
+        assert_eq!((whole.size, whole.nlink, whole.rdev), (5, 4, 0));
+        assert_eq!((whole.mtime.secs, whole.ctime.secs), (9, 9));
+    }
+
+    #[test]
+    fn a_change_of_names_takes_the_place_of_a_later_time_that_was_set() {
+        let unchanged = directory(90, 0, 2).of_whole(&[directory(90, 0, 2), directory(90, 0, 2)]);
+        assert_eq!(unchanged.mtime.secs, 90);
+        let changed = directory(90, 0, 2).of_whole(&[directory(90, 0, 2), directory(7, 1, 2)]);
+        assert_eq!(changed.mtime.secs, 7);
+    }
 }

@@ -59,8 +59,10 @@ errnos! {
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";
     ENODATA = 61, "no such attribute";
+    EREMOTE = 66, "object is remote";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
+    EREMCHG = 78, "remote address changed";
     EOPNOTSUPP = 95, "operation not supported";
     ENOTCONN = 107, "transport endpoint is not connected";
     ETIMEDOUT = 110, "timed out";

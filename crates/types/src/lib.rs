@@ -10,16 +10,24 @@
 
 pub mod attr;
 pub mod block_sum;
+pub mod capability;
 pub mod codec;
+pub mod coherence;
 pub mod creds;
+pub mod domain;
 pub mod errno;
+pub mod event;
+pub mod fileset;
 pub mod id;
 pub mod layout;
 pub mod map;
 pub mod membership;
 pub mod message;
 pub mod name;
+pub mod name_hash;
 pub mod node;
+pub mod of_chains;
+pub mod places;
 pub mod policy;
 pub mod shard_set;
 pub mod start;
@@ -28,8 +36,13 @@ pub mod testing;
 pub mod time;
 
 pub use attr::{Attr, FileType, StatFs};
+pub use capability::{Capability, GrantedCapability, KeySet, Rights, Seal, SealedCapability, SecretKey};
+pub use coherence::Coherence;
 pub use creds::{Capabilities, Credentials};
+pub use domain::Domain;
 pub use errno::Errno;
+pub use event::{Event, EventKind, Happening};
+pub use fileset::{Fileset, Reach};
 pub use id::{
     ChainId, ChunkId, ClusterId, DescriptionId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId,
     SessionId, ShardId, TargetId,
@@ -38,7 +51,10 @@ pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;
 pub use membership::Membership;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};
+pub use name_hash::{Cookie, NameHash, SLICES_MAX};
 pub use node::{Node, PeerId, Role, Roles};
+pub use of_chains::OfChains;
+pub use places::Places;
 pub use policy::NodePolicy;
 pub use shard_set::ShardSet;
 pub use start::{Start, Starts, TargetStarts};

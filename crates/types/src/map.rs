@@ -1,6 +1,6 @@
 //! The cluster map: which targets, pools, chains and shards there are, at which epoch. Only the manager writes it.
 
-use crate::{ChainId, ClusterId, Epoch, FileLayout, Node, NodeId, PoolId, Role, ShardId, TargetId};
+use crate::{ChainId, ClusterId, Epoch, FileLayout, Fileset, Node, NodeId, PoolId, Role, ShardId, TargetId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -29,6 +29,8 @@ pub struct Target {
     pub state: TargetState,
     /// Where it was last seen: the data directory's path.
     pub path: String,
+    /// Whether its chains are to go to other targets, and no new ones come.
+    pub is_draining: bool,
 }
 
 /// A pool of targets.
@@ -49,6 +51,17 @@ pub struct Chain {
     pub pool: PoolId,
     /// Copies of each chunk, head first; one entry without replication.
     pub targets: SmallVec<[TargetId; 3]>,
+    /// The head copies its chunks to another target, which is to have the chain in its place.
+    pub moving: Option<Move>,
+}
+
+/// A chain that goes to another target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// Where it goes.
+    pub to: TargetId,
+    /// Of the map that said so first: tells this move from others of the same chain.
+    pub since: Epoch,
 }
 
 /// A metadata shard and the server that is its primary.
@@ -58,6 +71,18 @@ pub struct Shard {
     pub id: ShardId,
     /// The server that answers for it.
     pub primary: NodeId,
+}
+
+/// How chains are moved between targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovePolicy {
+    /// Nothing is copied for now; what has begun stays as far as it is.
+    pub is_paused: bool,
+    /// Bytes that a server may send for moves, MiB per second; 0: as many as it can.
+    pub rate_mib_s: u32,
+    /// Pools whose targets are to be equally full.
+    // LIMIT: as pools.
+    pub rebalancing: Vec<PoolId>,
 }
 
 /// The whole map at one epoch.
@@ -77,6 +102,10 @@ pub struct ClusterMap {
     pub shards: Vec<Shard>,
     /// Machines, by id. On a single machine: that one, which listens nowhere.
     pub nodes: Vec<Node>,
+    /// How chains are moved.
+    pub moves: MovePolicy,
+    /// Filesets that were made of directories, by id: fileset `i` is at position `i - 1`.
+    pub filesets: Vec<Fileset>,
 }
 
 impl ClusterMap {
@@ -95,7 +124,10 @@ impl ClusterMap {
             let is_known =
                 |target: &TargetId| self.targets.binary_search_by_key(target, |known| known.id).is_ok();
             let has_targets = !chain.targets.is_empty() && chain.targets.iter().all(is_known);
-            chain.id.0 as usize == at && has_pool(chain.pool) && has_targets
+            let moves_well =
+                |to: TargetId| is_known(&to) && chain.targets.as_slice() != [to] && chain.targets.len() == 1;
+            let is_moving_well = chain.moving.is_none_or(|moving| moves_well(moving.to));
+            chain.id.0 as usize == at && has_pool(chain.pool) && has_targets && is_moving_well
         };
         let rules = [
             (self.epoch.0 <= u64::MAX / 2, "its epoch is out of range"),
@@ -116,6 +148,7 @@ impl ClusterMap {
                 "its shards are out of order",
             ),
             (self.pools.windows(2).all(|pair| pair[0].id < pair[1].id), "its pools are out of order"),
+            (self.are_filesets_sound(), "its filesets are out of order, or in themselves"),
             (in_order(self.targets.windows(2)), "its targets are out of order"),
             (
                 self.targets.last().is_none_or(|target| target.id.0 <= u32::MAX / 2),
@@ -125,6 +158,10 @@ impl ClusterMap {
             (
                 self.chains.iter().enumerate().all(is_chain_sound),
                 "a chain is out of order, or of no pool or target",
+            ),
+            (
+                self.moves.rebalancing.iter().all(|pool| has_pool(*pool)),
+                "a pool is rebalanced that is not there",
             ),
         ];
         rules.into_iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, what)| Err(what))
@@ -160,9 +197,39 @@ impl ClusterMap {
         self.listening(role).flat_map(|node| node.addresses(role)).copied().collect()
     }
 
+    /// Where `caller` finds managers: first, and if nobody answers there.
+    pub fn managers_of(&self, caller: Role) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+        let (mut first, mut then) = (Vec::new(), Vec::new());
+        for node in self.listening(Role::Manager) {
+            let reached = node.reached_by(caller, Role::Manager);
+            first.extend(reached.0);
+            then.extend(reached.1);
+        }
+        (first, then)
+    }
+
     /// The target at the head of chain `id`, if the map has it.
     pub fn head(&self, id: ChainId) -> Option<TargetId> {
         self.chain(id)?.targets.first().copied()
+    }
+
+    /// The targets at the heads of a file's chains, each once, by id, with those of the chains that it has.
+    pub fn places_of(&self, layout: &FileLayout) -> Vec<(TargetId, SmallVec<[ChainId; 4]>)> {
+        let mut places: Vec<(TargetId, SmallVec<[ChainId; 4]>)> = Vec::new();
+        for &chain in &layout.chains {
+            let Some(target) = self.head(chain) else { continue };
+            match places.iter_mut().find(|(known, _)| *known == target) {
+                Some((_, chains)) => chains.push(chain),
+                None => places.push((target, smallvec::smallvec![chain])),
+            }
+        }
+        places.sort_by_key(|(target, _)| *target);
+        places
+    }
+
+    /// Chains whose head is `target`.
+    pub fn chains_at(&self, target: TargetId) -> impl Iterator<Item = &Chain> {
+        self.chains.iter().filter(move |chain| chain.targets.first() == Some(&target))
     }
 
     /// The targets at the heads of a file's chains, each once, by id.
@@ -173,7 +240,7 @@ impl ClusterMap {
         targets
     }
 
-    /// Chains of `pool` whose head target is online.
+    /// Chains of `pool` whose head target is online; those that are to leave it among them.
     pub fn chains_of(&self, pool: PoolId) -> impl Iterator<Item = &Chain> {
         self.chains.iter().filter(move |chain| {
             chain.pool == pool

@@ -85,7 +85,12 @@ mod tests {
     fn todays_map_is_groups_of_one_that_are_alone() {
         let shard = Shard { id: ShardId(3), primary: NodeId(1) }.membership(Epoch(7));
         assert!(shard.is_alone(NodeId(1)) && !shard.is_alone(NodeId(2)));
-        let chain = Chain { id: ChainId(0), pool: PoolId(0), targets: smallvec![TargetId(5), TargetId(6)] };
+        let chain = Chain {
+            id: ChainId(0),
+            pool: PoolId(0),
+            targets: smallvec![TargetId(5), TargetId(6)],
+            moving: None,
+        };
         let chain = chain.membership(Epoch(7));
         assert_eq!((chain.primary(), chain.is_in_sync(TargetId(6))), (TargetId(5), true));
         assert!(!chain.is_alone(TargetId(5)));

@@ -7,10 +7,10 @@ pub mod manager;
 pub mod meta;
 pub mod storage;
 
-pub use manager::{ManagerPapers, ManagerReply, ManagerRequest};
+pub use manager::{ManagerPapers, ManagerReply, ManagerRequest, ServerPresence, TargetReport};
 pub use meta::{
     Addressee, DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply,
     MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,
-    SyncScope, TimeSet,
+    SplitDirectory, SyncScope, TimeSet,
 };
-pub use storage::{ChunkWritten, StorageReply, StorageRequest};
+pub use storage::{ChunkWritten, MoveProgress, StorageReply, StorageRequest};

@@ -20,11 +20,18 @@ pub enum Role {
     Admin,
     /// Has a token and wants to become a node. No certificate has this role.
     Joiner,
+    /// Shows administrators how the file system is, and changes nothing.
+    Console,
 }
 
 impl Role {
     /// All that a certificate may have.
-    pub const ALL: [Role; 5] = [Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin];
+    pub const ALL: [Role; 6] =
+        [Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin, Role::Console];
+
+    /// What the first node of a file system may be: everything but a console, which has a certificate of its own that is good for nothing else.
+    pub const OF_FIRST_NODE: [Role; 5] =
+        [Role::Manager, Role::Meta, Role::Storage, Role::Client, Role::Admin];
 
     /// Its name on the command line and in certificates.
     pub fn name(self) -> &'static str {
@@ -35,7 +42,13 @@ impl Role {
             Role::Client => "client",
             Role::Admin => "admin",
             Role::Joiner => "joiner",
+            Role::Console => "console",
         }
+    }
+
+    /// Whether it calls servers at their addresses for management, where they have such.
+    pub fn is_of_management(self) -> bool {
+        matches!(self, Role::Admin | Role::Console)
     }
 
     /// The role of this name.
@@ -128,6 +141,8 @@ pub struct Node {
     pub listening: Vec<Listening>,
     /// What it may do as a client.
     pub policy: NodePolicy,
+    /// What it shares with other nodes that can fail at once, such as a rack; empty: it fails alone.
+    pub domain: String,
 }
 
 impl Node {

@@ -3,7 +3,7 @@
 //! A node asserts which user calls. Its policy bounds that, and is applied at one place, the edge of a service, where the node is known by its
 //! certificate. The rules are those of Lustre's node maps (`lctl-nodemap-modify(8)`) and of `root_squash` of NFS (`exports(5)`).
 
-use crate::{Attr, Capabilities, Credentials, Errno, Role, Roles};
+use crate::{Attr, Capabilities, Credentials, Errno, FilesetId, InodeId, PATH_BYTES_MAX, Role, Roles};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -189,6 +189,26 @@ impl Anonymous {
     }
 }
 
+/// The directory that is all a node sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subtree {
+    /// Where it was when it was chosen, from the root of the file system. For people: the directory counts, wherever it is.
+    pub path: String,
+    /// The directory.
+    pub root: InodeId,
+    /// Its fileset, which is in everything that is in it.
+    pub fileset: FilesetId,
+}
+
+impl Subtree {
+    fn is_sound(&self) -> bool {
+        self.fileset != FilesetId::default()
+            && self.root != InodeId::ROOT
+            && self.path.starts_with('/')
+            && self.path.len() <= PATH_BYTES_MAX
+    }
+}
+
 /// See the module. The default is that of a node that only mounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePolicy {
@@ -204,6 +224,8 @@ pub struct NodePolicy {
     pub outside: Outside,
     /// Whether nothing may be changed by the node.
     pub read_only: bool,
+    /// All that it sees; without one it sees everything.
+    pub subtree: Option<Subtree>,
 }
 
 /// Whether an id is that of a user or of a group.
@@ -226,7 +248,7 @@ impl NodePolicy {
         if roles.has(Role::Admin) { NodePolicy::trusting() } else { NodePolicy::default() }
     }
 
-    /// Whether calls and answers pass as they are.
+    /// Whether calls and answers pass as they are, whatever inodes they are about.
     pub fn is_trusting(&self) -> bool {
         self.squash == Squash::Nobody && self.uids.0.is_empty() && self.gids.0.is_empty() && !self.read_only
     }
@@ -243,6 +265,9 @@ impl NodePolicy {
     pub fn check(&self) -> Result<(), &'static str> {
         if !self.anonymous.is_sound() {
             return Err("the anonymous user or group is 0 or 4294967295");
+        }
+        if self.subtree.as_ref().is_some_and(|subtree| !subtree.is_sound()) {
+            return Err("the subtree is the root, or none");
         }
         self.uids.check().and(self.gids.check())
     }
@@ -382,6 +407,9 @@ impl fmt::Display for NodePolicy {
                 Outside::Refuse => f.write_str(", others are refused")?,
                 Outside::Squash => write!(f, ", others become {}", self.anonymous)?,
             }
+        }
+        if let Some(Subtree { path, .. }) = &self.subtree {
+            write!(f, ", sees {} alone", path.escape_debug())?;
         }
         f.write_str(if self.read_only { ", read-only" } else { "" })
     }

@@ -1,7 +1,14 @@
 //! Malformed encodings for tests of decoders and of what acts on what they decoded: [`mutated`] encodes a value with some of its fields
 //! changed, so that most of what it makes decodes, and says something that nobody would say.
 //!
+//! [`map_of_shards`] is a map of a cluster to plan with.
+//!
 //! Behind the feature `testing`.
+
+mod map;
+pub mod schema;
+
+pub use map::{map_in_domains, map_of_shards};
 
 use serde::ser::{
     Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
@@ -382,8 +389,14 @@ mod tests {
     #[test]
     fn without_a_change_it_encodes_as_the_codec_does() {
         let chunk = ChunkId { inode: InodeId(1 << 60), generation: u32::MAX, index: 300 };
-        let request =
-            StorageRequest::Punch { target: TargetId(7), chunk, chunk_bytes: 1 << 20, offset: 0, len: 4096 };
+        let request = StorageRequest::Punch {
+            target: TargetId(7),
+            chunk,
+            chain: crate::ChainId(3),
+            chunk_bytes: 1 << 20,
+            offset: 0,
+            len: 4096,
+        };
         assert_eq!(plain(&request), codec::encode(&request));
         let times = (Timespec::new(-5, 999_999_999), i64::MIN, i64::MAX, i16::MIN, u128::MAX, true, 'x');
         assert_eq!(plain(&times), codec::encode(&times));
@@ -401,8 +414,14 @@ mod tests {
             (state >> 33) % below.max(1)
         };
         let chunk = ChunkId { inode: InodeId(9), generation: 1, index: 3 };
-        let request =
-            StorageRequest::Punch { target: TargetId(7), chunk, chunk_bytes: 1 << 20, offset: 0, len: 4096 };
+        let request = StorageRequest::Punch {
+            target: TargetId(7),
+            chunk,
+            chain: crate::ChainId(3),
+            chunk_bytes: 1 << 20,
+            offset: 0,
+            len: 4096,
+        };
         let (mut decoded, mut others) = (0, 0);
         for _ in 0..1000 {
             if let Ok(made) = codec::decode::<StorageRequest>(&mutated(&request, &mut random), "request") {

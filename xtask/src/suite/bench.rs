@@ -5,11 +5,16 @@
 //! everybody is mounted for the whole time, every case is run on each in turn for several rounds, the ratio is taken in each round, and
 //! medians are shown with the least and the greatest. docs/performance.md has the targets and results.
 
+mod children;
+mod cluster_data;
+mod cluster_metadata;
+mod control_group;
 mod data;
 mod directory;
 mod figures;
 mod fio_agreement;
-mod memory_group;
+mod goodput;
+mod lab_agents;
 mod metadata;
 mod place;
 mod report;
@@ -54,7 +59,11 @@ enum Part {
     Work(work::Arguments),
     /// Our load generator beside fio, in pairs.
     FioAgreement(fio_agreement::Arguments),
-    /// All parts but the last one after the other, with their defaults; takes more than an hour.
+    /// Storage servers behind slow links, beside plain TCP; N-1 beside N-N (as root).
+    ClusterData(cluster_data::Arguments),
+    /// Metadata servers that each have the same share of a processor (as root).
+    ClusterMetadata(cluster_metadata::Arguments),
+    /// All parts for one machine but fio-agreement, one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
 
@@ -124,6 +133,8 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::Scale(part) => &part.shared,
         Part::Work(part) => &part.shared,
         Part::FioAgreement(part) => &part.shared,
+        Part::ClusterData(part) => &part.shared,
+        Part::ClusterMetadata(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -165,6 +176,12 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         }
         Part::FioAgreement(part) => {
             vec![("fio-agreement", Box::new(|_, bench, report| part.run(bench, report)))]
+        }
+        Part::ClusterData(part) => {
+            vec![("cluster-data", Box::new(|_, bench, report| part.run(bench, report)))]
+        }
+        Part::ClusterMetadata(part) => {
+            vec![("cluster-metadata", Box::new(|_, bench, report| part.run(bench, report)))]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

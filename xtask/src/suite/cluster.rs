@@ -3,7 +3,7 @@
 //! Each starts a cluster of its own with `ashlar lab`, runs a program on its mounts, sees that every process is still there, stops them in order
 //! and has `ashlar fsck` look at metadata and targets.
 
-mod lab;
+pub(super) mod lab;
 mod programs;
 
 use std::path::Path;
@@ -22,6 +22,16 @@ const RECORDS: usize = 400;
 pub struct Arguments {
     #[command(subcommand)]
     suite: Suite,
+    /// Metadata servers of the cluster.
+    #[arg(long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    meta: u32,
+}
+
+/// Where suites run.
+struct Site<'a> {
+    repository: &'a Repository,
+    /// Metadata servers.
+    meta: u32,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -37,7 +47,7 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Small programs of two and three clients, and what strict coherence forbids to come out.
+    /// Small programs of two and three clients, and what strict coherence, and on other mounts close-to-open, forbids to come out.
     Litmus {
         /// How often each program is run.
         #[arg(long, default_value_t = 300)]
@@ -77,25 +87,27 @@ enum Suite {
 /// # Errors
 /// When the suite fails, a process has ended or the check at the end finds something.
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
+    let site = &Site { repository, meta: arguments.meta };
     match arguments.suite {
         Suite::Posix => {
-            on_lab(repository, "posix", false, 1, |_, _, lab| posix::run_at(repository, &lab.mounts()[0]))
+            on_lab(site, "posix", false, 1, |_, _, lab| posix::run_at(repository, &lab.mounts()[0]))
         }
-        Suite::Differential { ops, seed } => differential(repository, ops > 100_000, ops, seed),
+        Suite::Differential { ops, seed } => differential(site, ops > 100_000, ops, seed),
         Suite::Litmus { runs, seed } => {
-            on_lab(repository, "litmus", false, 3, |torture, _, lab| litmus(torture, lab, runs, seed))
+            on_lab(site, "litmus", false, 3, |torture, _, lab| litmus(torture, lab, runs, seed, &[]))?;
+            close_to_open(site, runs, seed)
         }
         Suite::Linear { histories, seed } => {
-            on_lab(repository, "linear", false, 4, |torture, _, lab| linear(torture, lab, histories, seed))
+            on_lab(site, "linear", false, 4, |torture, _, lab| linear(torture, lab, histories, seed))
         }
         Suite::Race { ops, seed } => {
-            on_lab(repository, "race", ops > 100_000, 4, |torture, _, lab| race(torture, lab, ops, seed))
+            on_lab(site, "race", ops > 100_000, 4, |torture, _, lab| race(torture, lab, ops, seed))
         }
         Suite::Build => {
-            on_lab(repository, "build", false, 2, |_, _, lab| programs::build(repository, &lab.mounts()))
+            on_lab(site, "build", false, 2, |_, _, lab| programs::build(repository, &lab.mounts()))
         }
-        Suite::Short => short(repository),
-        Suite::Mpi => on_lab(repository, "mpi", false, 2, |_, work, lab| {
+        Suite::Short => short_at(site),
+        Suite::Mpi => on_lab(site, "mpi", false, 2, |_, work, lab| {
             programs::checkpoint(repository, work, &lab.mounts(), RECORDS)
         }),
     }
@@ -106,28 +118,54 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
 /// # Errors
 /// As [`run`].
 pub fn short(repository: &Repository) -> anyhow::Result<()> {
-    on_lab(repository, "short", false, 4, |torture, work, lab| {
-        posix::run_at(repository, &lab.mounts()[0])?;
-        litmus(torture, lab, 3, 1)?;
+    short_at(&Site { repository, meta: 1 })
+}
+
+fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
+    on_lab(site, "short", false, 4, |torture, work, lab| {
+        posix::run_at(site.repository, &lab.mounts()[0])?;
+        litmus(torture, lab, 3, 1, &[])?;
         linear(torture, lab, 100, 1)?;
-        programs::checkpoint(repository, work, &lab.mounts(), RECORDS / 10)?;
+        programs::checkpoint(site.repository, work, &lab.mounts(), RECORDS / 10)?;
         race(torture, lab, 10_000, 1)
     })?;
-    differential(repository, false, 2000, 1)
+    close_to_open(site, 5, 1)?;
+    differential(site, false, 2000, 1)
+}
+
+/// What close-to-open mounts promise each other.
+fn close_to_open(site: &Site<'_>, runs: u64, seed: u64) -> anyhow::Result<()> {
+    let more = ["--coherence", "close-to-open"];
+    on_lab_with(site, "close-to-open", false, (3, &more), |torture, _, lab| {
+        litmus(torture, lab, runs, seed, &["--close-to-open"])
+    })
 }
 
 /// Starts a cluster with two storage servers and so many mounts, and does `work` with the torture program, a working directory and the cluster.
 fn on_lab(
-    repository: &Repository,
+    site: &Site<'_>,
     task: &str,
     release: bool,
     mounts: usize,
     suite: impl FnOnce(&Path, &Path, &Lab) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let programs = repository.build(release)?;
+    on_lab_with(site, task, release, (mounts, &[]), suite)
+}
+
+/// As [`on_lab`], with further arguments for `ashlar lab up`.
+fn on_lab_with(
+    site: &Site<'_>,
+    task: &str,
+    release: bool,
+    (mounts, more): (usize, &[&str]),
+    suite: impl FnOnce(&Path, &Path, &Lab) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let programs = site.repository.build(release)?;
     let work = Work::create(&format!("cluster-{task}"))?;
     let result = (|| {
-        let lab = Lab::up(&programs.join("ashlar"), &work.path().join("lab"), 2, mounts)?;
+        let meta = site.meta.to_string();
+        let more = [&["--meta", meta.as_str()], more].concat();
+        let lab = Lab::up(&programs.join("ashlar"), &work.path().join("lab"), 2, mounts, &more)?;
         let result =
             suite(&programs.join("ashlar-torture"), work.path(), &lab).and_then(|()| lab.stop_and_check());
         if result.is_err() {
@@ -138,9 +176,10 @@ fn on_lab(
     work.finish(result)
 }
 
-fn litmus(torture: &Path, lab: &Lab, runs: u64, seed: u64) -> anyhow::Result<()> {
+fn litmus(torture: &Path, lab: &Lab, runs: u64, seed: u64, more: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new(torture);
     command.args(["litmus", "--runs", &runs.to_string(), "--seed", &seed.to_string()]);
+    command.args(more);
     lab.pass_mounts(&mut command, "--dir", "--also-dir");
     shell::run(&mut command)
 }
@@ -169,8 +208,8 @@ fn race(torture: &Path, lab: &Lab, ops: u64, seed: u64) -> anyhow::Result<()> {
     shell::run(&mut command)
 }
 
-fn differential(repository: &Repository, release: bool, ops: u64, seed: u64) -> anyhow::Result<()> {
-    on_lab(repository, "differential", release, 2, |torture, work, lab| {
+fn differential(site: &Site<'_>, release: bool, ops: u64, seed: u64) -> anyhow::Result<()> {
+    on_lab(site, "differential", release, 2, |torture, work, lab| {
         let mut command = Command::new(torture);
         command.arg("with-disk").arg("--work").arg(work.join("reference")).args(["--mib", "2048", "--"]);
         command.arg(torture).args(["differential", "--users", "--left", "{DISK}"]);

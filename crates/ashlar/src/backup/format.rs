@@ -6,8 +6,10 @@ use ashlar_types::codec::crc32c;
 use std::io::{Read, Write};
 
 const MAGIC: &[u8; 8] = b"ASHLBKUP";
-/// The newest format this software knows, and the one it writes.
+/// The format of a backup of a single machine.
 const VERSION: u16 = 1;
+/// The format of a part of a backup of many servers: the newest one this software knows.
+const VERSION_OF_PART: u16 = 2;
 /// Bytes of the header.
 const HEADER_BYTES: usize = 40;
 /// Bytes before a frame's payload.
@@ -25,6 +27,8 @@ pub enum Kind {
     Secrets,
     /// Pairs of the metadata, by ascending key over the whole backup.
     Pairs,
+    /// What a part says of itself and of the others (`part.rs`).
+    Part,
     /// The number of pairs, u64; the last frame.
     End,
 }
@@ -35,12 +39,13 @@ impl Kind {
             Kind::ClusterState => 1,
             Kind::Secrets => 2,
             Kind::Pairs => 3,
+            Kind::Part => 4,
             Kind::End => 255,
         }
     }
 
     fn of(number: u8) -> Option<Kind> {
-        [Kind::ClusterState, Kind::Secrets, Kind::Pairs, Kind::End]
+        [Kind::ClusterState, Kind::Secrets, Kind::Pairs, Kind::Part, Kind::End]
             .into_iter()
             .find(|kind| kind.number() == number)
     }
@@ -53,12 +58,15 @@ pub struct Header {
     pub cluster: ClusterId,
     /// When it was made, seconds since 1970.
     pub made_at: i64,
+    /// It is a part of a backup of many servers.
+    pub is_part: bool,
 }
 
 impl Header {
     fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.is_part { VERSION_OF_PART } else { VERSION };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.cluster.0);
         out.extend_from_slice(&self.made_at.to_le_bytes());
@@ -76,12 +84,12 @@ impl Header {
             bail!("the checksum of its header is wrong");
         }
         let version = u16::from_le_bytes([body[8], body[9]]);
-        if version > VERSION {
-            bail!("it has format {version}, this software knows formats up to {VERSION}");
+        if version > VERSION_OF_PART {
+            bail!("it has format {version}, this software knows formats up to {VERSION_OF_PART}");
         }
         let cluster = ClusterId(body[12..28].try_into().context("it is short")?);
         let made_at = i64::from_le_bytes(body[28..36].try_into().context("it is short")?);
-        Ok(Header { cluster, made_at })
+        Ok(Header { cluster, made_at, is_part: version == VERSION_OF_PART })
     }
 }
 
@@ -201,7 +209,7 @@ pub fn decode_pair(payload: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { cluster: ClusterId([7; 16]), made_at: 1_700_000_000 };
+    const HEADER: Header = Header { cluster: ClusterId([7; 16]), made_at: 1_700_000_000, is_part: false };
 
     fn sample() -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), &HEADER).unwrap();

@@ -55,7 +55,11 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-fn require_empty(meta: &Path) -> Result<()> {
+/// Refuses a directory in which something is.
+///
+/// # Errors
+/// With the directory, and the way out.
+pub fn require_empty(meta: &Path) -> Result<()> {
     let names =
         || std::fs::read_dir(meta)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
     let names = names().with_context(|| format!("cannot look into {}", meta.display()))?;
@@ -129,6 +133,9 @@ fn read(file: &Path, lane: Option<&Lane>) -> Result<(StateFiles, Summary)> {
 
 fn read_frames(input: File, lane: Option<&Lane>) -> Result<(StateFiles, u64)> {
     let mut reader = Reader::new(BufReader::new(input))?;
+    if reader.header.is_part {
+        bail!("it is one part of a backup of many servers: name the directory with all parts of it");
+    }
     let mut files = StateFiles { cluster_state: Vec::new(), secrets: Vec::new() };
     let mut pairs = 0;
     loop {
@@ -148,6 +155,7 @@ fn read_frames(input: File, lane: Option<&Lane>) -> Result<(StateFiles, u64)> {
                 }
                 break;
             }
+            Kind::Part => bail!("a frame is not where it belongs"),
         }
     }
     if files.cluster_state.is_empty() || files.secrets.is_empty() {
@@ -210,7 +218,7 @@ mod tests {
 
     /// A backup whose checksums are good and whose content is anything.
     fn malformed(random: &SimEntropy, cluster: ClusterId) -> Vec<u8> {
-        let mut writer = Writer::new(Vec::new(), &Header { cluster, made_at: 5 }).unwrap();
+        let mut writer = Writer::new(Vec::new(), &Header { cluster, made_at: 5, is_part: false }).unwrap();
         let mut pairs = 0u64;
         for _ in 0..random.below(6) {
             let kind = KINDS[random.below(3) as usize];

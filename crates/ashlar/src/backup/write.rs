@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Payload at which a frame of pairs is written, bytes.
-const PAYLOAD_BYTES: usize = 1 << 20;
+pub const PAYLOAD_BYTES: usize = 1 << 20;
 
 /// What a backup or restore was about.
 pub struct Summary {
@@ -55,7 +55,10 @@ pub fn back_up(data: &DataArgs, file: &Path) -> Result<Summary> {
 }
 
 /// Names `new` `file`, unless somebody else has made a file of that name meanwhile.
-fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
+///
+/// # Errors
+/// As rename(2).
+pub fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
     match renameat_with(CWD, new, CWD, file, RenameFlags::NOREPLACE) {
         Err(Errno::EXIST) => {
             bail!("{} has been made by somebody else meanwhile; name another file", file.display())
@@ -67,7 +70,8 @@ fn rename_if_free(new: &Path, file: &Path) -> Result<()> {
     .with_context(|| format!("cannot name {}", file.display()))
 }
 
-fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+/// `file` with more at the end of its name.
+pub fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -83,7 +87,7 @@ fn write_file(state: &State, path: &Path) -> Result<Summary> {
         .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot make {}", path.display()))?;
-    let header = Header { cluster: state.cluster(), made_at: state.env.clock.now().secs };
+    let header = Header { cluster: state.cluster(), made_at: state.env.clock.now().secs, is_part: false };
     let failed = || format!("cannot write {}", path.display());
     let mut writer = Writer::new(BufWriter::new(file), &header).with_context(failed)?;
     for (kind, name) in [(Kind::ClusterState, STATE_FILE), (Kind::Secrets, SECRETS_FILE)] {

@@ -1,7 +1,8 @@
 //! Arguments of the commands of a file system of many servers.
 
 use super::{DataArgs, FuseTransport, MetricsPlace, PolicyArgs};
-use ashlar_types::Roles;
+use crate::cluster::DataPlace;
+use ashlar_types::{Coherence, Roles};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -47,6 +48,10 @@ pub struct FirstNodeArgs {
     /// several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_manager_address)]
     pub listen: Vec<SocketAddr>,
+    /// An address on a network for management, with a port (that of --listen if none is named): administrators, and servers among themselves, go to
+    /// managers by it, and clients never do. Repeat for several.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_manager_address)]
+    pub management: Vec<SocketAddr>,
     /// The name of this machine in the file system. Without it: its host name.
     #[arg(long)]
     pub name: Option<String>,
@@ -63,6 +68,13 @@ pub struct FirstNodeArgs {
 pub struct InitArgs {
     #[command(flatten)]
     pub first: FirstNodeArgs,
+    /// Set up an etcd for this file system, of the etcd that is installed, with its first member on this machine: at this address, which machines of other
+    /// managers reach, best not on the network of clients, with a port (2379 if none is named; for other members it listens at the next one).
+    #[arg(long, value_name = "ADDRESS", value_parser = super::etcd::parse_etcd_address, conflicts_with = "etcd")]
+    pub with_etcd: Option<SocketAddr>,
+    /// The program etcd for --with-etcd. Without it: the one that is installed.
+    #[arg(long, value_name = "FILE", requires = "with_etcd")]
+    pub etcd_program: Option<PathBuf>,
 }
 
 /// `ashlar promote`
@@ -91,7 +103,7 @@ pub struct JoinArgs {
 /// `ashlar token`
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// What the machine may be that joins with it: manager, meta, storage, client, admin; several with commas between them.
+    /// What the machine may be that joins with it: manager, meta, storage, client, admin, console; several with commas between them.
     #[arg(long, value_name = "ROLES", value_parser = parse_roles)]
     pub role: Roles,
     /// For how long it can be used, minutes. It can be used once.
@@ -109,6 +121,10 @@ pub struct ManagerArgs {
     /// Where to listen. Without it: where it did before.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_manager_address)]
     pub listen: Vec<SocketAddr>,
+    /// An address on a network for management, with a port (that of --listen if none is named): administrators, and servers among themselves, go to
+    /// managers by it, and clients never do. Repeat for several.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_manager_address)]
+    pub management: Vec<SocketAddr>,
     /// Move the state from the file on this machine to the etcd that --etcd names, and go on. Afterwards there can be more managers.
     #[arg(long, requires = "etcd")]
     pub move_to_etcd: bool,
@@ -131,6 +147,14 @@ pub struct MetaArgs {
     /// Where to listen: an address others can connect to, with a port (7401 if none is named). Repeat for several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_meta_address)]
     pub listen: Vec<SocketAddr>,
+    /// Start restored metadata although not all targets are served, because they are lost. One that is served afterwards all the same may show old content in
+    /// new files.
+    #[arg(long)]
+    pub accept_missing_targets: bool,
+    /// An address on a network for management, with a port (that of --listen if none is named): administrators, and servers among themselves, go to
+    /// managers by it, and clients never do. Repeat for several.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_meta_address)]
+    pub management: Vec<SocketAddr>,
     #[command(flatten)]
     pub metrics: MetricsPlace,
     #[command(flatten)]
@@ -140,12 +164,20 @@ pub struct MetaArgs {
 /// `ashlar storage`
 #[derive(Debug, Args)]
 pub struct StorageArgs {
-    /// A directory on a local file system to keep data in; each one is a target. Repeat for more, in any order.
-    #[arg(long = "data", required = true, value_name = "DIR")]
-    pub data: Vec<PathBuf>,
+    /// A directory on a local file system to keep data in; each one is a target. Repeat for more, in any order. `DIR,listen=ADDRESS,numa=NODE` says at which
+    /// of the addresses it is reached best, and which NUMA node serves it; without that it follows from where its disk and the interfaces are.
+    #[arg(long = "data", required = true, value_name = "DIR", value_parser = parse_data_place)]
+    pub data: Vec<DataPlace>,
+    /// The pool that new targets are made in; `ashlar pool list` shows what there is.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
     /// Where to listen: an address others can connect to, with a port (7402 if none is named). Repeat for several interfaces.
     #[arg(long, required = true, value_name = "ADDRESS", value_parser = parse_storage_address)]
     pub listen: Vec<SocketAddr>,
+    /// An address on a network for management, with a port (that of --listen if none is named): administrators, and servers among themselves, go to
+    /// managers by it, and clients never do. Repeat for several.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_storage_address)]
+    pub management: Vec<SocketAddr>,
     #[command(flatten)]
     pub metrics: MetricsPlace,
     #[command(flatten)]
@@ -165,6 +197,16 @@ pub struct MountArgs {
     /// After how long without a server a call fails, seconds. Until then it waits.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub error_after: u32,
+    /// For how long the mount is kept should this process end without unmounting, seconds: programs wait, and when it is mounted there again in that
+    /// time, they go on with the files that they have open. 0: it is given up at once. Needs Linux 6.9; without io_uring.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub keep: u32,
+    /// What is seen of other mounts' changes: `strict` (at once) or `close-to-open` (an open sees what was closed before, else up to 3 seconds late).
+    #[arg(long, value_name = "KIND", default_value_t = Coherence::Strict)]
+    pub coherence: Coherence,
+    /// Show this directory of the file system as the root of the mount: a path from the root of what this machine sees.
+    #[arg(long, value_name = "PATH")]
+    pub subdirectory: Option<String>,
     /// Let other users than the one who mounts use it. Root's mounts always do; for others /etc/fuse.conf must say user_allow_other.
     #[arg(long)]
     pub allow_other: bool,
@@ -220,7 +262,8 @@ pub struct NodeArgs {
 pub enum NodeAction {
     /// Show the machines of the file system, what they may be and where they listen.
     List {
-        /// Print JSON.
+        /// Print JSON: a list of objects with `id`, `name`, `roles`, `listening` (addresses by role), `away_s` (by role, for how many seconds nothing was heard of
+        /// it, if it is away), `domain` (of failure) and `policy`.
         #[arg(long)]
         json: bool,
     },
@@ -239,6 +282,23 @@ pub enum NodeAction {
         #[command(flatten)]
         policy: PolicyArgs,
     },
+    /// Say what a machine can fail together with, such as its rack, or show it if nothing is said. Content of a file is spread over such failure domains.
+    Domain {
+        /// Its name or number.
+        name: String,
+        /// The name of the failure domain; `none`: it fails alone.
+        domain: Option<String>,
+    },
+    /// Move what is on the targets of a machine to others, while it is used.
+    Drain {
+        /// Its name or number.
+        name: String,
+    },
+    /// Use the targets of a machine again that were to be drained.
+    Undrain {
+        /// Its name or number.
+        name: String,
+    },
     /// Take a machine out of the file system: its certificate is worth nothing from now on.
     Remove {
         /// Its name or number.
@@ -251,7 +311,7 @@ const MANAGER_PORT: u16 = 7400;
 const META_PORT: u16 = 7401;
 const STORAGE_PORT: u16 = 7402;
 
-fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
+pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
@@ -274,10 +334,14 @@ fn parse_storage_address(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, STORAGE_PORT)
 }
 
+fn parse_data_place(text: &str) -> Result<DataPlace, String> {
+    DataPlace::parse(text, parse_storage_address)
+}
+
 fn parse_roles(text: &str) -> Result<Roles, String> {
     Roles::parse(text).filter(|roles| roles.iter().count() > 0).ok_or_else(|| {
         format!(
-            "`{text}` is no list of roles: manager, meta, storage, client, admin, with commas between them"
+            "`{text}` is no list of roles: manager, meta, storage, client, admin, console, with commas between them"
         )
     })
 }

@@ -1,5 +1,6 @@
 //! Arguments of `ashlar lab`.
 
+use ashlar_types::Coherence;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,6 +54,9 @@ pub struct LabUpArgs {
     /// Clients, each with a mount.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub clients: u32,
+    /// What mounts see of each other's changes: `strict` or `close-to-open`.
+    #[arg(long, value_name = "KIND", default_value_t = Coherence::Strict)]
+    pub coherence: Coherence,
     /// How much the link of each node carries, each way, Mbit/s. Without it: whatever the processors do.
     #[arg(long, value_name = "MBIT_PER_S", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub link_mbit: Option<u32>,

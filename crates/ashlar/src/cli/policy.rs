@@ -1,7 +1,7 @@
 //! Arguments that say what a machine may do as a client.
 
-use ashlar_types::NodePolicy;
 use ashlar_types::policy::{Anonymous, IdMap, IdRange, Outside, Squash};
+use ashlar_types::{NodePolicy, PATH_BYTES_MAX};
 use clap::{Args, ValueEnum};
 
 /// Which users become the anonymous one.
@@ -33,6 +33,15 @@ pub enum MapItem {
     None,
 }
 
+/// What a machine is to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubtreeChoice {
+    /// Everything.
+    Whole,
+    /// What is below this path.
+    Path(String),
+}
+
 /// What a machine may do as a client. What is not named stays as it is.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PolicyArgs {
@@ -55,6 +64,10 @@ pub struct PolicyArgs {
     /// Let the machine change nothing; `--read-only=false` lets it again.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub read_only: Option<bool>,
+    /// The directory that is all the machine sees, as the root of what it mounts: a path from the root of the file system. `none` or `/`: it sees
+    /// everything.
+    #[arg(long, value_name = "PATH", value_parser = parse_subtree)]
+    pub subtree: Option<SubtreeChoice>,
 }
 
 impl PolicyArgs {
@@ -66,9 +79,10 @@ impl PolicyArgs {
             && self.map_gid.is_empty()
             && self.outside.is_none()
             && self.read_only.is_none()
+            && self.subtree.is_none()
     }
 
-    /// `policy` with what is named.
+    /// `policy` with what is named, but for the subtree, which has to be found first.
     pub fn applied_to(&self, mut policy: NodePolicy) -> NodePolicy {
         if let Some(squash) = self.squash {
             policy.squash = match squash {
@@ -100,6 +114,22 @@ impl MapItem {
             MapItem::Range(range) => Some(range),
             MapItem::None => None,
         }
+    }
+}
+
+fn parse_subtree(text: &str) -> Result<SubtreeChoice, String> {
+    let is_whole = text == "none" || !text.is_empty() && text.bytes().all(|byte| byte == b'/');
+    match text {
+        _ if is_whole => Ok(SubtreeChoice::Whole),
+        _ if !text.starts_with('/') => Err(format!(
+            "`{}` is no path from the root of the file system: begin with `/`, such as /projects/one, or say `none`",
+            text.escape_debug()
+        )),
+        _ if text.split('/').any(|part| part == "..") => {
+            Err("a path with `..` in it is not taken".to_owned())
+        }
+        _ if text.len() > PATH_BYTES_MAX => Err(format!("a path has {PATH_BYTES_MAX} bytes at the most")),
+        _ => Ok(SubtreeChoice::Path(text.trim_end_matches('/').to_owned())),
     }
 }
 

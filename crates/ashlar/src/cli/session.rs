@@ -18,7 +18,7 @@ pub struct SessionArgs {
 pub enum SessionAction {
     /// Show the sessions that metadata servers have: one for each mount.
     List {
-        /// Print JSON: a list of objects with `id`, `server` and `node` (`id`, `name` each), `since` (seconds since 1970; of one that was
+        /// Print JSON: a list of objects with `id` (`id_text`: the same as a text, for programs whose numbers are not exact), `server` and `node` (`id`, `name` each), `since` (seconds since 1970; of one that was
         /// there before the metadata server was started: since then), `heard_ms` (milliseconds since it was last heard of), `leases`,
         /// `opens`, `locks`, and `is_ending`.
         #[arg(long)]

@@ -18,8 +18,10 @@ pub struct TargetArgs {
 pub enum TargetAction {
     /// Show the targets of the file system, and their space where their server answers.
     List {
-        /// Print JSON: a list of objects with `id`, `state` (`online` or `offline`), `node` (`id`, `name`), `path`, `pool`, `chains` (how
-        /// many lead to it), `bytes_total`, `bytes_used` and `bytes_free`; the last three are null when its server did not answer.
+        /// Print JSON: a list of objects with `id`, `state` (`online` or `offline`, as the map has it), `away_s` (for how many seconds nothing was
+        /// heard of its server, if that is away), `domain` (of failure), `is_draining`, `node` (`id`, `name`), `path`, `pool`,
+        /// `chains` (how many lead to it), `chains_leaving` and `chains_coming` (how many are just moving), `bytes_total`, `bytes_used` and
+        /// `bytes_free`; the last three are null when its server did not answer.
         #[arg(long)]
         json: bool,
     },
@@ -28,6 +30,49 @@ pub enum TargetAction {
         /// Its number.
         id: u32,
         /// Print JSON, as `list` does for each.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move what is on targets to the others of their pool, while it is used. New files avoid them from now on.
+    Drain {
+        /// Their numbers.
+        #[arg(required = true)]
+        ids: Vec<u32>,
+    },
+    /// Use targets again that were to be drained. What has moved stays where it is.
+    Undrain {
+        /// Their numbers.
+        #[arg(required = true)]
+        ids: Vec<u32>,
+    },
+    /// Take a target out of the file system. It must have been drained.
+    Remove {
+        /// Its number.
+        id: u32,
+    },
+    /// Move chains from fuller targets of a pool to emptier ones until they are equally full.
+    Rebalance {
+        /// The pool.
+        #[arg(long, default_value = "default", value_name = "NAME")]
+        pool: String,
+        /// Stop instead. What has moved stays where it is.
+        #[arg(long)]
+        stop: bool,
+    },
+    /// Show moves that are under way, or change how they go on.
+    Moves {
+        /// Copy nothing for now.
+        #[arg(long, conflicts_with = "resume")]
+        pause: bool,
+        /// Go on copying.
+        #[arg(long)]
+        resume: bool,
+        /// Send at most this many MiB per second from each server; 0: as fast as it goes.
+        #[arg(long, value_name = "MIB_PER_S")]
+        rate: Option<u32>,
+        /// Print JSON: an object with `is_paused`, `rate_mib_s`, `rebalancing` (names of pools) and `moves`, a list of objects with `chain`,
+        /// `from` and `to` (targets), `chunks_done`, `bytes_done`, `bytes_total` (0 until it was counted) and `obstacle` (null when there is
+        /// none); the last four are null when the server did not answer.
         #[arg(long)]
         json: bool,
     },

@@ -5,8 +5,7 @@ use crate::cli::FirstNodeArgs;
 use anyhow::{Result, bail};
 use ashlar_env::Env;
 use ashlar_manager::{Manager, draw_key};
-use ashlar_types::node::Listening;
-use ashlar_types::{Node, NodeId, NodePolicy, PeerId, Role, Roles};
+use ashlar_types::{Node, NodeId, NodePolicy, PeerId, Places, Role, Roles};
 
 /// Its number: that which a single machine has in its own map.
 pub const FIRST: NodeId = NodeId(1);
@@ -18,7 +17,7 @@ pub struct FirstNode {
 }
 
 impl FirstNode {
-    /// As `args` say: it may have every role, and its manager listens.
+    /// As `args` say: it may have every role but that of a console, and its manager listens.
     ///
     /// # Errors
     /// When this machine belongs to a file system already, the name is none, or others cannot connect to an address.
@@ -31,10 +30,17 @@ impl FirstNode {
         {
             bail!("others cannot connect to {address}: name an address of this machine, and a port");
         }
-        let listening = vec![Listening { role: Role::Manager, addresses: args.listen.clone() }];
-        let roles: Roles = Role::ALL.into_iter().collect();
+        let places = Places {
+            addresses: args.listen.clone(),
+            management: args.management.clone(),
+            ..Places::default()
+        };
+        places.check().map_err(|wrong| anyhow::anyhow!(wrong))?;
+        let listening = places.entries(Role::Manager);
+        let roles: Roles = Role::OF_FIRST_NODE.into_iter().collect();
         let policy = NodePolicy::of_new_node(roles);
-        Ok(FirstNode { directory, node: Node { id: FIRST, name, roles, listening, policy } })
+        let node = Node { id: FIRST, name, roles, listening, policy, domain: String::new() };
+        Ok(FirstNode { directory, node })
     }
 
     /// As it is in the map.
@@ -52,7 +58,8 @@ impl FirstNode {
         let (authority, (key, public_key)) = (manager.authority()?, draw_key()?);
         let certificate = authority.issue(PeerId { cluster, node, roles }, &public_key, env.clock.now())?;
         let papers = Papers { certificate, key, authority: authority.certificate().to_owned() };
-        let managers = self.node.addresses(Role::Manager).to_vec();
+        let (mut managers, then) = self.node.reached_by(Role::Manager, Role::Manager);
+        managers.extend(then);
         self.directory.store(&NodeName { cluster, node, name, roles, managers }, &papers)
     }
 }

@@ -2,27 +2,43 @@
 
 use super::announce;
 use super::background::Background;
-use super::member::{listen, stop_flag, until_told_to_stop};
-use super::node_directory::NodeDirectory;
+use super::doors::Doors;
+use super::member::{caller, keep_present, stop_flag, until_told_to_stop};
+use super::node_directory::{NodeDirectory, NodeName};
 use super::renewal::{Renewal, require_current};
-use super::store::{self, EtcdStore};
+use super::store::{self, EtcdStore, Opened};
 use crate::cli::ManagerArgs;
 use crate::metrics::Metrics;
 use crate::node::MetaLock;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_coord::Coord;
+use ashlar_coord::etcd::EtcdMembership;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
+use ashlar_manager::events::EventLog;
 use ashlar_manager::{Manager, ManagerEndpoint, ManagerService};
-use ashlar_rpc::net::{Epochs, KnowsToken, Server, ServerConfig, Service, TlsIdentity};
-use ashlar_types::Role;
-use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_rpc::net::{Epochs, KnowsToken, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::remote::Routes;
+use ashlar_types::message::ManagerReply;
+use ashlar_types::{EventKind, Node, Role};
 use parking_lot::RwLock;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+/// Time between two looks whether it is time for new keys.
+const KEYS_EVERY: Duration = Duration::from_secs(30);
 /// Time between two looks at what other managers have changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two looks at which members etcd has.
+const MEMBERS_EVERY: Duration = Duration::from_secs(3);
+
+/// Time between two looks at which chains are to be moved.
+const PLAN_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks which servers are silent.
+const SILENCE_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(args: &ManagerArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -32,43 +48,32 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     let holder = format!("ashlar manager, process {}", std::process::id());
     let _lock = MetaLock::take(&disk, &args.state.state, &holder)?;
     let env = Env::os();
-    if let Some(store) = EtcdStore::given(&args.etcd, name.cluster)? {
-        if !args.move_to_etcd {
-            bail!("where the state is was said when the file system was made; --move-to-etcd moves it");
-        }
-        if EtcdStore::load(&disk)?.is_none() {
-            store.take_over(&disk, &env).context("cannot move the state to etcd")?;
-            say(format_args!("the state is in etcd now"));
-        }
-    }
-    let (coord, store) = store::open(&disk, &env)?;
+    move_to_etcd(args, &name, &disk, &env)?;
+    let Opened { coord, events, told, members } = store::open(&disk, &env)?;
     if !Manager::exists(&*coord)? {
         bail!(
             "there is no file system at {}: `ashlar init` makes one, or name its directory with --state",
             args.state.state.display()
         );
     }
-    let manager = Manager::open(&disk, "", coord)
-        .with_context(|| format!("cannot open the state at {}", args.state.state.display()))?;
-    if manager.identity().cluster != name.cluster {
-        bail!(
-            "{} is of file system {}, and this machine belongs to {}",
-            args.state.state.display(),
-            manager.identity().cluster,
-            name.cluster
-        );
-    }
-    let addresses = if args.listen.is_empty() {
-        let map = manager.map().read().clone();
-        map.node(name.node).map(|node| node.addresses(Role::Manager).to_vec()).unwrap_or_default()
-    } else {
-        args.listen.clone()
+    let manager = open_state(args, &disk, coord, &name)?;
+    let before = manager.map().read().node(name.node).cloned();
+    let or_before = |given: &[SocketAddr], known: fn(&Node, Role) -> &[SocketAddr]| match given.is_empty() {
+        true => before.as_ref().map(|node| known(node, Role::Manager).to_vec()).unwrap_or_default(),
+        false => given.to_vec(),
     };
+    let addresses = or_before(&args.listen, Node::addresses);
+    let management = or_before(&args.management, Node::management);
     if addresses.is_empty() {
         bail!("where should the manager listen? Say so with --listen ADDRESS:PORT");
     }
-    let (listeners, bound) = listen(&addresses)?;
-    let service = Arc::new(ManagerService::new(manager, env.clone(), store)?);
+    let doors = Doors::open(&addresses, &management)?;
+    let (announcement, bound) = (doors.announcement(Role::Manager), doors.places.addresses.clone());
+    let events = Arc::new(events);
+    manager.note_changes_in(events.clone());
+    let service = Arc::new(ManagerService::new(manager, env.clone(), told)?);
+    service.set_own_node(name.node);
+    rotate_keys_in_time(&service);
     let epochs = Arc::new(Epochs::default());
     let metrics = Metrics::new("manager");
     metrics.add_manager(&service);
@@ -81,22 +86,33 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     require_current(&identity, &directory)?;
     let own = identity.peer();
     let identity = Arc::new(RwLock::new(Arc::new(identity)));
-    let config = ServerConfig {
-        identity: identity.clone(),
-        admit: Box::new(move |peer| admitting.admit(peer)),
-        tokens: Some(tokens.clone()),
-        endpoints: vec![(Service::Manager, endpoint.clone())],
-        epochs,
-        tasks: env.tasks.clone(),
-    };
-    let server = Server::start(config, listeners).context("cannot serve")?;
-    let listening = ManagerRequest::Listen { role: Role::Manager, addresses: bound.clone() };
-    if let ManagerReply::Refused(text) = service.call(own, None, listening) {
+    metrics.add_certificate(identity.clone());
+    let is_reached = Arc::new(AtomicBool::new(true));
+    metrics.add_store(if service.manager().is_shared() { "etcd" } else { "file" }, is_reached.clone());
+    let server = doors.serve(|wicket| {
+        let admitting = admitting.clone();
+        ServerConfig {
+            identity: identity.clone(),
+            admit: Box::new(move |peer| wicket.admit(peer).and_then(|()| admitting.admit(peer))),
+            tokens: Some(tokens.clone()),
+            endpoints: vec![(Service::Manager, endpoint.clone()), (Service::Process, metrics.endpoint())],
+            epochs: epochs.clone(),
+            tasks: env.tasks.clone(),
+        }
+    })?;
+    if let ManagerReply::Refused(text) = service.call(own, None, announcement) {
         bail!("{text}");
     }
+    let text = format!("manager, version {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+    events.note(name.node, EventKind::ServerStarted, &name.name, &text);
+    let _events = keep_events(&events, &env)?;
     announce::serving(Role::Manager, &bound);
+    let _presence = watch_servers(&service, identity.clone(), &env)?;
     let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
-    let _watch = watch(&service, &env)?;
+    let _members = members.map(|members| keep_members(members, &service, &disk, &env)).transpose()?;
+    let _watch = watch(&service, &name, &env, is_reached)?;
+    let _plan = plan_moves(&service, &env)?;
+    let _keys = rotate_keys(&service, &env)?;
     let mut epoch = service.map().read().epoch;
     directory.keep_map(&service.map().read().clone());
     until_told_to_stop(&is_told, || {
@@ -111,7 +127,95 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     });
     announce::notify("STOPPING=1");
     server.stop();
+    events.note(name.node, EventKind::ServerStopped, &name.name, "manager");
+    if let Err(error) = events.write() {
+        tracing::warn!(%error, "what has happened last could not be written into the event log");
+    }
     Ok(())
+}
+
+/// Moves the state to the etcd that was named, unless it is there.
+fn move_to_etcd(args: &ManagerArgs, name: &NodeName, disk: &Arc<dyn Disk>, env: &Env) -> Result<()> {
+    let Some(store) = EtcdStore::given(&args.etcd, name.cluster)? else { return Ok(()) };
+    if !args.move_to_etcd {
+        bail!("where the state is was said when the file system was made; --move-to-etcd moves it");
+    }
+    if EtcdStore::load(disk)?.is_none() {
+        store.take_over(disk, env).context("cannot move the state to etcd")?;
+        say(format_args!("the state is in etcd now"));
+    }
+    Ok(())
+}
+
+/// Keeps in step with the members of an etcd that was set up for this file system: those that follow and have everything count from then on, and
+/// where all are is noted for the next start and for other managers.
+fn keep_members(
+    (mut store, membership): (EtcdStore, EtcdMembership),
+    service: &Arc<ManagerService>,
+    disk: &Arc<dyn Disk>,
+    env: &Env,
+) -> Result<Background> {
+    let (service, disk) = (service.clone(), disk.clone());
+    let mut look = move || -> Result<()> {
+        let members = membership.list()?;
+        for follower in members.iter().filter(|member| member.is_learner && !member.name.is_empty()) {
+            // Refused until it has what the others have.
+            match membership.promote(follower.id) {
+                Ok(()) => tracing::info!(member = follower.name, "a member of etcd counts from now on"),
+                Err(error) => {
+                    tracing::debug!(%error, member = follower.name, "a member of etcd only follows yet")
+                }
+            }
+        }
+        let counting = members.iter().filter(|member| !member.is_learner);
+        let urls: Vec<String> = counting.flat_map(|member| member.client_urls.clone()).collect();
+        if !urls.is_empty() && store.set_endpoints(&urls) {
+            membership.set_endpoints(&urls)?;
+            store.save(&disk)?;
+            service.set_store(store.text()?);
+        }
+        Ok(())
+    };
+    let turn = move || {
+        if let Err(error) = look() {
+            tracing::debug!(error = format!("{error:#}"), "etcd does not tell which members it has");
+        }
+        MEMBERS_EVERY
+    };
+    Background::start(&*env.tasks, "ashlar-etcd", turn)
+}
+
+/// Has what happens written, in a thread of its own: nobody waits for the store.
+fn keep_events(events: &Arc<EventLog>, env: &Env) -> Result<Background> {
+    let (events, mut is_away) = (events.clone(), false);
+    let write = move || {
+        let outcome = if events.has_waiting() { events.write() } else { Ok(()) };
+        if let Err(error) = &outcome
+            && !is_away
+        {
+            tracing::warn!(%error, "the event log cannot be written; what happens waits in memory");
+        }
+        is_away = outcome.is_err();
+        LOOK_EVERY
+    };
+    Background::start(&*env.tasks, "ashlar-events", write)
+}
+
+/// The state, which must be that of this machine's file system.
+fn open_state(
+    args: &ManagerArgs,
+    disk: &Arc<dyn Disk>,
+    coord: Box<dyn Coord>,
+    name: &NodeName,
+) -> Result<Manager> {
+    let place = args.state.state.display();
+    let manager =
+        Manager::open(disk, "", coord).with_context(|| format!("cannot open the state at {place}"))?;
+    let cluster = manager.identity().cluster;
+    if cluster != name.cluster {
+        bail!("{place} is of file system {cluster}, and this machine belongs to {}", name.cluster);
+    }
+    Ok(manager)
 }
 
 /// Has this manager's own certificate renewed in time.
@@ -132,21 +236,83 @@ fn keep_certificate(
     renewal.start(&*env.tasks)
 }
 
+/// Notes which servers are silent, and tells other managers that this one is there, for as long as what it returns lives.
+fn watch_servers(
+    service: &Arc<ManagerService>,
+    identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    env: &Env,
+) -> Result<[Background; 2]> {
+    let (own, _) = caller(env, identity, Role::Manager);
+    let telling = keep_present(Arc::new(Routes::new(own, service.map())), Role::Manager, env)?;
+    let service = service.clone();
+    let look = move || {
+        service.look_for_silent_servers();
+        SILENCE_EVERY
+    };
+    Ok([telling, Background::start(&*env.tasks, "ashlar-silence", look)?])
+}
+
+/// Begins moves of chains that are due, in a thread of its own.
+fn plan_moves(service: &Arc<ManagerService>, env: &Env) -> Result<Background> {
+    let service = service.clone();
+    let plan = move || {
+        if let Err(error) = service.plan_moves() {
+            tracing::warn!(%error, "moves of chains could not be begun");
+        }
+        PLAN_EVERY
+    };
+    Background::start(&*env.tasks, "ashlar-plan", plan)
+}
+
+/// Has keys of a new epoch be made when it is time, for as long as what it returns lives.
+fn rotate_keys(service: &Arc<ManagerService>, env: &Env) -> Result<Background> {
+    let service = service.clone();
+    let turn = move || {
+        rotate_keys_in_time(&service);
+        KEYS_EVERY
+    };
+    Background::start(&*env.tasks, "ashlar-keys", turn)
+}
+
+fn rotate_keys_in_time(service: &ManagerService) {
+    if let Err(error) = service.rotate_keys_in_time() {
+        tracing::warn!(%error, "no new keys could be made; those there are stay in use");
+    }
+}
+
 /// Sees what other managers change, in a thread of its own, so that nobody waits for the store.
-fn watch(service: &Arc<ManagerService>, env: &Env) -> Result<Option<Background>> {
+fn watch(
+    service: &Arc<ManagerService>,
+    name: &NodeName,
+    env: &Env,
+    is_reached: Arc<AtomicBool>,
+) -> Result<Option<Background>> {
     if !service.manager().is_shared() {
         return Ok(None);
     }
-    let (service, mut is_away) = (service.clone(), false);
+    let (service, name, mut is_away) = (service.clone(), name.clone(), false);
+    let note = move |service: &ManagerService, kind, text: &str| {
+        if let Some(events) = service.manager().events() {
+            events.note(name.node, kind, &name.name, text);
+        }
+    };
     let look = move || {
-        match service.manager().refresh() {
+        let outcome = service.manager().refresh();
+        is_reached.store(outcome.is_ok(), Relaxed);
+        match outcome {
             Ok(()) if is_away => {
                 is_away = false;
                 tracing::info!("the state of the file system can be reached again");
+                note(
+                    &service,
+                    EventKind::StateReachable,
+                    "the manager reaches the state of the file system again",
+                );
             }
             Err(error) if !is_away => {
                 is_away = true;
                 tracing::error!(%error, "the state of the file system cannot be reached: serving goes on, nothing can be changed");
+                note(&service, EventKind::StateUnreachable, &error.to_string());
             }
             _ => {}
         }

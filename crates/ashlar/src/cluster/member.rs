@@ -1,14 +1,16 @@
 //! What every process of a cluster has: its certificate, the managers, a map that is kept current.
 
 use super::background::Background;
+use super::doors::{Serving, Wicket};
 use super::node_directory::{NodeDirectory, NodeName};
 use super::renewal::{Renewal, require_current};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
-use ashlar_rpc::net::{Caller, Endpoint, Epochs, Listener, Peer, Server, ServerConfig, Service, TlsIdentity};
-use ashlar_rpc::remote::{ManagerCalls, MapWatcher, Routes};
+use ashlar_rpc::Reports;
+use ashlar_rpc::net::{Caller, Endpoint, Epochs, NetError, Peer, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::remote::{ManagerCalls, MapWatcher, Reporter, Routes, tell_managers};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{ClusterMap, Epoch, Role};
+use ashlar_types::{ClusterMap, Epoch, EventKind, KeySet, Role};
 use parking_lot::RwLock;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
@@ -22,6 +24,18 @@ const TURN: Duration = Duration::from_millis(50);
 const NEWCOMER_MAX: Duration = Duration::from_secs(1);
 /// Time between two questions of a manager that is behind.
 const OLDER_PAUSE: Duration = Duration::from_millis(200);
+/// For how long a manager may take what has happened.
+const REPORT_MAX: Duration = Duration::from_secs(10);
+/// The same for a server that stops.
+const LAST_REPORT_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks whether something has happened.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// Time between two words of a server that it is there.
+const PRESENT_EVERY: Duration = Duration::from_secs(2);
+/// For how long each manager may take to hear it: others are not to wait for long for one that is away.
+const PRESENT_MAX: Duration = Duration::from_secs(1);
+/// For how long a manager is told what it knows.
+const KNOWN_MAX: Duration = Duration::from_secs(2);
 /// For how long a start waits for a manager.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -32,7 +46,9 @@ pub struct Member {
     pub identity: Arc<RwLock<Arc<TlsIdentity>>>,
     pub epochs: Arc<Epochs>,
     pub managers: Arc<ManagerCalls>,
-    pub caller: Arc<Caller>,
+    routes: Arc<Routes>,
+    /// Where this process tells the event log what happens to it.
+    pub reporter: Arc<Reporter>,
     watcher: MapWatcher,
     directory: NodeDirectory,
 }
@@ -53,7 +69,7 @@ impl Member {
         require_current(&identity, &directory)?;
         let identity = Arc::new(RwLock::new(Arc::new(identity)));
         let (caller, epochs) = caller(&env, identity.clone(), role);
-        let managers = Arc::new(ManagerCalls::new(caller.clone(), managers_known(&directory, &name)));
+        let managers = Arc::new(ManagerCalls::new(caller.clone(), managers_known(&directory, &name, role)));
         let map = first_map(&directory, &managers)?;
         if map.cluster != name.cluster {
             bail!(
@@ -62,12 +78,53 @@ impl Member {
                 name.cluster
             );
         }
-        let kept = directory.clone();
-        let changed = Box::new(move |map: &ClusterMap| kept.keep_map(map));
-        managers.set_addresses(&map.addresses(Role::Manager));
-        let watcher = MapWatcher::start(managers.clone(), map, &*env.tasks, changed)
-            .context("cannot start a thread")?;
-        Ok(Member { name, env, identity, epochs, managers, caller, watcher, directory })
+        let reporter = Arc::new(Reporter::new(env.clock.clone()));
+        let keep = Box::new(keeper_of_maps(&directory, &name, &reporter));
+        managers.follow(&map);
+        let watcher =
+            MapWatcher::start(managers.clone(), map, &*env.tasks, keep).context("cannot start a thread")?;
+        let routes = Arc::new(Routes::new(caller, watcher.map()));
+        Ok(Member { name, env, identity, epochs, managers, routes, reporter, watcher, directory })
+    }
+
+    /// Has the event log told that this server has started, and of everything that is reported, for as long as what it returns lives.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn keep_reporting(&self, role: Role) -> Result<Background> {
+        let text = format!("{role}, version {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+        self.reporter.report(EventKind::ServerStarted, &self.name.name, &text);
+        let (reporter, managers) = (self.reporter.clone(), self.managers.clone());
+        let send = move || {
+            if let Err(error) = reporter.send(&managers, Instant::now() + REPORT_MAX) {
+                tracing::debug!(%error, "no manager takes what has happened here; trying again");
+            }
+            REPORT_EVERY
+        };
+        Background::start(&*self.env.tasks, "ashlar-reports", send)
+    }
+
+    /// Tells managers that this server is there, for as long as what it returns lives.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn keep_present(&self, role: Role) -> Result<Background> {
+        keep_present(self.routes(), role, &self.env)
+    }
+
+    /// Tells the event log that this server stops. A manager that does not answer is not waited for long.
+    pub fn report_stop(&self, role: Role, reporting: Background) {
+        drop(reporting);
+        self.reporter.report(EventKind::ServerStopped, &self.name.name, &role.to_string());
+        let deadline = Instant::now() + LAST_REPORT_MAX;
+        // A manager that was started anew meanwhile does not take a call on the connection it had, but on the next one.
+        while let Err(error) = self.reporter.send(&self.managers, deadline) {
+            if Instant::now() >= deadline {
+                tracing::warn!(%error, "no manager could be told that this server stops");
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
     }
 
     /// Has the certificate renewed in time, for as long as what it returns lives.
@@ -92,9 +149,34 @@ impl Member {
         renewal.start(&*self.env.tasks)
     }
 
+    /// The keys of capabilities that were kept, if there are any.
+    pub fn kept_keys(&self) -> Option<KeySet> {
+        self.directory.load_keys(self.name.cluster)
+    }
+
+    /// Keeps keys of capabilities for the time in which no manager answers.
+    pub fn keep_keys(&self, keys: &KeySet) {
+        self.keeper_of_keys()(keys);
+    }
+
+    /// As [`Member::keep_keys`], for a thread.
+    pub fn keeper_of_keys(&self) -> impl Fn(&KeySet) + Send + 'static {
+        let (directory, cluster) = (self.directory.clone(), self.name.cluster);
+        move |keys| {
+            if let Err(error) = directory.store_keys(cluster, keys) {
+                tracing::warn!(error = format!("{error:#}"), "the keys could not be kept");
+            }
+        }
+    }
+
     /// The map, kept current.
     pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
         self.watcher.map()
+    }
+
+    /// Tells whether the map of an epoch, or a newer one, is kept for the next start.
+    pub fn is_kept(&self) -> impl Fn(Epoch) -> bool + Send + Sync + use<> {
+        self.watcher.is_kept()
     }
 
     /// Waits until this process has the map of `epoch` or a newer one.
@@ -112,9 +194,22 @@ impl Member {
         Ok(())
     }
 
+    /// Ends the connections of nodes that are none any more, whenever it is called and there is another map than before.
+    pub fn reviews(&self) -> impl FnMut(&Serving) + use<> {
+        let map = self.map();
+        let mut epoch = map.read().epoch;
+        move |server| {
+            let now = map.read().epoch;
+            if now != epoch {
+                epoch = now;
+                server.review();
+            }
+        }
+    }
+
     /// Routes to other servers.
     pub fn routes(&self) -> Arc<Routes> {
-        Arc::new(Routes::new(self.caller.clone(), self.map()))
+        self.routes.clone()
     }
 
     /// A call to the managers, with patience for a start.
@@ -122,23 +217,61 @@ impl Member {
         self.managers.call(request, Instant::now() + START_MAX).context("the manager")
     }
 
-    /// Serves `endpoint` at `listeners`.
-    pub fn serve(
-        &self,
-        service: Service,
-        endpoint: Arc<dyn Endpoint>,
-        listeners: Vec<Listener>,
-    ) -> Result<Server> {
+    /// As [`Member::ask`], for something that the managers may know already, as the map says: then nobody is waited for who does not answer.
+    pub fn tell(&self, request: &ManagerRequest, is_known: bool) -> Result<()> {
+        if !is_known {
+            return self.ask(request).map(drop);
+        }
+        match self.managers.call(request, Instant::now() + KNOWN_MAX) {
+            Ok(_) => Ok(()),
+            Err(NetError::Refused(text)) => bail!("{text}"),
+            Err(error) => {
+                tracing::warn!(%error, "no manager answers; it knows already what it would be told");
+                Ok(())
+            }
+        }
+    }
+
+    /// What a server goes by that serves `endpoints`.
+    pub fn server_config(&self, endpoints: &[(Service, Arc<dyn Endpoint>)], wicket: Wicket) -> ServerConfig {
         let map = self.map();
-        let config = ServerConfig {
+        ServerConfig {
             identity: self.identity.clone(),
-            admit: Box::new(move |peer| admit(&map, peer)),
+            admit: Box::new(move |peer| wicket.admit(peer).and_then(|()| admit(&map, peer))),
             tokens: None,
-            endpoints: vec![(service, endpoint)],
+            endpoints: endpoints.to_vec(),
             epochs: self.epochs.clone(),
             tasks: self.env.tasks.clone(),
-        };
-        Server::start(config, listeners).context("cannot serve")
+        }
+    }
+}
+
+/// Keeps maps for the time in which no manager answers. That one cannot be kept is told once, until one can.
+fn keeper_of_maps(
+    directory: &NodeDirectory,
+    name: &NodeName,
+    reporter: &Arc<Reporter>,
+) -> impl Fn(&ClusterMap) -> bool + Send + use<> {
+    let (directory, node, reporter) = (directory.clone(), name.name.clone(), reporter.clone());
+    let is_told = AtomicBool::new(false);
+    move |map| match directory.store_map(map) {
+        Ok(()) => {
+            if is_told.swap(false, Relaxed) {
+                tracing::warn!(epoch = %map.epoch, "the map can be kept again");
+            }
+            true
+        }
+        Err(error) => {
+            if !is_told.swap(true, Relaxed) {
+                let why = format!("{error:#}");
+                tracing::error!(
+                    why,
+                    "the map cannot be kept for the next start; chunks of chains that have gone stay until it can"
+                );
+                reporter.report(EventKind::MapNotKept, &node, &why);
+            }
+            false
+        }
     }
 }
 
@@ -147,13 +280,23 @@ pub fn caller(env: &Env, identity: Arc<RwLock<Arc<TlsIdentity>>>, role: Role) ->
     let mut instance = [0; 16];
     env.entropy.fill(&mut instance);
     let epochs = Arc::new(Epochs::default());
-    (Arc::new(Caller { identity, role, instance, epochs: epochs.clone() }), epochs)
+    (Arc::new(Caller::new(identity, role, instance, epochs.clone())), epochs)
+}
+
+/// Tells every manager of `routes` every few seconds that this server is there.
+pub fn keep_present(routes: Arc<Routes>, role: Role, env: &Env) -> Result<Background> {
+    let say = move || {
+        tell_managers(&routes, &ManagerRequest::Present { role }, PRESENT_MAX);
+        PRESENT_EVERY
+    };
+    Background::start(&*env.tasks, "ashlar-present", say)
 }
 
 /// Where managers were when this machine joined, and when it last heard of them.
-fn managers_known(directory: &NodeDirectory, name: &NodeName) -> Vec<SocketAddr> {
+fn managers_known(directory: &NodeDirectory, name: &NodeName, role: Role) -> Vec<SocketAddr> {
     let newer = directory.load_map().filter(|map| map.cluster == name.cluster);
-    let mut known = newer.map(|map| map.addresses(Role::Manager)).unwrap_or_default();
+    let (mut known, then) = newer.map(|map| map.managers_of(role)).unwrap_or_default();
+    known.extend(then);
     known
         .extend(name.managers.iter().filter(|address| !known.contains(address)).copied().collect::<Vec<_>>());
     known
@@ -207,14 +350,6 @@ fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<Clust
             None => Err(error).context("cannot get the map from a manager"),
         },
     }
-}
-
-/// Listens at `addresses`; tells where.
-pub fn listen(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {
-    let listeners =
-        addresses.iter().map(|address| Listener::bind(*address)).collect::<Result<Vec<_>, _>>()?;
-    let bound = listeners.iter().map(Listener::address).collect::<Result<Vec<_>, _>>()?;
-    Ok((listeners, bound))
 }
 
 /// Runs `turn` until this process is told to stop.

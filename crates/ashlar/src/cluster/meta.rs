@@ -2,8 +2,11 @@
 
 use super::announce;
 use super::background::Background;
-use super::member::{Member, listen, stop_flag, until_told_to_stop};
+use super::doors::Doors;
+use super::keys;
+use super::member::{Member, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
+use super::restored::{self, RestoredNote};
 use crate::cli::MetaArgs;
 use crate::metrics::Metrics;
 use crate::node::state::{make_private_directory, open_lane, root_settings};
@@ -11,14 +14,15 @@ use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode, replace_file};
-use ashlar_meta::{MetaConfig, MetaService};
+use ashlar_meta::{MetaConfig, MetaService, Transferred};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
-use ashlar_rpc::net::Service;
-use ashlar_rpc::remote::{Patience, RemotePeers, RemoteStorage};
+use ashlar_rpc::Reports;
+use ashlar_rpc::net::{Endpoint, Service};
+use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage};
 use ashlar_rpc::serve::MetaEndpoint;
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{NodeId, Role, ShardId};
+use ashlar_types::{Epoch, EventKind, NodeId, Role, ShardId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,19 +34,24 @@ const UUID_MAGIC: &[u8; 8] = b"ASHLMTA1";
 const TARGET_MAX: Duration = Duration::from_secs(10);
 /// For how long a manager is asked.
 const MANAGER_MAX: Duration = Duration::from_secs(5);
-/// Time between looks whether shards are to change hands.
-const BALANCE_EVERY: Duration = Duration::from_millis(500);
+/// Time between looks whether shards are to change hands, after one that failed.
+const TEND_EVERY: Duration = Duration::from_millis(500);
 
 pub fn run(args: &MetaArgs) -> Result<()> {
     let is_told = stop_flag()?;
     open_files::allow_as_many_as_permitted();
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Meta)?;
-    let (listeners, bound) = listen(&args.listen)?;
+    let doors = Doors::open(&args.listen, &args.management)?;
+    let (announcement, bound) = (doors.announcement(Role::Meta), doors.places.addresses.clone());
     make_private_directory(&args.meta)?;
     require_owner(&args.meta)?;
     let path = args.meta.canonicalize().with_context(|| format!("cannot use {}", args.meta.display()))?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
     let _lock = MetaLock::take(&disk, &path, &format!("ashlar meta, process {}", std::process::id()))?;
+    let restored = RestoredNote::load(&disk)?;
+    if let Some(note) = &restored {
+        note.take_effect(&member, &disk, &path)?;
+    }
     let uuid = find_or_draw(&member, &disk, &path)?;
     let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
     let ManagerReply::MetaIdentity { name_hash_key, epoch } = reply else {
@@ -50,10 +59,14 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     };
     // ORDER: which shards are here, and whether the root is, says the map.
     member.wait_for_epoch(epoch)?;
+    if let Some(note) = &restored {
+        note.require_shards(&member.map().read())?;
+    }
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
     let metrics = Metrics::new("meta");
     metrics.add_map(member.map());
-    let storage = Arc::new(RemoteStorage::new(member.routes(), Patience::new(TARGET_MAX)).giving_up());
+    let routes = member.routes();
+    let storage = Arc::new(RemoteStorage::new(routes.clone(), Patience::new(TARGET_MAX)).giving_up());
     let storage = Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE)));
     let config = MetaConfig {
         lane,
@@ -61,38 +74,64 @@ pub fn run(args: &MetaArgs) -> Result<()> {
         name_hash_key,
         map: member.map(),
         keeps_sessions: true,
-        storage,
-        peers: Some((Arc::new(RemotePeers::new(member.routes())), member.name.node)),
+        storage: storage.clone(),
+        peers: Some((Arc::new(RemotePeers::new(routes.clone())), member.name.node)),
     };
     let (meta, report) = MetaService::start(config, root_settings())
         .context("the metadata service could not recover; the log has details")?;
     if report.sessions_reaped > 0 {
         tracing::info!(?report, "cleaned up after sessions that had not ended");
     }
+    if restored.is_some() && restored::settle(&member, &meta, &*storage, args.accept_missing_targets)? {
+        RestoredNote::remove(&disk)?;
+    }
     meta.start_collector().context("cannot start a thread")?;
     meta.start_trimmer().context("cannot start a thread")?;
     metrics.add_meta(&meta);
     let counted = Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Served, ServiceKinds::META)));
-    let endpoint = Arc::new(MetaEndpoint::new(counted, member.map(), member.env.clock.clone()));
+    let keys = keys::first_sealing_keys(&member)?;
+    let (of, env) = ((member.name.cluster, member.name.node), member.env.clone());
+    let granter = Granter::start(routes, env, of, keys.clone()).context("cannot start a thread")?;
+    let clock = member.env.clock.clone();
+    let endpoint = MetaEndpoint::new(counted, member.map(), clock, granter.clone());
+    let endpoint = Arc::new(endpoint.reporting_to(member.reporter.clone()));
+    meta.report_to(member.reporter.clone());
+    metrics.add_clients(endpoint.clients(), member.map(), false);
+    metrics.add_certificate(member.identity.clone());
     let _shown = metrics.serve(&args.metrics)?;
-    let server = member.serve(Service::Meta, endpoint.clone(), listeners)?;
+    let served: [(Service, Arc<dyn Endpoint>); 2] =
+        [(Service::Meta, endpoint.clone()), (Service::Process, metrics.endpoint())];
+    let server = member.serve(&served, doors)?;
     // ORDER: it serves before the map says so.
-    member.ask(&ManagerRequest::Listen { role: Role::Meta, addresses: bound.clone() })?;
+    member.ask(&announcement)?;
     let _looks = member.keep_certificate()?;
-    let _balance = balance(&member, &meta)?;
+    let _moving = move_shards(&member, &meta)?;
+    let (asked, sealing) = (granter.clone(), granter.clone());
+    let request = (ManagerRequest::SealingKeys, keys);
+    let _keys =
+        keys::follow(&member, request, move || asked.wants_keys(), move |keys| sealing.set_keys(keys))?;
+    let reporting = member.keep_reporting(Role::Meta)?;
+    let _present = member.keep_present(Role::Meta)?;
     announce::serving(Role::Meta, &bound);
-    let mut turn = 0u32;
+    let (mut turn, mut has_stopped, mut review) = (0u32, false, member.reviews());
     until_told_to_stop(&is_told, || {
+        review(&server);
         turn = turn.wrapping_add(1);
         if turn.is_multiple_of(20) {
+            if !has_stopped && let Some(why) = meta.stopped() {
+                has_stopped = true;
+                member.reporter.report(EventKind::MetadataStopped, &member.name.name, &why);
+            }
             endpoint.tidy();
             meta.resume_across();
         }
         true
     });
     announce::notify("STOPPING=1");
+    member.report_stop(Role::Meta, reporting);
     server.stop();
-    drop((server, endpoint));
+    drop((server, served, endpoint));
+    granter.stop();
     meta.prepare_stop();
     meta.stop().context("could not close the metadata log")
 }
@@ -154,19 +193,31 @@ fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> 
     Ok(uuid)
 }
 
-/// Has shards spread over the metadata servers, for as long as what it returns lives.
-fn balance(member: &Member, meta: &Arc<MetaService>) -> Result<Background> {
-    let (managers, meta) = (member.managers.clone(), meta.clone());
-    let transfer = move |shards: &[ShardId], from: NodeId, to: NodeId| {
-        let request = ManagerRequest::TransferShards { shards: shards.to_vec(), from, to };
-        let asked = managers.call(&request, Instant::now() + MANAGER_MAX);
-        asked.inspect_err(|error| tracing::warn!(%error, "shards could not be transferred")).is_ok()
-    };
-    let look = move || {
-        if let Err(errno) = meta.balance_shards(&transfer) {
-            tracing::warn!(%errno, "could not look whether shards are to change hands; trying again");
+/// Has shards go to other servers as they are to, and come from them, for as long as what it returns lives.
+fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 2]> {
+    let (managers, sender) = (member.managers.clone(), meta.clone());
+    let transfer = move |shards: &[ShardId], from: NodeId, to: NodeId, seen: Epoch| {
+        let request = ManagerRequest::TransferShards { shards: shards.to_vec(), from, to, seen };
+        match managers.ask_once(&request, Instant::now() + MANAGER_MAX) {
+            Some(Ok(ManagerReply::Transferred(Ok(())))) => Transferred::Done,
+            Some(Ok(ManagerReply::Transferred(Err(why)))) => Transferred::Refused(why),
+            Some(Ok(_)) => Transferred::Unknown,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "it is not known whether a shard was transferred; asking again");
+                Transferred::Unknown
+            }
+            None => Transferred::NotAsked,
         }
-        BALANCE_EVERY
     };
-    Background::start(&*member.env.tasks, "ashlar-balance", look)
+    let send =
+        Background::start(&*member.env.tasks, "ashlar-send", move || sender.carry_out_moves(&transfer))?;
+    let receiver = meta.clone();
+    let tend = move || {
+        receiver.tend_shards().unwrap_or_else(|errno| {
+            tracing::warn!(%errno, "could not look whether shards are to change hands; trying again");
+            TEND_EVERY
+        })
+    };
+    let tend = Background::start(&*member.env.tasks, "ashlar-shards", tend)?;
+    Ok([send, tend])
 }

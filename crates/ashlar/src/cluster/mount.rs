@@ -6,7 +6,7 @@ use super::node_directory::NodeDirectory;
 use crate::cli::MountArgs;
 use crate::guard::Guard;
 use crate::metrics::Metrics;
-use crate::node::{MountConfig, Site, mount, open_files};
+use crate::node::{MountConfig, MountRoot, Site, mount, open_files};
 use crate::terminal::{say, shown};
 use anyhow::Result;
 use ashlar_metrics::{Counted, ServiceKinds, Side};
@@ -33,13 +33,17 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         transport: args.fuse_transport,
         mask: Default::default(),
         is_sole_session: false,
+        keep: (args.keep > 0).then(|| Duration::from_secs(args.keep.into())),
     };
     let patience = Patience::new(Duration::from_secs(args.error_after.into()));
     let routes = member.routes();
     let metrics = Metrics::new("mount");
     metrics.add_map(member.map());
-    let meta = Arc::new(RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone()));
-    let storage = Arc::new(RemoteStorage::new(routes, patience.clone()));
+    let meta = RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone());
+    let meta = Arc::new(meta.with_coherence(args.coherence));
+    let storage = Arc::new(RemoteStorage::new(routes, patience.clone()).under(meta.clone()));
+    metrics.add_capabilities(&meta);
+    metrics.add_certificate(member.identity.clone());
     let _shown = metrics.serve(&args.metrics)?;
     let site = Site {
         meta: Arc::new(Counted::new(meta, metrics.calls(Side::Sent, ServiceKinds::META))),
@@ -47,6 +51,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         map: member.map(),
         env: member.env.clone(),
         checks_payload: true,
+        root: Some(Arc::new(MountRoot::new(member.map(), member.name.node, args.subdirectory.clone()))),
     };
     let _looks = member.keep_certificate()?;
     let guard = Arc::new(Guard::start());

@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `node.json` | file system, node, name, roles, addresses of managers |
 //! | `certificate.pem`, `key.pem`, `authority.pem` | its certificate and key, the certificate of the authority |
+//! | `keys` | of a storage server: the last keys by which it checks capabilities: magic `ASHLKEY1`, CRC-32C u32 little-endian of the rest, encoding |
+//! | `console.sock` | of a console that runs: where `ashlar console login` asks |
 //! | `map` | the last cluster map: magic `ASHLMAP3`, CRC-32C u32 little-endian of the rest, encoding |
 
 use crate::node::state::make_private_directory;
 use anyhow::{Context, Result, bail};
 use ashlar_rpc::net::{KnowsToken, TlsIdentity};
 use ashlar_types::codec::{self, crc32c};
-use ashlar_types::{ClusterId, ClusterMap, NodeId, Roles};
+use ashlar_types::{ClusterId, ClusterMap, KeySet, NodeId, Roles};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -25,8 +27,10 @@ const NODE_FILE: &str = "node.json";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const KEY_FILE: &str = "key.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
+const KEYS_FILE: &str = "keys";
+const KEYS_MAGIC: &[u8; 8] = b"ASHLKEY1";
 const MAP_FILE: &str = "map";
-const MAP_MAGIC: &[u8; 8] = b"ASHLMAP3";
+const MAP_MAGIC: &[u8; 8] = b"ASHLMAP4";
 /// LIMIT: for how long other processes of the node are waited for that keep a map; it takes them milliseconds.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// Time between two attempts.
@@ -111,6 +115,11 @@ impl NodeDirectory {
         self.path.display()
     }
 
+    /// Where a console listens for whoever may log in: who may use this directory.
+    pub fn console_socket(&self) -> PathBuf {
+        self.path.join("console.sock")
+    }
+
     /// Its private key, PEM.
     pub fn key(&self) -> Result<String> {
         let path = self.path.join(KEY_FILE);
@@ -161,14 +170,10 @@ impl NodeDirectory {
         if self.load_map().is_some_and(|known| known.cluster == map.cluster && known.epoch >= map.epoch) {
             return Ok(());
         }
-        let body = codec::encode(map);
-        let mut bytes = MAP_MAGIC.to_vec();
-        bytes.extend_from_slice(&crc32c(0, &body).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        self.write(MAP_FILE, &bytes)
+        self.write(MAP_FILE, &framed(MAP_MAGIC, &codec::encode(map)))
     }
 
-    /// As [`NodeDirectory::store_map`], for a process that goes on without.
+    /// As [`NodeDirectory::store_map`], for a manager: what it goes by is the state, and the map is for others on this machine.
     pub fn keep_map(&self, map: &ClusterMap) {
         if let Err(error) = self.store_map(map) {
             tracing::warn!(error = format!("{error:#}"), "the map could not be kept");
@@ -178,10 +183,20 @@ impl NodeDirectory {
     /// The last map, if there is a good one.
     pub fn load_map(&self) -> Option<ClusterMap> {
         let bytes = fs::read(self.path.join(MAP_FILE)).ok()?;
-        let rest = bytes.strip_prefix(MAP_MAGIC)?;
-        let (sum, body) = rest.split_at_checked(4)?;
-        let map: ClusterMap = codec::decode(body, "map").ok()?;
-        (sum == crc32c(0, body).to_le_bytes() && map.check().is_ok()).then_some(map)
+        let map: ClusterMap = codec::decode(unframed(MAP_MAGIC, &bytes)?, "map").ok()?;
+        map.check().is_ok().then_some(map)
+    }
+
+    /// Keeps keys for the time in which no manager answers.
+    pub fn store_keys(&self, cluster: ClusterId, keys: &KeySet) -> Result<()> {
+        self.write(KEYS_FILE, &framed(KEYS_MAGIC, &codec::encode(&(cluster, keys))))
+    }
+
+    /// The last keys, if there are good ones of this file system.
+    pub fn load_keys(&self, cluster: ClusterId) -> Option<KeySet> {
+        let bytes = fs::read(self.path.join(KEYS_FILE)).ok()?;
+        let (of, keys): (ClusterId, KeySet) = codec::decode(unframed(KEYS_MAGIC, &bytes)?, "keys").ok()?;
+        (of == cluster && keys.is_sound()).then_some(keys)
     }
 
     /// Keeps other processes from writing a map, until it is dropped.
@@ -212,10 +227,42 @@ impl NodeDirectory {
     }
 }
 
+/// A file: magic, checksum of the rest, and that.
+fn framed(magic: &[u8; 8], body: &[u8]) -> Vec<u8> {
+    [magic.as_slice(), &crc32c(0, body).to_le_bytes(), body].concat()
+}
+
+/// What is in a file, if it is whole.
+fn unframed<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let (sum, body) = bytes.strip_prefix(magic)?.split_at_checked(4)?;
+    (sum == crc32c(0, body).to_le_bytes()).then_some(body)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use ashlar_types::SecretKey;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn keys_are_its_owner_s_alone_and_of_its_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = NodeDirectory::new(dir.path());
+        let keys = KeySet(vec![(1, SecretKey([1; 32])), (2, SecretKey([2; 32]))]);
+        let cluster = ClusterId([7; 16]);
+        assert_eq!(directory.load_keys(cluster), None);
+        directory.store_keys(cluster, &keys).unwrap();
+        directory.store_keys(cluster, &keys).unwrap();
+        let path = dir.path().join(KEYS_FILE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(directory.load_keys(cluster), Some(keys));
+        assert_eq!(directory.load_keys(ClusterId([8; 16])), None);
+        let mut damaged = fs::read(&path).unwrap();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(directory.load_keys(cluster), None);
+    }
     use ashlar_types::map::Shard;
     use ashlar_types::{Epoch, Node, NodePolicy, ShardId};
 
@@ -229,12 +276,15 @@ mod tests {
             targets: Vec::new(),
             chains: Vec::new(),
             shards: vec![Shard { id: ShardId(0), primary: NodeId(1) }],
+            moves: Default::default(),
+            filesets: Vec::new(),
             nodes: vec![Node {
                 id: NodeId(1),
                 name: "first".into(),
                 roles: Roles::default(),
                 listening: Vec::new(),
                 policy: NodePolicy::default(),
+                domain: String::new(),
             }],
         };
         std::thread::scope(|scope| {

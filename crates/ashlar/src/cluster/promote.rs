@@ -43,8 +43,7 @@ pub fn promote(args: &PromoteArgs) -> Result<()> {
 }
 
 fn open_manager(disk: &Arc<dyn Disk>, env: &Env) -> Result<Manager> {
-    let (coord, _) = store::open(disk, env)?;
-    Ok(Manager::open(disk, "", coord)?)
+    Ok(Manager::open(disk, "", store::open(disk, env)?.coord)?)
 }
 
 /// Moves the state to where managers keep it; tells where the metadata is.

@@ -1,7 +1,10 @@
 //! The commands of a file system of many servers.
 
-use super::mounts;
-use crate::cli::{InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, PromoteArgs, StorageArgs, TokenArgs};
+use super::{mounts, node};
+use crate::cli::{
+    ConsoleAction, ConsoleArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountArgs, PromoteArgs,
+    StorageArgs, TokenArgs,
+};
 use crate::cluster::{self, Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Result, bail};
@@ -41,9 +44,18 @@ pub fn mount(args: &MountArgs) -> Result<ExitCode> {
     }
 }
 
+pub fn console(args: &ConsoleArgs) -> Result<ExitCode> {
+    match args.action {
+        Some(ConsoleAction::Login) => cluster::log_in_to_console(args),
+        None => cluster::run_console(args),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
 pub fn token(args: &TokenArgs) -> Result<ExitCode> {
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
-    let policy = args.policy.applied_to(NodePolicy::of_new_node(args.role));
+    let mut policy = args.policy.applied_to(NodePolicy::of_new_node(args.role));
+    node::choose_subtree(&member, &args.policy, &mut policy)?;
     let request = ManagerRequest::NewToken { roles: args.role, valid_s: args.valid_minutes * 60, policy };
     let ManagerReply::Token(text) = member.ask(&request)? else {
         bail!("the manager gave an answer of the wrong kind");

@@ -54,9 +54,11 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         let name = if durability == DurabilityChoice::Sync { "sync" } else { "async" };
         format!("durability={name}")
     }));
+    pairs.extend(args.slices.map(|count| format!("slices={count}")));
+    pairs.extend(args.slices_of_new.map(|count| format!("slices_of_new={count}")));
     if pairs.is_empty() {
         bail!(
-            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability"
+            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability, --slices, --slices-of-new"
         );
     }
     let text = pairs.join(" ");
@@ -66,8 +68,17 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         unsafe { libc::setxattr(path.as_ptr(), ATTRIBUTE.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
     if done != 0 {
         let error = std::io::Error::last_os_error();
+        let splits = args.slices.is_some() || args.slices_of_new.is_some();
         let hint = match error.raw_os_error() {
+            Some(libc::ENOTEMPTY) => {
+                "it has more than 1024 entries: a directory is split before that; make a new one, split it, and move what is in this one there"
+            }
+            Some(libc::EEXIST) => "it is split already, into another number of slices, and is split once",
+            Some(libc::ENOTDIR) => "only directories are split",
             // Ranges were checked with the command line.
+            Some(libc::EINVAL) if splits && args.pool.is_none() => {
+                "each slice is in a shard of its own, besides that of the directory: see `ashlar shard list` for how many there are"
+            }
             Some(libc::EINVAL) if args.pool.is_some() => {
                 "is there a pool of this name, see `ashlar status`, and is it a directory, or a file without data outside of its inode?"
             }

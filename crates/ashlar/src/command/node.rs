@@ -1,13 +1,16 @@
 //! `ashlar node`: the machines of a file system of many servers.
 
-use crate::cli::{NodeAction, NodeArgs};
-use crate::cluster::{Member, NodeDirectory};
+use super::{presence, target};
+use crate::cli::{NodeAction, NodeArgs, PolicyArgs, SubtreeChoice};
+use crate::cluster::{Member, NodeDirectory, subtree};
 use crate::terminal::say;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use ashlar_console::object::away::Away;
+use ashlar_console::object::node::{domain, object};
+pub use ashlar_console::object::node::{name, reference};
 use ashlar_types::message::ManagerRequest;
-use ashlar_types::policy::{IdMap, Outside, Squash};
-use ashlar_types::{ClusterMap, Node, NodeId, NodePolicy, Role};
-use serde_json::{Map, Value, json};
+use ashlar_types::{ClusterMap, Node, NodePolicy, Role, TargetId};
+use serde_json::Value;
 use std::process::ExitCode;
 
 pub fn run(args: &NodeArgs) -> Result<ExitCode> {
@@ -15,16 +18,21 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
     let map = member.map().read().clone();
     match &args.action {
         NodeAction::List { json: true } => {
-            let nodes: Vec<Value> = map.nodes.iter().map(object).collect();
+            let away = presence::ask(&member);
+            let nodes: Vec<Value> = map.nodes.iter().map(|node| object(node, &away)).collect();
             say(format_args!("{}", serde_json::to_string_pretty(&nodes)?));
         }
-        NodeAction::List { json: false } => map.nodes.iter().for_each(print),
+        NodeAction::List { json: false } => {
+            let away = presence::ask(&member);
+            map.nodes.iter().for_each(|node| print(node, &away));
+        }
         NodeAction::Show { name, json: true } => {
-            say(format_args!("{}", serde_json::to_string_pretty(&object(find(&map, name)?))?));
+            let shown = object(find(&map, name)?, &presence::ask(&member));
+            say(format_args!("{}", serde_json::to_string_pretty(&shown)?));
         }
         NodeAction::Show { name, json: false } => {
             let node = find(&map, name)?;
-            print(node);
+            print(node, &presence::ask(&member));
             say(format_args!("{:>35} as a client: {}", "", node.policy));
             for target in map.targets.iter().filter(|target| target.node == node.id) {
                 say(format_args!("{:>35} {} {}", "", target.id, target.path.escape_debug()));
@@ -36,10 +44,23 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
         NodeAction::Policy { name, policy } => {
             let known = find(&map, name)?;
             let seen = known.policy.clone();
-            let policy = policy.applied_to(seen.clone());
+            let mut next = policy.applied_to(seen.clone());
+            choose_subtree(&member, policy, &mut next)?;
+            let policy = next;
             member.ask(&ManagerRequest::SetPolicy { node: known.id, seen, policy: policy.clone() })?;
             say(format_args!("{}: {policy}", known.name));
         }
+        NodeAction::Domain { name, domain: None } => {
+            say(format_args!("{}", domain(find(&map, name)?).unwrap_or("none")));
+        }
+        NodeAction::Domain { name, domain: Some(wanted) } => {
+            let known = find(&map, name)?;
+            let domain = if wanted == "none" { String::new() } else { wanted.clone() };
+            member.ask(&ManagerRequest::SetDomain { node: known.id, domain })?;
+            say(format_args!("{}: {wanted}", known.name));
+        }
+        NodeAction::Drain { name } => drain(&member, &map, name, true)?,
+        NodeAction::Undrain { name } => drain(&member, &map, name, false)?,
         NodeAction::Remove { name } => {
             let known = find(&map, name)?;
             member.ask(&ManagerRequest::RemoveNode { node: known.id })?;
@@ -49,57 +70,50 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn find<'m>(map: &'m ClusterMap, name: &str) -> Result<&'m Node> {
+/// Puts the subtree into `policy` that `args` name.
+pub fn choose_subtree(member: &Member, args: &PolicyArgs, policy: &mut NodePolicy) -> Result<()> {
+    match &args.subtree {
+        None => {}
+        Some(SubtreeChoice::Whole) => policy.subtree = None,
+        Some(SubtreeChoice::Path(path)) => policy.subtree = subtree::choose(member, path)?,
+    }
+    Ok(())
+}
+
+/// Has all targets of a node emptied, or not any more.
+fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool) -> Result<()> {
+    let known = find(map, name)?;
+    let targets = map.targets.iter().filter(|target| target.node == known.id);
+    let ids: Vec<u32> = targets.map(|target| target.id.0).collect();
+    if ids.is_empty() {
+        bail!("{} has no target", known.name);
+    }
+    target::set_draining(member, &ids, is_draining)?;
+    if is_draining {
+        let chains: usize = ids.iter().map(|id| map.chains_at(TargetId(*id)).count()).sum();
+        say(format_args!("{chains} chains are to move; `ashlar target moves` shows how far they are"));
+    }
+    Ok(())
+}
+
+/// The node that is called `name`, or has that number.
+pub fn find<'m>(map: &'m ClusterMap, name: &str) -> Result<&'m Node> {
     let known = map.nodes.iter().find(|node| node.name == name || node.id.0.to_string() == name);
     known.with_context(|| format!("there is no node `{}`; `ashlar node list` shows all", name.escape_debug()))
 }
 
-/// A node as other objects refer to it: its number, and its name, null for one that was removed.
-pub fn reference(map: &ClusterMap, node: NodeId) -> Value {
-    json!({ "id": node.0, "name": map.node(node).map(|known| known.name.as_str()) })
-}
-
-/// The name of a node, for people.
-pub fn name(map: &ClusterMap, node: NodeId) -> String {
-    map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
-}
-
-fn object(node: &Node) -> Value {
-    let listening: Map<String, Value> =
-        node.listening.iter().map(|at| (at.role.to_string(), json!(at.addresses))).collect();
-    let roles: Vec<&str> = node.roles.iter().map(Role::name).collect();
-    let policy = policy_object(&node.policy);
-    json!({ "id": node.id.0, "name": node.name, "roles": roles, "listening": listening, "policy": policy })
-}
-
-fn policy_object(policy: &NodePolicy) -> Value {
-    let ranges = |map: &IdMap| -> Vec<Value> {
-        map.0
-            .iter()
-            .map(|range| json!({ "first": range.first, "last": range.last, "server": range.server }))
-            .collect()
-    };
-    json!({
-        "squash": match policy.squash {
-            Squash::Root => "root",
-            Squash::All => "all",
-            Squash::Nobody => "none",
-        },
-        "anonymous": { "uid": policy.anonymous.uid, "gid": policy.anonymous.gid },
-        "map_uid": ranges(&policy.uids),
-        "map_gid": ranges(&policy.gids),
-        "outside": match policy.outside {
-            Outside::Refuse => "refuse",
-            Outside::Squash => "squash",
-        },
-        "read_only": policy.read_only,
-    })
-}
-
-fn print(node: &Node) {
-    say(format_args!("{:<10} {:<24} {}", node.id.to_string(), node.name, node.roles));
-    for at in &node.listening {
-        let addresses: Vec<String> = at.addresses.iter().map(ToString::to_string).collect();
-        say(format_args!("{:>35} {}: {}", "", at.role, addresses.join(", ")));
+fn print(node: &Node, away: &Away) {
+    let domain = domain(node).map_or(String::new(), |domain| format!("  in {domain}"));
+    say(format_args!("{:<10} {:<24} {}{domain}", node.id.to_string(), node.name, node.roles));
+    for role in Role::ALL {
+        let since = away.note(node.id, role);
+        let all =
+            [(node.addresses(role), "", since.as_str()), (node.management(role), ", for management", "")];
+        for (addresses, note, since) in all {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            if !addresses.is_empty() {
+                say(format_args!("{:>35} {role}{note}: {}{since}", "", addresses.join(", ")));
+            }
+        }
     }
 }

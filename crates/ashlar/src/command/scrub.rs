@@ -1,5 +1,7 @@
 //! `ashlar scrub`: reads all data of a running file system and compares it with its checksums.
 
+mod servers;
+
 use crate::admin::{AdminReply, AdminRequest, ScrubFinding, ask, find_running};
 use crate::cli::ScrubArgs;
 use crate::terminal::{say, shown};
@@ -15,6 +17,9 @@ use std::time::{Duration, Instant};
 const NAMED_MAX: usize = 10_000;
 
 pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
+    if let Some(identity) = &args.identity {
+        return servers::run(args, identity);
+    }
     let running = find_running(args.mountpoint.as_deref())?;
     let [(socket, status)] = running.as_slice() else {
         bail!("{} file systems run here; name the mount point of one", running.len());
@@ -38,26 +43,45 @@ pub fn run(args: &ScrubArgs) -> Result<ExitCode> {
         }
         job = Some(portion.job);
     }
-    let seconds = begin.elapsed().as_secs_f64();
-    let names = match status.mounts.first() {
-        Some(mount) => paths_of(mount, findings.iter().filter_map(|finding| finding.inode)),
-        None => BTreeMap::new(),
-    };
-    for finding in &findings {
-        print(finding, finding.inode.and_then(|inode| names.get(&inode)).map(PathBuf::as_path), args.json);
+    let outcome = Outcome { findings, count, bytes_read, targets: status.targets.len() };
+    Ok(outcome.tell(begin.elapsed(), status.mounts.first().map(PathBuf::as_path), args.json))
+}
+
+/// What a scrub has found.
+#[derive(Default)]
+struct Outcome {
+    findings: Vec<ScrubFinding>,
+    /// All, also those that are not named.
+    count: u64,
+    bytes_read: u64,
+    targets: usize,
+}
+
+impl Outcome {
+    /// Tells all of it, with names of files as they are below `mount`.
+    fn tell(&self, took: Duration, mount: Option<&Path>, is_json: bool) -> ExitCode {
+        let Outcome { findings, count, bytes_read, targets } = self;
+        let seconds = took.as_secs_f64();
+        let names = match mount {
+            Some(mount) => paths_of(mount, findings.iter().filter_map(|finding| finding.inode)),
+            None => BTreeMap::new(),
+        };
+        for finding in findings {
+            print(finding, finding.inode.and_then(|inode| names.get(&inode)).map(PathBuf::as_path), is_json);
+        }
+        let rate = *bytes_read as f64 / seconds.max(1e-6) / f64::from(1 << 20);
+        if is_json {
+            let summary = serde_json::json!({
+                "summary": { "bytes_read": bytes_read, "seconds": seconds, "findings": count, "targets": targets }
+            });
+            say(summary);
+        } else {
+            say(format_args!(
+                "{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found"
+            ));
+        }
+        if *count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-    let rate = bytes_read as f64 / seconds.max(1e-6) / f64::from(1 << 20);
-    if args.json {
-        let summary = serde_json::json!({
-            "summary": { "bytes_read": bytes_read, "seconds": seconds, "findings": count, "targets": status.targets.len() }
-        });
-        say(summary);
-    } else {
-        say(format_args!(
-            "{bytes_read} bytes read in {seconds:.1} s ({rate:.0} MiB/s), {count} problems found"
-        ));
-    }
-    Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// By how much a scrub that has read `bytes_read` after `elapsed` is ahead of `mib_per_s`.

@@ -1,14 +1,14 @@
 //! `ashlar session`: the sessions that metadata servers have.
 
-use super::node;
 use crate::cli::{SessionAction, SessionArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_console::object::node;
+use ashlar_console::object::session::object;
 use ashlar_rpc::remote::RemoteSessions;
 use ashlar_rpc::wire::SessionInfo;
 use ashlar_types::{ClusterMap, NodeId, Role, SessionId};
-use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -53,20 +53,6 @@ fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], json: bool) -> Re
         say(format_args!("{}", serde_json::to_string_pretty(&objects)?));
     }
     Ok(())
-}
-
-fn object(map: &ClusterMap, server: NodeId, info: &SessionInfo) -> Value {
-    json!({
-        "id": info.session.0,
-        "server": node::reference(map, server),
-        "node": node::reference(map, info.owner.node),
-        "since": info.since_s,
-        "heard_ms": info.heard_ms,
-        "leases": info.leases,
-        "opens": info.opens,
-        "locks": info.locks,
-        "is_ending": info.is_ending,
-    })
 }
 
 fn print(map: &ClusterMap, info: &SessionInfo) {

@@ -1,16 +1,23 @@
 //! `ashlar target`: the targets of a file system of many servers, and their space as their servers tell it.
 
-use super::node;
+mod change;
+
+pub use change::set_draining;
+
+use super::presence;
 use crate::cli::{TargetAction, TargetArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Context, Result};
+use ashlar_console::object::away::Away;
+use ashlar_console::object::node;
+use ashlar_console::object::target::{Space, chains, coming, leaving, object, pool, state};
 use ashlar_rpc::remote::{Patience, RemoteStorage};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::map::{Target, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ClusterMap, Role, TargetId};
-use serde_json::{Value, json};
+use ashlar_types::{ClusterMap, Domain, Role, TargetId};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,22 +27,23 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// LIMIT: servers that are asked at once.
 const ASKED_MAX: usize = 64;
 
-/// Total and free bytes.
-type Space = (u64, u64);
-
 pub fn run(args: &TargetArgs) -> Result<ExitCode> {
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
     let map = member.map().read().clone();
     match &args.action {
         TargetAction::List { json } => {
-            let spaces = ask(&member, &map.targets);
+            let away = presence::ask(&member);
+            let spaces = ask(&member, &there(&map.targets, &away));
             if *json {
-                let all: Vec<Value> =
-                    map.targets.iter().map(|target| object(&map, target, spaces.get(&target.id))).collect();
+                let all: Vec<Value> = map
+                    .targets
+                    .iter()
+                    .map(|target| object(&map, target, &away, spaces.get(&target.id)))
+                    .collect();
                 say(format_args!("{}", serde_json::to_string_pretty(&all)?));
             } else {
                 for target in &map.targets {
-                    print(&map, target, spaces.get(&target.id));
+                    print(&map, target, &away, spaces.get(&target.id));
                 }
             }
         }
@@ -43,20 +51,42 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
             let target = map
                 .target(TargetId(*id))
                 .with_context(|| format!("there is no target {id}; `ashlar target list` shows all"))?;
-            let spaces = ask(&member, std::slice::from_ref(target));
+            let away = presence::ask(&member);
+            let spaces = ask(&member, &there(std::slice::from_ref(target), &away));
             if *json {
-                let shown = object(&map, target, spaces.get(&target.id));
+                let shown = object(&map, target, &away, spaces.get(&target.id));
                 say(format_args!("{}", serde_json::to_string_pretty(&shown)?));
             } else {
-                print(&map, target, spaces.get(&target.id));
+                print(&map, target, &away, spaces.get(&target.id));
             }
         }
+        other => change::run(&member, other)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The space of those targets whose server answers in time: servers are asked beside each other.
+/// Those of `targets` whose server is not known to be away: it would be waited for.
+fn there(targets: &[Target], away: &Away) -> Vec<Target> {
+    let is_there = |target: &&Target| away.seconds(target.node, Role::Storage).is_none();
+    targets.iter().filter(is_there).cloned().collect()
+}
+
+/// The space of those targets whose server answers in time.
 fn ask(member: &Member, targets: &[Target]) -> BTreeMap<TargetId, Space> {
+    ask_each(member, targets, |storage, target| {
+        match storage.call(&StorageRequest::Space { target }, Payload::None) {
+            Ok(StorageReply::Space { bytes_total, bytes_free }) => Some((bytes_total, bytes_free)),
+            _ => None,
+        }
+    })
+}
+
+/// What `ask` tells of each of those targets whose server answers in time: servers are asked beside each other.
+fn ask_each<T: Send>(
+    member: &Member,
+    targets: &[Target],
+    ask: impl Fn(&RemoteStorage, TargetId) -> Option<T> + Sync,
+) -> BTreeMap<TargetId, T> {
     let storage = RemoteStorage::new(member.routes(), Patience::new(ANSWER_MAX)).giving_up();
     let mut by_node: BTreeMap<_, Vec<TargetId>> = BTreeMap::new();
     for target in targets.iter().filter(|target| target.state == TargetState::Online) {
@@ -64,55 +94,19 @@ fn ask(member: &Member, targets: &[Target]) -> BTreeMap<TargetId, Space> {
     }
     let mut found = BTreeMap::new();
     let servers: Vec<Vec<TargetId>> = by_node.into_values().collect();
+    let ask_server = |targets: &[TargetId]| -> Vec<(TargetId, T)> {
+        targets.iter().filter_map(|target| Some((*target, ask(&storage, *target)?))).collect()
+    };
     for servers in servers.chunks(ASKED_MAX) {
         std::thread::scope(|scope| {
-            let asked: Vec<_> =
-                servers.iter().map(|targets| scope.spawn(|| ask_server(&storage, targets))).collect();
+            let asked: Vec<_> = servers.iter().map(|targets| scope.spawn(|| ask_server(targets))).collect();
             asked.into_iter().for_each(|thread| found.extend(thread.join().unwrap_or_default()));
         });
     }
     found
 }
 
-fn ask_server(storage: &RemoteStorage, targets: &[TargetId]) -> Vec<(TargetId, Space)> {
-    let space =
-        |target: &TargetId| match storage.call(&StorageRequest::Space { target: *target }, Payload::None) {
-            Ok(StorageReply::Space { bytes_total, bytes_free }) => Some((*target, (bytes_total, bytes_free))),
-            _ => None,
-        };
-    targets.iter().filter_map(space).collect()
-}
-
-fn chains(map: &ClusterMap, target: TargetId) -> usize {
-    map.chains.iter().filter(|chain| chain.targets.contains(&target)).count()
-}
-
-fn pool<'m>(map: &'m ClusterMap, target: &Target) -> &'m str {
-    map.pools.iter().find(|pool| pool.id == target.pool).map_or("", |pool| pool.name.as_str())
-}
-
-fn state(target: &Target) -> &'static str {
-    match target.state {
-        TargetState::Online => "online",
-        TargetState::Offline => "offline",
-    }
-}
-
-fn object(map: &ClusterMap, target: &Target, space: Option<&Space>) -> Value {
-    json!({
-        "id": target.id.0,
-        "state": state(target),
-        "node": node::reference(map, target.node),
-        "path": target.path,
-        "pool": pool(map, target),
-        "chains": chains(map, target.id),
-        "bytes_total": space.map(|(total, _)| total),
-        "bytes_used": space.map(|(total, free)| total.saturating_sub(*free)),
-        "bytes_free": space.map(|(_, free)| free),
-    })
-}
-
-fn print(map: &ClusterMap, target: &Target, space: Option<&Space>) {
+fn print(map: &ClusterMap, target: &Target, away: &Away, space: Option<&Space>) {
     const GIB: f64 = (1u64 << 30) as f64;
     let space = match space {
         Some((total, free)) => {
@@ -121,8 +115,20 @@ fn print(map: &ClusterMap, target: &Target, space: Option<&Space>) {
         }
         None => "space unknown".to_owned(),
     };
+    let mut note = away.note(target.node, Role::Storage);
+    if let Domain::Named(domain) = map.domain_of_node(target.node) {
+        note.push_str(&format!(", in {domain}"));
+    }
+    if target.is_draining {
+        note.push_str(", draining");
+    }
+    for (count, what) in [(leaving(map, target.id), "leaving"), (coming(map, target.id), "coming")] {
+        if count > 0 {
+            note.push_str(&format!(", {count} {what}"));
+        }
+    }
     say(format_args!(
-        "{:<12} {:<8} {:<24} {:<10} {:>4} chains  {space}  {}",
+        "{:<12} {:<8} {:<24} {:<10} {:>4} chains{note}  {space}  {}",
         target.id.to_string(),
         state(target),
         node::name(map, target.node),

@@ -19,13 +19,17 @@ struct Owner {
     has_writer: bool,
 }
 
-enum Data {
+/// The content of an inode, as its record says.
+pub enum Data {
     /// The record is there and does not decode: nothing of it is touched.
     Unknown,
     /// No such inode, or one without chunks.
     None,
+    /// It is in chunks.
     Chunks {
+        /// Where.
         layout: FileLayout,
+        /// The length of the file.
         size: u64,
     },
 }
@@ -78,7 +82,8 @@ impl Comparison<'_> {
     fn judge(&mut self, chunk: &ListedChunk) -> Result<Verdict> {
         let ChunkId { inode, generation, index } = chunk.id;
         if self.owner.as_ref().is_none_or(|owner| owner.inode != inode) {
-            self.owner = Some(self.look_up(inode)?);
+            let has_writer = has_writer(self.snapshot, inode)?;
+            self.owner = Some(Owner { inode, data: look_up(self.snapshot, inode)?, has_writer });
         }
         let Some(owner) = &self.owner else { return Ok(Verdict::Sound) };
         let is_garbage =
@@ -118,20 +123,21 @@ impl Comparison<'_> {
         let is_here = chain.targets.contains(&self.target);
         (!is_here).then(|| format!("the file has it on {:?}", chain.targets))
     }
+}
 
-    fn look_up(&self, inode: InodeId) -> Result<Owner> {
-        let data = match self.snapshot.get(&key::inode(inode))? {
-            None => Data::None,
-            Some(bytes) => match codec::decode::<Inode>(&bytes, "inode record") {
-                Err(_) => Data::Unknown,
-                Ok(Inode { kind: Kind::Regular(FileData::Chunks { layout, .. }), size, .. }) => {
-                    Data::Chunks { layout, size }
-                }
-                Ok(_) => Data::None,
-            },
-        };
-        Ok(Owner { inode, data, has_writer: has_writer(self.snapshot, inode)? })
-    }
+/// What the content of `inode` is.
+///
+/// # Errors
+/// When the snapshot cannot be read.
+pub fn look_up(snapshot: &dyn Snapshot, inode: InodeId) -> Result<Data> {
+    let Some(bytes) = snapshot.get(&key::inode(inode))? else { return Ok(Data::None) };
+    Ok(match codec::decode::<Inode>(&bytes, "inode record") {
+        Err(_) => Data::Unknown,
+        Ok(Inode { kind: Kind::Regular(FileData::Chunks { layout, .. }), size, .. }) => {
+            Data::Chunks { layout, size }
+        }
+        Ok(_) => Data::None,
+    })
 }
 
 /// Whether a session that has not ended writes `inode`.

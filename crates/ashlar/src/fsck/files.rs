@@ -2,11 +2,11 @@
 
 use super::chunks::has_writer;
 use super::problem::{Class, Ledger, NAMED_MAX, Problem, State};
-use super::tree::change;
-use crate::node;
+use super::remote::Remote;
+use super::whole::Whole;
 use anyhow::{Context, Result};
 use ashlar_chunkstore::{ChunkError, ChunkStore};
-use ashlar_kv::{Lane, Snapshot};
+use ashlar_kv::Snapshot;
 use ashlar_namespace::check::{ChunkedFile, for_each_chunked_file};
 use ashlar_namespace::key;
 use ashlar_types::{ClusterMap, InodeId, ShardId, TargetId};
@@ -16,6 +16,34 @@ use std::sync::Arc;
 
 /// The targets that are open.
 pub type Stores = BTreeMap<TargetId, Arc<ChunkStore>>;
+
+/// All targets that can be asked.
+pub struct Targets<'a> {
+    /// Those that are open.
+    pub stores: &'a Stores,
+    /// Those that others serve.
+    pub remote: Option<&'a Remote>,
+}
+
+impl Targets<'_> {
+    fn has(&self, target: TargetId) -> bool {
+        self.stores.contains_key(&target)
+            || self.remote.is_some_and(|remote| remote.targets().contains(&target))
+    }
+
+    /// Units of 512 bytes that `target` has of a file's generation; `None` when something of it is damaged: that is told by its target's stage.
+    fn blocks(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<Option<u64>> {
+        match (self.stores.get(&target), self.remote) {
+            (Some(store), _) => match store.extent(inode, generation) {
+                Ok(extent) => Ok(Some(extent.map_or(0, |extent| extent.blocks))),
+                Err(ChunkError::Corrupt { .. }) => Ok(None),
+                Err(error) => Err(error).with_context(|| format!("cannot read the index of {target}")),
+            },
+            (None, Some(remote)) => remote.blocks(target, inode, generation),
+            (None, None) => Ok(Some(0)),
+        }
+    }
+}
 
 /// What was found out about a file.
 enum Verdict {
@@ -33,15 +61,15 @@ type Correction = (InodeId, u64, u64);
 ///
 /// # Errors
 /// When target or metadata cannot be read, or the metadata not written.
-pub fn check_files(state: &node::State, lane: &Lane, stores: &Stores, ledger: &mut Ledger) -> Result<u64> {
-    let map = state.manager.map().read().clone();
+pub fn check_files(whole: &Whole<'_>, targets: &Targets<'_>, ledger: &mut Ledger) -> Result<u64> {
+    let map = &whole.map;
     let mut count = 0;
     for shard in map.shards.iter().map(|shard| shard.id) {
         loop {
-            let (seen, corrections) = check_shard(&lane.read(), &map, shard, stores, ledger)?;
+            let (seen, corrections) = check_shard(&whole.snapshot()?, map, shard, targets, ledger)?;
             for (inode, stored, held) in &corrections {
                 if ledger.is_repairing {
-                    correct(state, lane, *inode, *held)?;
+                    correct(whole, *inode, *held)?;
                 }
                 add_correction((*inode, *stored, *held), ledger);
             }
@@ -59,20 +87,20 @@ fn check_shard(
     snapshot: &dyn Snapshot,
     map: &ClusterMap,
     shard: ShardId,
-    stores: &Stores,
+    all: &Targets<'_>,
     ledger: &mut Ledger,
 ) -> Result<(u64, Vec<Correction>)> {
     let (mut seen, mut corrections, mut failed) = (0, Vec::new(), None);
     for_each_chunked_file(snapshot, shard, &mut |file| {
         seen += 1;
-        match judge(snapshot, map, &file, stores) {
+        match judge(snapshot, map, &file, all) {
             Ok(Verdict::Sound) => {}
             Ok(Verdict::Unreadable(what)) => ledger.add(Problem {
                 class: Class::FileUnreadable,
                 inode: Some(file.inode),
                 name: None,
                 what: format!("has data on {what}"),
-                remedy: "list the data directory of that target with --data, or delete the file".into(),
+                remedy: "list the data directory of that target with --data (or have it served), or delete the file".into(),
                 state: State::Left,
             }),
             Ok(Verdict::Holds(held)) => corrections.push((file.inode, file.blocks, held)),
@@ -88,7 +116,12 @@ fn check_shard(
     failed.map_or(Ok((seen, corrections)), Err)
 }
 
-fn judge(snapshot: &dyn Snapshot, map: &ClusterMap, file: &ChunkedFile, stores: &Stores) -> Result<Verdict> {
+fn judge(
+    snapshot: &dyn Snapshot,
+    map: &ClusterMap,
+    file: &ChunkedFile,
+    all: &Targets<'_>,
+) -> Result<Verdict> {
     let layout = &file.layout;
     if layout.check().is_err() {
         return Ok(Verdict::Sound);
@@ -99,7 +132,7 @@ fn judge(snapshot: &dyn Snapshot, map: &ClusterMap, file: &ChunkedFile, stores: 
     for (position, chain) in (0u64..).zip(&layout.chains) {
         let target = map.head(*chain);
         match target {
-            Some(target) if stores.contains_key(&target) => {
+            Some(target) if all.has(target) => {
                 targets.insert(target);
             }
             // A chain the file has not come to yet holds nothing of it.
@@ -115,23 +148,22 @@ fn judge(snapshot: &dyn Snapshot, map: &ClusterMap, file: &ChunkedFile, stores: 
     }
     let mut held = 0;
     for target in targets {
-        let Some(store) = stores.get(&target) else { continue };
-        match store.extent(file.inode, layout.generation) {
-            Ok(extent) => held += extent.map_or(0, |extent| extent.blocks),
-            // What a damaged chunk holds is not known; the damage itself is told by its target's stage.
-            Err(ChunkError::Corrupt { .. }) => return Ok(Verdict::Sound),
-            Err(error) => return Err(error).with_context(|| format!("cannot read the index of {target}")),
+        match all.blocks(target, file.inode, layout.generation)? {
+            Some(blocks) => held += blocks,
+            // What a damaged chunk holds is not known.
+            None => return Ok(Verdict::Sound),
         }
     }
     Ok(if held == file.blocks { Verdict::Sound } else { Verdict::Holds(held) })
 }
 
-fn correct(state: &node::State, lane: &Lane, inode: InodeId, held: u64) -> Result<()> {
-    change(state, lane, |txn, _| {
-        txn.inode_mut(inode)?.blocks = held;
-        Ok(true)
-    })
-    .map(|_| ())
+fn correct(whole: &Whole<'_>, inode: InodeId, held: u64) -> Result<()> {
+    whole
+        .change(|txn, _| {
+            txn.inode_mut(inode)?.blocks = held;
+            Ok(true)
+        })
+        .map(|_| ())
 }
 
 fn add_correction((inode, stored, held): Correction, ledger: &mut Ledger) {

@@ -3,7 +3,7 @@
 use crate::terminal::shown_bytes;
 use anyhow::{Context, Result};
 use ashlar_kv::Snapshot;
-use ashlar_namespace::{Bucket, Inode, Kind, key};
+use ashlar_namespace::{Bucket, Inode, key};
 use ashlar_types::{InodeId, ShardId, codec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -85,7 +85,7 @@ fn path_of(
         let Some(place) = place else { return Ok(None) };
         names.push(shown_bytes(&place.1));
         places.insert(at, place.clone());
-        at = place.0;
+        at = shown(snapshot, place.0)?;
     }
     names.reverse();
     Ok(Some(format!("/{}", names.join("/"))))
@@ -96,18 +96,32 @@ fn place_of_directory(snapshot: &dyn Snapshot, directory: InodeId) -> Result<Opt
     let Some(bytes) = snapshot.get(&key::inode(directory)).context("cannot read an inode")? else {
         return Ok(None);
     };
-    let Ok(Inode { kind: Kind::Directory { parent, .. }, .. }) =
-        codec::decode::<Inode>(&bytes, "inode record")
-    else {
-        return Ok(None);
-    };
-    let (mut from, mut found) = (key::table_range(parent.home(), b'D').0, None);
-    from.extend_from_slice(&parent.0.to_be_bytes());
-    find_entries(snapshot, (&from, &key::after_prefix(&from)), &mut |place, inode| {
-        if inode == directory {
-            found = Some(place);
-        }
-        found.is_none()
-    })?;
+    let Ok(inode) = codec::decode::<Inode>(&bytes, "inode record") else { return Ok(None) };
+    let Ok((parent, _)) = inode.as_directory() else { return Ok(None) };
+    let mut found = None;
+    for holder in holders(snapshot, parent)? {
+        let prefix = key::bucket_prefix(holder);
+        find_entries(snapshot, (&prefix, &key::after_prefix(&prefix)), &mut |(_, name), inode| {
+            if inode == directory {
+                found = Some((parent, name));
+            }
+            found.is_none()
+        })?;
+    }
     Ok(found)
+}
+
+/// The directory that `inode` is, or is a slice of.
+fn shown(snapshot: &dyn Snapshot, inode: InodeId) -> Result<InodeId> {
+    let bytes = snapshot.get(&key::inode(inode)).context("cannot read an inode")?;
+    let record = bytes.and_then(|bytes| codec::decode::<Inode>(&bytes, "inode record").ok());
+    Ok(record.map_or(inode, |record| record.shown_as(inode)))
+}
+
+/// The inodes that have the entries of `directory`: itself, or its slices.
+fn holders(snapshot: &dyn Snapshot, directory: InodeId) -> Result<Vec<InodeId>> {
+    let bytes = snapshot.get(&key::inode(directory)).context("cannot read an inode")?;
+    let inode = bytes.and_then(|bytes| codec::decode::<Inode>(&bytes, "inode record").ok());
+    let slices = inode.map(|inode| inode.slices().to_vec()).unwrap_or_default();
+    Ok(if slices.is_empty() { vec![directory] } else { slices })
 }

@@ -4,8 +4,9 @@
 //! old bytes would show in those.
 
 use super::chunks;
-use super::files::{Stores, check_files};
+use super::files::{Stores, Targets, check_files};
 use super::problem::Ledger;
+use super::whole::Whole;
 use crate::node;
 use anyhow::Result;
 use ashlar_chunkstore::ChunkStore;
@@ -24,13 +25,14 @@ pub fn remove_newer_chunks(
     stores: &[(TargetId, Arc<ChunkStore>)],
 ) -> Result<()> {
     let mut ledger = Ledger { is_repairing: true, is_silent: true, ..Ledger::default() };
-    let map = state.manager.map().read().clone();
+    let whole = Whole::of_one(state, lane);
+    let map = whole.map.clone();
     for (id, store) in stores {
-        chunks::check_target(&lane.read(), &map, (*id, store), &mut ledger)?;
+        chunks::check_target(&whole.snapshot()?, &map, (*id, store), &mut ledger)?;
     }
     // Also after mounts that had not ended: it leaves out the files they wrote, which the rest of the start settles.
     let all: Stores = stores.iter().cloned().collect();
-    check_files(state, lane, &all, &mut ledger)?;
+    check_files(&whole, &Targets { stores: &all, remote: None }, &mut ledger)?;
     eprintln!(
         "ashlar: first start after a restore, or with a target that the metadata did not know: {} differences between targets and metadata \
          were settled in favour of the metadata",

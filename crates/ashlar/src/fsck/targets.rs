@@ -12,7 +12,7 @@ use ashlar_chunkstore::{
 use ashlar_env::os::OsDisk;
 use ashlar_env::replace_file;
 use ashlar_kv::Lane;
-use ashlar_types::{ClusterMap, InodeId, Start, Starts};
+use ashlar_types::{ClusterMap, InodeId, Start, Starts, TargetId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ const LOST: &str =
 /// The targets that are open, and the uuids of those that take part in the start that a repair is.
 type Checked = (Stores, Vec<[u8; 16]>);
 
-/// Opens all targets that can be opened, and checks them. `None` when the metadata is older than they are: then nothing can be compared.
+/// Opens all targets that can be opened, and checks them; those that are not listed are told, unless others are to be asked for them. `lane` is that of a single machine, which has seen them start; servers of many do not take part in starts. `None` when the metadata is older than they are: then nothing can be compared.
 ///
 /// # Errors
 /// When a target is in use or of another file system, or cannot be read.
 pub fn check_targets(
     state: &node::State,
-    lane: &Lane,
+    lane: Option<&Lane>,
     damaged: Vec<(PathBuf, anyhow::Error)>,
-    (is_quick, holder): (bool, &str),
+    (is_quick, holder, others_follow): (bool, &str, bool),
     ledger: &mut Ledger,
 ) -> Result<Option<Checked>> {
     let map = state.manager.map().read().clone();
-    let starts = node::starts::load(state, lane)?;
+    let starts = lane.map(|lane| node::starts::load(state, lane)).transpose()?.unwrap_or_default();
     let mut found: Vec<(PathBuf, TargetHeader)> = Vec::new();
     for (path, error) in damaged {
         let what = format!("{error:#}");
@@ -53,11 +53,15 @@ pub fn check_targets(
             None => {}
         }
     }
-    let Some(found) = those_that_belong(state, &map, &starts, found, ledger)? else { return Ok(None) };
+    let Some(found) = those_that_belong(state, (&map, &starts, lane.is_some()), found, ledger)? else {
+        return Ok(None);
+    };
     // A repair changes targets and metadata: copies from before it are older ones.
-    let start = match ledger.is_repairing {
-        true => Some(node::starts::begin(state, lane, found.iter().map(|(_, header)| header))?),
-        false => None,
+    let start = match lane {
+        Some(lane) if ledger.is_repairing => {
+            Some(node::starts::begin(state, lane, found.iter().map(|(_, header)| header))?)
+        }
+        _ => None,
     };
     let (mut stores, mut joined) = (Stores::new(), Vec::new());
     for (path, TargetHeader { identity, .. }) in found {
@@ -66,7 +70,8 @@ pub fn check_targets(
             joined.push(identity.uuid.0);
         }
     }
-    for target in map.targets.iter().filter(|target| !stores.contains_key(&target.id)) {
+    let is_missing = |id: TargetId| !others_follow && !stores.contains_key(&id);
+    for target in map.targets.iter().filter(|target| is_missing(target.id)) {
         let what = format!("{}, last seen at {}, is not here", target.id, target.path);
         let remedy = "list its data directory with --data; files with data on it follow";
         ledger.add(about_target(Class::TargetMissing, what, remedy, State::Left));
@@ -77,19 +82,20 @@ pub fn check_targets(
 /// The targets that belong to this metadata as they are; `None` when it is older than one of them.
 fn those_that_belong(
     state: &node::State,
-    map: &ClusterMap,
-    starts: &Starts,
+    (map, starts, has_starts): (&ClusterMap, &Starts, bool),
     found: Vec<(PathBuf, TargetHeader)>,
     ledger: &mut Ledger,
 ) -> Result<Option<Vec<(PathBuf, TargetHeader)>>> {
-    let is_restored = state.is_restored()?;
+    let is_restored = has_starts && state.is_restored()?;
     let mut ours = Vec::new();
     for (path, header) in found {
         let (shown, identity) = (path.display(), &header.identity);
         if identity.cluster != state.cluster() {
             bail!("{shown} belongs to file system {}, not to {}", identity.cluster, state.cluster());
         }
-        if let Some(mismatch) = node::starts::compare(state, starts, (&path, &header), is_restored) {
+        let compared =
+            has_starts.then(|| node::starts::compare(state, starts, (&path, &header), is_restored));
+        if let Some(mismatch) = compared.flatten() {
             let class = match mismatch.is_metadata_older {
                 true => Class::MetadataOlder,
                 false => Class::TargetOlder,

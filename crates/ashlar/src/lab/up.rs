@@ -10,6 +10,7 @@ use crate::cli::LabUpArgs;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
+use ashlar_types::Coherence;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{self, File};
 use std::io::Write;
@@ -43,7 +44,7 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
     let mut places = Places::of(dir);
     let record = Record::begin(&places, nodes, args.link_mbit, id)?;
     places = Places::of(&places.dir);
-    let mut lab = Lab { places, record, is_told_to_stop };
+    let mut lab = Lab { places, record, is_told_to_stop, coherence: args.coherence };
     if let Err(error) = lab.make() {
         if let Err(other) = remove(&lab.places, &lab.record) {
             eprintln!("ashlar: not everything could be removed ({other:#}); `ashlar lab down` tries again");
@@ -59,6 +60,7 @@ struct Lab {
     places: Places,
     record: Record,
     is_told_to_stop: Arc<AtomicBool>,
+    coherence: Coherence,
 }
 
 impl Lab {
@@ -123,7 +125,7 @@ impl Lab {
             }
             LabRole::Client => {
                 fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", shown(&mountpoint)))?;
-                command.arg("mount").arg(&mountpoint);
+                command.arg("mount").arg(&mountpoint).args(["--coherence", self.coherence.name()]);
                 "mounted "
             }
         };

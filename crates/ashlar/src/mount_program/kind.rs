@@ -29,7 +29,11 @@ impl Kind {
             (true, None) => None,
         };
         let is_identity = spec.join(NODE_FILE).exists();
-        let is_meant = options.error_after.is_some()
+        let of_servers = options.error_after.as_ref().map(|_| "error-after=");
+        let of_servers = of_servers.or(options.coherence.as_ref().map(|_| "coherence="));
+        let of_servers = of_servers.or(options.keep.as_ref().map(|_| "keep="));
+        let of_servers = of_servers.or(options.subdirectory.as_ref().map(|_| "subdirectory="));
+        let is_meant = of_servers.is_some()
             || options.needs_network
                 && spec.is_absolute()
                 && of_one_machine.is_none()
@@ -43,7 +47,8 @@ impl Kind {
                 spec.display()
             ),
             Some(option) => bail!(
-                "`{option}` is for a file system of this machine alone, `error-after=` for one of servers: leave one of them out"
+                "`{option}` is for a file system of this machine alone, `{}` for one of servers: leave one of them out",
+                of_servers.unwrap_or("_netdev")
             ),
             None => Ok(Kind::Cluster),
         }

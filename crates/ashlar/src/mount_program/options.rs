@@ -43,6 +43,12 @@ pub(super) struct Options {
     pub(super) log: Option<String>,
     /// Of a cluster: after how many seconds without a server a call fails; as it was written, for `ashlar mount` to judge.
     pub(super) error_after: Option<String>,
+    /// Of a cluster: how coherent; as it was written, too.
+    pub(super) coherence: Option<String>,
+    /// Of a cluster: for how long the mount is kept when its process has ended; as it was written, too.
+    pub(super) keep: Option<String>,
+    /// Of a cluster: the directory that is shown, by its path from the root.
+    pub(super) subdirectory: Option<String>,
     /// It is said to need the network.
     pub(super) needs_network: bool,
     /// `MS_*` of mount(2).
@@ -64,6 +70,9 @@ impl Options {
                 ("log", Some(filter)) => options.log = Some(filter.to_owned()),
                 ("log_file", Some(file)) => options.log_file = Some(file.into()),
                 ("error-after", Some(seconds)) => options.error_after = Some(seconds.to_owned()),
+                ("coherence", Some(kind)) => options.coherence = Some(kind.to_owned()),
+                ("keep", Some(seconds)) => options.keep = Some(seconds.to_owned()),
+                ("subdirectory", Some(path)) => options.subdirectory = Some(path.to_owned()),
                 ("_netdev", None) => options.needs_network = true,
                 _ if FOR_OTHERS.contains(&name) || SHOWN.contains(&name) => {}
                 _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
@@ -76,7 +85,7 @@ impl Options {
     fn set_flag(&mut self, word: &str) -> Result<()> {
         let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == word) else {
             bail!(
-                "unknown option `{word}`; there are data=DIR and meta=DIR on one machine, error-after=SECONDS for servers, log=FILTER, log_file=FILE, and those of every mount, such as ro"
+                "unknown option `{word}`; there are data=DIR and meta=DIR on one machine, error-after=SECONDS, coherence=KIND, keep=SECONDS and subdirectory=PATH for servers, log=FILTER, log_file=FILE, and those of every mount, such as ro"
             );
         };
         // Of the kinds of access times the last one counts.
@@ -121,7 +130,14 @@ mod tests {
         assert_eq!(options.data, [PathBuf::from("/b"), PathBuf::from("/c")]);
         assert_eq!((options.meta, options.log_file), (Some("/m".into()), Some("/l".into())));
         assert_eq!(Options::parse("error-after=60").unwrap().error_after.as_deref(), Some("60"));
-        for wrong in ["datta=/b", "data", "ro=1", "size=5", "error_after=5", "error-after", "_netdev=1"] {
+        let weaker = Options::parse("coherence=close-to-open").unwrap();
+        assert_eq!(weaker.coherence.as_deref(), Some("close-to-open"));
+        assert_eq!(Options::parse("keep=30").unwrap().keep.as_deref(), Some("30"));
+        let part = Options::parse("subdirectory=/a/b").unwrap();
+        assert_eq!(part.subdirectory.as_deref(), Some("/a/b"));
+        for wrong in
+            ["coherence", "datta=/b", "data", "ro=1", "size=5", "error_after=5", "error-after", "_netdev=1"]
+        {
             let error = Options::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("data=DIR"), "{error}");
         }

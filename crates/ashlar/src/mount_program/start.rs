@@ -121,6 +121,15 @@ fn cluster(call: &Call, command: &mut Command) {
     if let Some(seconds) = &call.options.error_after {
         command.arg("--error-after").arg(seconds);
     }
+    if let Some(seconds) = &call.options.keep {
+        command.arg("--keep").arg(seconds);
+    }
+    if let Some(kind) = &call.options.coherence {
+        command.arg("--coherence").arg(kind);
+    }
+    if let Some(path) = &call.options.subdirectory {
+        command.arg("--subdirectory").arg(path);
+    }
 }
 
 /// Waits for the line that both promise.

@@ -131,6 +131,30 @@ impl Directories {
         Ok((Directories { meta, exists, targets }, damaged))
     }
 
+    /// Of a file system of many servers: the state of managers in `state`, and the targets in the data directories `data`. Those whose header is damaged come
+    /// apart, with what is wrong.
+    ///
+    /// # Errors
+    /// When a directory cannot be used, or is listed twice.
+    pub fn of_servers(
+        state: &Path,
+        data: &[PathBuf],
+    ) -> Result<(Directories, Vec<(PathBuf, anyhow::Error)>)> {
+        let data = distinct(data)?;
+        data.iter().try_for_each(|dir| usable::require(dir))?;
+        let (mut targets, mut damaged) = (Vec::new(), Vec::new());
+        for dir in &data {
+            let dir = settled(dir)?.join(TARGET_DIR);
+            usable::require(&dir)?;
+            match read_header(&dir) {
+                Ok(header) => targets.push((dir, header)),
+                Err(error) => damaged.push((dir, error)),
+            }
+        }
+        refuse_copies(&targets)?;
+        Ok((Directories { meta: state.to_owned(), exists: true, targets }, damaged))
+    }
+
     /// The targets in the data directories `data`, each with its header if it has one; makes nothing.
     ///
     /// # Errors

@@ -1,13 +1,18 @@
 //! Mounting a client on a directory.
 
+use super::mount_root::MountRoot;
 use super::mount_turn::MountTurn;
 use crate::cli::FuseTransport;
 use crate::guard::Guard;
+use crate::keeper::table::Table;
+use crate::keeper::{self, Keeper};
 use anyhow::{Context, Result};
 use ashlar_client::{Client, ClientConfig};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
-use ashlar_fuse::{Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome};
+use ashlar_fuse::{
+    Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome, connection_at,
+};
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_types::ClusterMap;
 use parking_lot::RwLock;
@@ -49,6 +54,8 @@ pub struct MountConfig {
     pub mask: KernelMask,
     /// Whether this is the only session there will be.
     pub is_sole_session: bool,
+    /// For how long the mount is kept for the next process should this one end without unmounting; nothing: it is given up at once.
+    pub keep: Option<Duration>,
 }
 
 /// A mount and the client behind it.
@@ -59,6 +66,8 @@ pub struct Mounted {
     session: Session,
     guard: Arc<Guard>,
     turn: Option<MountTurn>,
+    /// Goes last: until then the mount is kept.
+    _keeper: Option<Keeper>,
 }
 
 /// The services of a file system, wherever they are.
@@ -73,6 +82,8 @@ pub struct Site {
     pub env: Env,
     /// Whether content crosses a network.
     pub checks_payload: bool,
+    /// What of it is shown; nothing: all.
+    pub root: Option<Arc<MountRoot>>,
 }
 
 /// Opens a session with the services and mounts it.
@@ -91,6 +102,11 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         comes_back: site.checks_payload,
     })
     .context("cannot open a session with the metadata service")?;
+    let root = site.root;
+    if let Some(Err(error)) = root.as_ref().map(|root| root.find(&client)) {
+        end_session(&client);
+        return Err(error);
+    }
     let defaults = MountOptions::default();
     let options = MountOptions {
         source: config.source.clone(),
@@ -100,12 +116,14 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         read_only: config.read_only,
         allow_set_id: config.allow_set_id,
         allow_devices: config.allow_devices,
-        features: MountOptions::FEATURES_DEFAULT | Features::POSIX_ACL,
+        features: features(client.is_close_to_open()),
         mask: config.mask,
         transport: match config.transport {
-            FuseTransport::Auto => TransportChoice::Auto,
-            FuseTransport::Device => TransportChoice::Device,
+            // What comes through rings, or through several devices, ends with the process that has them.
+            FuseTransport::Auto if config.keep.is_none() => TransportChoice::Auto,
+            FuseTransport::Auto | FuseTransport::Device => TransportChoice::Device,
         },
+        clone_device: config.keep.map(|_| false),
         // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
         // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
         threads: (!config.is_sole_session).then_some(SHARED_THREADS),
@@ -117,22 +135,109 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
         ..defaults
     };
-    let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
-    let turn = Some(MountTurn::wait(mountpoint));
-    let session = match Session::mount(adaptor, mountpoint, &options) {
-        Ok(session) => session,
+    let made = match config.keep {
+        Some(_) => kept_or_new(&client, mountpoint, config, &options, root),
+        None => {
+            let adaptor = adaptor(&client, config, root);
+            let turn = MountTurn::wait(mountpoint);
+            let session = Session::mount(adaptor, mountpoint, &options);
+            session.map(|session| (session, Some(turn), None)).map_err(Into::into)
+        }
+    };
+    let (session, turn, table) = match made {
+        Ok(made) => made,
         Err(error) => {
-            if let Err(errno) = client.disconnect() {
-                tracing::warn!(%errno, "could not end the session of a mount that failed");
-            }
+            end_session(&client);
             return Err(error).context(format!("cannot mount on {}", mountpoint.display()));
         }
     };
     if let Some(hint) = session.transport_hint() {
         tracing::info!("{hint}");
     }
-    guard.note_mounted(session.connection());
-    Ok(Mounted { mountpoint: mountpoint.to_owned(), client, session, guard: guard.clone(), turn })
+    let keeper = match (config.keep, table) {
+        (Some(keep), Some(table)) => have_kept(&session, &table, keep)?,
+        _ => None,
+    };
+    if keeper.is_none() {
+        guard.note_mounted(session.connection());
+    }
+    Ok(Mounted {
+        mountpoint: mountpoint.to_owned(),
+        client,
+        session,
+        guard: guard.clone(),
+        turn,
+        _keeper: keeper,
+    })
+}
+
+fn end_session(client: &Client) {
+    if let Err(errno) = client.disconnect() {
+        tracing::warn!(%errno, "could not end the session of a mount that failed");
+    }
+}
+
+fn adaptor(client: &Arc<Client>, config: &MountConfig, root: Option<Arc<MountRoot>>) -> Adaptor {
+    let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    match root {
+        Some(root) => adaptor.rooted_at(Arc::new(move || root.now())),
+        None => adaptor,
+    }
+}
+
+type Made = (Session, Option<MountTurn>, Option<Arc<Table>>);
+
+/// Goes on with the mount that another process has left at `mountpoint`, or makes one whose open files are noted.
+fn kept_or_new(
+    client: &Arc<Client>,
+    mountpoint: &Path,
+    config: &MountConfig,
+    options: &MountOptions,
+    root: Option<Arc<MountRoot>>,
+) -> Result<Made> {
+    let adaptor = adaptor(client, config, root);
+    let left = match connection_at(mountpoint, "fuse.ashlar").context("cannot read the mount table")? {
+        Some(connection) => keeper::ask(connection)?,
+        None => None,
+    };
+    let Some(left) = left else {
+        let table = Arc::new(Table::new()?);
+        let turn = MountTurn::wait(mountpoint);
+        let session = Session::mount(adaptor.with_log(table.clone(), Vec::new()), mountpoint, options)?;
+        return Ok((session, Some(turn), Some(table)));
+    };
+    let open = left.table.all();
+    tracing::warn!(files = open.len(), mount = %mountpoint.display(), "going on with a mount whose process has ended");
+    let descriptions: Vec<_> = open.iter().map(|(_, adopted)| *adopted).collect();
+    let handles = client.adopt(&descriptions).context("cannot open again what programs have open")?;
+    let adopted = open.iter().map(|(fh, _)| *fh).zip(handles).collect();
+    let (kept, table, taken) = left.divide();
+    let table = Arc::new(table);
+    let path = std::path::absolute(mountpoint)?;
+    let session = Session::resume(adaptor.with_log(table.clone(), adopted), &path, kept, options)?;
+    taken.say()?;
+    let forgetting = client.clone();
+    // Not waited for: it may wait for pages of requests that are served only now.
+    std::thread::Builder::new().name("ashlar-forget".into()).spawn(move || forgetting.forget_in_kernel())?;
+    Ok((session, None, Some(table)))
+}
+
+/// Has a process keep the mount, where the kernel can go on with another one.
+fn have_kept(session: &Session, table: &Table, keep: Duration) -> Result<Option<Keeper>> {
+    let Some(kept) = session.keep().context("cannot duplicate the device")? else {
+        tracing::warn!(
+            "this kernel cannot give requests out once more (Linux 6.9 can): the mount is given up if its process ends"
+        );
+        return Ok(None);
+    };
+    table.set_terms(&kept.terms);
+    Keeper::start(session.connection(), &kept.device, table, keep).map(Some)
+}
+
+/// What is asked of the kernel. Where nobody says when content has changed, the kernel finds out by the time of change.
+fn features(is_close_to_open: bool) -> Features {
+    let features = MountOptions::FEATURES_DEFAULT | Features::POSIX_ACL;
+    if is_close_to_open { features | Features::AUTO_INVAL_DATA } else { features }
 }
 
 impl Mounted {

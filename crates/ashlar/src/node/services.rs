@@ -93,6 +93,7 @@ impl Services {
             map: self.map(),
             env: self.env().clone(),
             checks_payload: false,
+            root: None,
         }
     }
 
@@ -196,7 +197,8 @@ impl Services {
     }
 }
 
-/// Has the background work of all targets of `storage` done until `is_stopping`.
+/// Has the background work of all targets of `storage`, which are there by now, done until `is_stopping`; each by a thread of its own, as one whose disk hangs must not keep others from being
+/// synced.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -214,15 +216,20 @@ pub fn start_background(
     std::thread::Builder::new()
         .name("ashlar-targets".into())
         .spawn(move || {
-            while !is_stopping.load(Relaxed) {
-                std::thread::sleep(TICK);
-                for (id, store) in storage.targets() {
+            let tend = |(id, store): (TargetId, Arc<ChunkStore>)| {
+                while !is_stopping.load(Relaxed) {
+                    std::thread::sleep(TICK);
                     // A panic ends this turn only: nobody else would notice that targets are not synced any more.
                     if !tasks.contain(&mut || tick(id, &store)) {
                         tracing::error!(target_id = %id, "background work of a target ended by a panic");
                     }
                 }
-            }
+            };
+            std::thread::scope(|scope| {
+                for target in storage.targets() {
+                    scope.spawn(|| tend(target));
+                }
+            });
         })
         .context("cannot start a thread")
 }

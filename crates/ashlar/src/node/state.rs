@@ -54,7 +54,7 @@ pub struct State {
     /// What is taken away again if nobody gets to use it.
     // ORDER: before the lock, under which that is done.
     first_start: Option<FirstStart>,
-    lock: MetaLock,
+    locks: Vec<MetaLock>,
 }
 
 impl State {
@@ -71,7 +71,7 @@ impl State {
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         // A first start that ended between its last two steps.
         remove_if_there(&disk, &directories.meta, CREATING_FILE)?;
-        Ok(State { env, directories, disk, manager, scratch: None, first_start: None, lock })
+        Ok(State { env, directories, disk, manager, scratch: None, first_start: None, locks: vec![lock] })
     }
 
     /// As [`State::open`], for whoever only looks: nothing changes in the directories, which may be on a disk that is full or
@@ -87,7 +87,31 @@ impl State {
         let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), "")))
             .with_context(|| format!("cannot open the file system at {}", directories.meta.display()))?;
         let scratch = Some(Scratch::new()?);
-        Ok(State { env: Env::os(), directories, disk, manager, scratch, first_start: None, lock })
+        Ok(State {
+            env: Env::os(),
+            directories,
+            disk,
+            manager,
+            scratch,
+            first_start: None,
+            locks: vec![lock],
+        })
+    }
+
+    /// Of a file system of many servers, all of which are stopped: identity and map in `disk`, the directory of a manager. `locks` are those of the metadata of
+    /// all servers; `is_look`: nothing is to change.
+    ///
+    /// # Errors
+    /// When there is no temporary directory.
+    pub fn of_servers(
+        env: Env,
+        directories: Directories,
+        disk: Arc<dyn Disk>,
+        manager: Manager,
+        (locks, is_look): (Vec<MetaLock>, bool),
+    ) -> Result<State> {
+        let scratch = is_look.then(Scratch::new).transpose()?;
+        Ok(State { env, directories, disk, manager, scratch, first_start: None, locks })
     }
 
     /// As [`State::open`], or makes a new file system where there is none.
@@ -121,7 +145,15 @@ impl State {
             manager.identity().cluster,
             directories.meta.display()
         );
-        Ok(State { env, directories, disk, manager, scratch: None, first_start: Some(first_start), lock })
+        Ok(State {
+            env,
+            directories,
+            disk,
+            manager,
+            scratch: None,
+            first_start: Some(first_start),
+            locks: vec![lock],
+        })
     }
 
     /// Somebody uses the file system: from now on it stays, whatever becomes of this start.
@@ -133,7 +165,7 @@ impl State {
 
     /// Tells whoever wants this file system next that it will be free soon.
     pub fn note_ending(&self) {
-        self.lock.note_ending();
+        self.locks.iter().for_each(MetaLock::note_ending);
     }
 
     /// Who the file system is.
@@ -160,9 +192,22 @@ impl State {
     }
 
     fn open_any_lane(&self, give_up_from: Option<Position>) -> Result<Lane> {
-        let (meta, cluster) = (&self.directories.meta, self.cluster());
+        self.open_lane_in(&self.disk, &self.directories.meta, give_up_from)
+    }
+
+    /// Opens the metadata in `disk`, the directory `meta`, whoever's it is.
+    ///
+    /// # Errors
+    /// When log or engine are damaged or of another file system.
+    pub fn open_lane_in(
+        &self,
+        disk: &Arc<dyn Disk>,
+        meta: &Path,
+        give_up_from: Option<Position>,
+    ) -> Result<Lane> {
+        let cluster = self.cluster();
         let Some(scratch) = &self.scratch else {
-            return open_lane(&self.disk, meta, &self.env, cluster, give_up_from);
+            return open_lane(disk, meta, &self.env, cluster, give_up_from);
         };
         let path = meta.join(ENGINE_DIR);
         let engine = FjallEngine::open_view(&path, scratch.place(), engine_options()).map_err(|error| {
@@ -171,7 +216,7 @@ impl State {
                 .context(format!("cannot look at the metadata in {}; {way_out}", path.display()))
         })?;
         let config = LaneConfig { give_up_from, ..LaneConfig::default() };
-        let lane = Lane::open(self.disk.clone(), LANE_DIR, Box::new(engine), &self.env, cluster, config);
+        let lane = Lane::open(disk.clone(), LANE_DIR, Box::new(engine), &self.env, cluster, config);
         lane.map_err(|error| {
             let way_out =
                 scratch.way_out(&error).unwrap_or_else(|| format!("if it is damaged, {LOG_WAY_OUT}"));

@@ -1,10 +1,14 @@
 //! A file system of many processes on this machine: real roles, real mounts, ports of the loopback.
 
 use super::{Ended, PATIENCE, ashlar, binary};
+use ashlar_env::Env;
+use ashlar_rpc::net::{Caller, Epochs, TlsIdentity};
+use parking_lot::RwLock;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A role that runs.
@@ -37,6 +41,20 @@ impl Role {
     pub fn pause(&self) {
         // SAFETY: the child has not been waited for, so the id is its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGSTOP) }, 0);
+    }
+
+    /// Processor time that it has used, ticks of 10 ms.
+    pub fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // Behind the name, which may have anything in it (proc(5): utime and stime).
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    /// Has it go on.
+    pub fn resume(&self) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGCONT) }, 0);
     }
 
     /// Tells it to stop, and waits until it has.
@@ -119,6 +137,24 @@ impl Lab {
         run(self.dir.path(), name, &args.iter().map(String::as_str).collect::<Vec<_>>(), ready)
     }
 
+    /// As [`Lab::run`], by a clock that is so many seconds ahead (libfaketime).
+    #[track_caller]
+    pub fn run_at(&self, seconds: i64, name: &str, line: &str, ready: &str) -> Role {
+        let mut command = Command::new(binary());
+        start(self.dir.path(), name, at(seconds, command.args(self.args(line))), ready)
+    }
+
+    /// As [`Lab::ashlar`], by such a clock.
+    #[track_caller]
+    pub fn ashlar_at(&self, seconds: i64, line: &str) -> Ended {
+        super::finish(at(seconds, Command::new(binary()).args(self.args(line))))
+    }
+
+    /// The id of the process of a role.
+    pub fn process(role: &Role) -> u32 {
+        role.child.id()
+    }
+
     fn args(&self, line: &str) -> Vec<String> {
         let place = |word: &str| match word.strip_prefix('@') {
             Some(name) => self.path(name).display().to_string(),
@@ -182,6 +218,19 @@ impl Lab {
         let meta = run_meta(dir.path(), host, &ports);
         let mounts = (0..mounts).map(|at| run_mount(dir.path(), split.as_ref(), at)).collect();
         Lab { dir, host: host.to_owned(), split, ports, manager, meta, storage, mounts }
+    }
+
+    /// What a program calls servers with that is not ours, and has the identity of the node `name`: as a client.
+    pub fn client_program(&self, name: &str) -> Arc<Caller> {
+        let read = |file: &str| fs::read_to_string(self.path(name).join(file)).unwrap();
+        let identity =
+            TlsIdentity::from_pem(&read("certificate.pem"), &read("key.pem"), &read("authority.pem"))
+                .unwrap();
+        let mut instance = [0; 16];
+        Env::os().entropy.fill(&mut instance);
+        let identity = Arc::new(RwLock::new(Arc::new(identity)));
+        let (role, epochs) = (ashlar_types::Role::Client, Arc::new(Epochs::default()));
+        Arc::new(Caller::new(identity, role, instance, epochs))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -283,6 +332,29 @@ impl Lab {
         self.mounts[at] = run_mount(self.dir.path(), self.split.as_ref(), at);
     }
 
+    /// Stops everything, and again and again after further starts of the storage servers, until no target has chunks of chains that are on others; the caller has
+    /// seen to it that they are to be deleted. What a target has is looked up in its index: slots that are free again may well keep their bytes.
+    #[track_caller]
+    pub fn stop_without_leftovers(&mut self) {
+        let data: String = (0..self.storage.len()).map(|at| format!(" --data @d{at}")).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.stop();
+            let checked = self.ashlar(&format!("fsck --quick --json --state @state --meta @meta{data}"));
+            if checked.code == Some(0) {
+                return;
+            }
+            let problems = checked.stdout.lines().filter(|line| line.contains("\"class\""));
+            let is_left_over = |line: &str| line.contains("chunk-misplaced");
+            let others: Vec<&str> = problems.filter(|line| !is_left_over(line)).collect();
+            assert!(checked.code == Some(4) && others.is_empty(), "{}", checked.all());
+            assert!(Instant::now() < deadline, "chunks stay where their chains were: {}", checked.all());
+            self.start_manager();
+            (0..self.storage.len()).for_each(|at| self.start_storage(at));
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+
     /// Stops everything, in the order an administrator would.
     #[track_caller]
     pub fn stop(&mut self) {
@@ -291,6 +363,16 @@ impl Lab {
         self.storage.iter_mut().for_each(Role::stop);
         self.manager.stop();
     }
+}
+
+/// Has a command go by a clock that is so many seconds ahead. The library is named, and not its program `faketime`: that one may stay between us and the command.
+fn at(seconds: i64, command: &mut Command) -> &mut Command {
+    command
+        .env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1")
+        .env("FAKETIME", format!("{seconds:+}s"))
+        // Clocks that measure how long something takes go on as they do.
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env("DONT_FAKE_MONOTONIC", "1")
 }
 
 #[track_caller]
@@ -340,7 +422,7 @@ pub fn run(dir: &Path, name: &str, args: &[&str], ready: &str) -> Role {
 }
 
 #[track_caller]
-fn start(dir: &Path, name: &str, command: &mut Command, ready: &str) -> Role {
+pub fn start(dir: &Path, name: &str, command: &mut Command, ready: &str) -> Role {
     let log = dir.join(format!("{name}.log"));
     let out = File::create(&log).unwrap();
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);

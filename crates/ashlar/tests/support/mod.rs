@@ -3,7 +3,9 @@
 #![allow(dead_code, clippy::unwrap_used)] // Each test file uses a part; a helper of a test panics as the test does.
 
 pub mod agents;
+pub mod browser;
 pub mod cluster;
+pub mod counts;
 pub mod desk;
 pub mod user_world;
 

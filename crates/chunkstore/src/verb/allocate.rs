@@ -5,9 +5,10 @@ use crate::cache::{Chunk, State};
 use crate::checksum::{BLOCK, SUM_HOLE, SUM_RESERVED};
 use crate::error::ChunkError;
 use crate::geometry::Class;
+use crate::shape::Shape;
 use crate::store::ChunkStore;
 use crate::verb::write::UNITS;
-use ashlar_types::ChunkId;
+use ashlar_types::{ChainId, ChunkId};
 
 impl ChunkStore {
     /// Reserves space for the blocks of a range (`posix_fallocate(3)`) and makes the chunk if it is not here. The blocks
@@ -15,8 +16,15 @@ impl ChunkStore {
     ///
     /// # Errors
     /// [`ChunkError::NoSpace`], with nothing changed; [`ChunkError::BadRequest`] as for writes.
-    pub fn allocate(&self, id: ChunkId, chunk_bytes: u32, offset: u32, len: u32) -> Result<i64, ChunkError> {
+    pub fn allocate(
+        &self,
+        id: ChunkId,
+        shape: impl Into<Shape>,
+        offset: u32,
+        len: u32,
+    ) -> Result<i64, ChunkError> {
         self.check()?;
+        let Shape { chunk_bytes, chain } = shape.into();
         let class = ChunkStore::class_for(chunk_bytes, offset, len as usize)?;
         if len == 0 {
             return Ok(0);
@@ -28,7 +36,7 @@ impl ChunkStore {
             ChunkStore::check_class(chunk, class)?;
             return self.reserve(chunk, first, end);
         }
-        let chunk = self.create_reserved(id, class, first, end)?;
+        let chunk = self.create_reserved((id, chain), class, first, end)?;
         let growth = i64::from(chunk.blocks_held) * UNITS;
         *state = State::Present(chunk);
         self.cache.recharge(&entry, &state);
@@ -51,7 +59,13 @@ impl ChunkStore {
         Ok(holes.len() as i64 * UNITS)
     }
 
-    fn create_reserved(&self, id: ChunkId, class: Class, first: u32, end: u32) -> Result<Chunk, ChunkError> {
+    fn create_reserved(
+        &self,
+        id: (ChunkId, Option<ChainId>),
+        class: Class,
+        first: u32,
+        end: u32,
+    ) -> Result<Chunk, ChunkError> {
         let bytes = u64::from(end - first) * u64::from(BLOCK);
         self.create_with(id, class, Purpose::Part, bytes, |chunk| {
             (first..end).for_each(|block| chunk.set_sum(block, SUM_RESERVED));

@@ -9,12 +9,12 @@ use crate::index::{Changes, Verb};
 use crate::key::{self, Placement};
 use crate::store::ChunkStore;
 use ashlar_kv::Urgency;
-use ashlar_types::{ChunkId, InodeId};
+use ashlar_types::{ChainId, ChunkId, InodeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Chunks removed by one call of [`ChunkStore::delete_generation`].
-const DELETE_BATCH: usize = 256;
+/// Chunks removed by one call of [`ChunkStore::delete_generation`] at the most.
+pub(crate) const DELETE_BATCH: usize = 256;
 
 /// What a call of [`ChunkStore::delete_generation`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,16 +63,50 @@ impl ChunkStore {
         generation: u32,
         from: u64,
     ) -> Result<Deleted, ChunkError> {
+        self.delete_generation_of(inode, generation, from, &|_| true)
+    }
+
+    /// As [`ChunkStore::delete_generation`], chunks of those chains alone that `is_meant` says; it is asked with `None` for a chunk whose
+    /// chain is not known.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::delete`].
+    pub fn delete_generation_of(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        from: u64,
+        is_meant: &dyn Fn(Option<ChainId>) -> bool,
+    ) -> Result<Deleted, ChunkError> {
         self.check()?;
-        let first = key::chunk(ChunkId { inode, generation, index: from });
-        let pairs = self.index.page(&first, &key::generation_end(inode, generation), DELETE_BATCH)?;
-        let mut entries: Vec<Arc<Entry>> = Vec::with_capacity(pairs.len());
-        for (key, _) in &pairs {
-            entries.push(self.cache.entry(key::decode_chunk(key)?));
+        let end = key::generation_end(inode, generation);
+        let mut from = Some(from);
+        // Callers begin anew where they began: whoever is told that more is left has had something deleted.
+        while let Some(index) = from {
+            let pairs =
+                self.index.page(&key::chunk(ChunkId { inode, generation, index }), &end, DELETE_BATCH)?;
+            let mut found = Vec::with_capacity(pairs.len());
+            for (key, value) in &pairs {
+                if is_meant(Placement::decode(value)?.chain) {
+                    found.push(key::decode_chunk(key)?);
+                }
+            }
+            let last = pairs.last().filter(|_| pairs.len() == DELETE_BATCH);
+            let last = last.map(|(key, _)| key::decode_chunk(key)).transpose()?;
+            from = last.and_then(|id| id.index.checked_add(1));
+            if !found.is_empty() {
+                return Ok(Deleted { next: from, ..self.delete_all(&found)? });
+            }
         }
+        Ok(Deleted::default())
+    }
+
+    /// Removes chunks, ascending, in one commit.
+    pub(crate) fn delete_all(&self, found: &[ChunkId]) -> Result<Deleted, ChunkError> {
+        let entries: Vec<Arc<Entry>> = found.iter().map(|id| self.cache.entry(*id)).collect();
         // Locks of several chunks are taken in ascending order only, and only here.
         let mut states: Vec<_> = entries.iter().map(|entry| entry.state.write()).collect();
-        let mut leaving = Vec::with_capacity(pairs.len());
+        let mut leaving = Vec::with_capacity(found.len());
         for (entry, state) in entries.iter().zip(&states) {
             leaving.extend(self.leaving(entry.id, state)?);
         }
@@ -82,9 +116,7 @@ impl ChunkStore {
             **state = State::Absent;
             self.cache.recharge(entry, state);
         }
-        let last = entries.last().filter(|_| pairs.len() == DELETE_BATCH);
-        let next = last.and_then(|entry| entry.id.index.checked_add(1));
-        Ok(Deleted { blocks: blocks * (BLOCK_BYTES as u64 / 512), chunks: leaving.len() as u64, next })
+        Ok(Deleted { blocks: blocks * (BLOCK_BYTES as u64 / 512), chunks: leaving.len() as u64, next: None })
     }
 
     /// What has to go for a chunk; `None` when it is not here. A damaged header does not keep a chunk alive: it then counts

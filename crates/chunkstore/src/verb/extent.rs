@@ -5,7 +5,7 @@ use crate::checksum::BLOCK_BYTES;
 use crate::error::ChunkError;
 use crate::key::{self, Placement};
 use crate::store::ChunkStore;
-use ashlar_types::{ChunkId, InodeId};
+use ashlar_types::{ChainId, ChunkId, InodeId};
 
 /// What a target has of one generation of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,12 +25,28 @@ impl ChunkStore {
     /// # Errors
     /// [`ChunkError::Corrupt`] when a header is damaged.
     pub fn extent(&self, inode: InodeId, generation: u32) -> Result<Option<Extent>, ChunkError> {
+        self.extent_of(inode, generation, &|_| true)
+    }
+
+    /// As [`ChunkStore::extent`], of those chains alone that `is_meant` says; it is asked with `None` for a chunk whose chain is not known.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::extent`].
+    pub fn extent_of(
+        &self,
+        inode: InodeId,
+        generation: u32,
+        is_meant: &dyn Fn(Option<ChainId>) -> bool,
+    ) -> Result<Option<Extent>, ChunkError> {
         self.check()?;
         let first = key::chunk(ChunkId { inode, generation, index: 0 });
         let mut extent: Option<Extent> = None;
         self.index.for_each(&first, &key::generation_end(inode, generation), |key, value| {
-            let id = key::decode_chunk(key)?;
-            let Some((len, held)) = self.size_of(id, Placement::decode(value)?)? else { return Ok(()) };
+            let (id, placement) = (key::decode_chunk(key)?, Placement::decode(value)?);
+            if !is_meant(placement.chain) {
+                return Ok(());
+            }
+            let Some((len, held)) = self.size_of(id, placement)? else { return Ok(()) };
             let sum = extent.get_or_insert_default();
             sum.blocks += u64::from(held) * (BLOCK_BYTES as u64 / 512);
             if len > 0 {
@@ -41,7 +57,7 @@ impl ChunkStore {
         Ok(extent)
     }
 
-    /// Index of the first chunk of one generation of a file that is here, from `from_index` on.
+    /// Index of the first chunk of one generation of a file that is here, from `from_index` on, of those chains that `is_meant` says.
     ///
     /// # Errors
     /// Those of the index.
@@ -50,11 +66,27 @@ impl ChunkStore {
         inode: InodeId,
         generation: u32,
         from_index: u64,
+        is_meant: &dyn Fn(Option<ChainId>) -> bool,
     ) -> Result<Option<u64>, ChunkError> {
         self.check()?;
-        let first = key::chunk(ChunkId { inode, generation, index: from_index });
-        let found = self.index.page(&first, &key::generation_end(inode, generation), 1)?;
-        found.first().map(|(key, _)| Ok(key::decode_chunk(key)?.index)).transpose()
+        let (mut from, end) = (
+            key::chunk(ChunkId { inode, generation, index: from_index }),
+            key::generation_end(inode, generation),
+        );
+        // Few pairs at first: mostly the first one is meant.
+        let mut count = 1;
+        loop {
+            let found = self.index.page(&from, &end, count)?;
+            for (key, value) in &found {
+                if is_meant(Placement::decode(value)?.chain) {
+                    return Ok(Some(key::decode_chunk(key)?.index));
+                }
+            }
+            let Some((last, _)) = found.last() else { return Ok(None) };
+            from = last.clone();
+            from.push(0);
+            count = 256;
+        }
     }
 
     /// Space held by a chunk, in units of 512 bytes.

@@ -10,9 +10,10 @@ use crate::header::{Identity, InFlight, SlotHeader, digest};
 use crate::index::{Changes, Verb};
 use crate::key::{self, FreshRecord};
 use crate::piece::{Image, Pieces, runs};
+use crate::shape::Shape;
 use crate::store::ChunkStore;
 use ashlar_kv::Urgency;
-use ashlar_types::ChunkId;
+use ashlar_types::{ChainId, ChunkId};
 use std::sync::atomic::Ordering;
 
 /// What a write changed.
@@ -28,7 +29,7 @@ pub struct Written {
 pub(crate) const UNITS: i64 = BLOCK as i64 / 512;
 
 impl ChunkStore {
-    /// Writes `data` at `offset` of a chunk of `chunk_bytes`, and makes the chunk if it is not here. `sums` are the CRC-32C of
+    /// Writes `data` at `offset` of a chunk of `shape`, and makes the chunk if it is not here. `sums` are the CRC-32C of
     /// the whole 4 KiB-aligned blocks in `data`, in order, as the sender computed them.
     ///
     /// The write is visible when the call returns and survives the death of the process; [`ChunkStore::sync`] makes it
@@ -41,12 +42,13 @@ impl ChunkStore {
     pub fn write(
         &self,
         id: ChunkId,
-        chunk_bytes: u32,
+        shape: impl Into<Shape>,
         offset: u32,
         data: &[u8],
         sums: Option<&[u32]>,
     ) -> Result<Written, ChunkError> {
         self.check()?;
+        let Shape { chunk_bytes, chain } = shape.into();
         let class = ChunkStore::class_for(chunk_bytes, offset, data.len())?;
         if data.is_empty() {
             return Err(ChunkError::BadRequest("nothing to write"));
@@ -58,11 +60,12 @@ impl ChunkStore {
         let written = match (&mut *state, change) {
             (State::Present(chunk), Some(mut change)) => {
                 ChunkStore::check_class(chunk, class)?;
+                ChunkStore::check_chain(chunk, chain)?;
                 let written = self.overwrite(chunk, pieces, end);
                 change.open_end = chunk.open_end();
                 written?
             }
-            (state, _) => self.create(&entry, state, class, pieces, end)?,
+            (state, _) => self.create(&entry, state, (class, chain), pieces, end)?,
         };
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(written)
@@ -167,7 +170,7 @@ impl ChunkStore {
         &self,
         entry: &Entry,
         state: &mut State,
-        class: Class,
+        (class, chain): (Class, Option<ChainId>),
         pieces: Pieces<'_>,
         end: u32,
     ) -> Result<Written, ChunkError> {
@@ -175,7 +178,7 @@ impl ChunkStore {
         let is_whole = image.first_block == 0 && end == class.chunk_bytes();
         let purpose = if is_whole { Purpose::Whole } else { Purpose::Part };
         let data_bytes = u64::from(image.blocks()) * u64::from(BLOCK);
-        let chunk = self.create_with(entry.id, class, purpose, data_bytes, |chunk| {
+        let chunk = self.create_with((entry.id, chain), class, purpose, data_bytes, |chunk| {
             for (block, sum) in (image.first_block..).zip(&image.sums) {
                 chunk.set_sum(block, *sum);
             }
@@ -202,7 +205,7 @@ impl ChunkStore {
     /// Takes a slot, lets `fill` put header and data there, and tells the index.
     pub(crate) fn create_with(
         &self,
-        id: ChunkId,
+        (id, chain): (ChunkId, Option<ChainId>),
         class: Class,
         purpose: Purpose,
         data_bytes: u64,
@@ -212,7 +215,7 @@ impl ChunkStore {
             self.sync()?;
         }
         let taken = self.take_slot(class, purpose)?;
-        let identity = Identity { chunk: id, generation: self.new_generation() };
+        let identity = Identity { chunk: id, generation: self.new_generation(), chain };
         let header = SlotHeader::new(taken.slot, identity);
         let mut chunk = Chunk::new(self.slabs.slab(taken.slot.slab), taken.slot, header, false);
         let admit = || {
@@ -238,7 +241,7 @@ impl ChunkStore {
     }
 
     fn place_in_index(&self, chunk: &mut Chunk, taken: Taken) -> Result<(), ChunkError> {
-        let Identity { chunk: id, generation } = chunk.identity;
+        let Identity { chunk: id, generation, .. } = chunk.identity;
         let stale = taken.is_stale.then(|| digest(&chunk.sums));
         let record = FreshRecord { slot: taken.slot, chunk: id, stale };
         chunk.is_full_in_index = chunk.is_full();

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Errno, FileLayout};
+use ashlar_types::{Errno, FileLayout, SessionId};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,16 +133,18 @@ impl Client {
         let (in_flight, state) = self.begin(file, LeaseSet::WRITE)?;
         let Data::Chunks(layout) = &state.data else { return Ok(false) };
         let (layout, size) = (layout.clone(), state.size);
+        // ORDER: as in `send_to_chunks`.
+        let session = self.session();
         drop(state);
         let mut blocks_delta = 0;
         let outcome = (|| {
             if mode.zeroes() {
                 // Beyond the end nothing is stored that could be anything but zeros.
                 let last = end.min(size);
-                self.punch_range(file, &layout, (offset, last), &mut blocks_delta)?;
+                self.punch_range(session, (file, &layout), (offset, last), &mut blocks_delta)?;
             }
             if mode.reserves() {
-                self.allocate_range(file, &layout, (offset, end), &mut blocks_delta)?;
+                self.allocate_range(session, (file, &layout), (offset, end), &mut blocks_delta)?;
             }
             Ok(())
         })();
@@ -165,8 +167,8 @@ impl Client {
     /// Punches `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
     fn punch_range(
         &self,
-        file: &File,
-        layout: &FileLayout,
+        session: SessionId,
+        (file, layout): (&File, &FileLayout),
         (offset, end): (u64, u64),
         blocks_delta: &mut i64,
     ) -> Result<(), Errno> {
@@ -177,10 +179,10 @@ impl Client {
         {
             at = at.max(next.saturating_mul(u64::from(layout.chunk_bytes)));
             let Some((index, within, len)) = layout.pieces(at, end.saturating_sub(at)).next() else { break };
-            let (chunk, target) = self.locate(file.inode, layout, index)?;
+            let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
-            let request = StorageRequest::Punch { target, chunk, chunk_bytes, offset: within, len };
-            *blocks_delta += self.written(&request)?;
+            let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
+            *blocks_delta += self.written(session, &request)?;
             at += u64::from(len);
         }
         Ok(())
@@ -189,22 +191,22 @@ impl Client {
     /// Reserves `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
     fn allocate_range(
         &self,
-        file: &File,
-        layout: &FileLayout,
+        session: SessionId,
+        (file, layout): (&File, &FileLayout),
         (offset, end): (u64, u64),
         blocks_delta: &mut i64,
     ) -> Result<(), Errno> {
         for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
-            let (chunk, target) = self.locate(file.inode, layout, index)?;
+            let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
-            let request = StorageRequest::Allocate { target, chunk, chunk_bytes, offset: within, len };
-            *blocks_delta += self.written(&request)?;
+            let request = StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset: within, len };
+            *blocks_delta += self.written(session, &request)?;
         }
         Ok(())
     }
 
-    fn written(&self, request: &StorageRequest) -> Result<i64, Errno> {
-        match self.with_room(|| self.storage.call(request, Payload::None))? {
+    fn written(&self, session: SessionId, request: &StorageRequest) -> Result<i64, Errno> {
+        match self.with_room(|| self.storage.call_in(session, request, Payload::None))? {
             StorageReply::Written(written) => Ok(written.blocks_delta),
             other => Err(unexpected_storage(&other)),
         }

@@ -3,10 +3,11 @@
 use crate::call::Who;
 use crate::client::Client;
 use ashlar_rpc::Payload;
+use ashlar_rpc::placed::at_each_place;
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, TargetId};
+use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, SessionId, TargetId};
 
 /// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
 pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
@@ -26,17 +27,16 @@ pub(crate) struct ChunksWritten {
 }
 
 impl Client {
-    /// The chunk `index` of a file, and the target that takes writes to it.
+    /// The chunk `index` of a file, its chain, and the target that takes writes to it.
     pub(crate) fn locate(
         &self,
         inode: InodeId,
         layout: &FileLayout,
         index: u64,
-    ) -> Result<(ChunkId, TargetId), Errno> {
+    ) -> Result<(ChunkId, ChainId, TargetId), Errno> {
         let chain = layout.chain(index);
-        let map = self.map.read().clone();
-        let target = map.head(chain).ok_or(Errno::EIO)?;
-        Ok((ChunkId { inode, generation: layout.generation, index }, target))
+        let target = self.map.read().head(chain).ok_or(Errno::EIO)?;
+        Ok((ChunkId { inode, generation: layout.generation, index }, chain, target))
     }
 
     /// Index of the first chunk of the file that there is, from `from_index` on. A file may be long and have few.
@@ -46,32 +46,34 @@ impl Client {
         layout: &FileLayout,
         from_index: u64,
     ) -> Result<Option<u64>, Errno> {
-        let map = self.map.read().clone();
-        let mut next: Option<u64> = None;
-        for target in map.targets_of(layout) {
-            let generation = layout.generation;
-            let request = StorageRequest::NextChunk { target, inode, generation, from_index };
+        let (mut next, generation) = (None, layout.generation);
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            let request = StorageRequest::NextChunk { target, inode, generation, chains, from_index };
             match self.storage.call(&request, Payload::None)? {
                 StorageReply::NextChunk(None) => {}
-                StorageReply::NextChunk(Some(index)) => next = Some(next.map_or(index, |now| now.min(index))),
+                StorageReply::NextChunk(Some(index)) => {
+                    next = Some(next.map_or(index, |now: u64| now.min(index)));
+                }
                 other => return Err(unexpected(&other)),
             }
-        }
+            Ok(())
+        })?;
         Ok(next)
     }
 
-    /// Writes `data` at `offset` of the file, chunk by chunk, up to the first piece that fails.
+    /// Writes `data` at `offset` of the file, chunk by chunk, up to the first piece that fails. `session` is the one that has the file for itself:
+    /// another one that has taken its place does not.
     pub(crate) fn write_chunks(
         &self,
-        inode: InodeId,
-        layout: &FileLayout,
+        session: SessionId,
+        (inode, layout): (InodeId, &FileLayout),
         offset: u64,
         data: &[u8],
     ) -> ChunksWritten {
         let mut written = ChunksWritten { bytes: 0, blocks_delta: 0, outcome: Ok(()) };
         for (index, within, len) in layout.pieces(offset, data.len() as u64) {
             let piece = &data[written.bytes..written.bytes + len as usize];
-            match self.write_piece((inode, layout, index), within, piece) {
+            match self.write_piece(session, (inode, layout, index), within, piece) {
                 Ok(blocks_delta) => {
                     written.blocks_delta += blocks_delta;
                     written.bytes += piece.len();
@@ -88,15 +90,16 @@ impl Client {
     /// Writes into one chunk; tells the change of allocated 512-byte units.
     fn write_piece(
         &self,
+        session: SessionId,
         (inode, layout, index): (InodeId, &FileLayout, u64),
         within: u32,
         piece: &[u8],
     ) -> Result<i64, Errno> {
-        let (chunk, target) = self.locate(inode, layout, index)?;
+        let (chunk, chain, target) = self.locate(inode, layout, index)?;
         let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
-        let request =
-            StorageRequest::Write { target, chunk, chunk_bytes: layout.chunk_bytes, offset: within, sums };
-        match self.with_room(|| self.storage.call(&request, Payload::Write(piece)))? {
+        let chunk_bytes = layout.chunk_bytes;
+        let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset: within, sums };
+        match self.with_room(|| self.storage.call_in(session, &request, Payload::Write(piece)))? {
             StorageReply::Written(written) => Ok(written.blocks_delta),
             other => Err(unexpected(&other)),
         }
@@ -128,10 +131,11 @@ impl Client {
         for (index, within, len) in layout.pieces(offset, rest.len() as u64) {
             let (piece, behind) = rest.split_at_mut(len as usize);
             rest = behind;
-            let (chunk, target) = self.locate(inode, layout, index)?;
+            let (chunk, chain, target) = self.locate(inode, layout, index)?;
             let request = StorageRequest::Read {
                 target,
                 chunk,
+                chain,
                 chunk_bytes: layout.chunk_bytes,
                 offset: within,
                 len,
@@ -149,9 +153,9 @@ impl Client {
         Ok(())
     }
 
-    /// Makes everything a target has acknowledged durable.
-    pub(crate) fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
-        match self.storage.call(&StorageRequest::Sync { target }, Payload::None)? {
+    /// Makes everything a target has acknowledged of `chains` durable.
+    pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
+        match self.storage.call(&StorageRequest::Sync { target, chains }, Payload::None)? {
             StorageReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }

@@ -3,6 +3,7 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
+use ashlar_rpc::placed::at_each_place;
 use ashlar_types::message::{LeaseSet, SyncScope};
 use ashlar_types::{Errno, FileLayout, InodeId};
 use std::sync::Arc;
@@ -52,9 +53,13 @@ impl Client {
 
     /// Makes everything the targets of `layout` have acknowledged durable.
     pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
-        let map = self.map.read().clone();
-        let targets = map.targets_of(layout);
-        targets.into_iter().try_for_each(|target| self.sync_target(target))
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            match self.sync_target(target, chains) {
+                // A target that was emptied may be gone; the chains that it had were made durable where they went.
+                Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
+                other => other,
+            }
+        })
     }
 
     /// `fsync` of a directory: entries are durable.

@@ -1,8 +1,9 @@
 //! `read`.
 
-use crate::call::Who;
+use crate::call::{Who, unexpected};
 use crate::client::Client;
-use crate::file::{Data, Handle};
+use crate::data::Need;
+use crate::file::{Data, File, Handle};
 use ashlar_types::Errno;
 use ashlar_types::message::{LeaseSet, MetaRequest};
 
@@ -15,27 +16,65 @@ impl Client {
     /// # Errors
     /// `EBADF` when not open for reading; `EIO` for damage.
     pub fn read(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        self.read_as(handle, offset, out, false)
+    }
+
+    /// As [`Client::read`], of what goes past the kernel's page cache: of a file that several clients write it goes on beside them.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn read_past_cache(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+        self.read_as(handle, offset, out, true)
+    }
+
+    fn read_as(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        out: &mut [u8],
+        is_past_cache: bool,
+    ) -> Result<usize, Errno> {
         self.check_locks(handle)?;
         // LIMIT: as in `write`: a file leaves its inode once, and comes back only by a truncation that races with this very read.
         for _ in 0..8 {
-            match self.read_once(handle, offset, out) {
+            match self.read_once(handle, offset, out, is_past_cache) {
+                // It is not what it was when this began.
+                Ok(None) => {}
+                Ok(Some(len)) => return Ok(len),
                 // It is not where it was: an open with O_TRUNC or a write of this client came between.
                 Err(Errno::EAGAIN) => handle.file.state.lock().leases = LeaseSet::NONE,
-                done => return done,
+                Err(errno) => return Err(errno),
             }
         }
         Err(Errno::EIO)
     }
 
-    fn read_once(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize, Errno> {
+    /// Nothing when it has to be done again.
+    fn read_once(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        out: &mut [u8],
+        is_past_cache: bool,
+    ) -> Result<Option<usize>, Errno> {
         let file = &handle.file;
-        let (in_flight, state) = self.begin(file, LeaseSet::READ)?;
+        let need = Need::of(LeaseSet::READ).past_cache(is_past_cache);
+        let (mut in_flight, mut state) = self.begin_as(file, need)?;
+        let end = offset.saturating_add(out.len() as u64);
+        if !state.leases.meets(LeaseSet::PAGES) && end > state.size {
+            // Others make the file longer, and have told nobody.
+            drop(state);
+            drop(in_flight);
+            self.learn_length(file)?;
+            (in_flight, state) = self.begin_as(file, need)?;
+        }
         let available = usize::try_from(state.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = out.len().min(available);
         if len == 0 {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let out = &mut out[..len];
+        let mut doubtful = None;
         match &state.data {
             Data::Inline(Some(body)) => {
                 // The body may be shorter than the file: a file extended by truncate ends in a hole.
@@ -52,13 +91,32 @@ impl Client {
             }
             Data::Chunks(layout) => {
                 let layout = layout.clone();
+                doubtful = self.knowledge(&state);
                 drop(state);
                 self.read_chunks(file.inode, &layout, offset, out)?;
             }
         }
         drop(in_flight);
+        if let Some(known) = doubtful
+            && !self.is_still_so(file, &known, out)?
+        {
+            return Ok(None);
+        }
         self.note_read(handle);
-        Ok(len)
+        Ok(Some(len))
+    }
+
+    /// Has whoever writes the file beside this client say how long it is.
+    fn learn_length(&self, file: &File) -> Result<(), Errno> {
+        let epoch = file.state.lock().lease_epoch;
+        let request = MetaRequest::Getattr { inode: file.inode };
+        let found = self.ask_for_attr(&Who::system(), &request)?.map_err(|other| unexpected(&other))?;
+        let mut state = file.state.lock();
+        // It does not get shorter while SHARE is held.
+        if state.leases.has(LeaseSet::SHARE) && state.lease_epoch == epoch {
+            state.size = state.size.max(found.attr.size);
+        }
+        Ok(())
     }
 
     fn read_inline(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<(), Errno> {

@@ -38,10 +38,11 @@ impl Client {
         // LIMIT: a turn per chunk that is there, not per chunk the file is long.
         while at < size {
             let (index, within) = (layout.chunk_index(at), (at % chunk_bytes) as u32);
-            let (chunk, target) = self.locate(file.inode, &layout, index)?;
+            let (chunk, chain, target) = self.locate(file.inode, &layout, index)?;
             let request = StorageRequest::Seek {
                 target,
                 chunk,
+                chain,
                 chunk_bytes: layout.chunk_bytes,
                 offset: within,
                 data: what == Seek::Data,

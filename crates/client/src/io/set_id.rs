@@ -1,7 +1,7 @@
 //! Set-id bits of a file with chunks that is written: the kernel says with every write of the unprivileged that they must go.
 //!
-//! Metadata is asked only where there may be some. Whoever sets them through another session takes WRITE away first, so what metadata
-//! said under WRITE holds as long as it is kept, but for a change of mode by this very client.
+//! Metadata is asked only where there may be some. Whoever sets them through another session takes WRITE or SHARE away first, so what metadata
+//! said under one of them holds as long as it is kept, but for a change of mode by this very client.
 
 use super::write::WriteFlags;
 use crate::call::{Who, unexpected};
@@ -16,7 +16,7 @@ const SET_ID: u32 = MODE_SETUID | MODE_SETGID;
 /// What is known of the set-id bits of an open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetId {
-    /// The lease epoch under which metadata said, while WRITE was held, that there are none.
+    /// The lease epoch under which metadata said, while WRITE or SHARE was held, that there are none.
     absent_in: Option<u64>,
     /// Times that this client may have set some; an answer from before the newest says nothing.
     times_set: u64,
@@ -27,18 +27,18 @@ type Moment = (u64, u64);
 
 impl FileState {
     fn has_no_set_id(&self) -> bool {
-        self.leases.has(LeaseSet::WRITE) && self.set_id.absent_in == Some(self.lease_epoch)
+        self.leases.meets(LeaseSet::WRITING) && self.set_id.absent_in == Some(self.lease_epoch)
     }
 
     /// Now, if what metadata says can be kept.
     fn moment(&self) -> Option<Moment> {
-        self.leases.has(LeaseSet::WRITE).then_some((self.lease_epoch, self.set_id.times_set))
+        self.leases.meets(LeaseSet::WRITING).then_some((self.lease_epoch, self.set_id.times_set))
     }
 }
 
 impl Client {
     /// Clears the set-id bits of a file with chunks ahead of a write, as [`WriteFlags::kill_set_id`] says. Asks metadata for the first write
-    /// under a WRITE lease, and for those before the lease is there.
+    /// under such a lease, and for those before the lease is there.
     ///
     /// # Errors
     /// As `chmod(2)`, for files that went meanwhile, and what a broken connection answers.

@@ -4,7 +4,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
-use ashlar_types::{Errno, FileLayout, LayoutPolicy};
+use ashlar_types::{Errno, FileLayout, LayoutPolicy, SessionId};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -15,13 +15,19 @@ impl Client {
     /// `ENOSPC` when the pool has no usable target; what storage and metadata answer. The file is as before then.
     pub(crate) fn spill(&self, file: &File) -> Result<(), Errno> {
         let _exclusive = self.exclusive(file)?;
-        let body = match &file.state.lock().data {
-            Data::Chunks(_) => return Ok(()),
-            Data::Inline(body) => body.clone(),
+        let (body, session) = {
+            let state = file.state.lock();
+            match &state.data {
+                // The session has ended since; whoever wants this begins anew.
+                _ if !state.leases.has(LeaseSet::WRITE) => return Ok(()),
+                Data::Chunks(_) => return Ok(()),
+                // ORDER: as in `send_to_chunks`.
+                Data::Inline(body) => (body.clone(), self.session()),
+            }
         };
         let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
         let MetaReply::Layout { layout, is_bound } = reply else { return Err(unexpected(&reply)) };
-        let bound = if is_bound { Ok(()) } else { self.fill_and_bind(file, &layout, body) };
+        let bound = if is_bound { Ok(()) } else { self.fill_and_bind(session, file, &layout, body) };
         if bound.is_err() {
             // What was written there goes now; if this call does not come through, when the session ends.
             let withdraw = MetaRequest::WithdrawLayout { inode: file.inode, generation: layout.generation };
@@ -44,7 +50,13 @@ impl Client {
     }
 
     /// Writes `body`, or what metadata has if it is not known, to the chunks of a proposed layout and binds it.
-    fn fill_and_bind(&self, file: &File, layout: &FileLayout, body: Option<Bytes>) -> Result<(), Errno> {
+    fn fill_and_bind(
+        &self,
+        session: SessionId,
+        file: &File,
+        layout: &FileLayout,
+        body: Option<Bytes>,
+    ) -> Result<(), Errno> {
         let body = match body {
             Some(body) => body,
             None => {
@@ -57,7 +69,7 @@ impl Client {
         let used = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
         // promised that they are, because the binding drops the inline copy and may become durable on its own.
-        let written = self.write_chunks(file.inode, layout, 0, &body[..used]);
+        let written = self.write_chunks(session, (file.inode, layout), 0, &body[..used]);
         written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
         if is_synced {

@@ -2,6 +2,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
+use crate::data::Need;
 use crate::file::{Data, File, FileState, Handle};
 use crate::pages::Stretch;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
@@ -251,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Writes to chunks under WRITE.
+    /// Writes to chunks under WRITE, or past the page cache under SHARE.
     ///
     /// # Errors
     /// What storage answers, when not even the first bytes could be written.
@@ -262,7 +263,11 @@ impl Client {
         data: &[u8],
         (append, flags): (bool, WriteFlags),
     ) -> Result<Tried, Errno> {
-        let (_in_flight, mut state) = self.begin_as(file, LeaseSet::WRITE, flags.is_writeback)?;
+        // An append has to know the end, which nobody does beside others.
+        let need = Need::of(LeaseSet::WRITE)
+            .for_writeback(flags.is_writeback)
+            .past_cache(flags.is_past_cache && !append);
+        let (_in_flight, mut state) = self.begin_as(file, need)?;
         let _beside = if flags.is_past_cache {
             let range = Stretch::of_pages(state.place(append, offset), data.len() as u64);
             let Some(beside) = state.pages.begin_beside(file, range, false) else {
@@ -297,8 +302,10 @@ impl Client {
         }
         // The place is taken before the bytes are there, so that appends of other threads go behind it.
         let writing = file.begin_write(&mut state, end, append);
+        // ORDER: read while the lease is known to be held. Leases are dropped, under this lock, before another session is taken.
+        let session = self.session();
         drop(state);
-        let written = self.write_chunks(file.inode, &layout, at, data);
+        let written = self.write_chunks(session, (file.inode, &layout), at, data);
         let now = self.env.clock.now();
         let mut state = file.state.lock();
         let written_end = at + written.bytes as u64;

@@ -19,7 +19,7 @@ use ashlar_types::message::{
 };
 use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, FileLayout, InodeId,
-    LayoutPolicy, LockOwner, Name, NodeId, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
+    LayoutPolicy, LockOwner, Name, NodeId, OfChains, OpId, PoolId, SessionId, ShardId, TargetId, Timespec,
 };
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -138,10 +138,13 @@ fn map() -> ClusterMap {
             pool,
             state: TargetState::Online,
             path: "/t".into(),
+            is_draining: false,
         }],
-        chains: vec![Chain { id: ChainId(0), pool, targets: [TARGET].into_iter().collect() }],
+        chains: vec![Chain { id: ChainId(0), pool, targets: [TARGET].into_iter().collect(), moving: None }],
         shards: (0..4).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
         nodes: Vec::new(),
+        moves: Default::default(),
+        filesets: Vec::new(),
     }
 }
 
@@ -220,7 +223,7 @@ impl World {
 
     /// Whether the target has chunks of a generation of a file.
     pub fn has_chunks(&self, inode: InodeId, generation: u32) -> bool {
-        let request = StorageRequest::Extent { target: TARGET, inode, generation };
+        let request = StorageRequest::Extent { target: TARGET, inode, generation, chains: OfChains::All };
         match self.storage.call(&request, Payload::None).unwrap() {
             StorageReply::Extent(extent) => extent.is_some(),
             other => panic!("{other:?}"),
@@ -229,7 +232,7 @@ impl World {
 
     /// Units of 512 bytes that the target holds for a generation of a file.
     pub fn blocks(&self, inode: InodeId, generation: u32) -> u64 {
-        let request = StorageRequest::Extent { target: TARGET, inode, generation };
+        let request = StorageRequest::Extent { target: TARGET, inode, generation, chains: OfChains::All };
         match self.storage.call(&request, Payload::None).unwrap() {
             StorageReply::Extent(extent) => extent.map_or(0, |(_, _, blocks)| blocks),
             other => panic!("{other:?}"),

@@ -3,7 +3,9 @@
 use super::{ATTEMPT_SECONDS_MAX, CALL_SECONDS_MAX, failure::Failure, tls};
 use crate::CoordError;
 use crate::etcd::EtcdSettings;
+use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ureq::tls::{RootCerts, TlsConfig};
@@ -38,8 +40,9 @@ impl Deadline {
 /// See the module.
 pub(super) struct Gateway {
     agent: ureq::Agent,
-    /// Without a slash at the end.
-    endpoints: Vec<String>,
+    /// Without a slash at the end; never none.
+    endpoints: RwLock<Arc<[String]>>,
+    has_tls: bool,
     has_client_certificate: bool,
     /// Which endpoint to begin with: the last one that answered.
     preferred: AtomicUsize,
@@ -47,16 +50,8 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn new(settings: &EtcdSettings) -> Result<Gateway, CoordError> {
-        let endpoints = settings
-            .endpoints
-            .iter()
-            .map(|endpoint| checked_endpoint(endpoint, settings.tls.is_some()))
-            .collect::<Result<Vec<_>, _>>()?;
-        if endpoints.is_empty() {
-            let what =
-                "no etcd endpoint is given: name at least one, such as http://127.0.0.1:2379".to_owned();
-            return Err(CoordError::Settings { what });
-        }
+        let has_tls = settings.tls.is_some();
+        let endpoints = RwLock::new(checked_endpoints(&settings.endpoints, has_tls)?);
         let tls = match &settings.tls {
             Some(given) => tls::configuration(given)?,
             // Never used: without TLS settings every endpoint is http. The client's own default panics where it is.
@@ -74,11 +69,18 @@ impl Gateway {
             .build()
             .new_agent();
         let has_client_certificate = settings.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
-        Ok(Gateway { agent, endpoints, has_client_certificate, preferred: AtomicUsize::new(0) })
+        Ok(Gateway { agent, endpoints, has_tls, has_client_certificate, preferred: AtomicUsize::new(0) })
     }
 
-    pub(super) fn endpoints(&self) -> &[String] {
-        &self.endpoints
+    pub(super) fn endpoints(&self) -> Arc<[String]> {
+        self.endpoints.read().clone()
+    }
+
+    /// Has other members be asked from now on.
+    pub(super) fn set_endpoints(&self, endpoints: &[String]) -> Result<(), CoordError> {
+        let endpoints = checked_endpoints(endpoints, self.has_tls)?;
+        *self.endpoints.write() = endpoints;
+        Ok(())
     }
 
     /// Asks each member in turn, again and again, until one answers, none will ever, or the time is over.
@@ -90,14 +92,15 @@ impl Gateway {
         body: &str,
         deadline: &Deadline,
     ) -> Result<T, Vec<Failure>> {
-        let mut failures: Vec<Option<Failure>> = self.endpoints.iter().map(|_| None).collect();
+        let endpoints = self.endpoints();
+        let mut failures: Vec<Option<Failure>> = endpoints.iter().map(|_| None).collect();
         loop {
             let first = self.preferred.load(Ordering::Relaxed);
-            for at in (0..self.endpoints.len()).map(|turn| (first + turn) % self.endpoints.len()) {
+            for at in (0..endpoints.len()).map(|turn| (first + turn) % endpoints.len()) {
                 if !deadline.has_time_for(1) {
                     return Err(failures.into_iter().flatten().collect());
                 }
-                match self.ask(at, path, body) {
+                match self.ask(&endpoints[at], path, body) {
                     Ok(answer) => {
                         self.preferred.store(at, Ordering::Relaxed);
                         return Ok(answer);
@@ -114,14 +117,19 @@ impl Gateway {
 
     /// Asks the member that answered last, once. After a failure the next call begins with another one.
     pub(super) fn ask_once<T: DeserializeOwned>(&self, path: &str, body: &str) -> Result<T, Failure> {
-        let at = self.preferred.load(Ordering::Relaxed) % self.endpoints.len();
-        self.ask(at, path, body)
-            .inspect_err(|_| self.preferred.store((at + 1) % self.endpoints.len(), Ordering::Relaxed))
+        let endpoints = self.endpoints();
+        let at = self.preferred.load(Ordering::Relaxed) % endpoints.len();
+        self.ask(&endpoints[at], path, body)
+            .inspect_err(|_| self.preferred.store((at + 1) % endpoints.len(), Ordering::Relaxed))
     }
 
-    /// Asks the member at index `at` of the endpoints, once.
-    pub(super) fn ask<T: DeserializeOwned>(&self, at: usize, path: &str, body: &str) -> Result<T, Failure> {
-        let endpoint = &self.endpoints[at];
+    /// Asks the member at `endpoint`, once.
+    pub(super) fn ask<T: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<T, Failure> {
         let failed = |error| Failure::of_client(endpoint, error, self.has_client_certificate);
         let mut answer = self
             .agent
@@ -135,6 +143,14 @@ impl Gateway {
         }
         serde_json::from_slice(&bytes).map_err(|error| Failure::not_etcd(endpoint, &error))
     }
+}
+
+fn checked_endpoints(endpoints: &[String], has_tls: bool) -> Result<Arc<[String]>, CoordError> {
+    if endpoints.is_empty() {
+        let what = "no etcd endpoint is given: name at least one, such as http://127.0.0.1:2379".to_owned();
+        return Err(CoordError::Settings { what });
+    }
+    endpoints.iter().map(|endpoint| checked_endpoint(endpoint, has_tls)).collect()
 }
 
 /// The endpoint as it is used, if it is one.

@@ -4,8 +4,14 @@ use crate::id::NodeId;
 use crate::notify::{Notifier, NotifyError};
 use ashlar_client::KernelCache;
 use ashlar_types::InodeId;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// Finds the directory that a mount shows as its root, which may become another one.
+pub type FindRoot = Arc<dyn Fn() -> InodeId + Send + Sync>;
+
+/// The kernel's name for the root of a mount.
+const ROOT_NODE: NodeId = NodeId(1);
 
 /// See the module. Entries are dropped by raising the connection's epoch (Linux 6.16): that takes no lock that a request under way
 /// may hold, and reaches names that a lookup under way is about to put in. It drops the names of all directories; they are
@@ -14,9 +20,30 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub struct NotifierCache {
     notifier: OnceLock<Notifier>,
     lacks_epoch: AtomicBool,
+    /// Nothing: the root of the mount is that of the file system.
+    root: OnceLock<FindRoot>,
 }
 
 impl NotifierCache {
+    pub(super) fn set_root(&self, root: FindRoot) {
+        let _ = self.root.set(root);
+    }
+
+    /// The inode behind a name of the kernel.
+    pub(super) fn inode(&self, node: NodeId) -> InodeId {
+        match self.root.get() {
+            Some(find) if node == ROOT_NODE => find(),
+            _ => InodeId(node.0),
+        }
+    }
+
+    fn node(&self, inode: InodeId) -> NodeId {
+        match self.root.get() {
+            Some(find) if find() == inode => ROOT_NODE,
+            _ => NodeId(inode.0),
+        }
+    }
+
     pub(super) fn attach(&self, notifier: Notifier) {
         // Raising the epoch of an empty cache costs nothing and tells whether the kernel can.
         self.lacks_epoch.store(matches!(notifier.inc_epoch(), Err(NotifyError::Unsupported)), Relaxed);
@@ -30,7 +57,7 @@ impl NotifierCache {
     /// `bytes` of 0 are all up to the end.
     fn inval(&self, inode: InodeId, offset: i64, bytes: i64) {
         if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_inode(NodeId(inode.0), offset, bytes)
+            && let Err(error) = notifier.inval_inode(self.node(inode), offset, bytes)
         {
             tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
         }

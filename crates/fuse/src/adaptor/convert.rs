@@ -33,11 +33,6 @@ pub(super) fn found_by_name(errno: ashlar_types::Errno) -> Errno {
     }
 }
 
-/// Node ids are inode ids.
-pub(super) fn inode(node: NodeId) -> InodeId {
-    InodeId(node.0)
-}
-
 pub(super) fn timestamp(time: Timespec) -> Timestamp {
     Timestamp { secs: time.secs, nanos: time.nanos }
 }
@@ -83,6 +78,11 @@ pub(super) fn attr_reply(found: &Found) -> AttrReply {
 }
 
 impl Adaptor {
+    /// Node ids are inode ids, but for the root of the mount.
+    pub(super) fn inode(&self, node: NodeId) -> InodeId {
+        self.cache.inode(node)
+    }
+
     /// To be called when attributes are about to go to the kernel: it tells them to whoever asked, but takes none up itself, see [`Client::is_growing`].
     pub(super) fn keep_length(&self, attr: &ashlar_types::Attr) {
         if self.client.is_growing(attr) {
@@ -105,13 +105,15 @@ impl Adaptor {
     /// For how long attributes that come with a name are good. The kernel may not know the inode yet: until it has taken this reply, which
     /// it does when the caller gets a processor, an invalidation finds nothing to invalidate, and old attributes would be kept for as long as a
     /// lease that was given back. Where others may change them the kernel asks for them by inode: what it is told then it drops
-    /// if an invalidation came meanwhile.
+    /// if an invalidation came meanwhile. A client that is close-to-open gets no invalidations.
     fn entry_attr_lifetime(&self, valid: Duration) -> Duration {
-        if self.options.is_sole_session { valid } else { Duration::ZERO }
+        if self.options.is_sole_session || self.client.is_close_to_open() { valid } else { Duration::ZERO }
     }
 
-    /// A name is kept only if it can be taken back: by the kernel's epoch, or because nobody else could change it.
+    /// A name is kept only if it can be taken back: by the kernel's epoch, or because nobody else could change it; or if it need not be.
     pub(super) fn entry_lifetime(&self, valid: Duration) -> Duration {
-        if self.options.is_sole_session || self.cache.can_drop_entries() { valid } else { Duration::ZERO }
+        let is_good =
+            self.options.is_sole_session || self.cache.can_drop_entries() || self.client.is_close_to_open();
+        if is_good { valid } else { Duration::ZERO }
     }
 }

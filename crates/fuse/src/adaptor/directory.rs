@@ -15,7 +15,7 @@ const REMOVED_DIRECTORY: FileHandle = FileHandle(0);
 impl Adaptor {
     pub(super) fn on_opendir(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
         let flags = file::open_flags(args.flags);
-        let inode = convert::inode(request.node);
+        let inode = self.inode(request.node);
         let opened = match self.client.open(&identity::who(request), inode, flags) {
             // Through a working directory or an `O_PATH` descriptor the kernel still reaches it, and has checked the permission.
             Err(ashlar_types::Errno::ESTALE) if self.is_removed_directory(inode) => {
@@ -23,7 +23,7 @@ impl Adaptor {
             }
             other => other?,
         };
-        let fh: FileHandle = self.handles.insert(opened.handle);
+        let fh: FileHandle = self.handles.insert(opened.handle, true);
         Ok(Opened { fh, flags: OpenReplyFlags::EMPTY, backing: None })
     }
 

@@ -9,6 +9,7 @@ use crate::protocol::{
 };
 use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
+use crate::transport::region::page_size;
 use crate::{Deferral, Ended, Written};
 use ashlar_client::{AllocateMode, Handle, Left, OpenFlags, Seek, Taken, Who, WriteFlags};
 use std::convert::Infallible;
@@ -33,7 +34,17 @@ pub(super) fn open_flags(flags: u32) -> OpenFlags {
         sync: has(libc::O_DSYNC),
         exec: flags & FMODE_EXEC != 0,
         no_atime: has(libc::O_NOATIME),
+        past_cache: false,
     }
+}
+
+/// Of a write(2) through the page cache the part that fills whole pages of `page` bytes: where it begins, and its length. The others, if they were not in the cache
+/// before, the kernel has locked until the write is answered, and they do not count as read then (`fuse_fill_write_pages`, `fuse_send_write_pages`).
+fn whole_pages(offset: u64, bytes: u64, page: u64) -> Option<(u64, u64)> {
+    let first = offset.checked_next_multiple_of(page)?;
+    let behind = offset.checked_add(bytes)? / page * page;
+    let bytes = behind.checked_sub(first).filter(|bytes| *bytes > 0)?;
+    Some((first, bytes))
 }
 
 /// The kernel bounds a write by max_write, far below 4 GiB.
@@ -51,37 +62,47 @@ impl Adaptor {
     ///
     /// A file that is open here for reading, too, is written through the page cache: its pages are used, and a write past them costs more (see
     /// [`super::late`]).
-    fn opened(&self, opened: &ashlar_client::Opened, open_flags: u32) -> Opened {
+    fn opened(&self, opened: &ashlar_client::Opened) -> Opened {
         let flags = &opened.handle.flags;
-        let wants_direct = open_flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
+        // The kernel of a client that is close-to-open drops pages whenever it learns of another time of change. Where that met a write through
+        // its cache which is on its way, the page would be filled with what was there before.
+        let is_loose = self.client.is_close_to_open();
+        let wants_direct = is_loose && flags.write && self.maps_direct.load(Relaxed);
         let is_direct =
             opened.handle.is_shared || wants_direct || (flags.write && !flags.read && !opened.has_readers);
         let flags = OpenReplyFlags::PARALLEL_DIRECT_WRITES
             | OpenReplyFlags::when(OpenReplyFlags::DIRECT_IO, is_direct)
             | OpenReplyFlags::when(OpenReplyFlags::KEEP_CACHE, opened.keep_cache && !opened.handle.is_shared);
-        Opened { fh: self.handles.insert(opened.handle.clone()), flags, backing: None }
+        Opened { fh: self.handles.insert(opened.handle.clone(), false), flags, backing: None }
+    }
+
+    /// As [`open_flags`], for an open.
+    fn flags_of_open(&self, flags: u32) -> OpenFlags {
+        let past_cache = flags & libc::O_DIRECT as u32 != 0 && self.maps_direct.load(Relaxed);
+        OpenFlags { past_cache, ..open_flags(flags) }
     }
 
     pub(super) fn on_open(&self, request: &Request<'_>, args: &Open) -> Result<Opened, Errno> {
-        let flags = open_flags(args.flags);
-        let opened = self.client.open(&identity::who(request), convert::inode(request.node), flags);
-        Ok(self.opened(&opened.map_err(convert::found_by_name)?, args.flags))
+        let flags = self.flags_of_open(args.flags);
+        let opened = self.client.open(&identity::who(request), self.inode(request.node), flags);
+        Ok(self.opened(&opened.map_err(convert::found_by_name)?))
     }
 
     pub(super) fn on_create(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
-        let place = (convert::inode(request.node), name::checked(args.name)?);
-        let is_exclusive = args.flags & libc::O_EXCL as u32 != 0;
-        let flags = open_flags(args.flags);
+        let place = (self.inode(request.node), name::checked(args.name)?);
+        // One that is sent once more may have made the file already.
+        let is_exclusive = args.flags & libc::O_EXCL as u32 != 0 && !request.unique.is_resent();
+        let flags = self.flags_of_open(args.flags);
         let modes = (args.mode, args.umask);
         let opened = self.client.create(&identity::who(request), place, modes, is_exclusive, flags)?;
-        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened, args.flags) })
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
     }
 
     pub(super) fn on_tmpfile(&self, request: &Request<'_>, args: &Create<'_>) -> Result<Created, Errno> {
-        let parent = convert::inode(request.node);
-        let flags = open_flags(args.flags);
+        let parent = self.inode(request.node);
+        let flags = self.flags_of_open(args.flags);
         let opened = self.client.tmpfile(&identity::who(request), parent, (args.mode, args.umask), flags)?;
-        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened, args.flags) })
+        Ok(Created { entry: self.entry(&opened.found), opened: self.opened(&opened) })
     }
 
     pub(super) fn on_read(
@@ -99,7 +120,7 @@ impl Adaptor {
         let len = if fills_pages {
             self.client.fill_pages(&handle, args.offset, out)?
         } else {
-            self.client.read(&handle, args.offset, out)?
+            self.client.read_past_cache(&handle, args.offset, out)?
         };
         reply.advance(len);
         Ok(())
@@ -123,10 +144,15 @@ impl Adaptor {
             is_sync: asked.sync,
             is_past_cache,
         };
+        let who = identity::who(request);
         if !is_past_cache && !args.from_cache {
+            if self.client.goes_beside(&handle, asked.append)
+                && let Some(written) = self.write_beside(&who, &handle, args, flags, deferral)
+            {
+                return written;
+            }
             self.client.begin_pages(&handle.file, args.offset, args.data.len() as u64)?;
         }
-        let who = identity::who(request);
         match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {
             ashlar_client::Written::Done(taken, Left { drop_pages: true, sync }) => {
                 self.drop_pages(handle, taken, sync, deferral)
@@ -202,6 +228,31 @@ impl Adaptor {
             replier,
         });
         Ok(Written::Deferred)
+    }
+
+    /// Carries out a write that comes through the cache as if it did not, beside those of other clients. Nothing where it cannot be kept for as long as its pages
+    /// take to go: then they stay, and other clients wait for this one.
+    fn write_beside(
+        &self,
+        who: &Who,
+        handle: &Arc<Handle>,
+        args: &Write<'_>,
+        flags: WriteFlags,
+        deferral: &Deferral<'_>,
+    ) -> Option<Result<Written, Errno>> {
+        let Some(filled) = whole_pages(args.offset, args.data.len() as u64, page_size() as u64) else {
+            let mut outcome = None;
+            let put = (args.offset, args.data);
+            self.client.write_beside(who, handle, put, flags, None, |taken| outcome = Some(taken));
+            let written = outcome?.map(|taken| Written::Bytes(bytes(taken)));
+            return Some(written.map_err(Errno::from));
+        };
+        // LIMIT: as in `write_over_pages`.
+        let replier = deferral.defer_write()?;
+        let (who, handle) = (who.clone(), handle.clone());
+        let (offset, data) = (args.offset, args.data.into());
+        self.late.add(Rest::WriteBeside { who, handle, offset, data, filled, flags, replier });
+        Some(Ok(Written::Deferred))
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {
@@ -290,5 +341,21 @@ impl Adaptor {
         }
         let who = identity::who(request);
         Ok(self.client.copy_file_range(&who, (&from, args.offset_in), (&to, args.offset_out), args.length)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_a_write_fills_whole_are_those_between_its_ends() {
+        assert_eq!(whole_pages(0, 8192, 4096), Some((0, 8192)));
+        assert_eq!(whole_pages(1, 8192, 4096), Some((4096, 4096)));
+        assert_eq!(whole_pages(4095, 4098, 4096), Some((4096, 4096)));
+        assert_eq!(whole_pages(100, 200, 4096), None, "within a page");
+        assert_eq!(whole_pages(4000, 200, 4096), None, "over a border");
+        assert_eq!(whole_pages(0, 4096, 65536), None);
+        assert_eq!(whole_pages(u64::MAX - 1, 1, 4096), None);
     }
 }

@@ -17,6 +17,17 @@ pub(super) struct HandleTable {
     // LIMIT: one per open file description; the kernel bounds those.
     parts: [RwLock<FxHashMap<u64, Arc<Handle>>>; PARTS],
     last: AtomicU64,
+    log: Option<Arc<dyn HandleLog>>,
+}
+
+/// Is told of open files as the kernel knows them, so that another process can go on with them.
+pub trait HandleLog: Send + Sync + std::fmt::Debug {
+    /// `handle` is `fh` for the kernel; `is_directory` says what it is of.
+    fn opened(&self, fh: u64, handle: &Handle, is_directory: bool);
+    /// A lock may be held through it from now on, or none is any more.
+    fn locked(&self, fh: u64, is_held: bool);
+    /// It is closed.
+    fn closed(&self, fh: u64);
 }
 
 impl HandleTable {
@@ -24,11 +35,32 @@ impl HandleTable {
         &self.parts[number as usize % PARTS]
     }
 
-    /// A number for `handle`; never 0.
-    pub(super) fn insert(&self, handle: Arc<Handle>) -> FileHandle {
+    /// A table that tells `log`.
+    pub(super) fn logged(log: Arc<dyn HandleLog>) -> HandleTable {
+        HandleTable { log: Some(log), ..HandleTable::default() }
+    }
+
+    /// A number for `handle`, of a directory or not; never 0.
+    pub(super) fn insert(&self, handle: Arc<Handle>, is_directory: bool) -> FileHandle {
         let number = self.last.fetch_add(1, Relaxed) + 1;
+        if let Some(log) = &self.log {
+            log.opened(number, &handle, is_directory);
+        }
         self.part(number).write().insert(number, handle);
         FileHandle(number)
+    }
+
+    /// A handle that the kernel knows as `number` already. Before any other is inserted.
+    pub(super) fn adopt(&self, number: u64, handle: Arc<Handle>) {
+        self.last.fetch_max(number, Relaxed);
+        self.part(number).write().insert(number, handle);
+    }
+
+    /// A lock may be held through `fh` from now on, or none is any more.
+    pub(super) fn note_locked(&self, fh: FileHandle, is_held: bool) {
+        if let Some(log) = &self.log {
+            log.locked(fh.0, is_held);
+        }
     }
 
     pub(super) fn find(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
@@ -42,6 +74,10 @@ impl HandleTable {
     }
 
     pub(super) fn remove(&self, fh: FileHandle) -> Result<Arc<Handle>, Errno> {
-        self.part(fh.0).write().remove(&fh.0).ok_or(Errno::EBADF)
+        let removed = self.part(fh.0).write().remove(&fh.0).ok_or(Errno::EBADF)?;
+        if let Some(log) = &self.log {
+            log.closed(fh.0);
+        }
+        Ok(removed)
     }
 }

@@ -32,6 +32,43 @@ impl ResolveCredentials for ProcCredentials {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         parse(&status, known)
     }
+
+    fn is_passing(&self, pid: u32) -> bool {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
+        line.ok().and_then(|line| number_of(&line)).is_some_and(|number| PASSING.contains(&number))
+    }
+}
+
+/// System calls that open, make, move or remove what they name, and tell nothing of the directories on the way. (Not rmdir: a program of 32 bits has its number
+/// for a stat.)
+const PASSING: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_symlink,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+];
+
+/// The number in `/proc/PID/syscall` (`proc_pid_syscall(5)`); none while the thread runs, or is in no call.
+fn number_of(line: &str) -> Option<libc::c_long> {
+    line.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
 }
 
 fn parse(status: &str, known: &Credentials) -> Option<Credentials> {
@@ -52,6 +89,14 @@ fn parse(status: &str, known: &Credentials) -> Option<Credentials> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_call_a_thread_is_in_is_read_from_a_syscall_file() {
+        let line = format!("{} 0xffffff9c 0x7f 0x241 0x1b6 0x0 0x0 0x7ffd 0x7f2a\n", libc::SYS_openat);
+        assert_eq!(number_of(&line), Some(libc::SYS_openat));
+        assert_eq!((number_of("running\n"), number_of("-1 0x7f 0x7f\n"), number_of("")), (None, None, None));
+        assert!(!PASSING.contains(&libc::SYS_statx) && !PASSING.contains(&libc::SYS_newfstatat));
+    }
 
     #[test]
     fn groups_and_capabilities_are_read_from_a_status_file() {

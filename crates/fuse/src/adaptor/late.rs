@@ -19,8 +19,13 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Threads per mount, started as needed: one that waits for a page, or for a lease, must not hold up the writers of all other files.
+/// Threads per mount, started as needed: one that waits for a page, or for a lease, must not hold up the writers of all other files. Those that have been at one request for
+/// some looks do not count: what they wait for, a disk that hangs or a server that is away, is no matter of the others.
 const THREADS: usize = 64;
+/// Looks after which that is so.
+const LOOKS: u32 = 2;
+// LIMIT: threads per mount that do not count.
+const LONG_MAX: usize = 512;
 /// Of these, those that may be syncing at a time.
 const SYNCING_MAX: usize = 32;
 /// Of these, those that may be allocating at a time; that takes seconds, and syncs must not wait for it.
@@ -36,6 +41,16 @@ pub(super) enum Rest {
         data: Box<[u8]>,
         flags: WriteFlags,
         /// Who waits for the answer.
+        replier: Replier,
+    },
+    /// All of it, beside other clients; `filled` are the pages that are to be dropped before.
+    WriteBeside {
+        who: Who,
+        handle: Arc<Handle>,
+        offset: u64,
+        data: Box<[u8]>,
+        filled: (u64, u64),
+        flags: WriteFlags,
         replier: Replier,
     },
     /// It is done, but the kernel may have pages from before it.
@@ -92,6 +107,13 @@ impl Wait {
     }
 }
 
+/// A thread is at something.
+struct AtWork {
+    number: u64,
+    wait: Wait,
+    looks: u32,
+}
+
 /// Ends requests that workers have begun.
 pub(super) struct Late {
     /// Where its threads may run: a worker that starts one may itself be bound to one processor.
@@ -111,9 +133,15 @@ struct Queue {
 struct State {
     // LIMIT: the requests that are kept (`Deferral::defer_write`, `defer_long`), and one job more per file.
     waiting: VecDeque<Rest>,
-    /// Threads at work, by what for.
+    /// What threads are at, and for how many looks.
+    // LIMIT: as threads.
+    at_work: Vec<AtWork>,
+    number: u64,
+    /// Threads at work, by what for, without those that have been for long.
     busy: [usize; 3],
-    /// Threads there are: one from [`Late::start`] on, the others are started when they are needed.
+    /// Those.
+    long: usize,
+    /// Threads there are without those: one from [`Late::start`] on, the others are started when they are needed.
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -162,6 +190,36 @@ impl Late {
         self.queue.ready.notify_one();
     }
 
+    /// Has others take the place of threads that have been at something for long. To be called a few times a second.
+    pub(super) fn look(&self) {
+        let mut state = self.queue.state.lock();
+        let State { at_work, busy, long, threads, idle, waiting, .. } = &mut *state;
+        for one in at_work.iter_mut() {
+            one.looks = one.looks.saturating_add(1);
+            if one.looks != LOOKS {
+                continue;
+            }
+            // There always is a thread that counts.
+            if *long >= LONG_MAX || (*threads == 1 && self.start_thread().map(|()| *threads += 1).is_err()) {
+                one.looks -= 1;
+                continue;
+            }
+            (*long, *threads) = (*long + 1, *threads - 1);
+            busy[one.wait as usize] -= 1;
+        }
+        let may_begin = |wait: Wait| busy[wait as usize] < wait.max();
+        let ready = waiting.iter().filter(|rest| may_begin(rest.wait())).count();
+        for _ in *idle..ready {
+            // Without a thread those that are at work see to it later.
+            if *threads >= THREADS || self.start_thread().is_err() {
+                break;
+            }
+            *threads += 1;
+        }
+        drop(state);
+        self.queue.ready.notify_all();
+    }
+
     fn start_thread(&self) -> io::Result<()> {
         let (client, kernel, queue) = (self.client.clone(), self.kernel.clone(), self.queue.clone());
         let cpus = self.cpus.clone();
@@ -169,13 +227,14 @@ impl Late {
             if let Err(error) = cpu::bind(&cpus) {
                 tracing::debug!(%error, "a thread runs where its starter did");
             }
-            while let Some(rest) = queue.next() {
-                let wait = rest.wait();
+            while let Some((number, rest)) = queue.next() {
                 // Its replier answers EIO as it goes; the thread is needed for others.
                 if catch_unwind(AssertUnwindSafe(|| rest.end(&client, &*kernel))).is_err() {
                     tracing::error!("a request that may take long ended in a panic");
                 }
-                queue.end(wait);
+                if !queue.end(number) {
+                    return;
+                }
             }
         };
         // Not joined: it ends when the mount's adaptor goes, or with the page it waits for.
@@ -191,14 +250,18 @@ impl Drop for Late {
 }
 
 impl Queue {
-    fn next(&self) -> Option<Rest> {
+    fn next(&self) -> Option<(u64, Rest)> {
         let mut state = self.state.lock();
         loop {
             let next =
                 state.waiting.iter().position(|rest| state.busy[rest.wait() as usize] < rest.wait().max());
             if let Some(rest) = next.and_then(|index| state.waiting.remove(index)) {
-                state.busy[rest.wait() as usize] += 1;
-                return Some(rest);
+                let wait = rest.wait();
+                state.busy[wait as usize] += 1;
+                state.number += 1;
+                let number = state.number;
+                state.at_work.push(AtWork { number, wait, looks: 0 });
+                return Some((number, rest));
             }
             if state.is_closed {
                 return None;
@@ -209,9 +272,19 @@ impl Queue {
         }
     }
 
-    /// One that waited so has ended. The thread that says so looks for the next one itself.
-    fn end(&self, wait: Wait) {
-        self.state.lock().busy[wait as usize] -= 1;
+    /// One has ended. The thread that says so looks for the next one itself, if this tells it to go on: where another one has taken its place there may be enough.
+    fn end(&self, number: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(at) = state.at_work.iter().position(|one| one.number == number) else { return true };
+        let AtWork { wait, looks, .. } = state.at_work.swap_remove(at);
+        if looks < LOOKS {
+            state.busy[wait as usize] -= 1;
+            return true;
+        }
+        state.long -= 1;
+        let goes_on = state.threads < THREADS;
+        state.threads += usize::from(goes_on);
+        goes_on
     }
 }
 
@@ -234,7 +307,7 @@ impl Rest {
     fn wait(&self) -> Wait {
         match self {
             Rest::Sync { .. } | Rest::DropPages { is_to_sync: true, .. } => Wait::Sync,
-            Rest::Write { .. } | Rest::DropPages { .. } => Wait::Pages,
+            Rest::Write { .. } | Rest::WriteBeside { .. } | Rest::DropPages { .. } => Wait::Pages,
             Rest::Allocate { .. } => Wait::Allocation,
         }
     }
@@ -254,6 +327,12 @@ impl Rest {
             Rest::Write { who, handle, offset, data, flags, replier } => {
                 client.write_over_pages(&who, &handle, offset, &data, flags, |taken| {
                     // The kernel bounds a write by max_write, far below 4 GiB.
+                    replier.reply_written(taken.map(|taken| taken.bytes as u32).map_err(Errno::from));
+                });
+            }
+            Rest::WriteBeside { who, handle, offset, data, filled, flags, replier } => {
+                client.write_beside(&who, &handle, (offset, &data), flags, Some(filled), |taken| {
+                    // As above.
                     replier.reply_written(taken.map(|taken| taken.bytes as u32).map_err(Errno::from));
                 });
             }

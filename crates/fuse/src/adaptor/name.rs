@@ -1,6 +1,7 @@
 //! Requests on names.
 
-use super::{Adaptor, convert, identity};
+use super::resent::taken_away;
+use super::{Adaptor, identity};
 use crate::errno::Errno;
 use crate::protocol::{Link, Mkdir, Mknod, Rename};
 use crate::reply::Entry;
@@ -15,7 +16,7 @@ pub(super) fn checked(name: &[u8]) -> Result<Name<'_>, Errno> {
 
 impl Adaptor {
     pub(super) fn on_lookup(&self, request: &Request<'_>, name: &[u8]) -> Result<Entry, Errno> {
-        let parent = convert::inode(request.node);
+        let parent = self.inode(request.node);
         match self.client.lookup(&identity::who(request), parent, checked(name)?)? {
             Ok(found) => Ok(self.entry(&found)),
             Err(valid) if valid.is_zero() => Err(Errno::ENOENT),
@@ -29,32 +30,39 @@ impl Adaptor {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry, Errno> {
-        let parent = convert::inode(request.node);
-        Ok(self.entry(&self.client.symlink(&identity::who(request), parent, checked(name)?, target)?))
+        let parent = self.inode(request.node);
+        let name = checked(name)?;
+        let made = self.client.symlink(&identity::who(request), parent, name, target);
+        self.made(request, (parent, name), made)
     }
 
     pub(super) fn on_mknod(&self, request: &Request<'_>, args: &Mknod<'_>) -> Result<Entry, Errno> {
-        let place = (convert::inode(request.node), checked(args.name)?);
-        let found = self.client.mknod(&identity::who(request), place, args.mode, args.umask, args.rdev)?;
-        Ok(self.entry(&found))
+        let place = (self.inode(request.node), checked(args.name)?);
+        let made = self.client.mknod(&identity::who(request), place, args.mode, args.umask, args.rdev);
+        self.made(request, place, made)
     }
 
     pub(super) fn on_mkdir(&self, request: &Request<'_>, args: &Mkdir<'_>) -> Result<Entry, Errno> {
-        let parent = convert::inode(request.node);
+        let parent = self.inode(request.node);
         let name = checked(args.name)?;
-        Ok(self.entry(&self.client.mkdir(&identity::who(request), parent, name, args.mode, args.umask)?))
+        let made = self.client.mkdir(&identity::who(request), parent, name, args.mode, args.umask);
+        self.made(request, (parent, name), made)
     }
 
     pub(super) fn on_unlink(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        let parent = convert::inode(request.node);
+        let parent = self.inode(request.node);
         let name = checked(name)?;
-        Ok(self.removed.during(|| self.client.unlink(&identity::who(request), parent, name))?)
+        Ok(self
+            .removed
+            .during(|| taken_away(request, self.client.unlink(&identity::who(request), parent, name)))?)
     }
 
     pub(super) fn on_rmdir(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        let parent = convert::inode(request.node);
+        let parent = self.inode(request.node);
         let name = checked(name)?;
-        Ok(self.removed.during(|| self.client.rmdir(&identity::who(request), parent, name))?)
+        Ok(self
+            .removed
+            .during(|| taken_away(request, self.client.rmdir(&identity::who(request), parent, name)))?)
     }
 
     pub(super) fn on_rename(&self, request: &Request<'_>, args: &Rename<'_>) -> Result<(), Errno> {
@@ -67,14 +75,17 @@ impl Adaptor {
             libc::RENAME_EXCHANGE => RenameFlags::Exchange,
             _ => return Err(Errno::EINVAL),
         };
-        let from = (convert::inode(request.node), checked(args.name)?);
-        let to = (convert::inode(args.new_parent), checked(args.new_name)?);
-        Ok(self.removed.during(|| self.client.rename(&identity::who(request), from, to, flags))?)
+        let from = (self.inode(request.node), checked(args.name)?);
+        let to = (self.inode(args.new_parent), checked(args.new_name)?);
+        let who = identity::who(request);
+        let rename = || taken_away(request, self.client.rename(&who, from, to, flags));
+        Ok(self.removed.during(rename)?)
     }
 
     pub(super) fn on_link(&self, request: &Request<'_>, args: &Link<'_>) -> Result<Entry, Errno> {
-        let parent = convert::inode(request.node);
+        let parent = self.inode(request.node);
         let name = checked(args.new_name)?;
-        Ok(self.entry(&self.client.link(&identity::who(request), convert::inode(args.node), parent, name)?))
+        let made = self.client.link(&identity::who(request), self.inode(args.node), parent, name);
+        self.made(request, (parent, name), made)
     }
 }

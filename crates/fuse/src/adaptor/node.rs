@@ -19,7 +19,7 @@ impl Adaptor {
 
     /// Attributes of an inode; of one that is gone but that the kernel still knows (a working directory, an `O_PATH` descriptor), the last.
     fn found(&self, request: &Request<'_>) -> Result<Found, Errno> {
-        let inode = convert::inode(request.node);
+        let inode = self.inode(request.node);
         match self.client.getattr(&identity::who(request), inode) {
             Err(ashlar_types::Errno::ESTALE) => {
                 Ok(of_removed(self.removed.find(inode).ok_or(Errno::ESTALE)?))
@@ -44,7 +44,7 @@ impl Adaptor {
     }
 
     pub(super) fn on_setattr(&self, request: &Request<'_>, changes: &SetAttr) -> Result<AttrReply, Errno> {
-        let inode = convert::inode(request.node);
+        let inode = self.inode(request.node);
         let handle = changes.fh.map(|fh| self.handles.find(fh)).transpose()?;
         // Arrives with nothing to set for `chown(path, -1, -1)`, and before a write that clears set-id bits.
         let only_clears = changes.mode.is_none()
@@ -86,7 +86,7 @@ impl Adaptor {
         request: &Request<'_>,
         reply: &mut ReplyBuffer<'_>,
     ) -> Result<(), Errno> {
-        let target = self.client.readlink(&identity::who(request), convert::inode(request.node));
+        let target = self.client.readlink(&identity::who(request), self.inode(request.node));
         reply.put(&target.map_err(convert::found_by_name)?);
         Ok(())
     }
@@ -108,5 +108,5 @@ impl Adaptor {
 
 /// Nothing is promised about an inode that is gone.
 fn of_removed(attr: Attr) -> Found {
-    Found { attr, attr_valid: Duration::ZERO, entry_valid: Duration::ZERO }
+    Found { attr, attr_valid: Duration::ZERO, entry_valid: Duration::ZERO, is_whole: true }
 }

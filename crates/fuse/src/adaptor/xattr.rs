@@ -33,11 +33,11 @@ impl Adaptor {
         reply: &mut XattrBuffer<'_, '_>,
     ) -> Result<(), Errno> {
         if name == LAYOUT_ATTRIBUTE {
-            let text = self.client.layout_text(&identity::who(request), convert::inode(request.node));
+            let text = self.client.layout_text(&identity::who(request), self.inode(request.node));
             reply.put(text.map_err(convert::found_by_name)?.as_bytes());
             return Ok(());
         }
-        let inode = convert::inode(request.node);
+        let inode = self.inode(request.node);
         let value = match self.client.getxattr(&identity::who(request), inode, name) {
             Err(ashlar_types::Errno::ESTALE) => self.of_removed(inode, name),
             value => value.map_err(convert::found_by_name),
@@ -61,27 +61,27 @@ impl Adaptor {
         request: &Request<'_>,
         reply: &mut XattrBuffer<'_, '_>,
     ) -> Result<(), Errno> {
-        let names = self.client.listxattr(&identity::who(request), convert::inode(request.node));
+        let names = self.client.listxattr(&identity::who(request), self.inode(request.node));
         reply.put(&names.map_err(convert::found_by_name)?);
         Ok(())
     }
 
     pub(super) fn on_setxattr(&self, request: &Request<'_>, args: &SetXattr<'_>) -> Result<(), Errno> {
         if args.name == LAYOUT_ATTRIBUTE {
-            let inode = convert::inode(request.node);
+            let inode = self.inode(request.node);
             let set = self.client.layout_set_text(&identity::who(request), inode, args.value);
             return set.map_err(convert::found_by_name);
         }
         let has = |flag: i32| args.flags & flag as u32 != 0;
         let flags = (has(libc::XATTR_CREATE), has(libc::XATTR_REPLACE));
-        let inode = convert::inode(request.node);
+        let inode = self.inode(request.node);
         let pair = (args.name, args.value);
         let set = self.client.setxattr(&identity::who(request), inode, pair, flags, args.kill_sgid);
         set.map_err(convert::found_by_name)
     }
 
     pub(super) fn on_removexattr(&self, request: &Request<'_>, name: &[u8]) -> Result<(), Errno> {
-        let removed = self.client.removexattr(&identity::who(request), convert::inode(request.node), name);
+        let removed = self.client.removexattr(&identity::who(request), self.inode(request.node), name);
         removed.map_err(convert::found_by_name)
     }
 }

@@ -1,5 +1,6 @@
 //! From an empty directory to a serving mount. Each step that fails takes back the ones before it.
 
+use super::further::Further;
 use super::{Session, Workers};
 use crate::deferral::Deferred;
 use crate::errno::Errno;
@@ -15,6 +16,7 @@ use crate::transport::device::{Device, DeviceWorker};
 use crate::transport::mailbox::Mailboxes;
 use crate::transport::region::page_size;
 use crate::transport::ring::{Crew, CrewPlan, Rollcall};
+use crate::transport::standby::Standby;
 use crate::transport::{Transport, cpu};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,12 +48,19 @@ impl<E: Into<MountError>> From<E> for Setback {
     }
 }
 
-/// Unmounts unless the mount was kept.
-struct Undo(Option<Mount>);
+/// Unmounts unless the mount was kept, or was there before.
+pub(super) struct Undo(Option<Mount>, bool);
+
+impl Undo {
+    /// Of a mount that is to stay whatever happens.
+    pub(super) fn of_nothing(mount: Mount) -> Undo {
+        Undo(Some(mount), false)
+    }
+}
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some(mount) = self.0.take()
+        if let Some(mount) = self.0.take().filter(|_| self.1)
             && let Err(error) = mount.unmount()
         {
             tracing::error!(%error, "a mount that failed to start stays");
@@ -60,10 +69,10 @@ impl Drop for Undo {
 }
 
 /// What every worker calls as it ends.
-type OnEnd = Arc<dyn Fn(io::Result<()>) + Send + Sync>;
+pub(super) type OnEnd = Arc<dyn Fn(io::Result<()>) + Send + Sync>;
 
 /// A mount after INIT.
-struct Established<F> {
+pub(super) struct Established<F> {
     undo: Undo,
     device: Arc<Device>,
     terms: Terms,
@@ -100,7 +109,7 @@ fn establish<F: Filesystem>(
     options: &MountOptions,
 ) -> Result<Established<F>, Setback> {
     let (mount, device) = Mount::make(mountpoint, options)?;
-    let undo = Undo(Some(mount.clone()));
+    let undo = Undo(Some(mount.clone()), true);
     let device = Arc::new(device);
     let mut buffer = vec![0; INIT_BUFFER_LEN];
     let (unique, argument) = read_init(&device, &mut buffer)?;
@@ -108,14 +117,7 @@ fn establish<F: Filesystem>(
     let mut terms = Terms::negotiate(argument, options, page as u32, pages_limit())?;
     let payload_len =
         (terms.max_write as usize).max(usize::from(terms.max_pages) * page).max(PAYLOAD_LEN_MIN);
-    let service = Arc::new(Service {
-        fs: Arc::clone(fs),
-        dialect: Dialect {
-            minor: terms.kernel_minor,
-            setxattr_ext: terms.features.contains(Features::SETXATTR_EXT),
-        },
-        deferred: Arc::new(Deferred::new(options.deferred_max, usize::from(options.max_background / 2))),
-    });
+    let service = service(fs, &terms, options);
     let workers = Arc::new(OnceLock::new());
     let mailboxes = Arc::new(Mailboxes::default());
     let leave = on_leave(fs, &workers);
@@ -223,7 +225,44 @@ fn on_end(leave: &Arc<dyn Fn() + Send + Sync>, mailboxes: &Arc<Mailboxes>, mount
     })
 }
 
-fn start<F: Filesystem>(established: Established<F>, options: &MountOptions) -> Result<Session, MountError> {
+/// A mount that was established by another process, without rings.
+pub(super) fn serve<F: Filesystem>(
+    fs: Arc<F>,
+    undo: Undo,
+    device: Arc<Device>,
+    terms: Terms,
+    options: &MountOptions,
+) -> Established<F> {
+    let page = page_size();
+    let payload_len =
+        (terms.max_write as usize).max(usize::from(terms.max_pages) * page).max(PAYLOAD_LEN_MIN);
+    let service = service(&fs, &terms, options);
+    let workers = Arc::new(OnceLock::new());
+    let mailboxes = Arc::new(Mailboxes::default());
+    let leave = on_leave(&fs, &workers);
+    let mount = undo.0.clone();
+    let on_end: OnEnd = match mount {
+        Some(mount) => on_end(&leave, &mailboxes, mount),
+        None => Arc::new(move |_| leave()),
+    };
+    Established { undo, device, terms, service, crew: None, payload_len, workers, on_end }
+}
+
+fn service<F: Filesystem>(fs: &Arc<F>, terms: &Terms, options: &MountOptions) -> Arc<Service<F>> {
+    Arc::new(Service {
+        fs: Arc::clone(fs),
+        dialect: Dialect {
+            minor: terms.kernel_minor,
+            setxattr_ext: terms.features.contains(Features::SETXATTR_EXT),
+        },
+        deferred: Arc::new(Deferred::new(options.deferred_max, usize::from(options.max_background / 2))),
+    })
+}
+
+pub(super) fn start<F: Filesystem>(
+    established: Established<F>,
+    options: &MountOptions,
+) -> Result<Session, MountError> {
     let Established { mut undo, device, terms, service, crew, payload_len, workers: slot, on_end } =
         established;
     let devices = if crew.is_some() { vec![Arc::clone(&device)] } else { devices(&device, options) };
@@ -243,9 +282,20 @@ fn start<F: Filesystem>(established: Established<F>, options: &MountOptions) -> 
     let init = catch_unwind(AssertUnwindSafe(|| service.fs.init(&negotiated, &notifier)));
     init.unwrap_or(Err(Errno::EIO)).map_err(MountError::Filesystem)?;
     let forget_delay = ring.map(|_| options.forget_delay);
+    let standby = Arc::new(Standby::default());
+    let further = Further {
+        service: Arc::clone(&service),
+        // With rings there is next to nothing to read from the device.
+        devices: if ring.is_some() { Vec::new() } else { devices.iter().map(Arc::downgrade).collect() },
+        payload_len,
+        on_end: Arc::clone(&on_end),
+        standby: Arc::clone(&standby),
+    };
     let device_workers = devices
         .into_iter()
-        .map(|device| DeviceWorker::new(Arc::clone(&service), device, payload_len, forget_delay))
+        .map(|device| {
+            DeviceWorker::new(Arc::clone(&service), device, payload_len, forget_delay, standby.seat(false))
+        })
         .collect::<io::Result<Vec<_>>>()
         .map_err(MountError::Start)?;
     let count = device_workers.len() + crew.as_ref().map_or(0, |(crew, _)| crew.thread_count());
@@ -254,11 +304,12 @@ fn start<F: Filesystem>(established: Established<F>, options: &MountOptions) -> 
     let _ = slot.set(Arc::clone(&workers));
     let mut threads = Vec::with_capacity(count);
     for (index, worker) in device_workers.into_iter().enumerate() {
-        threads.push(spawn(index, worker, &on_end).map_err(MountError::Start)?);
+        threads.push(spawn(format!("fuse-dev-{index}"), worker, &on_end).map_err(MountError::Start)?);
     }
     if let Some((crew, _)) = crew {
         threads.extend(crew.serve().map_err(MountError::Start)?);
     }
+    threads.push(further.look_after(&workers).map_err(MountError::Start)?);
     let mount = undo.0.take().ok_or_else(|| MountError::Start(io::Error::other("no mount")))?;
     raise_readahead(&mount, &negotiated);
     tracing::info!(mount = %mount.path.display(), transport = %negotiated.transport, features = ?negotiated.features, "mounted");
@@ -280,7 +331,15 @@ fn devices(device: &Arc<Device>, options: &MountOptions) -> Vec<Arc<Device>> {
     devices
 }
 
-fn spawn<F: Filesystem>(index: usize, worker: DeviceWorker<F>, on_end: &OnEnd) -> io::Result<JoinHandle<()>> {
+/// Has a worker serve.
+///
+/// # Errors
+/// When no thread can be started.
+pub(super) fn spawn<F: Filesystem>(
+    name: String,
+    worker: DeviceWorker<F>,
+    on_end: &OnEnd,
+) -> io::Result<JoinHandle<()>> {
     let on_end = Arc::clone(on_end);
     let body = move || {
         let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
@@ -288,7 +347,7 @@ fn spawn<F: Filesystem>(index: usize, worker: DeviceWorker<F>, on_end: &OnEnd) -
             result.map_or_else(|_| Err(io::Error::other("panic")), |result| result.map_err(io::Error::from)),
         );
     };
-    std::thread::Builder::new().name(format!("fuse-dev-{index}")).spawn(body)
+    std::thread::Builder::new().name(name).spawn(body)
 }
 
 /// The kernel starts a mount with 128 KiB of read-ahead and INIT can only lower it; root may raise it for this mount.

@@ -13,14 +13,15 @@ mod files;
 mod view;
 
 use super::sealed::{self, SEAL_BYTES};
-use super::{Changes, Engine, EngineReport};
-use crate::KvError;
+use super::{Changes, Engine, EngineReport, LastingSnapshot};
+use crate::{KvError, Snapshot};
 use bytes::Bytes;
 use files::Found;
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::config::{BloomConstructionPolicy, RestartIntervalPolicy};
 use fjall::{
-    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, UserValue,
+    CompressionType, Database, Iter, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
+    Readable, UserValue,
 };
 use parking_lot::RwLock;
 use std::io;
@@ -160,17 +161,55 @@ impl FjallEngine {
         guard(&self.path, what, || run(open))
     }
 
-    fn place(&self) -> String {
-        self.path.display().to_string()
+    fn get_sealed(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let stored = self.with_open("read", |open| open.keyspace.get(key))?;
+        stored.map(|stored| opened(key, stored, &self.path)).transpose()
+    }
+}
+
+/// The value of `key` that is stored as `stored` in the engine `path`.
+fn opened(key: &[u8], stored: UserValue, path: &Path) -> Result<Bytes, KvError> {
+    let value = sealed::open(key, &stored, &path.display().to_string())?;
+    if value.len() < COPIED_BYTES_MAX {
+        return Ok(Bytes::copy_from_slice(value));
+    }
+    Ok(Bytes::from_owner(stored).slice(SEAL_BYTES..))
+}
+
+/// Visits `pairs` of the engine `path`.
+fn visit_all(path: &Path, mut pairs: Iter, visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
+    let place = path.display().to_string();
+    // The visitor runs outside the guard: its panics are its caller's.
+    while let Some((key, stored)) =
+        guard(path, "scan", || pairs.next().map(|pair| pair.into_inner()).transpose())?
+    {
+        if visit(&key, sealed::open(&key, &stored, &place)?).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What the engine held at one moment.
+struct FjallSnapshot {
+    path: PathBuf,
+    keyspace: Keyspace,
+    at: fjall::Snapshot,
+}
+
+impl Snapshot for FjallSnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let stored = guard(&self.path, "read", || self.at.get(&self.keyspace, key))?;
+        stored.map(|stored| opened(key, stored, &self.path)).transpose()
     }
 
-    fn get_sealed(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        let Some(stored) = self.with_open("read", |open| open.keyspace.get(key))? else { return Ok(None) };
-        let value = sealed::open(key, &stored, &self.place())?;
-        if value.len() < COPIED_BYTES_MAX {
-            return Ok(Some(Bytes::copy_from_slice(value)));
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
+        let from = from.max(&KEY_MIN);
+        if from >= to {
+            return Ok(());
         }
-        Ok(Some(Bytes::from_owner(stored).slice(SEAL_BYTES..)))
+        let pairs = guard(&self.path, "scan", || Ok(self.at.range(&self.keyspace, from..to)))?;
+        visit_all(&self.path, pairs, visit)
     }
 }
 
@@ -238,17 +277,14 @@ impl Engine for FjallEngine {
         let open = self.open.read();
         let open =
             open.as_ref().ok_or_else(|| KvError::Stopped { what: "the engine is closed".to_owned() })?;
-        let mut pairs = guard(&self.path, "scan", || Ok(open.keyspace.range(from..to)))?;
-        let place = self.place();
-        // The visitor runs outside the guard: its panics are its caller's.
-        while let Some((key, stored)) =
-            guard(&self.path, "scan", || pairs.next().map(|pair| pair.into_inner()).transpose())?
-        {
-            if visit(&key, sealed::open(&key, &stored, &place)?).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        let pairs = guard(&self.path, "scan", || Ok(open.keyspace.range(from..to)))?;
+        visit_all(&self.path, pairs, visit)
+    }
+
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        let (keyspace, at) =
+            self.with_open("look at", |open| Ok((open.keyspace.clone(), open.database.snapshot())))?;
+        Ok(Box::new(FjallSnapshot { path: self.path.clone(), keyspace, at }))
     }
 
     fn apply(&self, changes: &mut Changes<'_>, note: &[u8]) -> Result<(), KvError> {

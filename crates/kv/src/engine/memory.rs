@@ -1,8 +1,8 @@
 //! An engine in memory whose content survives as long as one of its handles: the simulated engine, of which a crash
 //! leaves the last checkpoint (`design.md` D11).
 
-use super::{Changes, Engine, EngineReport};
-use crate::{Key, KvError};
+use super::{Changes, Engine, EngineReport, LastingSnapshot};
+use crate::{Key, KvError, Snapshot};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -10,9 +10,36 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
+type Pairs = BTreeMap<Key, Bytes>;
+
+/// A copy.
+struct MemorySnapshot(Pairs);
+
+impl Snapshot for MemorySnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
+        scan(&self.0, from, to, visit);
+        Ok(())
+    }
+}
+
+fn scan(pairs: &Pairs, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) {
+    if from >= to {
+        return;
+    }
+    for (key, value) in pairs.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
+        if visit(key, value).is_break() {
+            break;
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Content {
-    pairs: BTreeMap<Key, Bytes>,
+    pairs: Pairs,
     note: Option<Bytes>,
     /// The next apply fails with this errno, after having been applied or not.
     failure: Option<(i32, bool)>,
@@ -43,16 +70,12 @@ impl Engine for MemoryEngine {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
-        if from >= to {
-            return Ok(());
-        }
-        let content = self.content.read();
-        for (key, value) in content.pairs.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))) {
-            if visit(key, value).is_break() {
-                break;
-            }
-        }
+        scan(&self.content.read().pairs, from, to, visit);
         Ok(())
+    }
+
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        Ok(Box::new(MemorySnapshot(self.content.read().pairs.clone())))
     }
 
     fn apply(&self, changes: &mut Changes<'_>, note: &[u8]) -> Result<(), KvError> {

@@ -2,13 +2,15 @@
 
 use super::segments::STATE_LOCK;
 use super::{Shared, State};
-use crate::overlay::MergedChanges;
+use crate::engine::LastingSnapshot;
+use crate::overlay::{MergedChanges, Overlay};
 use crate::{KvError, Snapshot};
 use ashlar_env::NoWaiting;
 use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// A view of a lane that does not change while it is held.
 pub struct LaneReader<'a> {
@@ -40,17 +42,37 @@ impl Snapshot for LaneReader<'_> {
     }
 }
 
+/// What a lane held at one moment.
+struct LaneSnapshot {
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+    engine: LastingSnapshot,
+}
+
+impl Snapshot for LaneSnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        get((&self.active, self.frozen.as_deref()), key, |key| self.engine.get(key))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut crate::Visit<'_>) -> Result<(), KvError> {
+        let read = |visit: &mut crate::Visit<'_>| self.engine.scan(from, to, visit);
+        scan(MergedChanges::new(&self.active, self.frozen.as_deref(), from, to), read, visit)
+    }
+}
+
 impl Shared {
+    /// What the lane holds now.
+    pub(super) fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        let state = self.read_state();
+        self.health.check()?;
+        let (active, frozen) = (state.active.clone(), state.frozen.clone());
+        // ORDER: under the lock, like a read. While a checkpoint is being applied, the engine may have a change of the frozen overlay or not.
+        Ok(Box::new(LaneSnapshot { active, frozen, engine: self.engine.snapshot()? }))
+    }
+
     pub(super) fn get(&self, state: &State, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         self.health.check()?;
-        if let Some(value) = state.active.get(key) {
-            return Ok(value.clone());
-        }
-        if let Some(value) = state.frozen.as_ref().and_then(|frozen| frozen.get(key)) {
-            return Ok(value.clone());
-        }
-        // While a checkpoint is being applied, the engine may have a change of the frozen overlay or not: both were asked first.
-        self.engine.get(key)
+        get((&state.active, state.frozen.as_deref()), key, |key| self.engine.get(key))
     }
 
     pub(super) fn scan(
@@ -61,37 +83,62 @@ impl Shared {
         visit: &mut crate::Visit<'_>,
     ) -> Result<(), KvError> {
         self.health.check()?;
-        let mut changes = MergedChanges::new(&state.active, state.frozen.as_deref(), from, to);
-        let mut is_done = false;
-        self.engine.scan(from, to, &mut |stored_key, stored| {
-            while let Some(key) = changes.peek_key()
-                && key.as_slice() <= stored_key
-            {
-                let Some((key, change)) = changes.next() else { break };
-                if let Some(value) = change
-                    && visit(key, value).is_break()
-                {
-                    is_done = true;
-                    return ControlFlow::Break(());
-                }
-                if key.as_slice() == stored_key {
-                    return ControlFlow::Continue(());
-                }
-            }
-            let flow = visit(stored_key, stored);
-            is_done = flow.is_break();
-            flow
-        })?;
-        if is_done {
-            return Ok(());
-        }
-        for (key, change) in changes {
+        let read = |visit: &mut crate::Visit<'_>| self.engine.scan(from, to, visit);
+        scan(MergedChanges::new(&state.active, state.frozen.as_deref(), from, to), read, visit)
+    }
+}
+
+/// The value of a key by the overlays, the newer one first, and by the engine.
+fn get(
+    (active, frozen): (&Overlay, Option<&Overlay>),
+    key: &[u8],
+    engine: impl FnOnce(&[u8]) -> Result<Option<Bytes>, KvError>,
+) -> Result<Option<Bytes>, KvError> {
+    if let Some(value) = active.get(key) {
+        return Ok(value.clone());
+    }
+    if let Some(value) = frozen.and_then(|frozen| frozen.get(key)) {
+        return Ok(value.clone());
+    }
+    // While a checkpoint is being applied, the engine may have a change of the frozen overlay or not: both were asked first.
+    engine(key)
+}
+
+/// Visits what `engine` visits, and `changes` in its place.
+fn scan(
+    mut changes: MergedChanges<'_>,
+    engine: impl FnOnce(&mut crate::Visit<'_>) -> Result<(), KvError>,
+    visit: &mut crate::Visit<'_>,
+) -> Result<(), KvError> {
+    let mut is_done = false;
+    engine(&mut |stored_key, stored| {
+        while let Some(key) = changes.peek_key()
+            && key.as_slice() <= stored_key
+        {
+            let Some((key, change)) = changes.next() else { break };
             if let Some(value) = change
                 && visit(key, value).is_break()
             {
-                break;
+                is_done = true;
+                return ControlFlow::Break(());
+            }
+            if key.as_slice() == stored_key {
+                return ControlFlow::Continue(());
             }
         }
-        Ok(())
+        let flow = visit(stored_key, stored);
+        is_done = flow.is_break();
+        flow
+    })?;
+    if is_done {
+        return Ok(());
     }
+    for (key, change) in changes {
+        if let Some(value) = change
+            && visit(key, value).is_break()
+        {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -4,13 +4,13 @@ use super::known::{Known, Question, directory_of, inode_record};
 use super::message::{Answer, Say};
 use crate::MetaService;
 use crate::call::verb as number;
-use crate::execute::itself;
+use crate::execute::{DECIDE_MAX, itself};
 use ashlar_kv::Key;
 use ashlar_namespace::key::{self, shard_of};
 use ashlar_namespace::{Intent, NsError};
 use ashlar_rpc::Caller;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId};
+use ashlar_types::{Errno, InodeId, NodeId, OpId, SessionId, ShardId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -40,8 +40,25 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN` when it does not answer in time.
     pub(super) fn say(&self, shard: ShardId, message: &Say, wait: Duration) -> Result<Answer, Errno> {
+        let server = self.map.read().primary(shard).ok_or(Errno::EHOSTDOWN)?;
+        self.say_to(server, message, wait)
+    }
+
+    /// Says something to another metadata server, and hears its answer.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` when it does not answer in time, or is this one: it is being decided where a shard is.
+    pub(super) fn say_to(&self, server: NodeId, message: &Say, wait: Duration) -> Result<Answer, Errno> {
         let peers = self.across.peers.as_ref().ok_or(Errno::EHOSTDOWN)?;
-        let answer = peers.ask(shard, &encode(message), !matches!(message, Say::Read { .. }), wait)?;
+        if server == self.across.node {
+            return Err(Errno::EHOSTDOWN);
+        }
+        let answer = peers.ask(
+            server,
+            &encode(message),
+            !matches!(message, Say::Read { .. } | Say::IsOpen { .. }),
+            wait,
+        )?;
         decode(&answer, "answer of a metadata server").map_err(|_| Errno::EPROTO)
     }
 
@@ -83,14 +100,32 @@ impl MetaService {
     /// As [`MetaService::say`], again and again while the server is not ready or not there.
     fn say_until(&self, shard: ShardId, say: &Say, deadline: Duration) -> Result<Answer, Errno> {
         loop {
+            self.come_again_if_closing(true)?;
             let left = deadline.saturating_sub(self.env.clock.monotonic());
             match self.say(shard, say, left.min(ASK_MAX)) {
-                Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > LATER_PAUSE => {
+                Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > LATER_PAUSE && !self.is_ending() => {
                     self.env.tasks.pause(LATER_PAUSE);
                 }
                 Ok(Answer::Later) => return Err(Errno::EHOSTDOWN),
                 other => return other,
             }
+        }
+    }
+
+    /// Whether `session` has `inode` open, at whichever server has it.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` when that server does not answer.
+    pub(crate) fn has_opened(&self, session: SessionId, inode: InodeId) -> Result<bool, Errno> {
+        if self.is_here(inode.home()) {
+            return Ok(self.opens.lock().sessions(inode).contains(&session));
+        }
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
+        match self.say_until(inode.home(), &Say::IsOpen { session, inode }, deadline)? {
+            Answer::Done => Ok(true),
+            Answer::Failed(Errno::EBADF) => Ok(false),
+            Answer::Failed(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
         }
     }
 
@@ -119,6 +154,7 @@ impl MetaService {
 
     /// Gives `count` inode ids of `shard` away: the first one.
     pub(super) fn reserve(&self, shard: ShardId, count: u64) -> Result<InodeId, Errno> {
+        let _inside = self.enter(shard)?;
         let creds = itself();
         let first = self.mutate(
             Caller::new(OpId::default(), &creds),
@@ -139,19 +175,20 @@ impl MetaService {
         Ok(first)
     }
 
-    /// Answers [`Say::Read`]: recalls what others than `session` have cached of what it is going to change, and whatever a writer has not
+    /// Answers [`Say::Read`] about `shard`: recalls what others than `session` have cached of what it is going to change, and whatever a writer has not
     /// reported of the rest.
     pub(super) fn tell(
         &self,
         session: SessionId,
+        shard: ShardId,
         keys: &[(Key, Intent)],
         prefixes: &[Key],
     ) -> Result<Answer, Errno> {
-        let is_good = |key: &Key| key.len() >= 3 && self.is_here(shard_of(key));
+        let is_good = |key: &Key| key.len() >= 3 && shard_of(key) == shard;
         if keys.len() + prefixes.len() > KEYS_MAX
             || !keys.iter().map(|(key, _)| key).chain(prefixes).all(is_good)
         {
-            return Ok(Answer::Later);
+            return Err(Errno::EPROTO);
         }
         let creds = itself();
         self.inspect(

@@ -90,15 +90,21 @@ impl Elsewhere for Known {
 pub(crate) struct PlacementOnce<'a> {
     service: &'a MetaService,
     shard: Cell<Option<ShardId>>,
+    slices: RefCell<Option<Vec<ShardId>>>,
     at_home: Cell<bool>,
 }
 
 impl<'a> PlacementOnce<'a> {
     pub(crate) fn new(service: &'a MetaService) -> PlacementOnce<'a> {
-        PlacementOnce { service, shard: Cell::new(None), at_home: Cell::new(false) }
+        PlacementOnce {
+            service,
+            shard: Cell::new(None),
+            slices: RefCell::new(None),
+            at_home: Cell::new(false),
+        }
     }
 
-    /// From now on directories are made where their parent is.
+    /// From now on directories are made where their parent is, and without slices.
     pub(crate) fn prefer_home(&self) {
         self.at_home.set(true);
     }
@@ -112,6 +118,13 @@ impl Placement for PlacementOnce<'_> {
         let shard = self.shard.get().unwrap_or_else(|| self.service.shard_for_directory(parent));
         self.shard.set(Some(shard));
         shard
+    }
+
+    fn shards_for_slices(&self, but: ShardId, count: u16) -> Vec<ShardId> {
+        if self.at_home.get() {
+            return Vec::new();
+        }
+        self.slices.borrow_mut().get_or_insert_with(|| self.service.shards_for_slices(but, count)).clone()
     }
 
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {

@@ -1,9 +1,12 @@
 //! What metadata servers say to each other (`docs/formats/wire.md`, "Between metadata servers").
 
 use ashlar_kv::Key;
+use ashlar_namespace::lock::{LockHeld, LockWaiting};
 use ashlar_namespace::{Intent, ShardChange};
 use ashlar_replication::transaction::{Message, Ticket};
-use ashlar_types::{Epoch, Errno, InodeId, SessionId, ShardId};
+use ashlar_types::message::LeaseSet;
+use ashlar_types::node::SessionOwner;
+use ashlar_types::{DescriptionId, Epoch, Errno, InodeId, NodeId, SessionId, ShardId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -26,17 +29,28 @@ pub(crate) enum Say {
         /// How many.
         count: u64,
     },
-    /// Offer shards that are empty.
+    /// Send empty shards to a server that has just joined.
     Give {
+        /// Which.
+        to: NodeId,
         /// How many at the most.
         count: u64,
     },
-    /// The map of this epoch, or a newer one, gives a shard to the caller: tell what there is of it.
-    HandOver {
+    /// Something about a shard that goes from the server that says it to the one that hears it.
+    Move {
         /// Which.
         shard: ShardId,
-        /// Of the map.
-        epoch: Epoch,
+        /// Names the attempt, drawn at random.
+        attempt: u64,
+        /// What.
+        what: Moving,
+    },
+    /// Does the server that hears it still send this one a shard?
+    IsSending {
+        /// Which.
+        shard: ShardId,
+        /// Which attempt.
+        attempt: u64,
     },
     /// Something about a transaction, to the machine of `shard` from that of `from`; a part is for a call of `session`.
     Transaction {
@@ -48,6 +62,13 @@ pub(crate) enum Say {
         from: ShardId,
         /// What.
         message: Message<Key, ShardChange>,
+    },
+    /// Does a session have an inode open, that the server has which hears it?
+    IsOpen {
+        /// Which session.
+        session: SessionId,
+        /// What.
+        inode: InodeId,
     },
 }
 
@@ -65,15 +86,12 @@ pub(crate) enum Answer {
     },
     /// Ids from this one on.
     Reserved(InodeId),
-    /// Empty shards, in which nothing is made for a while.
-    Offered(Vec<ShardId>),
-    /// The shard is not served any more, and is empty.
-    HandedOver {
-        /// The newest inode id that was given out.
-        counter: u64,
-    },
-    /// It is not empty.
-    NotEmpty,
+    /// So many shards are on their way.
+    Given(u64),
+    /// What was said about a shard is done; or it is still being sent; or an inode is open.
+    Done,
+    /// There is no such attempt (any more), as of the map of this epoch.
+    NoSuchMove(Epoch),
     /// What the machine says to that, if anything.
     Messages(Vec<Message<Key, ShardChange>>),
     /// A part was not locked.
@@ -82,6 +100,64 @@ pub(crate) enum Answer {
     Failed(Errno),
     /// The shard is not here, or this server is not ready: ask again later.
     Later,
+}
+
+/// What a server says to the one that is to have a shard next, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Moving {
+    /// The shard is about to be sent.
+    Begin {
+        /// By whom.
+        from: NodeId,
+        /// Of the sender's map, by which it has the shard.
+        epoch: Epoch,
+    },
+    /// Sessions that there are, and that may have something in the shard. They are there at this moment.
+    Sessions(Vec<(SessionId, SessionOwner)>),
+    /// Keys with their values: of the shard, and answers that are kept.
+    Pairs {
+        /// Counts these messages from 0: one that comes late or twice must not bring an old value back.
+        number: u64,
+        /// In any order, each key once. Nothing: it is removed.
+        pairs: Vec<(Key, Option<Bytes>)>,
+    },
+    /// What the sender has in memory.
+    Holds {
+        /// Counts these messages from 0.
+        number: u64,
+        /// Some of it.
+        holds: Vec<Hold>,
+    },
+    /// That was all: have it durably.
+    Whole {
+        /// Of the receiver's machine for transactions of the shard: above those of all before.
+        life: u64,
+        /// The newest recall of the sender.
+        recall_mark: u64,
+        /// The number of starts that the sender has noted.
+        starts: u64,
+    },
+    /// Is all of it still there?
+    IsWhole,
+    /// It stays where it is.
+    GiveUp,
+}
+
+/// Something of a shard that a server has only in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Hold {
+    /// A session has an inode open.
+    Open(SessionId, InodeId, DescriptionId, bool),
+    /// A session may cache.
+    Lease(InodeId, SessionId, LeaseSet),
+    /// A lock.
+    Lock(LockHeld),
+    /// A request that waits for one.
+    LockWait(LockWaiting),
+    /// A layout that was proposed to a session.
+    Proposal(SessionId, InodeId, u32),
+    /// A file of which nobody knows the length, the generation of its chunks, and what a target has answered.
+    Unsettled(InodeId, u32, Errno),
 }
 
 /// Why a part was not locked.
@@ -100,4 +176,21 @@ pub(crate) enum Refusal {
 pub(crate) struct PreparedRecord {
     pub ticket: Ticket,
     pub part: ShardChange,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Say};
+    use ashlar_types::testing::schema::{Schema, require_written_down};
+
+    /// As `crates/rpc/tests/messages_keep_their_form.rs` for all others.
+    #[test]
+    fn messages_have_the_form_that_is_written_down() {
+        let mut schema = Schema::default();
+        schema.add::<Say>();
+        schema.add::<Answer>();
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/messages-of-metadata-servers.txt");
+        require_written_down(&schema, path, "protocol 1 to 1");
+    }
 }

@@ -9,7 +9,7 @@ use ashlar_kv::{Key, Snapshot, Urgency};
 use ashlar_namespace::key::{self, shard_of};
 use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome};
 use ashlar_replication::transaction::{Command, Message, Part, Record, TransactionId};
-use ashlar_rpc::{Caller, LastingSessions};
+use ashlar_rpc::{Caller, LastingSessions, SessionHosts};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::{Errno, OpId, SessionId, ShardId};
 use smallvec::SmallVec;
@@ -22,15 +22,19 @@ type Saying = Message<Key, ShardChange>;
 
 impl MetaService {
     /// Answers what another metadata server says.
-    pub(crate) fn hear_peer(&self, message: &[u8]) -> Vec<u8> {
+    pub(crate) fn hear_peer(&self, message: &[u8], hosts: &dyn SessionHosts) -> Vec<u8> {
         let answer = match decode::<Say>(message, "message of a metadata server") {
-            Ok(say) => self.hear(say).unwrap_or_else(Answer::Failed),
+            // Nothing was done.
+            Ok(say) => match self.hear(say, hosts) {
+                Err(Errno::EHOSTDOWN) => Answer::Later,
+                heard => heard.unwrap_or_else(Answer::Failed),
+            },
             Err(_) => Answer::Failed(Errno::EPROTO),
         };
         encode(&answer)
     }
 
-    fn hear(&self, say: Say) -> Result<Answer, Errno> {
+    fn hear(&self, say: Say, hosts: &dyn SessionHosts) -> Result<Answer, Errno> {
         let is_about_prepared = |message: &Saying| !matches!(message, Message::Prepare { .. });
         let needs_leases = !matches!(&say, Say::Transaction { message, .. } if is_about_prepared(message));
         // Nobody knows yet who has cached what.
@@ -38,20 +42,32 @@ impl MetaService {
             return Ok(Answer::Later);
         }
         match say {
-            Say::Read { session, keys, prefixes } => self.tell(session, &keys, &prefixes),
-            Say::Reserve { shard, .. } if !self.is_here(shard) || self.is_offered(shard) => Ok(Answer::Later),
-            Say::Reserve { shard, count } => {
-                self.across.note_reserved(shard);
-                // LIMIT: ids given away at once.
-                self.reserve(shard, count.min(1 << 16)).map(Answer::Reserved)
+            Say::Read { session, keys, prefixes } => {
+                let first = keys.first().map(|(key, _)| key).or(prefixes.first());
+                let shard =
+                    first.filter(|key| key.len() >= 3).map(|key| shard_of(key)).ok_or(Errno::EPROTO)?;
+                let _inside = self.enter(shard)?;
+                self.tell(session, shard, &keys, &prefixes)
             }
-            Say::Give { count } => self.offer(count),
-            Say::HandOver { shard, epoch } => self.hand_over(shard, epoch),
-            Say::Transaction { shard, .. } if !self.is_here(shard) => Ok(Answer::Later),
+            // LIMIT: ids given away at once.
+            Say::Reserve { shard, count } => self.reserve(shard, count.min(1 << 16)).map(Answer::Reserved),
+            Say::Give { to, count } => self.give(to, count),
+            Say::Move { shard, attempt, what } => self.hear_moving(shard, attempt, what, hosts),
+            Say::IsSending { shard, attempt } => Ok(match self.is_sending(shard, attempt) {
+                true => Answer::Done,
+                false => Answer::NoSuchMove(self.map.read().epoch),
+            }),
+            Say::IsOpen { session, inode } => {
+                let _inside = self.enter(inode.home())?;
+                let is_open = self.opens.lock().sessions(inode).contains(&session);
+                Ok(if is_open { Answer::Done } else { Answer::Failed(Errno::EBADF) })
+            }
             Say::Transaction { session, shard, message: Message::Prepare { id, part }, .. } => {
+                let _inside = self.enter(shard)?;
                 self.prepare(session, shard, id, part)
             }
             Say::Transaction { shard, from, message, .. } => {
+                let _inside = self.enter(shard)?;
                 self.hear_transaction(shard, from, message).map(Answer::Messages)
             }
         }

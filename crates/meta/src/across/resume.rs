@@ -49,6 +49,13 @@ pub(crate) struct Couriers {
     by_node: Mutex<FxHashMap<NodeId, Arc<Courier>>>,
 }
 
+impl Couriers {
+    /// The service that they work for.
+    pub(super) fn service(&self) -> Option<Weak<MetaService>> {
+        self.service.get().cloned()
+    }
+}
+
 impl MetaService {
     /// Has couriers work for this service.
     pub(crate) fn employ_couriers(self: &Arc<Self>) {
@@ -97,6 +104,7 @@ impl MetaService {
             self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
         }
         let answers = if self.is_here(to) {
+            let _inside = self.enter(to)?;
             self.hear_transaction(to, from, message)?
         } else {
             let say = Say::Transaction { session: SessionId(0), shard: to, from, message };
@@ -106,6 +114,8 @@ impl MetaService {
                 _ => return Ok(()),
             }
         };
+        // A shard that has gone since finds it out where it is, by its records.
+        let Ok(_inside) = self.enter(from) else { return Ok(()) };
         for answer in answers {
             let next = self.hear_transaction(from, to, answer)?;
             let commands = next.into_iter().map(|message| Command::Send { to, message }).collect();
@@ -116,6 +126,7 @@ impl MetaService {
 
     /// Says once more what was not answered, and asks what was not told. To be called every second or so.
     pub fn resume_across(&self) {
+        self.forget_idle_backup();
         let mut wanted: Vec<(ShardId, Vec<Command<Key, ShardChange>>)> = Vec::new();
         let durable = self.lane.appended();
         {
@@ -150,6 +161,19 @@ impl MetaService {
                 let machine: Machine = Transactions::recover(shard, machines.era, &records);
                 machines.by_shard.insert(shard, machine);
             }
+        });
+        Ok(())
+    }
+
+    /// Begins a machine's life here, of a shard that has come.
+    ///
+    /// # Errors
+    /// `EIO` when the store cannot answer, or has records that are damaged.
+    pub(super) fn take_machine(&self, shard: ShardId, life: u64) -> Result<(), Errno> {
+        let records = self.records_of(shard).map_err(|error| self.answer(&error.into()))?;
+        self.across.with(|machines| {
+            machines.lives.insert(shard, life);
+            machines.by_shard.insert(shard, Transactions::recover(shard, life, &records));
         });
         Ok(())
     }

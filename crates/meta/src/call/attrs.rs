@@ -60,6 +60,26 @@ impl MetaService {
                     |_, _| MetaReply::Done,
                 )
             }
+            MetaRequest::SetFileset { inode, from, fileset } => self.mutate(
+                caller,
+                number::SET_FILESET,
+                |txn, _| verb::set_fileset(txn, inode, from, fileset),
+                |(), _| MetaReply::Done,
+            ),
+            MetaRequest::Slices { directory } => self.inspect(
+                caller,
+                |txn, context| verb::slices(txn, context, directory),
+                |split, _| MetaReply::Slices(split),
+            ),
+            MetaRequest::Split { directory, slices, of_new } => self.mutate(
+                caller,
+                number::SPLIT,
+                |txn, context| match of_new {
+                    true => verb::split_new(txn, context, directory, slices),
+                    false => verb::split(txn, context, directory, slices),
+                },
+                |(), _| MetaReply::Done,
+            ),
             _ => Err(Errno::EPROTO),
         }
     }

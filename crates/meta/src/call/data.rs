@@ -4,10 +4,10 @@ use super::verb as number;
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
 use crate::kept::Told;
-use crate::recall::Wanting;
-use ashlar_namespace::verb;
+use crate::recall::{Alone, Wanting};
+use ashlar_namespace::{FileData, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{DataGrant, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId};
 use std::time::Duration;
 
@@ -72,6 +72,7 @@ impl MetaService {
             MetaRequest::AcquireData { inode, write, is_writeback } => {
                 self.acquire_data(caller, inode, (write, is_writeback))
             }
+            MetaRequest::AcquireShared { inode } => self.acquire_shared(caller, inode),
             MetaRequest::CommitWrite {
                 inode,
                 generation,
@@ -105,13 +106,19 @@ impl MetaService {
         inode: InodeId,
         report: &verb::CommitWrite,
     ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
         self.mutate(
             caller,
             number::COMMIT_WRITE,
-            |txn, context| verb::commit_write(txn, context, inode, report),
+            |txn, context| {
+                if self.leases.lock().held(session, inode).has(LeaseSet::SHARE) {
+                    txn.mark_beside(inode);
+                }
+                verb::commit_write(txn, context, inode, report)
+            },
             |attr, leases| {
                 if report.done {
-                    leases.drop_leases(caller.op.session, inode, LeaseSet::WRITE);
+                    leases.drop_leases(session, inode, LeaseSet::WRITING);
                     self.leases_changed.notify_all();
                 }
                 MetaReply::Attr { attr, leases: LeaseSet::NONE }
@@ -132,14 +139,21 @@ impl MetaService {
         let creds = Credentials::root();
         let caller = Caller::new(caller.op, &creds);
         let _wanting = write.then(|| Wanting::begin(self, session, inode));
+        // Whoever asks for this has given SHARE back, or has never known that it has it.
+        self.leases.lock().drop_leases(session, inode, LeaseSet::SHARE);
+        let mut _alone = None;
+        let mut is_again = false;
         loop {
+            self.come_again_if_closing(is_again)?;
+            is_again = true;
             let conflicts = self.leases.lock().conflicts_of_data(session, inode, write);
             if !conflicts.is_empty() {
+                _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
                 self.recall_data(&conflicts, (session, inode), deadline)?;
                 continue;
             }
             if write {
-                self.begin_write(caller, inode, is_writeback, deadline)?;
+                self.begin_write(caller, inode, (is_writeback, false), deadline)?;
             }
             let args = verb::OpenArgs { wants_body: true, is_granted: true, ..verb::OpenArgs::default() };
             let (reply, is_granted) = self.inspect(
@@ -165,13 +179,72 @@ impl MetaService {
         }
     }
 
+    /// Grants WRITE to who writes past every cache, or SHARE if others write the file, too. A file without chunks has only one writer at a time.
+    fn acquire_shared(&self, caller: Caller<'_>, inode: InodeId) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        if session.is_close_to_open() || !self.leases.lock().may_share(session, inode) {
+            return self.acquire_data(caller, inode, (true, false));
+        }
+        let deadline = self.env.clock.monotonic() + DECIDE_MAX;
+        let creds = Credentials::root();
+        let caller = Caller { creds: &creds, ..caller };
+        let mut is_again = false;
+        loop {
+            self.come_again_if_closing(is_again)?;
+            is_again = true;
+            let (has_pages, is_wanted_alone, conflicts) = {
+                let leases = self.leases.lock();
+                let has_pages = leases.held(session, inode).meets(LeaseSet::PAGES);
+                (has_pages, leases.is_wanted_alone(inode), leases.conflicts_of_share(session, inode))
+            };
+            if has_pages {
+                // The file was opened once more meanwhile.
+                return self.acquire_data(caller, inode, (true, false));
+            }
+            if is_wanted_alone {
+                self.wait_for_leases(deadline)?;
+                continue;
+            }
+            if !conflicts.is_empty() {
+                self.recall(&conflicts, deadline)?;
+                continue;
+            }
+            self.begin_write(caller, inode, (false, true), deadline)?;
+            let shared = self.inspect(
+                caller,
+                |txn, _| {
+                    self.check_settled(txn, inode)?;
+                    let found = txn.inode(inode)?;
+                    Ok(match found.as_regular()? {
+                        FileData::Chunks { layout, .. } => Some((found.attr(inode), layout.clone())),
+                        FileData::Inline { .. } => None,
+                    })
+                },
+                |found, leases| {
+                    let Some((attr, layout)) = found else { return Shared::IsInline };
+                    if leases.is_wanted_alone(inode) || !leases.grant_share(session, inode) {
+                        return Shared::NotNow;
+                    }
+                    let recall_mark = leases.recall_mark();
+                    let data = DataGrant::Chunks { layout };
+                    Shared::Granted(MetaReply::Granted { attr, data, leases: LeaseSet::SHARE, recall_mark })
+                },
+            )?;
+            match shared {
+                Shared::Granted(reply) => return Ok(reply),
+                Shared::IsInline => return self.acquire_data(caller, inode, (true, false)),
+                Shared::NotNow => self.wait_for_leases(deadline)?,
+            }
+        }
+    }
+
     /// Records that the session is about to write chunks, so that the size can be settled if it dies. Nothing for inline files. A cut
     /// that is still to be carried out comes first, or it would take the new bytes with it.
     fn begin_write(
         &self,
         caller: Caller<'_>,
         inode: InodeId,
-        is_writeback: bool,
+        (is_writeback, is_beside): (bool, bool),
         deadline: Duration,
     ) -> Result<(), Errno> {
         loop {
@@ -180,6 +253,9 @@ impl MetaService {
                 number::BEGIN_WRITE,
                 |txn, context| {
                     self.check_settled(txn, inode)?;
+                    if is_beside {
+                        txn.mark_beside(inode);
+                    }
                     verb::begin_write(txn, context, inode, false, is_writeback)
                 },
                 |_, _| (),
@@ -192,6 +268,15 @@ impl MetaService {
             }
         }
     }
+}
+
+/// What became of a wish to write beside others.
+enum Shared {
+    Granted(MetaReply),
+    /// The file has no chunks.
+    IsInline,
+    /// A recall is under way, or somebody wants the file alone.
+    NotNow,
 }
 
 /// What became of an allocation with the inode.

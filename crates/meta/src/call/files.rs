@@ -143,7 +143,8 @@ impl MetaService {
     ) -> OpenReply {
         let inode = open.attr.inode;
         let mut opens = self.opens.lock();
-        let is_shared = opens.is_shared(session, inode, write);
+        // Nobody is asked for pages that such a session keeps for a moment only.
+        let is_shared = !session.is_close_to_open() && opens.is_shared(session, inode, write);
         // A session that was ended meanwhile will not close what it opens.
         if leases.has_session(session) {
             opens.open(session, inode, (handle, write));

@@ -4,7 +4,7 @@ use crate::MetaService;
 use ashlar_namespace::lock::{LockFrom, LockGrant, LockWait, WaitArgs};
 use ashlar_rpc::Caller;
 use ashlar_types::Errno;
-use ashlar_types::message::{LockKind, MetaReply, MetaRequest, SessionEvent};
+use ashlar_types::message::{LockKind, LockRequest, MetaReply, MetaRequest, SessionEvent};
 
 impl MetaService {
     pub(super) fn call_on_locks(
@@ -13,6 +13,12 @@ impl MetaService {
         request: &MetaRequest<'_>,
     ) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
+        if let MetaRequest::Lock { request: LockRequest { inode, .. }, .. }
+        | MetaRequest::LockRelease { inode, .. } = request
+        {
+            // ORDER: before the lock is let go. Who gets it next is to see what was written under it.
+            self.leases.lock().forget_asked(*inode);
+        }
         let mut grants = Vec::new();
         let reply = {
             let mut locks = self.locks.lock();

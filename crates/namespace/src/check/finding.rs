@@ -72,6 +72,12 @@ pub enum Finding {
     Parent { inode: InodeId, stored: InodeId, found: InodeId },
     /// Directories that contain each other, apart from the root; named by the smallest id.
     Loop { inode: InodeId },
+    /// A slice that its directory does not have.
+    SliceStray { inode: InodeId, of: InodeId },
+    /// A slice of a directory is not there.
+    SliceMissing { directory: InodeId, index: u16, inode: InodeId },
+    /// A slice has another owner, mode, access control list or other settings than its directory.
+    SliceRules { directory: InodeId, inode: InodeId },
     /// Something with links but without a name.
     Unreachable { inode: InodeId },
     /// Something without links that no session holds.
@@ -136,6 +142,18 @@ impl fmt::Display for Finding {
                 write!(f, "directory {inode} says its parent is {stored}, but is in {found}")
             }
             F::Loop { inode } => write!(f, "directory {inode} is inside itself"),
+            F::SliceStray { inode, of } => {
+                write!(f, "slice {inode} says it is of directory {of}, which does not have it")
+            }
+            F::SliceMissing { directory, index, inode } => {
+                write!(f, "slice {index} of directory {directory}, {inode}, is not there")
+            }
+            F::SliceRules { directory, inode } => {
+                write!(
+                    f,
+                    "slice {inode} has another owner, mode, list or setting than its directory {directory}"
+                )
+            }
             F::Unreachable { inode } => write!(f, "inode {inode} has no name"),
             F::Forgotten { inode } => write!(f, "inode {inode} has no links and nothing holds it open"),
         }
@@ -166,6 +184,9 @@ impl Finding {
             F::EntryDangling { .. } | F::EntryExtra { .. } => "remove the entry",
             F::EntryType { .. } => "set the entry to the inode's type",
             F::Parent { .. } => "set the parent to where the directory is",
+            F::SliceStray { .. } => "remove it if it is empty, else make it a directory in lost+found",
+            F::SliceMissing { .. } => "make the slice anew, without entries",
+            F::SliceRules { .. } => "give the slice those of its directory",
             F::Unreachable { .. } => "give it a name in lost+found",
             F::Forgotten { .. } => "remove it with its content",
         })

@@ -27,6 +27,8 @@ struct Target {
     /// Of a directory: entries in the directory that its record names, 0 or 1; others are strays.
     names_at_home: u32,
     is_held: bool,
+    /// A slice of a directory, which has no name.
+    is_slice: bool,
 }
 
 /// A range of ids: from the first to the last, both included.
@@ -89,9 +91,12 @@ fn target(id: InodeId, inode: Option<Inode>) -> Target {
         names: 0,
         names_at_home: 0,
         is_held: false,
+        is_slice: false,
     };
-    if let Some(Kind::Directory { parent, .. }) = inode.map(|inode| inode.kind) {
-        target.parent = parent;
+    match inode.map(|inode| inode.kind) {
+        Some(Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. }) => target.parent = parent,
+        Some(Kind::Slice { .. }) => target.is_slice = true,
+        _ => {}
     }
     target
 }
@@ -118,31 +123,33 @@ fn count_entries(
     shard: ShardId,
     ids: Ids,
     targets: &mut [Target],
-    strays: &mut Vec<(EntryName, InodeId)>,
+    strays: &mut Vec<(EntryName, InodeId, InodeId)>,
 ) -> Result<(), Stop> {
     let (from, to) = key::table_range(shard, b'D');
-    let mut current: Option<(InodeId, bool)> = None;
+    // The directory as its subdirectories name it, which is another inode if it is split; none if it is no directory.
+    let mut current: Option<(InodeId, Option<InodeId>)> = None;
     checker.scan(&from, &to, &mut |checker, record_key, value| {
         let (Some(directory), Some(hash)) = (key::inode_of(record_key), key::bucket_hash(record_key)) else {
             return Ok(ControlFlow::Continue(()));
         };
-        let is_directory = match current {
-            Some((known, is_directory)) if known == directory => is_directory,
+        let shown = match current {
+            Some((known, shown)) if known == directory => shown,
             _ => match checker.inode(directory)? {
-                Some(Some(inode)) => inode.is_directory(),
+                Some(Some(inode)) => inode.is_directory().then(|| inode.shown_as(directory)),
                 // Entries of a damaged directory still name what they point to; those of none are stray records.
-                Some(None) => true,
-                None => false,
+                Some(None) => Some(directory),
+                None => None,
             },
         };
-        current = Some((directory, is_directory));
+        current = Some((directory, shown));
+        let Some(shown) = shown else { return Ok(ControlFlow::Continue(())) };
         let Ok(bucket) = codec::decode::<Bucket>(value, "directory bucket") else {
             return Ok(ControlFlow::Continue(()));
         };
-        let in_range = |entry: &&BucketEntry| is_directory && (ids.0..=ids.1).contains(&entry.inode.0);
+        let in_range = |entry: &&BucketEntry| (ids.0..=ids.1).contains(&entry.inode.0);
         for entry in bucket.entries.iter().filter(in_range) {
             let name = EntryName { directory, hash, name: entry.name.clone() };
-            count_entry(checker, name, entry, targets, strays)?;
+            count_entry(checker, (name, shown), entry, targets, strays)?;
         }
         Ok(ControlFlow::Continue(()))
     })
@@ -150,14 +157,17 @@ fn count_entries(
 
 fn count_entry(
     checker: &mut Checker<'_>,
-    name: EntryName,
+    (name, directory): (EntryName, InodeId),
     entry: &BucketEntry,
     targets: &mut [Target],
-    strays: &mut Vec<(EntryName, InodeId)>,
+    strays: &mut Vec<(EntryName, InodeId, InodeId)>,
 ) -> Result<(), Stop> {
     let Some(target) = find(targets, entry.inode) else {
         return checker.found(Finding::EntryDangling { entry: name, inode: entry.inode });
     };
+    if target.is_slice {
+        return checker.found(Finding::EntryExtra { entry: name, inode: target.id });
+    }
     let Some(actual) = target.file_type else { return Ok(()) };
     if entry.file_type != actual {
         let stored = entry.file_type;
@@ -167,10 +177,10 @@ fn count_entry(
     if actual != FileType::Directory {
         return Ok(());
     }
-    if target.id != InodeId::ROOT && target.parent == name.directory && target.names_at_home == 0 {
+    if target.id != InodeId::ROOT && target.parent == directory && target.names_at_home == 0 {
         target.names_at_home = 1;
     } else if strays.len() < STRAYS_MAX {
-        strays.push((name, target.id));
+        strays.push((name, directory, target.id));
     } else {
         checker.found(Finding::EntryExtra { entry: name, inode: target.id })?;
     }
@@ -181,13 +191,13 @@ fn count_entry(
 fn tell_strays(
     checker: &mut Checker<'_>,
     targets: &mut [Target],
-    strays: Vec<(EntryName, InodeId)>,
+    strays: Vec<(EntryName, InodeId, InodeId)>,
 ) -> Result<(), Stop> {
-    for (entry, inode) in strays {
+    for (entry, found, inode) in strays {
         let Some(target) = find(targets, inode) else { continue };
         if inode != InodeId::ROOT && target.names_at_home == 0 {
             target.names_at_home = 1;
-            let (stored, found) = (target.parent, entry.directory);
+            let stored = target.parent;
             target.parent = found;
             checker.found(Finding::Parent { inode, stored, found })?;
         } else {
@@ -200,6 +210,9 @@ fn tell_strays(
 fn check_target(checker: &mut Checker<'_>, target: &Target, reachable: &mut Reachable) -> Result<(), Stop> {
     let Some(file_type) = target.file_type else { return Ok(()) };
     let inode = target.id;
+    if target.is_slice {
+        return Ok(());
+    }
     if inode == InodeId::ROOT {
         let (stored, found) = (target.parent, inode);
         return if stored == found {
@@ -245,7 +258,10 @@ impl Reachable {
             }
             path.push(at);
             match checker.inode(at)? {
-                Some(Some(Inode { kind: Kind::Directory { parent, .. }, .. })) if parent != at => at = parent,
+                Some(Some(Inode {
+                    kind: Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. },
+                    ..
+                })) if parent != at => at = parent,
                 _ => break,
             }
         }

@@ -1,14 +1,14 @@
 //! Stage 2: inodes of one shard, a batch at a time, with their records in the other tables; and records that belong to none.
 
 use super::side::{Side, TABLES, check_record};
-use super::{Checker, Finding, Stop, table_from};
+use super::{Checker, Finding, Stop, slices, table_from};
 use crate::acl::Acl;
 use crate::key;
-use crate::record::{FileData, Inode, KeptReply, Kind};
+use crate::record::{Arriving, FileData, Inode, KeptReply, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{FileType, InodeId, LayoutPolicy, NodeId, ShardId, Starts, codec};
+use ashlar_types::{FileType, InodeId, LayoutPolicy, SLICES_MAX, ShardId, Starts, codec};
 use std::ops::ControlFlow;
 
 /// Inodes looked at together.
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGILMNOPRSTWX";
+const LETTERS: &[u8] = b"ABCDGIJLMNOPRSTWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
@@ -138,9 +138,14 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
     if let Some(what) = damage(inode) {
         checker.found(Finding::InodeMalformed { inode: id, what })?;
     }
+    slices::check(checker, id, inode)?;
     let mut blocks = 0;
     match &inode.kind {
-        Kind::Directory { .. } => {
+        Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. } => {
+            if side.entries > 0 && !inode.slices().is_empty() {
+                let what = "it is split, and has entries besides those of its slices";
+                checker.found(Finding::InodeMalformed { inode: id, what })?;
+            }
             if inode.size != side.entries {
                 let (stored, counted) = (inode.size, side.entries);
                 checker.found(Finding::DirectorySize { inode: id, stored, counted })?;
@@ -183,7 +188,7 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
 fn damage(inode: &Inode) -> Option<&'static str> {
     let is_type_right = matches!(
         (FileType::from_mode(inode.mode), &inode.kind),
-        (Some(FileType::Directory), Kind::Directory { .. })
+        (Some(FileType::Directory), Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. })
             | (Some(FileType::Regular), Kind::Regular(_))
             | (Some(FileType::Symlink), Kind::Symlink | Kind::SyncSymlink)
             | (
@@ -193,6 +198,8 @@ fn damage(inode: &Inode) -> Option<&'static str> {
     );
     let is_policy_right = match &inode.kind {
         Kind::Directory { policy, .. }
+        | Kind::WideDirectory { policy, .. }
+        | Kind::Slice { policy, .. }
         | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
             policy.check().is_ok() && policy.or(LayoutPolicy::root_default()) == *policy
         }
@@ -200,6 +207,11 @@ fn damage(inode: &Inode) -> Option<&'static str> {
     };
     let is_layout_right = match &inode.kind {
         Kind::Regular(FileData::Chunks { layout, .. }) => layout.check().is_ok(),
+        _ => true,
+    };
+    let is_split_right = match &inode.kind {
+        Kind::WideDirectory { wide, .. } => wide.slices.len() <= usize::from(SLICES_MAX),
+        Kind::Slice { index, count, .. } => index < count && *count <= SLICES_MAX && inode.nlink >= 2,
         _ => true,
     };
     let times = [inode.atime, inode.mtime, inode.ctime, inode.btime];
@@ -213,6 +225,8 @@ fn damage(inode: &Inode) -> Option<&'static str> {
         Some("its length is out of range")
     } else if !is_policy_right {
         Some("its layout settings are not whole or out of range")
+    } else if !is_split_right {
+        Some("a number of slices is out of range")
     } else if !is_layout_right {
         Some("its layout is out of range")
     } else if !is_acl_right(&inode.acl_access) || !is_acl_right(&inode.acl_default) {
@@ -259,13 +273,15 @@ fn check_sessions(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop>
 
 /// What there is only with several metadata servers: the number of moves, shards to come, operations under way.
 fn check_servers(checker: &mut Checker<'_>, shard: ShardId) -> Result<(), Stop> {
-    for table in [b'M', b'P', b'T'] {
+    for table in [b'J', b'M', b'P', b'T'] {
         let (from, to) = key::table_range(shard, table);
         checker.scan(&from, &to, &mut |checker, record_key, value| {
             let (is_key, is_value) = match table {
+                b'J' => (*record_key == key::joined()[..], value.is_empty()),
                 b'M' => (*record_key == key::moves()[..], codec::decode::<u64>(value, "moves").is_ok()),
                 b'P' => {
-                    (*record_key == key::awaited(shard)[..], codec::decode::<NodeId>(value, "place").is_ok())
+                    let is_note = codec::decode::<Arriving>(value, "place").is_ok();
+                    (*record_key == key::arriving(shard)[..], is_note)
                 }
                 // The service that wrote it knows the rest.
                 _ => (key::transaction_of(record_key).is_some() && record_key.len() == 22, true),

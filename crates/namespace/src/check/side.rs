@@ -31,7 +31,9 @@ pub(super) fn check_record(
 ) -> Result<(), Stop> {
     let is_at_home = match (table, &inode.kind) {
         (b'B', Kind::Regular(FileData::Inline { .. })) => add_piece(side, record_key, value),
-        (b'D', Kind::Directory { .. }) => return check_bucket(checker, id, record_key, value, side),
+        (b'D', Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. }) => {
+            return check_bucket(checker, id, record_key, value, side);
+        }
         (b'G', Kind::Regular(data)) => return check_garbage(checker, id, data, record_key, value),
         (b'L', Kind::Symlink | Kind::SyncSymlink) => {
             side.link_bytes = Some(value.len() as u64);

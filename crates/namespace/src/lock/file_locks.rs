@@ -2,9 +2,9 @@
 //!
 //! Ranges of one holder never overlap, and touching ones of the same kind that were taken through the same description are one.
 
-use super::{LOCK_END_MAX, LockConflict, LockHolder, WaitId};
+use super::{LOCK_END_MAX, LockConflict, LockHeld, LockHolder, WaitId};
 use ashlar_types::message::{LockKind, LockRange, LockRequest};
-use ashlar_types::{DescriptionId, Errno};
+use ashlar_types::{DescriptionId, Errno, InodeId};
 use std::collections::VecDeque;
 
 /// A request that waits.
@@ -75,6 +75,17 @@ impl FileLocks {
     /// Held ranges and flocks.
     pub(super) fn held_count(&self) -> usize {
         self.ranges.len() + self.flocks.len()
+    }
+
+    /// What is held on the file, which is `inode`, as requests that would take it.
+    pub(super) fn held(&self, inode: InodeId) -> impl Iterator<Item = LockHeld> + use<'_> {
+        let ranges = self.ranges.iter().map(|held| (held, false));
+        let all = ranges.chain(self.flocks.iter().map(|held| (held, true)));
+        all.map(move |(held, is_flock)| {
+            let Held { holder, through, kind, range, pid, .. } = *held;
+            let request = LockRequest { inode, owner: holder.owner, kind, range, pid, is_flock };
+            LockHeld { session: holder.session, through, request }
+        })
     }
 
     /// Whether nothing is held or waits.

@@ -47,6 +47,13 @@ pub fn commit_write(
     if [report.mtime, report.atime].iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
         return Err(Errno::EINVAL.into());
     }
+    let is_lazy = context.session.is_close_to_open()
+        && report.mtime.is_none()
+        && report.size_at_least == 0
+        && !report.done;
+    if is_lazy {
+        txn.note_lazily(id);
+    }
     // What is reported has happened: it must be possible to note it on a full file system too.
     txn.mark_frees_space();
     let is_current = match &txn.inode(id)?.kind {
@@ -65,7 +72,9 @@ pub fn commit_write(
     if report.done && txn.get(&writer_key)?.is_some() {
         txn.delete(writer_key);
     }
-    txn.reveal(id);
+    if !is_lazy {
+        txn.reveal(id);
+    }
     Ok(txn.inode(id)?.attr(id))
 }
 
@@ -78,11 +87,15 @@ fn apply(
     if report.mtime.is_some() && !report.keeps_capability || report.kill_set_id {
         privilege::drop_for_write(txn, context, id, report.kill_set_id)?;
     }
+    let is_beside = txn.is_beside(id);
     let inode = txn.inode_mut(id)?;
     inode.size = inode.size.max(report.size_at_least);
     inode.blocks = inode.blocks.saturating_add_signed(report.blocks_delta);
     if let Some(mtime) = report.mtime {
-        inode.mtime = mtime.min(context.now);
+        let reported = mtime.min(context.now);
+        // Reports of writers beside each other come in any order. A time that is still to come nobody has reported: a program has set it, before this.
+        let is_late = is_beside && (reported..=context.now).contains(&inode.mtime);
+        inode.mtime = if is_late { inode.mtime } else { reported };
         inode.ctime = inode.ctime.max(inode.mtime);
     }
     match report.atime {

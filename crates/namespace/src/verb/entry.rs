@@ -1,6 +1,6 @@
 //! Finding, adding and removing one directory entry: what every verb that names something shares.
 
-use super::permission;
+use super::{permission, slice};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{COLLISIONS_MAX, NameHash};
@@ -18,7 +18,7 @@ pub(crate) struct Place<'n> {
     bucket: Bucket,
 }
 
-/// Looks `name` up in `directory`.
+/// Looks `name` up in `directory`, which must have it itself ([`slice::require_here`]).
 pub(crate) fn locate<'n>(
     txn: &Txn<'_>,
     context: &OpContext<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn locate<'n>(
 /// Finds the entry `name` that is to be removed from `parent`: gives a copy of the directory, the place, and what the name stands for.
 ///
 /// # Errors
-/// `ENOENT`, `ENOTDIR`; `EACCES` when the caller may not search `parent`.
+/// `ENOENT`, `ENOTDIR`; `EACCES` when the caller may not search `parent`; `EREMOTE` when it is split.
 pub(crate) fn find<'n>(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -43,6 +43,7 @@ pub(crate) fn find<'n>(
     let directory = txn.inode(parent)?.clone();
     directory.as_directory()?;
     permission::check(context, &directory, permission::EXECUTE)?;
+    slice::require_here(context, &directory, name)?;
     let place = locate(txn, context, parent, name)?;
     let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
     Ok((directory, place, inode))

@@ -50,7 +50,11 @@ pub(crate) fn forget_inode(txn: &mut Txn<'_>, inode: InodeId) -> Result<(), NsEr
     match &record.kind {
         Kind::Regular(data) => forget_data(txn, inode, &record, data)?,
         Kind::Symlink | Kind::SyncSymlink => txn.delete(key::link_target(inode)),
-        Kind::Directory { .. } | Kind::Special | Kind::SyncSpecial => {}
+        Kind::Directory { .. }
+        | Kind::WideDirectory { .. }
+        | Kind::Slice { .. }
+        | Kind::Special
+        | Kind::SyncSpecial => {}
     }
     if record.has_xattrs {
         // LIMIT: the xattrs of one inode, which `setxattr` bounds.

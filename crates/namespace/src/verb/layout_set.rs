@@ -1,6 +1,6 @@
 //! `layout_set`: layout settings for new files of a directory, or for a file that is still empty.
 
-use super::privilege;
+use super::{privilege, slice};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::record::{FileData, Kind};
@@ -26,23 +26,28 @@ pub fn layout_set(
     }
     let is_settled = inode.size > 0 || inode.blocks > 0;
     match &inode.kind {
-        Kind::Directory { .. } => {}
+        Kind::Directory { .. } | Kind::WideDirectory { .. } => {}
         Kind::Regular(FileData::Inline { .. }) if !is_settled => {}
         _ => return Err(Errno::EINVAL.into()),
     }
+    let before = inode.clone();
     let inode = txn.inode_mut(id)?;
     let policy = match &mut inode.kind {
-        Kind::Directory { policy, .. } | Kind::Regular(FileData::Inline { policy, .. }) => policy,
+        Kind::Directory { policy, .. }
+        | Kind::WideDirectory { policy, .. }
+        | Kind::Regular(FileData::Inline { policy, .. }) => policy,
         Kind::Regular(FileData::Chunks { .. })
         | Kind::Symlink
         | Kind::Special
         | Kind::SyncSymlink
-        | Kind::SyncSpecial => {
+        | Kind::SyncSpecial
+        | Kind::Slice { .. } => {
             return Err(Errno::EINVAL.into());
         }
     };
     *policy = changes.or(*policy).or(LayoutPolicy::root_default());
     let policy = *policy;
     inode.ctime = context.now;
+    slice::mirror(txn, id, &before, false)?;
     Ok(policy)
 }

@@ -21,7 +21,10 @@ pub struct LayoutReply {
 /// `EINVAL` for what is neither directory nor regular file.
 pub fn layout_show(txn: &mut Txn<'_>, _context: &OpContext<'_>, id: InodeId) -> Result<LayoutReply, NsError> {
     let (policy, layout) = match &txn.inode(id)?.kind {
-        Kind::Directory { policy, .. } | Kind::Regular(FileData::Inline { policy, .. }) => (*policy, None),
+        Kind::Directory { policy, .. }
+        | Kind::WideDirectory { policy, .. }
+        | Kind::Slice { policy, .. }
+        | Kind::Regular(FileData::Inline { policy, .. }) => (*policy, None),
         Kind::Regular(FileData::Chunks { layout, policy }) => (*policy, Some(layout.clone())),
         Kind::Symlink | Kind::Special | Kind::SyncSymlink | Kind::SyncSpecial => {
             return Err(Errno::EINVAL.into());

@@ -1,6 +1,6 @@
 //! `lookup`: one step of path resolution.
 
-use super::{entry, permission};
+use super::{entry, permission, slice};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::txn::Txn;
@@ -18,7 +18,8 @@ pub struct LookupReply {
 /// Finds `name` in directory `parent`.
 ///
 /// # Errors
-/// `ENOENT` when there is no such entry, `ENOTDIR` when `parent` is no directory, `EACCES` when the caller may not search it.
+/// `ENOENT` when there is no such entry, `ENOTDIR` when `parent` is no directory, `EACCES` when the caller may not search it, `EREMOTE`
+/// when it is split.
 pub fn lookup(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -28,6 +29,7 @@ pub fn lookup(
     let directory = txn.inode(parent)?;
     directory.as_directory()?;
     permission::check(context, directory, permission::EXECUTE)?;
+    slice::require_here(context, directory, name)?;
     let place = entry::locate(txn, context, parent, name)?;
     let inode = place.entry().ok_or(Errno::ENOENT)?.inode;
     if txn.is_elsewhere(inode) {

@@ -1,11 +1,12 @@
 //! `mkdir(2)`.
 
 use super::new_inode::{self, AskedMode};
+use super::slice;
 use crate::context::OpContext;
 use crate::error::NsError;
-use crate::record::Kind;
+use crate::record::{Inode, Kind, Wide};
 use crate::txn::Txn;
-use ashlar_types::{Attr, FileType, InodeId, Name};
+use ashlar_types::{Attr, Errno, FileType, InodeId, Name, ShardId};
 
 /// What [`mkdir`] tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct MkdirReply {
 }
 
 /// Makes the directory `name` in `parent`, in the shard that placement gives, with the parent's layout settings. Of `mode` only the
-/// permission and sticky bits count; `umask` is without effect where the parent has a default ACL.
+/// permission and sticky bits count; `umask` is without effect where the parent has a default ACL. Where the parent says so it is made split.
 ///
 /// # Errors
 /// `EEXIST`, `ENOTDIR`, `EACCES`; `ENOENT` in a removed directory; `EMLINK`, `ENOSPC`.
@@ -30,8 +31,41 @@ pub fn mkdir(
     let (directory, place) = new_inode::find_free_place(txn, context, parent, name)?;
     let (_, policy) = directory.as_directory()?;
     let asked = AskedMode { file_type: FileType::Directory, mode, umask };
-    let inode = new_inode::plan(context, &directory, asked, Kind::Directory { parent, policy })?;
-    let id = txn.allocate_inode_id(context.placement.shard_for_directory(parent))?;
+    let kind = Kind::Directory { parent: directory.shown_as(parent), policy };
+    let mut inode = new_inode::plan(context, &directory, asked, kind)?;
+    let shard = context.placement.shard_for_directory(parent);
+    let id = match split_into(context, shard, directory.slices_of_new()) {
+        shards if shards.is_empty() => txn.allocate_inode_id(shard)?,
+        shards => make_slices(txn, context, (shard, shards), &mut inode)?,
+    };
     let attr = new_inode::apply(txn, context, place, id, inode)?;
     Ok(MkdirReply { attr })
+}
+
+/// The shards of the slices of a new directory in `shard`; none where it is not to be split, or cannot be now.
+fn split_into(context: &OpContext<'_>, shard: ShardId, count: u16) -> Vec<ShardId> {
+    if count < 2 {
+        return Vec::new();
+    }
+    let shards = context.placement.shards_for_slices(shard, count);
+    if shards.len() < usize::from(count) { Vec::new() } else { shards }
+}
+
+/// Makes slices for a new directory, and gives it its id.
+fn make_slices(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    (shard, mut shards): (ShardId, Vec<ShardId>),
+    inode: &mut Inode,
+) -> Result<InodeId, NsError> {
+    let (parent, policy) = inode.as_directory()?;
+    shards.push(shard);
+    let mut ids = txn.allocate_inode_ids(&shards)?;
+    let id = ids.pop().ok_or(Errno::EIO)?;
+    for (index, slice) in (0..).zip(&ids) {
+        txn.insert_inode(*slice, slice::new_slice((id, inode), (index, ids.len() as u16), context.now))?;
+    }
+    let wide = Wide { slices: ids, slices_of_new: 0 };
+    inode.kind = Kind::WideDirectory { parent, policy, wide };
+    Ok(id)
 }

@@ -1,7 +1,7 @@
 //! What every verb that makes an inode shares: owner, mode and ACLs as the directory and the caller determine them.
 
 use super::entry::{self, Place};
-use super::permission;
+use super::{permission, slice};
 use crate::acl;
 use crate::context::OpContext;
 use crate::error::NsError;
@@ -61,7 +61,7 @@ pub(crate) fn plan(
 /// entry that is there already (for which write permission has not been asked).
 ///
 /// # Errors
-/// `ENOTDIR`, `EACCES`, and for a free name `ENOENT` when the parent has been removed.
+/// `ENOTDIR`, `EACCES`, `EREMOTE` when the parent is split, and for a free name `ENOENT` when it has been removed.
 pub(crate) fn find_place<'n>(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -71,6 +71,7 @@ pub(crate) fn find_place<'n>(
     let directory = txn.inode(parent)?.clone();
     directory.as_directory()?;
     permission::check(context, &directory, permission::EXECUTE)?;
+    slice::require_here(context, &directory, name)?;
     let place = entry::locate(txn, context, parent, name)?;
     if place.entry().is_none() {
         permission::may_create(context, &directory)?;

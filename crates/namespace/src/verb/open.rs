@@ -76,7 +76,13 @@ pub fn open(
         Kind::Regular(FileData::Chunks { layout, policy }) => {
             (DataGrant::Chunks { layout: layout.clone() }, *policy)
         }
-        Kind::Directory { .. } | Kind::Symlink | Kind::Special | Kind::SyncSymlink | Kind::SyncSpecial => {
+        Kind::Directory { .. }
+        | Kind::WideDirectory { .. }
+        | Kind::Slice { .. }
+        | Kind::Symlink
+        | Kind::Special
+        | Kind::SyncSymlink
+        | Kind::SyncSpecial => {
             let none = LayoutPolicy { inline_bytes: Some(0), ..LayoutPolicy::default() };
             (DataGrant::Inline { body: None }, none)
         }
@@ -87,9 +93,10 @@ pub fn open(
 
 fn check(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId, args: &OpenArgs) -> Result<(), NsError> {
     let inode = txn.inode(id)?;
+    inode.require_whole()?;
     match inode.kind {
         Kind::Symlink | Kind::SyncSymlink => return Err(Errno::ELOOP.into()),
-        Kind::Directory { .. } if args.write || args.truncate => return Err(Errno::EISDIR.into()),
+        _ if inode.is_directory() && (args.write || args.truncate) => return Err(Errno::EISDIR.into()),
         _ => {}
     }
     let mut wanted = 0;

@@ -10,7 +10,7 @@ use crate::key::{self, Cookie, NameHash};
 use crate::record::{Bucket, BucketEntry};
 use crate::txn::Txn;
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::{Attr, FileType, InodeId};
+use ashlar_types::{Attr, Errno, FileType, InodeId};
 use std::ops::ControlFlow;
 
 /// Cookie of the entry `.`.
@@ -44,10 +44,10 @@ pub type Emit<'e> = dyn FnMut(DirEntry<'_>) -> ControlFlow<()> + 'e;
 /// is left behind the last entry that was taken.
 ///
 /// `with_attributes` gives the attributes of all entries but `..` to callers who may search the directory. A session that has the directory
-/// open was checked when it opened it and may go on listing.
+/// open was checked when it opened it and may go on listing. A directory that is split lists `.` and `..`, and each of its slices its entries.
 ///
 /// # Errors
-/// `ENOTDIR`, `EACCES` without read permission, `ESTALE`.
+/// `ENOTDIR`, `EACCES` without read permission, `ESTALE`; `EREMOTE` for names of a directory that is split.
 pub fn readdir(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -58,14 +58,15 @@ pub fn readdir(
 ) -> Result<bool, NsError> {
     let record = txn.inode(directory)?.clone();
     let (parent, _) = record.as_directory()?;
-    if !(context.open_in)(directory).contains(&context.session) {
+    let shown = record.shown_as(directory);
+    if !(context.open_in)(shown).contains(&context.session) {
         permission::check(context, &record, permission::READ)?;
     }
     let with_attributes = with_attributes && permission::check(context, &record, permission::EXECUTE).is_ok();
     // Attributes of the parent are never given: nobody uses them, and telling them would disturb its lease holders.
     let dots = [(COOKIE_DOT, &b"."[..], directory), (COOKIE_DOT_DOT, &b".."[..], parent)];
     for (cookie, name, inode) in dots {
-        if cookie <= after {
+        if cookie <= after || shown != directory {
             continue;
         }
         let attr = (with_attributes && cookie == COOKIE_DOT).then(|| record.attr(directory));
@@ -76,6 +77,9 @@ pub fn readdir(
         if is_told {
             txn.reveal(directory);
         }
+    }
+    if !record.slices().is_empty() {
+        return if after < COOKIE_DOT_DOT { Ok(false) } else { Err(Errno::EREMOTE.into()) };
     }
     if record.size == 0 {
         return Ok(true);

@@ -10,6 +10,7 @@ use super::forget_inode;
 use super::mknod::WHITEOUT_RDEV;
 use super::new_inode::{self, AskedMode};
 use super::permission::{self, Victim};
+use super::slice;
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key;
@@ -44,13 +45,18 @@ impl End<'_> {
     fn parent_id(&self) -> InodeId {
         self.place.directory()
     }
+
+    /// The directory that users see there.
+    fn shown_parent(&self) -> InodeId {
+        self.parent.shown_as(self.parent_id())
+    }
 }
 
 /// Moves the entry `from_name` of `from_parent` to `to_name` of `to_parent`, replacing what is there as `flags` allow. Two names of the same
 /// inode are left as they are.
 ///
 /// # Errors
-/// `ENOENT`, `ENOTDIR`, `EACCES` (also without write permission on a directory that changes its parent), `EPERM` by a sticky bit,
+/// `EREMOTE` when a parent is split; `ENOENT`, `ENOTDIR`, `EACCES` (also without write permission on a directory that changes its parent), `EPERM` by a sticky bit,
 /// `EEXIST` with flags that spare the target, `EINVAL` for a directory into itself or below, `ENOTEMPTY`, `EISDIR`, `ENOTDIR` for a
 /// target that cannot be replaced, `EXDEV` across filesets, `ELOOP` below 16384 directories, `EMLINK`, `ENOSPC`.
 pub fn rename(
@@ -91,6 +97,7 @@ fn look_up_end<'n>(
     let parent = txn.inode(parent_id)?.clone();
     parent.as_directory()?;
     permission::check(context, &parent, permission::EXECUTE)?;
+    slice::require_here(context, &parent, name)?;
     let place = entry::locate(txn, context, parent_id, name)?;
     let target = match place.entry().map(|entry| entry.inode) {
         Some(id) => Some((id, txn.inode(id)?.clone())),
@@ -113,7 +120,7 @@ fn plan(
         (RenameFlags::Exchange, None) => return Err(Errno::ENOENT.into()),
         _ => {}
     }
-    let changes_parent = from.parent_id() != to.parent_id();
+    let changes_parent = from.shown_parent() != to.shown_parent();
     if changes_parent {
         check_ancestry(txn, from, to, flags)?;
     }
@@ -141,11 +148,10 @@ fn plan(
     if from.parent.fileset != to.parent.fileset {
         return Err(Errno::EXDEV.into());
     }
-    let is_occupied = |(_, inode): &(InodeId, Inode)| inode.is_directory() && inode.size != 0;
-    if exchanged.is_none() && to.target.as_ref().is_some_and(is_occupied) {
-        return Err(Errno::ENOTEMPTY.into());
+    match &to.target {
+        Some((id, inode)) if exchanged.is_none() && inode.is_directory() => slice::require_empty(txn, *id),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Refuses to put a directory below itself, and to replace an ancestor of what is moved.
@@ -165,13 +171,13 @@ fn check_ancestry(
     }
     if let Some((moved, inode)) = &from.target
         && inode.is_directory()
-        && is_same_or_below(txn, to.parent_id(), *moved)?
+        && is_same_or_below(txn, to.shown_parent(), *moved)?
     {
         return Err(Errno::EINVAL.into());
     }
     if let Some((replaced, inode)) = &to.target
         && inode.is_directory()
-        && is_same_or_below(txn, from.parent_id(), *replaced)?
+        && is_same_or_below(txn, from.shown_parent(), *replaced)?
     {
         let is_exchange = flags == RenameFlags::Exchange;
         return Err(if is_exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
@@ -190,7 +196,7 @@ fn is_same_or_below(txn: &Txn<'_>, directory: InodeId, ancestor: InodeId) -> Res
             return Ok(false);
         }
         match txn.peek_inode(at)?.map(|inode| inode.kind) {
-            Some(Kind::Directory { parent, .. }) => at = parent,
+            Some(Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. }) => at = parent,
             // A removed directory that is still open keeps its last parent, which may be gone: nothing is above it.
             None if at != directory => return Ok(false),
             _ => return Err(KvError::Corrupt { what: format!("{at} should be a directory") }.into()),
@@ -202,6 +208,7 @@ fn is_same_or_below(txn: &Txn<'_>, directory: InodeId, ancestor: InodeId) -> Res
 /// Gives the name `to` to what `from` stands for, and takes it from what had it.
 fn replace(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_>) -> Result<(), NsError> {
     let (from_parent, to_parent) = (from.parent_id(), to.parent_id());
+    let shown_parent = to.shown_parent();
     let (moved_id, moved) = from.target.ok_or(Errno::ENOENT)?;
     let came = i32::from(moved.is_directory());
     let lost = to.target.as_ref().map_or(0, |(_, inode)| i32::from(inode.is_directory()));
@@ -213,8 +220,9 @@ fn replace(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_
     place.set(txn, (moved_id, moved.file_type()))?;
     entry::count(txn.inode_mut(from_parent)?, context.now, -1, -came)?;
     entry::count(txn.inode_mut(to_parent)?, context.now, is_new_name, came - lost)?;
-    settle(txn, context, moved_id, to_parent)?;
+    settle(txn, context, moved_id, shown_parent)?;
     if let Some((replaced, _)) = to.target {
+        slice::forget_slices(txn, replaced)?;
         forget_inode::drop_link(txn, context, replaced)?;
         txn.mark_frees_space();
     }
@@ -242,6 +250,7 @@ fn make_whiteout(
 /// Exchanges what the two names stand for.
 fn exchange(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'_>) -> Result<(), NsError> {
     let (from_parent, to_parent) = (from.parent_id(), to.parent_id());
+    let (shown_from, shown_to) = (from.shown_parent(), to.shown_parent());
     let (moved_id, moved) = from.target.ok_or(Errno::ENOENT)?;
     let (replaced_id, replaced) = to.target.ok_or(Errno::ENOENT)?;
     let came = i32::from(moved.is_directory()) - i32::from(replaced.is_directory());
@@ -253,8 +262,8 @@ fn exchange(txn: &mut Txn<'_>, context: &OpContext<'_>, from: End<'_>, to: End<'
     place.set(txn, (replaced_id, replaced.file_type()))?;
     entry::count(txn.inode_mut(from_parent)?, context.now, 0, -came)?;
     entry::count(txn.inode_mut(to_parent)?, context.now, 0, came)?;
-    settle(txn, context, moved_id, to_parent)?;
-    settle(txn, context, replaced_id, from_parent)
+    settle(txn, context, moved_id, shown_to)?;
+    settle(txn, context, replaced_id, shown_from)
 }
 
 /// Stamps an inode that has got a name in `parent`; a directory notes its new parent.
@@ -266,8 +275,6 @@ fn settle(
 ) -> Result<(), NsError> {
     let record = txn.inode_mut(inode)?;
     record.ctime = context.now;
-    if let Kind::Directory { parent, .. } = &mut record.kind {
-        *parent = new_parent;
-    }
+    record.set_parent(new_parent);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! `repair`: does what one finding of the check calls for, where that is safe to do without a person.
 
-use super::entry;
 use super::forget_inode::forget_inode;
 use super::mkdir::mkdir;
+use super::{entry, slice};
 use crate::body;
 use crate::check::{EntryName, Finding};
 use crate::context::OpContext;
@@ -52,10 +52,16 @@ pub fn repair(txn: &mut Txn<'_>, context: &OpContext<'_>, finding: &Finding) -> 
             remove_entry(txn, entry, *inode)
         }
         F::EntryType { entry, stored, actual } => set_entry_type(txn, entry, *stored, *actual),
+        F::SliceStray { inode, of } => own_stray_slice(txn, context, *inode, *of),
+        F::SliceMissing { directory, index, inode } => {
+            make_slice_anew(txn, context, (*directory, *index), *inode)
+        }
+        F::SliceRules { directory, inode } => {
+            let directory = txn.inode(*directory)?.clone();
+            set(txn, *inode, |inode| slice::copy_rules(&directory, inode))
+        }
         F::Parent { inode, found, .. } => set(txn, *inode, |inode| {
-            if let Kind::Directory { parent, .. } = &mut inode.kind {
-                *parent = *found;
-            }
+            inode.set_parent(*found);
         }),
         F::Unreachable { inode } => name_again(txn, context, *inode),
         F::Forgotten { inode } => forget(txn, *inode),
@@ -207,26 +213,65 @@ fn name_again(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId) -> Result
     let Some(inode) = txn.find_inode(id)?.filter(|inode| inode.nlink > 0) else { return Ok(false) };
     let file_type = inode.file_type();
     let lost = Name::new(LOST_AND_FOUND)?;
-    let lost_and_found = match entry::locate(txn, context, InodeId::ROOT, lost)?.entry() {
+    let root = slice::holder(txn, context, InodeId::ROOT, lost)?;
+    let lost_and_found = match entry::locate(txn, context, root, lost)?.entry() {
         Some(entry) => entry.inode,
-        None => mkdir(txn, context, InodeId::ROOT, lost, 0o700, 0)?.attr.inode,
+        None => mkdir(txn, context, root, lost, 0o700, 0)?.attr.inode,
     };
     txn.inode(lost_and_found)?.as_directory()?;
     let text = format!("#{}-{}", id.home().0, id.counter());
-    let place = entry::locate(txn, context, lost_and_found, Name::new(text.as_bytes())?)?;
+    let name = Name::new(text.as_bytes())?;
+    let holder = slice::holder(txn, context, lost_and_found, name)?;
+    let place = entry::locate(txn, context, holder, name)?;
     if place.entry().is_some() {
         return Ok(false);
     }
     place.set(txn, (id, file_type))?;
     let is_directory = file_type == FileType::Directory;
-    entry::count(txn.inode_mut(lost_and_found)?, context.now, 1, i32::from(is_directory))?;
+    entry::count(txn.inode_mut(holder)?, context.now, 1, i32::from(is_directory))?;
     set(txn, id, |inode| {
         inode.ctime = context.now;
-        match &mut inode.kind {
-            Kind::Directory { parent, .. } => *parent = lost_and_found,
-            _ => inode.nlink = 1,
+        match is_directory {
+            true => inode.set_parent(lost_and_found),
+            false => inode.nlink = 1,
         }
     })
+}
+
+/// Makes a directory of its own of a slice that its directory does not have, or removes it if it has no entries.
+fn own_stray_slice(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    of: InodeId,
+) -> Result<bool, NsError> {
+    let is_named = txn.find_inode(of)?.is_some_and(|directory| directory.slices().contains(&id));
+    let Some(record) = txn.find_inode(id)?.filter(|_| !is_named) else { return Ok(false) };
+    let Kind::Slice { policy, .. } = record.kind else { return Ok(false) };
+    if record.size == 0 {
+        txn.remove_inode(id)?;
+        return Ok(true);
+    }
+    txn.inode_mut(id)?.kind = Kind::Directory { parent: InodeId::ROOT, policy };
+    name_again(txn, context, id)
+}
+
+fn make_slice_anew(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    (id, index): (InodeId, u16),
+    slice: InodeId,
+) -> Result<bool, NsError> {
+    let Some(directory) = txn.find_inode(id)?.cloned() else { return Ok(false) };
+    let is_named = directory.slices().get(usize::from(index)) == Some(&slice);
+    if !is_named || txn.find_inode(slice)?.is_some() {
+        return Ok(false);
+    }
+    let count = directory.slices().len() as u16;
+    let record = slice::new_slice((id, &directory), (index, count), context.now);
+    // Not as a new one: that there is none under this id has been read.
+    *txn.inode_slot(slice)? = Some(record);
+    Ok(true)
 }
 
 fn forget(txn: &mut Txn<'_>, id: InodeId) -> Result<bool, NsError> {

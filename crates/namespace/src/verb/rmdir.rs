@@ -1,7 +1,7 @@
 //! `rmdir(2)`.
 
 use super::permission::{self, Victim};
-use super::{entry, forget_inode};
+use super::{entry, forget_inode, slice};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::txn::Txn;
@@ -33,14 +33,13 @@ pub fn rmdir(
     if inode == InodeId::ROOT {
         return Err(Errno::EBUSY.into());
     }
-    if victim.size != 0 {
-        return Err(Errno::ENOTEMPTY.into());
-    }
-    let before = victim.attr(inode);
+    slice::require_empty(txn, inode)?;
+    let before = slice::whole_attr(txn, inode)?;
     txn.reveal(inode);
 
     place.remove(txn);
     entry::count(txn.inode_mut(parent)?, context.now, -1, -1)?;
+    slice::forget_slices(txn, inode)?;
     forget_inode::drop_link(txn, context, inode)?;
     txn.mark_frees_space();
     Ok(RmdirReply { inode, before })

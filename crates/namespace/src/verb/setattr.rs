@@ -4,6 +4,7 @@
 use super::permission;
 use super::privilege;
 use super::resize::{Resize, resize};
+use super::slice;
 use super::xattr;
 use crate::acl;
 use crate::context::OpContext;
@@ -44,12 +45,17 @@ pub fn setattr(
     changes: &SetAttr,
 ) -> Result<SetattrReply, NsError> {
     let inode = txn.inode(id)?;
+    inode.require_whole()?;
     check_size(context, inode, changes)?;
     check_times(context, inode, changes)?;
     let plan = plan(context, inode, changes)?;
+    let before = inode.is_directory().then(|| inode.clone());
     // A record of fixed size changes in place: that works on any full file system.
     txn.mark_frees_space();
     let must_cut = apply(txn, context, id, changes, &plan)?;
+    if let Some(before) = before {
+        slice::mirror(txn, id, &before, changes.mtime.is_some())?;
+    }
     txn.reveal(id);
     Ok(SetattrReply { attr: txn.inode(id)?.attr(id), must_cut })
 }

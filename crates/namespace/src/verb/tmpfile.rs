@@ -33,6 +33,7 @@ pub fn tmpfile(
 ) -> Result<TmpfileReply, NsError> {
     let directory = txn.inode(parent)?.clone();
     let (_, policy) = directory.as_directory()?;
+    directory.require_whole()?;
     permission::check(context, &directory, permission::WRITE | permission::EXECUTE)?;
     if directory.nlink == 0 {
         // POSIX does not know the case; this is ext4's answer.

@@ -96,6 +96,7 @@ impl Space {
 
     /// Checks that the caller may change attributes of this space of `inode` (`xattr_permission`, `cap_inode_setxattr`).
     fn check_change(self, context: &OpContext<'_>, inode: &Inode) -> Result<(), NsError> {
+        inode.require_whole()?;
         let is_allowed = match self {
             Space::User => {
                 let is_sticky_directory = inode.is_directory() && inode.mode & MODE_STICKY != 0;
@@ -116,7 +117,7 @@ impl Space {
 }
 
 fn may_have_user(inode: &Inode) -> bool {
-    matches!(inode.kind, Kind::Regular(_) | Kind::Directory { .. })
+    matches!(inode.kind, Kind::Regular(_)) || inode.is_directory()
 }
 
 fn is_admin(context: &OpContext<'_>) -> bool {

@@ -23,22 +23,26 @@ pub fn audit(world: &World) {
     let mut names: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
     let mut sizes: BTreeMap<InodeId, u64> = BTreeMap::new();
     for (key, value) in world.store.table(b'D') {
+        let holder = inode_of(key);
+        let directory = inodes.get(&holder).expect("entries are in a directory").shown_as(holder);
         let bucket: Bucket = codec::decode(value, "bucket").expect("buckets decode");
         assert!(!bucket.entries.is_empty(), "empty buckets are not kept");
         for entry in bucket.entries {
             let target = inodes.get(&entry.inode).expect("entries point to inodes");
             assert_eq!(target.file_type(), entry.file_type);
-            names.entry(entry.inode).or_default().push(inode_of(key));
-            *sizes.entry(inode_of(key)).or_default() += 1;
+            names.entry(entry.inode).or_default().push(directory);
+            *sizes.entry(holder).or_default() += 1;
         }
     }
     let orphans: BTreeSet<InodeId> = world.store.table(b'O').map(|(key, _)| inode_of(key)).collect();
     let targets: BTreeSet<InodeId> = world.store.table(b'L').map(|(key, _)| inode_of(key)).collect();
     for (id, inode) in &inodes {
         let found = names.remove(id).unwrap_or_default();
-        if let Kind::Directory { parent, .. } = inode.kind {
+        if let Ok((parent, _)) = inode.as_directory() {
             assert_eq!(inode.size, sizes.remove(id).unwrap_or(0), "size of {id}");
-            if *id == InodeId::ROOT {
+            if matches!(inode.kind, Kind::Slice { .. }) {
+                assert!(found.is_empty() && inodes[&parent].slices().contains(id), "slice {id}");
+            } else if *id == InodeId::ROOT {
                 assert!(found.is_empty() && parent == *id);
             } else if inode.nlink > 0 {
                 assert_eq!(found, [parent], "one name, in the parent, of {id}");
@@ -69,16 +73,24 @@ fn check_with_fsck(world: &World) {
 
 fn check_subdirectories(inodes: &BTreeMap<InodeId, Inode>) {
     let mut below: BTreeMap<InodeId, u32> = BTreeMap::new();
+    let is_slice = |inode: &Inode| matches!(inode.kind, Kind::Slice { .. });
     for (id, inode) in inodes {
-        if let Kind::Directory { parent, .. } = inode.kind
+        if let Ok((parent, _)) = inode.as_directory()
+            && !is_slice(inode)
             && inode.nlink > 0
             && *id != InodeId::ROOT
         {
             *below.entry(parent).or_default() += 1;
         }
     }
-    for (id, inode) in inodes.iter().filter(|(_, inode)| inode.is_directory() && inode.nlink > 0) {
-        assert_eq!(inode.nlink, 2 + below.get(id).copied().unwrap_or(0), "links of directory {id}");
+    let is_directory = |inode: &Inode| inode.is_directory() && inode.nlink > 0 && !is_slice(inode);
+    for (id, inode) in inodes.iter().filter(|(_, inode)| is_directory(inode)) {
+        let in_slices = inode.slices().iter().map(|slice| inodes[slice].nlink - 2);
+        assert_eq!(
+            inode.nlink + in_slices.sum::<u32>(),
+            2 + below.get(id).copied().unwrap_or(0),
+            "links of directory {id}"
+        );
     }
 }
 

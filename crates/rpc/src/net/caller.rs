@@ -13,8 +13,10 @@ use super::tls::{TlsIdentity, Wanted};
 use ashlar_types::Role;
 use channel::Channel;
 use parking_lot::RwLock;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Who calls: one per process and role.
@@ -27,6 +29,26 @@ pub struct Caller {
     pub instance: [u8; 16],
     /// The maps.
     pub epochs: Arc<Epochs>,
+    /// The number of the next channel.
+    next_channel: AtomicU32,
+}
+
+impl Caller {
+    /// A caller that has `identity` and acts as `role`. `instance`: drawn at random for it. What it hears of maps is noted in `epochs`.
+    pub fn new(
+        identity: Arc<RwLock<Arc<TlsIdentity>>>,
+        role: Role,
+        instance: [u8; 16],
+        epochs: Arc<Epochs>,
+    ) -> Caller {
+        Caller { identity, role, instance, epochs, next_channel: AtomicU32::new(0) }
+    }
+
+    /// A channel at `place` of its link. A server knows a channel by the caller and its number, so no two have the same: the second would be taken
+    /// for the first, and what it asks for what was answered long ago.
+    fn add_channel(&self, place: u32) -> Channel {
+        Channel::new(self.next_channel.fetch_add(1, Relaxed), place)
+    }
 }
 
 /// A call.
@@ -69,6 +91,37 @@ impl Answer {
     }
 }
 
+/// What a caller looks at while it waits, and knows afterwards.
+#[derive(Default)]
+pub struct Watch<'a> {
+    is_there: Option<&'a dyn Fn() -> bool>,
+    was_sent: Cell<bool>,
+}
+
+impl<'a> Watch<'a> {
+    /// The server is waited for as long as `is_there` says that it is the one to be asked.
+    pub fn while_there(is_there: &'a dyn Fn() -> bool) -> Watch<'a> {
+        Watch { is_there: Some(is_there), was_sent: Cell::new(false) }
+    }
+
+    /// Whether a server may have got the call.
+    pub fn was_sent(&self) -> bool {
+        self.was_sent.get()
+    }
+
+    fn look(&self) -> Result<(), NetError> {
+        match self.is_there {
+            Some(is_there) if !is_there() => Err(NetError::Elsewhere),
+            _ => Ok(()),
+        }
+    }
+
+    /// Until when to wait before the next look.
+    fn until(&self, deadline: Instant) -> Instant {
+        if self.is_there.is_some() { deadline.min(Instant::now() + LOOK_EVERY) } else { deadline }
+    }
+}
+
 /// Everything that goes to one server.
 pub struct Link {
     shared: Arc<Shared>,
@@ -83,20 +136,23 @@ struct Shared {
     addresses: Box<Addresses>,
 }
 
-/// Tells where a server is at this moment.
-pub type Addresses = dyn Fn() -> Vec<SocketAddr> + Send + Sync;
+/// Tells where a server is at this moment: first, and if nobody answers at any of those.
+pub type Addresses = dyn Fn() -> (Vec<SocketAddr>, Vec<SocketAddr>) + Send + Sync;
 
 /// Shortest and longest time between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Time between two looks whether the server is still the one to be asked.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl Link {
     /// A link of `channels` channels to whoever is `wanted` at one of `addresses`, which are asked for before every attempt to connect. Nothing is
     /// connected before the first call.
     pub fn new(caller: Arc<Caller>, wanted: Wanted, addresses: Box<Addresses>, channels: u32) -> Link {
-        let shared = Arc::new(Shared { caller, wanted, addresses });
-        let channels = channels.max(1);
-        Link { shared, channels: (0..channels).map(Channel::new).collect(), parking: Channel::new(channels) }
+        let count = channels.max(1);
+        let channels = (0..count).map(|place| caller.add_channel(place)).collect();
+        let parking = caller.add_channel(count);
+        Link { shared: Arc::new(Shared { caller, wanted, addresses }), channels, parking }
     }
 
     /// Carries out `call` on the channel that has least to do.
@@ -104,6 +160,19 @@ impl Link {
     /// # Errors
     /// [`NetError`]; what the network does is tried again until `deadline`.
     pub fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
+        self.call_watched(call, deadline, &Watch::default())
+    }
+
+    /// As [`Link::call`], and looks at `watch` meanwhile.
+    ///
+    /// # Errors
+    /// As [`Link::call`], and [`NetError::Elsewhere`].
+    pub fn call_watched(
+        &self,
+        call: &Call<'_>,
+        deadline: Instant,
+        watch: &Watch<'_>,
+    ) -> Result<Answer, NetError> {
         let mut best = (usize::MAX, &self.parking);
         for channel in &self.channels {
             let load = channel.load();
@@ -114,7 +183,7 @@ impl Link {
                 break;
             }
         }
-        self.call_on(best.1, call, deadline)
+        self.call_on(best.1, call, deadline, watch)
     }
 
     /// Carries out a call whose answer the server holds back until there is something to tell. Such calls have a channel of their own.
@@ -122,7 +191,7 @@ impl Link {
     /// # Errors
     /// As [`Link::call`].
     pub fn park(&self, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
-        self.call_on(&self.parking, call, deadline)
+        self.call_on(&self.parking, call, deadline, &Watch::default())
     }
 
     /// Ends every connection; whoever waits for an answer connects anew.
@@ -130,31 +199,45 @@ impl Link {
         self.channels.iter().chain([&self.parking]).for_each(Channel::reconnect);
     }
 
-    fn call_on(&self, channel: &Channel, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
+    fn call_on(
+        &self,
+        channel: &Channel,
+        call: &Call<'_>,
+        deadline: Instant,
+        watch: &Watch<'_>,
+    ) -> Result<Answer, NetError> {
         let id = channel.begin(deadline)?;
-        let outcome = self.exchange(channel, id, call, deadline);
+        let outcome = self.exchange((channel, id), call, deadline, watch);
         channel.end(id);
         outcome
     }
 
     fn exchange(
         &self,
-        channel: &Channel,
-        id: u64,
+        (channel, id): (&Channel, u64),
         call: &Call<'_>,
         deadline: Instant,
+        watch: &Watch<'_>,
     ) -> Result<Answer, NetError> {
         let mut first_sent = None;
         let mut was_repeated = false;
         let mut pause = PAUSE_MIN;
         loop {
-            let connection = match channel.connection(&self.shared, deadline) {
+            let connection = match channel.connection(&self.shared, deadline, watch.until(deadline)) {
                 Ok(connection) => connection,
                 Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck | NetError::NoAddress)) => {
-                    if Instant::now() + pause >= deadline {
+                    watch.look()?;
+                    // Not given up before the time: the server may come back in the last moment of it.
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
                         return Err(error);
                     }
-                    std::thread::sleep(pause);
+                    let until = Instant::now() + pause.min(left);
+                    while Instant::now() < until {
+                        let nap = watch.until(until);
+                        std::thread::sleep(nap.saturating_duration_since(Instant::now()));
+                        watch.look()?;
+                    }
                     pause = (pause * 2).min(PAUSE_MAX);
                     continue;
                 }
@@ -165,19 +248,32 @@ impl Link {
                 return Err(NetError::Restarted);
             }
             first_sent.get_or_insert(connection.attempt);
-            if let Err(error) = connection.send(&self.shared, id, channel.lowest(), call, deadline) {
+            watch.was_sent.set(true);
+            let told = match channel.to_tell(&connection) {
+                Some(ended) => connection.tell_ended(&self.shared, &ended, deadline),
+                None => Ok(()),
+            };
+            let sent =
+                told.and_then(|()| connection.send(&self.shared, id, channel.lowest(), call, deadline));
+            if let Err(error) = sent {
                 channel.broke(&connection, &error);
                 if Instant::now() >= deadline {
                     return Err(error);
                 }
                 continue;
             }
-            match channel.await_answer(id, &connection, &self.shared, deadline)? {
-                Some(frame) => {
-                    return channel::unwrap(frame).map(|frame| Answer { frame, was_repeated });
+            loop {
+                match channel.await_answer(id, &connection, &self.shared, watch.until(deadline))? {
+                    Some(frame) => {
+                        return channel::unwrap(frame).map(|frame| Answer { frame, was_repeated });
+                    }
+                    None if Instant::now() >= deadline => return Err(NetError::Stuck),
+                    None => watch.look()?,
                 }
-                None if Instant::now() >= deadline => return Err(NetError::Stuck),
-                None => {}
+                // It broke, and the next one is to be used.
+                if !channel.is_current(&connection) {
+                    break;
+                }
             }
         }
     }

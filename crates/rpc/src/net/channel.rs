@@ -2,6 +2,7 @@
 //!
 //! So a call that is sent again, because the connection broke under it, is carried out once. Pure bookkeeping.
 
+use super::hello::EndedCalls;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -35,6 +36,9 @@ pub(crate) struct ChannelState<C> {
     under_way: FxHashSet<u64>,
     kept: BTreeMap<u64, Vec<u8>>,
     lowest: u64,
+    /// Above `lowest`, what the caller needs no more, as it has said last.
+    // LIMIT: `EndedCalls::MAX`.
+    ended: Vec<(u64, u64)>,
 }
 
 impl<C> Default for ChannelState<C> {
@@ -46,6 +50,7 @@ impl<C> Default for ChannelState<C> {
             under_way: FxHashSet::default(),
             kept: BTreeMap::new(),
             lowest: 0,
+            ended: Vec::new(),
         }
     }
 }
@@ -63,7 +68,8 @@ impl<C> ChannelState<C> {
         if let Some(reply) = self.kept.get(&id) {
             return Admission::Answered(reply.clone());
         }
-        if id - self.lowest >= WINDOW || self.under_way.len() as u64 >= WINDOW {
+        // By how many there are, not by how far they are apart: a call that takes long must not be in the way of those behind it.
+        if self.kept.len() as u64 >= WINDOW || self.under_way.len() as u64 >= WINDOW {
             return Admission::Excess;
         }
         self.under_way.insert(id);
@@ -76,6 +82,20 @@ impl<C> ChannelState<C> {
         if let Some(reply) = reply.filter(|_| id >= self.lowest) {
             self.kept.insert(id, reply);
         }
+    }
+
+    /// The caller needs the answers of these calls no more, whether it has them or has given them up.
+    pub fn note_ended(&mut self, ended: EndedCalls) {
+        for (from, to) in &ended.0 {
+            let gone: Vec<u64> = self.kept.range(from..to).map(|(id, _)| *id).collect();
+            gone.iter().for_each(|id| drop(self.kept.remove(id)));
+        }
+        self.ended = ended.0;
+    }
+
+    /// Whether the caller has not given the call up, as far as it has said.
+    pub fn is_awaited(&self, id: u64) -> bool {
+        id >= self.lowest && !self.ended.iter().any(|(from, to)| (*from..*to).contains(&id))
     }
 
     /// Whether nothing of it is at work.
@@ -105,12 +125,29 @@ mod tests {
     #[test]
     fn a_channel_remembers_a_bounded_number_of_calls() {
         let mut channel = ChannelState::<()>::default();
-        for id in 1..WINDOW {
+        for id in 1..=WINDOW {
             assert_eq!(channel.admit(id, 1), Admission::Run);
             channel.finish(id, Some(vec![0; 10]));
         }
         assert_eq!(channel.admit(WINDOW + 1, 1), Admission::Excess);
-        assert_eq!(channel.admit(WINDOW + 1, WINDOW), Admission::Run);
+        assert_eq!(channel.admit(WINDOW + 1, WINDOW + 1), Admission::Run);
         assert_eq!(channel.kept.len(), 0);
+    }
+
+    #[test]
+    fn a_call_that_takes_long_is_not_in_the_way_of_those_behind_it() {
+        let mut channel = ChannelState::<()>::default();
+        assert_eq!(channel.admit(1, 1), Admission::Run);
+        for id in 2..WINDOW * 10 {
+            assert_eq!(channel.admit(id, 1), Admission::Run, "{id}");
+            channel.finish(id, Some(vec![0; 10]));
+            if id % 100 == 0 {
+                channel.note_ended(EndedCalls(vec![(2, id)]));
+                assert_eq!((channel.kept.len(), channel.is_awaited(id)), (1, true));
+                assert!(channel.is_awaited(1) && !channel.is_awaited(2) && !channel.is_awaited(id - 1));
+            }
+        }
+        channel.finish(1, Some(b"late".to_vec()));
+        assert_eq!(channel.admit(1, 1), Admission::Answered(b"late".to_vec()));
     }
 }

@@ -10,8 +10,10 @@ use ashlar_types::codec::crc32c;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 40;
-/// Version of what is said in frames; [`Hello`](super::hello::Hello) agrees on one.
-pub const PROTOCOL: u16 = 1;
+/// Newest version of what is said in frames; [`Hello`](super::hello::Hello) agrees on one. When it is to be raised says `docs/formats/wire.md`.
+pub const PROTOCOL: u16 = 4;
+/// Oldest version that is still spoken: that of the release before, so that servers can be replaced one after the other.
+pub const PROTOCOL_MIN: u16 = 3;
 /// Longest payload, bytes: a chunk.
 // LIMIT: 16 MiB, the largest chunk there is.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
@@ -35,7 +37,12 @@ pub enum Kind {
     Reply,
     /// The server does not answer: the head is a text for a person. With id 0 it is the connection that is refused.
     Refused,
+    /// Caller to server, since protocol [`ENDED_SINCE`]: calls whose answers it needs no more although it waits for older ones.
+    Ended,
 }
+
+/// The protocol from which on a caller says which calls have ended.
+pub const ENDED_SINCE: u16 = 4;
 
 impl Kind {
     fn code(self) -> u8 {
@@ -45,11 +52,12 @@ impl Kind {
             Kind::Request => 3,
             Kind::Reply => 4,
             Kind::Refused => 5,
+            Kind::Ended => 6,
         }
     }
 
     fn of(code: u8) -> Option<Kind> {
-        [Kind::Hello, Kind::Welcome, Kind::Request, Kind::Reply, Kind::Refused]
+        [Kind::Hello, Kind::Welcome, Kind::Request, Kind::Reply, Kind::Refused, Kind::Ended]
             .into_iter()
             .find(|kind| kind.code() == code)
     }
@@ -64,6 +72,8 @@ pub enum Service {
     Meta,
     /// Targets.
     Storage,
+    /// What every server tells of itself.
+    Process,
 }
 
 impl Service {
@@ -72,11 +82,14 @@ impl Service {
             Service::Manager => 1,
             Service::Meta => 2,
             Service::Storage => 3,
+            Service::Process => 4,
         }
     }
 
     fn of(code: u8) -> Option<Service> {
-        [Service::Manager, Service::Meta, Service::Storage].into_iter().find(|service| service.code() == code)
+        [Service::Manager, Service::Meta, Service::Storage, Service::Process]
+            .into_iter()
+            .find(|service| service.code() == code)
     }
 }
 
@@ -107,6 +120,21 @@ const ONCE: u16 = 1;
 const URGENT: u16 = 2;
 
 impl Header {
+    /// Of a frame with `head` and nothing else, that is no request and of no call.
+    pub fn plain(kind: Kind, service: Service, epoch: Epoch, head: &[u8]) -> Header {
+        Header {
+            kind,
+            service,
+            is_once: false,
+            is_urgent: false,
+            head_bytes: head.len() as u32,
+            payload_bytes: 0,
+            id: 0,
+            epoch,
+            lowest: 0,
+        }
+    }
+
     /// The header as it travels before `head`.
     pub fn encode(&self, head: &[u8]) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];

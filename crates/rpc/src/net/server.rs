@@ -66,6 +66,11 @@ impl Epochs {
         Epoch(self.known.load(Relaxed))
     }
 
+    /// The newest one that this process has heard of.
+    pub fn heard(&self) -> Epoch {
+        Epoch(self.heard.load(Relaxed))
+    }
+
     /// Whether there is one that this process has not got.
     pub fn is_behind(&self) -> bool {
         self.heard.load(Relaxed) > self.known.load(Relaxed)

@@ -158,6 +158,31 @@ impl TlsIdentity {
         nodes.verify_client_cert(first, rest, UnixTime::since_unix_epoch(then)).is_ok()
     }
 
+    /// Until when the own certificate is believed, seconds since 1970; nothing when it is not now, or this has none.
+    pub fn good_until_s(&self) -> Option<u64> {
+        // LIMIT: far longer than any certificate of a node.
+        const AHEAD_MAX_S: u64 = 40 * 366 * 24 * 60 * 60;
+        let is_good = |ahead_s: u64| self.is_good_in(Duration::from_secs(ahead_s));
+        // What is believed is asked of who believes: nobody else reads dates in certificates here.
+        let (mut good, mut bad) = (0, AHEAD_MAX_S);
+        if !is_good(good) {
+            return None;
+        }
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            if is_good(middle) { good = middle } else { bad = middle }
+        }
+        Some(UnixTime::now().as_secs() + good)
+    }
+
+    /// The server's side of a connection for a browser, which shows no certificate: HTTP/1.1 under TLS 1.3, and nothing of what nodes say to each other.
+    ///
+    /// # Errors
+    /// [`NetError::Credentials`].
+    pub fn for_browsers(&self) -> Result<Arc<ServerConfig>, NetError> {
+        browser_config(self.provider.clone(), self.chain.clone(), self.key.clone_key())
+    }
+
     /// What a caller of `wanted` needs.
     ///
     /// # Errors
@@ -182,6 +207,36 @@ impl TlsIdentity {
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
     }
+}
+
+/// The server's side of a connection for a browser, with another certificate than that of the node: a chain and its key, both PEM.
+///
+/// # Errors
+/// [`NetError::Credentials`] when one of them is not what it should be.
+pub fn for_browsers(chain: &str, key: &str) -> Result<Arc<ServerConfig>, NetError> {
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| invalid("the certificate cannot be read", error))?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+        .map_err(|error| invalid("the private key cannot be read", error))?;
+    browser_config(Arc::new(provider::default_provider()), chain, key)
+}
+
+fn browser_config(
+    provider: Arc<CryptoProvider>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, NetError> {
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| invalid("TLS 1.3", error))?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| invalid("certificate and key", error))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
 }
 
 /// The caller's side of a connection.

@@ -1,20 +1,23 @@
 //! Metadata of other machines: each call goes to the server that has the shard, and what several have is put together here.
 
+mod capability;
 mod presence;
+mod session;
 mod several;
 
 use super::slots::Slots;
+use super::wallet::Wallet;
 use super::{Patience, Routes, errno_of};
-use crate::net::{Call, NetError, Service};
+use crate::net::{Call, NetError, Service, Watch};
 use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, Repetition, frees_others, repetition};
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
-use ashlar_types::{Errno, InodeId, NodeId, Role, SessionId, ShardId};
+use ashlar_types::{Coherence, Errno, InodeId, NodeId, Role, SessionId, ShardId};
 use parking_lot::Mutex;
 use presence::{Presence, Shared};
-use rustc_hash::FxHashMap;
+use session::{Session, open_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -35,23 +38,30 @@ pub struct RemoteMeta {
     routes: Arc<Routes>,
     env: Env,
     patience: Patience,
+    coherence: Coherence,
     session: Mutex<Option<Arc<Session>>>,
     slots: Slots,
-}
-
-/// The session that was opened, and the servers that know of it: each from the first call to it on.
-struct Session {
-    shared: Arc<Shared>,
-    // LIMIT: one per metadata server.
-    presences: Mutex<FxHashMap<NodeId, Arc<Presence>>>,
-    /// Held by whoever opens the session at one more server.
-    opening: Mutex<()>,
+    wallet: Wallet,
 }
 
 impl RemoteMeta {
     /// Metadata as the map of `routes` says; a server that does not answer is waited for with `patience`.
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
-        RemoteMeta { routes, env, patience, session: Mutex::default(), slots: Slots::default() }
+        let (session, slots, wallet) = (Mutex::default(), Slots::default(), Wallet::default());
+        RemoteMeta { routes, env, patience, coherence: Coherence::Strict, session, slots, wallet }
+    }
+
+    /// The same, with sessions that are as coherent as `coherence` says.
+    pub fn with_coherence(self, coherence: Coherence) -> RemoteMeta {
+        RemoteMeta { coherence, ..self }
+    }
+
+    /// The number of a new session, where it is not for the server to draw.
+    fn draw_session(&self) -> Option<SessionId> {
+        match self.coherence {
+            Coherence::Strict => None,
+            Coherence::CloseToOpen => Some(SessionId::close_to_open(self.env.entropy.next_u64())),
+        }
     }
 }
 
@@ -63,6 +73,33 @@ fn exchange(
     (is_once, is_urgent): (bool, bool),
     deadline: Instant,
 ) -> Result<MetaAnswer, NetError> {
+    exchange_watched(routes, server, call, (is_once, is_urgent), deadline, &Watch::default())
+}
+
+/// The same about a shard: a server that does not answer is waited for while the newest map says that it has the shard. What it did before that went is known where it is: answers that are
+/// kept go along.
+fn exchange_in(
+    routes: &Routes,
+    (server, shard): (NodeId, ShardId),
+    call: &MetaCall<'_>,
+    flags: (bool, bool),
+    deadline: Instant,
+) -> Result<MetaAnswer, NetError> {
+    let is_there = || routes.map().primary(shard) == Some(server);
+    match exchange_watched(routes, server, call, flags, deadline, &Watch::while_there(&is_there)) {
+        Err(NetError::Elsewhere) => Ok(MetaAnswer::NotHere),
+        other => other,
+    }
+}
+
+fn exchange_watched(
+    routes: &Routes,
+    server: NodeId,
+    call: &MetaCall<'_>,
+    (is_once, is_urgent): (bool, bool),
+    deadline: Instant,
+    watch: &Watch<'_>,
+) -> Result<MetaAnswer, NetError> {
     let link = routes.link(server, Role::Meta);
     // Services that are started anew find the answers of calls that must not be carried out twice (`MetaCall::Call::slot`).
     let head = encode(call);
@@ -70,7 +107,7 @@ fn exchange(
         Call { service: Service::Meta, head: &head, payload: &[], is_once, may_repeat: true, is_urgent };
     let answer = match call {
         MetaCall::Events { .. } => link.park(&call_out, deadline)?,
-        _ => link.call(&call_out, deadline)?,
+        _ => link.call_watched(&call_out, deadline, watch)?,
     };
     let decoded = decode(answer.head(), "answer of metadata")
         .map_err(|_| NetError::Malformed("an answer that is none"))?;
@@ -100,22 +137,25 @@ impl MetaCalls for RemoteMeta {
         let deadline = self.patience.deadline();
         let server = primary(&self.routes, InodeId::ROOT.home(), deadline)
             .map_err(|error| errno_of(&error, "opening a session"))?;
-        let (id, incarnation) = self.open_at(server, None, deadline)?;
+        let map = self.routes.map();
+        let opened = open_at(&self.routes, server, self.draw_session(), deadline)?;
+        let (id, incarnation) = (opened.session, opened.incarnation);
         let shared = Arc::new(Shared { id, events, is_ended: AtomicBool::new(false) });
-        let session =
-            Session { shared: shared.clone(), presences: Mutex::default(), opening: Mutex::default() };
-        self.attend(&session, Presence::new(server, shared, incarnation))?;
-        *self.session.lock() = Some(Arc::new(session));
+        let session = Arc::new(Session::new(shared, self.routes.clone(), self.env.clone()));
+        session.attend(server, opened, &map)?;
+        *self.session.lock() = Some(session);
         Ok(SessionGrant { session: id, lease_term: LEASE_TERM, server, incarnation })
     }
 
     fn close_session(&self, id: SessionId) {
         let session = self.session.lock().take_if(|session| session.shared.id == id);
         let Some(session) = session else { return };
+        // What it has in a shard that has gone is to end where it is.
+        session.presences().iter().for_each(|presence| session.follow(presence));
         // ORDER: before the services end it, or its end would be taken for an eviction.
         session.shared.is_ended.store(true, SeqCst);
-        let presences: Vec<Arc<Presence>> = session.presences.lock().values().cloned().collect();
         let deadline = self.patience.deadline().min(Instant::now() + RENEW_MAX);
+        let presences = session.presences();
         for presence in presences {
             let ended =
                 exchange(&self.routes, presence.server, &MetaCall::Close(id), (false, true), deadline);
@@ -160,40 +200,6 @@ fn wait_longer(pause: &mut Duration) {
 }
 
 impl RemoteMeta {
-    /// Opens a session at `server`: `known`, or a new one.
-    fn open_at(
-        &self,
-        server: NodeId,
-        known: Option<SessionId>,
-        deadline: Instant,
-    ) -> Result<(SessionId, u64), Errno> {
-        let mut pause = LATER_PAUSE;
-        loop {
-            let answer = exchange(&self.routes, server, &MetaCall::Open(known), (true, false), deadline)
-                .map_err(|error| errno_of(&error, "opening a session"))?;
-            match answer {
-                MetaAnswer::Session(id, incarnation) => return Ok((id, incarnation)),
-                MetaAnswer::Failed(errno) => return Err(errno),
-                MetaAnswer::Later if Instant::now() + pause < deadline => wait_longer(&mut pause),
-                MetaAnswer::Later => return Err(Errno::ETIMEDOUT),
-                _ => return Err(Errno::EPROTO),
-            }
-        }
-    }
-
-    /// Has threads listen and renew at one more server.
-    fn attend(&self, session: &Session, presence: Presence) -> Result<Arc<Presence>, Errno> {
-        let presence = Arc::new(presence);
-        // Neither is waited for at the end: they may be in a call that the service holds back.
-        let (kept, routes) = (presence.clone(), self.routes.clone());
-        let listening = self.env.tasks.spawn("ashlar-events", Box::new(move || kept.listen(&routes)));
-        let (kept, routes) = (presence.clone(), self.routes.clone());
-        let renewing = self.env.tasks.spawn("ashlar-renew", Box::new(move || kept.renew(&routes)));
-        listening.and(renewing).map_err(|_| Errno::EAGAIN)?;
-        session.presences.lock().insert(presence.server, presence.clone());
-        Ok(presence)
-    }
-
     /// The session `id`, unless it has ended.
     fn live_session(&self, id: SessionId) -> Result<Arc<Session>, Errno> {
         let session = self.session.lock().clone();
@@ -204,17 +210,7 @@ impl RemoteMeta {
 
     /// The session `id` at `server`, which is told of it if it does not know it yet.
     fn presence(&self, id: SessionId, server: NodeId, deadline: Instant) -> Result<Arc<Presence>, Errno> {
-        let session = self.live_session(id)?;
-        let known = |session: &Session| session.presences.lock().get(&server).cloned();
-        if let Some(presence) = known(&session) {
-            return Ok(presence);
-        }
-        let _turn = session.opening.try_lock_until(deadline).ok_or(Errno::ETIMEDOUT)?;
-        if let Some(presence) = known(&session) {
-            return Ok(presence);
-        }
-        let (_, incarnation) = self.open_at(server, Some(id), deadline)?;
-        self.attend(&session, Presence::new(server, session.shared.clone(), incarnation))
+        self.live_session(id)?.presence(server, deadline)
     }
 
     /// A call to the server that has `shard`.
@@ -228,7 +224,8 @@ impl RemoteMeta {
         let repetition = repetition(&request);
         let flags = (repetition != Repetition::Harmless, frees_others(&request));
         let slot = (repetition == Repetition::Other).then(|| self.slots.take(deadline)).transpose()?;
-        let recall = if let MetaRequest::RecallDone { id, .. } = &request { Some(*id) } else { None };
+        let recall =
+            if let MetaRequest::RecallDone { inode, id } = &request { Some((*id, *inode)) } else { None };
         let number = slot.as_ref().map(|slot| slot.number);
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: number, request };
         let mut pause = LATER_PAUSE;
@@ -236,14 +233,15 @@ impl RemoteMeta {
             let server =
                 primary(&self.routes, shard, deadline).map_err(|error| errno_of(&error, "metadata"))?;
             let presence = self.presence(caller.op.session, server, deadline)?;
-            let answer = exchange(&self.routes, server, &call, flags, deadline);
+            let answer =
+                self.keep_capability(exchange_in(&self.routes, (server, shard), &call, flags, deadline));
             match &answer {
                 // A recall of a service that has ended is answered to nobody.
                 Ok(MetaAnswer::MustReclaim(_)) if recall.is_some() => return Ok(MetaReply::Done),
                 _ if Instant::now() >= deadline => {}
                 Ok(MetaAnswer::MustReclaim(incarnation)) => {
                     self.live_session(caller.op.session)?;
-                    presence.reclaim(*incarnation, deadline);
+                    presence.reclaim(&self.routes, *incarnation, deadline);
                     continue;
                 }
                 Ok(MetaAnswer::Later | MetaAnswer::NotHere) => {
@@ -252,14 +250,17 @@ impl RemoteMeta {
                 }
                 _ => {}
             }
-            if let Some(recall) = recall {
-                presence.note_answered(recall);
+            if let Some((recall, inode)) = recall {
+                // Which server it came from is not known: the shard may have gone since.
+                let session = self.live_session(caller.op.session)?;
+                session.presences().iter().for_each(|presence| presence.note_answered(recall, inode));
             }
             return reply_of(answer);
         }
     }
 
-    /// A part of what the session has, told to `server`. `EAGAIN`: it was started once more, and the session is told to begin anew.
+    /// A part of what the session has, told to `server`. `EAGAIN`: it was started once more, and the session is told to begin anew. `EHOSTDOWN`: some of it is
+    /// to be told to another server, by a newer map.
     fn reclaim(
         &self,
         caller: Caller<'_>,
@@ -268,25 +269,37 @@ impl RemoteMeta {
         deadline: Instant,
     ) -> Result<MetaReply, Errno> {
         let presence = self.presence(caller.op.session, server, deadline)?;
+        let map = self.routes.map();
         let MetaRequest::Reclaim { incarnation, part, .. } = request else { return Err(Errno::EPROTO) };
         let is_all = matches!(part, Reclaim::Done);
         let incarnation = if incarnation == 0 { presence.incarnation() } else { incarnation };
         let request = MetaRequest::Reclaim { server, incarnation, part };
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: None, request };
-        match exchange(&self.routes, server, &call, (false, true), deadline) {
-            Ok(MetaAnswer::Reply(reply)) => {
-                if is_all {
-                    presence.note_reclaimed(incarnation);
+        let mut pause = LATER_PAUSE;
+        loop {
+            match exchange(&self.routes, server, &call, (false, true), deadline) {
+                Ok(MetaAnswer::Reply(reply)) => {
+                    if is_all {
+                        presence.note_reclaimed(incarnation);
+                    }
+                    return Ok(reply);
                 }
-                Ok(reply)
-            }
-            Ok(MetaAnswer::MustReclaim(newer)) => {
-                presence.tell(newer);
-                Err(Errno::EAGAIN)
-            }
-            other => {
-                presence.forget_told(incarnation);
-                reply_of(other)
+                Ok(MetaAnswer::MustReclaim(newer)) => {
+                    presence.tell(&self.routes, newer);
+                    return Err(Errno::EAGAIN);
+                }
+                // A shard of it is on its way.
+                Ok(MetaAnswer::Later) if Instant::now() < deadline => {
+                    if self.routes.map().epoch > map.epoch {
+                        presence.forget_told(incarnation);
+                        return Err(Errno::EHOSTDOWN);
+                    }
+                    wait_longer(&mut pause);
+                }
+                other => {
+                    presence.forget_told(incarnation);
+                    return reply_of(other);
+                }
             }
         }
     }

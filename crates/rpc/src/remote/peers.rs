@@ -5,7 +5,7 @@ use crate::MetaPeers;
 use crate::net::{Call, Service};
 use crate::wire::{MetaAnswer, MetaCall};
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::{Errno, Role, ShardId};
+use ashlar_types::{Errno, NodeId, Role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,7 @@ impl RemotePeers {
 }
 
 impl MetaPeers for RemotePeers {
-    fn ask(&self, shard: ShardId, message: &[u8], is_urgent: bool, wait: Duration) -> Result<Vec<u8>, Errno> {
-        let server = self.routes.map().primary(shard).ok_or(Errno::EHOSTDOWN)?;
+    fn ask(&self, server: NodeId, message: &[u8], is_urgent: bool, wait: Duration) -> Result<Vec<u8>, Errno> {
         if !self.routes.has_address(server, Role::Meta) {
             return Err(Errno::EHOSTDOWN);
         }

@@ -1,34 +1,66 @@
 //! Targets of other machines.
 
-use super::{Patience, Routes, errno_of};
-use crate::net::{Call, NetError, Service};
-use crate::{Payload, StorageCalls};
+mod guarded;
+mod window;
+
+use super::{Patience, RemoteMeta, Routes, errno_of};
+use crate::net::{Call, NetError, Service, Watch};
+use crate::wire::{AGAIN, StorageCallOf, Under};
+use crate::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{Errno, NodeId, Role};
+use ashlar_types::{ChainId, Errno, NodeId, OfChains, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use window::Windows;
+
+/// Who did not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Silent {
+    /// A server as a whole.
+    Server(NodeId),
+    /// A target, of whose disk nothing came; others of its server may be as ever.
+    Target(TargetId),
+}
 
 /// See the module.
 pub struct RemoteStorage {
     routes: Arc<Routes>,
     patience: Patience,
-    /// Servers that did not answer, and when, for who does not wait for them.
-    away: Option<Mutex<FxHashMap<NodeId, Instant>>>,
+    /// Who did not answer, and when, for who does not wait for them.
+    away: Option<Mutex<FxHashMap<Silent, Instant>>>,
+    windows: Windows,
+    /// Where a client has its capabilities from.
+    meta: Option<Arc<RemoteMeta>>,
 }
+
+/// Time between two attempts while a chain is on its way to another target, at first and later on.
+const MOVED_PAUSE_MIN: Duration = Duration::from_millis(1);
+const MOVED_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Time between two attempts while as much as may waits for a target, at first and later on.
+const CROWDED_PAUSE_MIN: Duration = Duration::from_millis(20);
+const CROWDED_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// For how long a server that did not answer is not asked, by who does not wait for it.
 const AWAY_MAX: Duration = Duration::from_secs(5);
 
 impl RemoteStorage {
-    /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`.
+    /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`. What may be asked for says the role of the caller.
     pub fn new(routes: Arc<Routes>, patience: Patience) -> RemoteStorage {
-        RemoteStorage { routes, patience, away: None }
+        RemoteStorage { routes, patience, away: None, windows: Windows::default(), meta: None }
     }
 
-    /// For who can do without: a server that does not answer in time counts as one that is missing (`ENODEV`), for a while without being
+    /// For a client: what it does to chunks it does with the capabilities that `meta` is given.
+    #[must_use]
+    pub fn under(mut self, meta: Arc<RemoteMeta>) -> RemoteStorage {
+        self.meta = Some(meta);
+        self
+    }
+
+    /// For who can do without: a server or target that does not answer in time counts as one that is missing (`ENODEV`), for a while without being
     /// asked.
     #[must_use]
     pub fn giving_up(mut self) -> RemoteStorage {
@@ -36,40 +68,108 @@ impl RemoteStorage {
         self
     }
 
-    /// Whether `node` did not answer lately.
-    fn is_away(&self, node: NodeId) -> bool {
+    /// Whether `who` did not answer lately.
+    fn is_away(&self, who: Silent) -> bool {
         let now = Instant::now();
-        let since = self.away.as_ref().and_then(|away| away.lock().get(&node).copied());
+        let since = self.away.as_ref().and_then(|away| away.lock().get(&who).copied());
         since.is_some_and(|since| now.duration_since(since) < AWAY_MAX)
     }
 
+    /// The server that has the target of `request`.
+    fn server_of(&self, request: &StorageRequest) -> Result<NodeId, NetError> {
+        let target = request.target();
+        let node = self.routes.map().target(target).ok_or(NetError::NoAddress)?.node;
+        let is_away = self.is_away(Silent::Server(node)) || self.is_away(Silent::Target(target));
+        if is_away { Err(NetError::NoAddress) } else { Ok(node) }
+    }
+
+    /// Whoever does not wait for servers does not ask `who` for a while, and counts it as missing.
+    fn note_silent(&self, who: Silent, error: NetError) -> NetError {
+        let Some(away) = &self.away else { return error };
+        away.lock().insert(who, Instant::now());
+        NetError::NoAddress
+    }
+
+    /// Asks, with a call of its own each time, until the server takes the call: it may have as many for that target as it keeps.
     fn exchange(
         &self,
+        place @ (server, under): (NodeId, &Under),
         request: &StorageRequest,
         payload: &mut Payload<'_>,
+        deadline: Instant,
     ) -> Result<StorageReply, NetError> {
-        let map = self.routes.map();
-        let target = map.target(request.target()).ok_or(NetError::NoAddress)?;
-        if self.is_away(target.node) {
-            return Err(NetError::NoAddress);
+        if !waits_for_disk(request) || matches!(under, Under::Move(_)) {
+            return self.ask(place, request, payload, deadline);
         }
-        let link = self.routes.link(target.node, Role::Storage);
+        let target = request.target();
+        let look = || match may_leave(request) && !self.is_there(server, request) {
+            true => Err(NetError::Errno(Errno::EREMCHG)),
+            false => Ok(()),
+        };
+        let told = |error| match error {
+            NetError::Stuck => self.note_silent(Silent::Target(target), error),
+            other => other,
+        };
+        let bytes = if let Payload::Write(data) = &*payload { data.len() } else { 0 };
+        let under_way = self.windows.enter(target, bytes, deadline, &look).map_err(told)?;
+        let (mut trying, mut pause) = (None, CROWDED_PAUSE_MIN);
+        loop {
+            match self.ask(place, request, payload, deadline) {
+                Err(NetError::Errno(AGAIN)) => {}
+                other => return other,
+            }
+            if trying.is_none() {
+                trying = Some(under_way.wait_to_try(deadline, &look).map_err(told)?);
+            }
+            look()?;
+            if Instant::now() + pause >= deadline {
+                return Err(told(NetError::Stuck));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(CROWDED_PAUSE_MAX);
+        }
+    }
+
+    fn ask(
+        &self,
+        (server, under): (NodeId, &Under),
+        request: &StorageRequest,
+        payload: &mut Payload<'_>,
+        deadline: Instant,
+    ) -> Result<StorageReply, NetError> {
+        let link = self.routes.link_to_target(server, request.target());
         let is_read = matches!(payload, Payload::Read(_));
+        let head = encode(&StorageCallOf::Call { under, request });
         let call = Call {
             service: Service::Storage,
-            head: &encode(request),
+            head: &head,
             payload: if let Payload::Write(data) = payload { data } else { &[] },
             is_once: changes(request),
             may_repeat: false,
-            is_urgent: false,
+            // Calls of clients wait for it; it must not wait behind calls of clients.
+            is_urgent: matches!(under, Under::Move(_)),
         };
-        let deadline = self.patience.deadline();
-        let answer = match link.call(&call, deadline) {
+        // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same: the same
+        // bytes in the same place, once more.
+        let is_there = || self.is_there(server, request);
+        // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer.
+        let is_of_move = matches!(under, Under::Move(_));
+        let watch =
+            if may_leave(request) && !is_of_move { Watch::while_there(&is_there) } else { Watch::default() };
+        let answer = match link.call_watched(&call, deadline, &watch) {
             // The same bytes in the same place, once more: nobody was told that anything came after them.
-            Err(NetError::Restarted) => link.call(&call, deadline)?,
-            Err(NetError::Io(_) | NetError::Closed | NetError::Stuck) if self.away.is_some() => {
-                self.away.as_ref().map(|away| away.lock().insert(target.node, Instant::now()));
-                return Err(NetError::NoAddress);
+            Err(NetError::Restarted) => link.call_watched(&call, deadline, &watch),
+            other => other,
+        };
+        let answer = match answer {
+            Err(NetError::Elsewhere) => return Err(NetError::Errno(Errno::EREMCHG)),
+            Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck)) => {
+                // A server that does not even say how much space there is hangs as a whole.
+                let is_of_target =
+                    matches!(error, NetError::Stuck) && watch.was_sent() && waits_for_disk(request);
+                let who =
+                    if is_of_target { Silent::Target(request.target()) } else { Silent::Server(server) };
+                return Err(self.note_silent(who, error));
             }
             other => other?,
         };
@@ -86,6 +186,91 @@ impl RemoteStorage {
             Err(errno) => Err(NetError::Errno(errno)),
         }
     }
+
+    /// Whether the map says that what `request` is about is at its target, and that on `server`.
+    fn is_there(&self, server: NodeId, request: &StorageRequest) -> bool {
+        let (map, target) = (self.routes.map(), request.target());
+        let is_at_target = |chain: &ChainId| map.head(*chain) == Some(target);
+        let is_on_server = map.target(target).is_some_and(|target| target.node == server);
+        is_on_server
+            && match chains_of(request) {
+                Some(chains) => chains.iter().all(is_at_target),
+                None => request.chain().is_none_or(|chain| is_at_target(&chain)),
+            }
+    }
+
+    fn carry_out(
+        &self,
+        session: Option<SessionId>,
+        request: &StorageRequest,
+        mut payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        let deadline = self.patience.deadline();
+        let done = match request.chain() {
+            Some(chain) => self.follow(session, request, &mut payload, (chain, deadline)),
+            None => self.exchange_once(session, request, &mut payload, deadline),
+        };
+        done.map_err(told)
+    }
+
+    fn exchange_once(
+        &self,
+        session: Option<SessionId>,
+        request: &StorageRequest,
+        payload: &mut Payload<'_>,
+        deadline: Instant,
+    ) -> Result<StorageReply, NetError> {
+        match &self.meta {
+            Some(meta) => self.exchange_guarded(meta, session, request, payload, deadline),
+            None => self.exchange((self.server_of(request)?, &Under::Role), request, payload, deadline),
+        }
+    }
+
+    /// Asks where the chain of the request is, and once more where it has gone meanwhile.
+    fn follow(
+        &self,
+        session: Option<SessionId>,
+        request: &StorageRequest,
+        payload: &mut Payload<'_>,
+        (chain, deadline): (ChainId, Instant),
+    ) -> Result<StorageReply, NetError> {
+        let mut pause = MOVED_PAUSE_MIN;
+        loop {
+            let head = self.routes.map().head(chain).unwrap_or(request.target());
+            let placed = (head != request.target()).then(|| request.clone().at(head));
+            match self.exchange_once(session, placed.as_ref().unwrap_or(request), payload, deadline) {
+                Err(NetError::Errno(Errno::EREMCHG)) => {}
+                other => return other,
+            }
+            if Instant::now() + pause >= deadline {
+                return Err(NetError::Stuck);
+            }
+            // It is being handed over, or this map or that of its server is not the newest: that takes milliseconds.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MOVED_PAUSE_MAX);
+        }
+    }
+}
+
+/// The chains that a call about a file is for.
+fn chains_of(request: &StorageRequest) -> Option<&[ChainId]> {
+    match request {
+        StorageRequest::DeleteGeneration { chains: OfChains::Only(chains), .. }
+        | StorageRequest::Extent { chains: OfChains::Only(chains), .. }
+        | StorageRequest::NextChunk { chains: OfChains::Only(chains), .. }
+        | StorageRequest::Sync { chains: OfChains::Only(chains), .. } => Some(chains),
+        _ => None,
+    }
+}
+
+/// Whether it may wait for the disk of its target.
+fn waits_for_disk(request: &StorageRequest) -> bool {
+    !matches!(request, StorageRequest::Moves { .. } | StorageRequest::Space { .. })
+}
+
+/// Whether it is about chains, which may go to another target while their server does not answer; their callers ask where they are then.
+fn may_leave(request: &StorageRequest) -> bool {
+    request.chain().is_some() || chains_of(request).is_some()
 }
 
 /// Whether a call must not be carried out twice: what it did could be told wrong, or come after what was done since.
@@ -97,16 +282,47 @@ fn changes(request: &StorageRequest) -> bool {
             | StorageRequest::Punch { .. }
             | StorageRequest::Allocate { .. }
             | StorageRequest::DeleteGeneration { .. }
+            | StorageRequest::MoveBegin { .. }
     )
 }
 
+impl OtherTargets for RemoteStorage {
+    fn call_in_attempt(
+        &self,
+        number: u64,
+        request: &StorageRequest,
+        mut payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        let deadline = Instant::now() + wait;
+        let done = self.server_of(request).and_then(|server| {
+            self.exchange((server, &Under::Move(number)), request, &mut payload, deadline)
+        });
+        done.map_err(told)
+    }
+}
+
+/// What became of a call, as an errno.
+fn told(error: NetError) -> Errno {
+    match error {
+        NetError::Errno(errno) => errno,
+        // It was removed, or its server is not waited for.
+        NetError::NoAddress => Errno::ENODEV,
+        other => errno_of(&other, "a target"),
+    }
+}
+
 impl StorageCalls for RemoteStorage {
-    fn call(&self, request: &StorageRequest, mut payload: Payload<'_>) -> Result<StorageReply, Errno> {
-        self.exchange(request, &mut payload).map_err(|error| match error {
-            NetError::Errno(errno) => errno,
-            // It was removed, or its server is not waited for.
-            NetError::NoAddress => Errno::ENODEV,
-            other => errno_of(&other, "a target"),
-        })
+    fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        self.carry_out(None, request, payload)
+    }
+
+    fn call_in(
+        &self,
+        session: SessionId,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        self.carry_out(Some(session), request, payload)
     }
 }

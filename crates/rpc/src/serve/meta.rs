@@ -1,21 +1,26 @@
 //! Metadata behind the network: sessions of callers that may fall silent, and what is told them unasked.
 
 mod admin;
+mod capability;
 mod policy;
+mod subtree;
 
+use super::ClientCounts;
 use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
+use crate::remote::Granter;
 use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
-use crate::{Caller, LastingSessions, SessionEvents};
+use crate::{Caller, LastingSessions, Reports, SessionEvents, SessionHolds, SessionHosts};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{ClusterMap, Errno, InodeId, NodeId, NodePolicy, Role, SessionId};
+use ashlar_types::{ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// For how much longer than its term a lease is respected: clocks run at different speeds, and a thread that is to drop a lease may have to wait
@@ -35,18 +40,44 @@ pub struct MetaEndpoint {
     clock: Arc<dyn Clock>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     sessions: RwLock<FxHashMap<SessionId, Arc<RemoteSession>>>,
+    /// Sessions that were ended here with what they had, and without their holders having said so, the latest ones. One that had come with a shard may not know this server yet, and is
+    /// not to go on here as if it still had what it had.
+    // LIMIT: ENDED_MAX.
+    ended: Mutex<VecDeque<SessionId>>,
     started: Duration,
+    granter: Arc<Granter>,
+    reports: Arc<OnceLock<Arc<dyn Reports>>>,
+    clients: Arc<ClientCounts>,
 }
+
+/// Sessions that are remembered after their end.
+const ENDED_MAX: usize = 4096;
 
 /// The far end of a session.
 struct RemoteSession {
+    id: OnceLock<SessionId>,
+    granter: Arc<Granter>,
     owner: SessionOwner,
     /// When this start of the service first knew it, seconds since 1970.
     since_s: u64,
     clock: Arc<dyn Clock>,
     /// That of its node, as it was last told to the session.
     policy: RwLock<Arc<NodePolicy>>,
+    /// Of the map by which that was last looked at.
+    policy_epoch: AtomicU64,
     state: Mutex<SessionState>,
+    map: Arc<RwLock<Arc<ClusterMap>>>,
+    reports: Arc<OnceLock<Arc<dyn Reports>>>,
+}
+
+impl RemoteSession {
+    /// Tells administrators why it ends; `text` is about session `id`.
+    fn report(&self, kind: EventKind, id: SessionId, text: &str) {
+        let Some(reports) = self.reports.get() else { return };
+        let node = self.owner.node;
+        let name = self.map.read().node(node).map_or_else(|| node.to_string(), |known| known.name.clone());
+        reports.report(kind, &name, &format!("{id}: {text}"));
+    }
 }
 
 struct SessionState {
@@ -71,6 +102,10 @@ impl SessionState {
 
 impl SessionEvents for RemoteSession {
     fn deliver(&self, event: SessionEvent) {
+        if let SessionEvent::Evicted { session } = event {
+            let text = "it did not give back what others needed; its locks and leases go to them";
+            self.report(EventKind::SessionEvicted, session, text);
+        }
         let mut state = self.state.lock();
         state.newest += 1;
         let number = state.newest;
@@ -89,11 +124,23 @@ impl SessionEvents for RemoteSession {
     }
 
     fn revoke(&self) -> Duration {
-        let mut state = self.state.lock();
-        state.is_revoked = true;
-        // Its holder counts from before the renewal that was seen here.
-        let age = self.clock.monotonic().saturating_sub(state.renewed);
-        (LEASE_TERM + DRIFT_MAX).saturating_sub(age)
+        let leased = {
+            let mut state = self.state.lock();
+            state.is_revoked = true;
+            // Its holder counts from before the renewal that was seen here.
+            let age = self.clock.monotonic().saturating_sub(state.renewed);
+            (LEASE_TERM + DRIFT_MAX).saturating_sub(age)
+        };
+        leased.max(self.fence())
+    }
+}
+
+impl RemoteSession {
+    /// Has storage servers do nothing more for it, once it is revoked; tells for how long that is to be waited for.
+    fn fence(&self) -> Duration {
+        let Some(&id) = self.id.get() else { return Duration::ZERO };
+        self.granter.begin_fence(id);
+        self.granter.fence_left(id)
     }
 }
 
@@ -105,23 +152,38 @@ fn owner_of(peer: &Peer) -> SessionOwner {
 }
 
 /// Who may call metadata.
-const CALLERS: [Role; 3] = [Role::Client, Role::Admin, Role::Meta];
+const CALLERS: [Role; 4] = [Role::Client, Role::Admin, Role::Meta, Role::Console];
 
 impl MetaEndpoint {
-    /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current.
+    /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current; `granter` gives them capabilities for storage servers.
     pub fn new(
         meta: Arc<dyn LastingSessions>,
         map: Arc<RwLock<Arc<ClusterMap>>>,
         clock: Arc<dyn Clock>,
+        granter: Arc<Granter>,
     ) -> MetaEndpoint {
         let started = clock.monotonic();
-        let endpoint = MetaEndpoint { meta, clock, map, sessions: RwLock::default(), started };
+        let (sessions, ended, reports, clients) = Default::default();
+        let endpoint = MetaEndpoint { meta, clock, map, sessions, ended, started, granter, reports, clients };
         for (id, owner) in endpoint.meta.awaited() {
             let session = endpoint.session_of(owner);
+            session.id.get_or_init(|| id);
             endpoint.meta.adopt(id, session.clone());
             endpoint.sessions.write().insert(id, session);
         }
         endpoint
+    }
+
+    /// Has `reports` told why sessions end. Only the first one that is given counts.
+    #[must_use]
+    pub fn reporting_to(self, reports: Arc<dyn Reports>) -> MetaEndpoint {
+        let _ = self.reports.set(reports);
+        self
+    }
+
+    /// What clients have asked for.
+    pub fn clients(&self) -> Arc<ClientCounts> {
+        self.clients.clone()
     }
 
     fn session_of(&self, owner: SessionOwner) -> Arc<RemoteSession> {
@@ -138,11 +200,16 @@ impl MetaEndpoint {
         let since_s = self.clock.now().secs.max(0) as u64;
         let policy = RwLock::new(Arc::new(self.policy_of(owner.node)));
         Arc::new(RemoteSession {
+            id: OnceLock::new(),
+            granter: self.granter.clone(),
             owner,
             since_s,
             clock: self.clock.clone(),
             policy,
+            policy_epoch: AtomicU64::new(0),
             state: Mutex::new(state),
+            map: self.map.clone(),
+            reports: self.reports.clone(),
         })
     }
 
@@ -152,11 +219,17 @@ impl MetaEndpoint {
     }
 
     /// Has calls of the session go by the policy that its node has now. What it has cached by another one it is told to drop. A node that may not
-    /// change anything any more has its session ended: what it was writing is then asked of the targets, and nothing is lost that they have.
+    /// change anything any more, or sees something else, has its session ended: what it was writing is then asked of the targets, and nothing is lost that they have.
     fn follow_policy(&self, id: SessionId, session: &RemoteSession) {
+        let epoch = self.map.read().epoch.0;
+        if session.policy_epoch.load(Relaxed) == epoch {
+            return;
+        }
         let now = self.policy_of(session.owner.node);
         let before = {
             let mut kept = session.policy.write();
+            // ORDER: under the lock. Who finds this epoch finds the policy, too.
+            session.policy_epoch.store(epoch, Relaxed);
             if **kept == now {
                 return;
             }
@@ -164,7 +237,8 @@ impl MetaEndpoint {
             std::mem::replace(&mut *kept, Arc::new(now.clone()))
         };
         tracing::info!(session = %id, node = %session.owner.node, policy = %now, "the policy of a node has changed");
-        match now.read_only && !before.read_only {
+        // What is open, cached and locked outside of what the node sees from now on goes with the session.
+        match now.read_only && !before.read_only || now.subtree != before.subtree {
             true => drop(self.begin_end(id)),
             false => session.deliver(SessionEvent::Expired),
         }
@@ -183,8 +257,11 @@ impl MetaEndpoint {
             self.sessions.read().iter().map(|(id, session)| (*id, session.clone())).collect();
         for (id, session) in all {
             self.follow_policy(id, &session);
+            if self.map.read().node(session.owner.node).is_none() && !session.state.lock().is_ending {
+                self.begin_end(id);
+            }
             let must_reclaim = self.must_reclaim(id);
-            let (is_silent, waited) = {
+            let (is_silent, is_told, waited) = {
                 let mut state = session.state.lock();
                 let is_late = must_reclaim && now.saturating_sub(self.started) > RECLAIM_MAX;
                 let age = now.saturating_sub(state.renewed);
@@ -192,13 +269,23 @@ impl MetaEndpoint {
                 let is_silent = is_late || is_over || age > SILENCE_MAX;
                 let is_long =
                     state.parked.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > PARKED_MAX);
-                (is_silent, if is_long { state.parked.take() } else { None })
+                (is_silent, is_over, if is_long { state.parked.take() } else { None })
             };
             if let Some((replier, _)) = waited {
                 replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
             }
-            if is_silent {
+            let was_revoked = session.state.lock().is_revoked;
+            // ORDER: not renewed any more before it is fenced, and fenced before what it has goes to others. Who is waited for is looked at next time.
+            if is_silent && session.revoke().is_zero() {
                 tracing::warn!(session = %id, node = %session.owner.node, "a session has fallen silent and is ended");
+                if is_told {
+                    session.report(EventKind::SessionRemoved, id, "ended as an administrator wanted");
+                } else {
+                    let text = "nothing was heard of its mount; its locks and leases go to others";
+                    session.report(EventKind::SessionSilent, id, text);
+                }
+                // ORDER: remembered before it is not known.
+                self.note_ended(id, was_revoked);
                 self.end(id);
             }
         }
@@ -206,24 +293,52 @@ impl MetaEndpoint {
 
     fn end(&self, id: SessionId) {
         let session = self.sessions.write().remove(&id);
+        // What it was given is worth nothing from now on, also if it ends by its own wish.
+        self.granter.begin_fence(id);
         self.meta.close_session(id);
+        self.granter.forget_fence(id);
         let parked = session.and_then(|session| session.state.lock().parked.take());
         if let Some((replier, _)) = parked {
             replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
         }
     }
 
+    /// Remembers a session that is about to be ended, unless it has nothing here.
+    fn note_ended(&self, id: SessionId, was_revoked: bool) {
+        let has_any = self.meta.holds().get(&id).is_some_and(|holds| *holds != SessionHolds::default());
+        if !was_revoked && !has_any {
+            return;
+        }
+        let mut ended = self.ended.lock();
+        if ended.len() == ENDED_MAX {
+            ended.pop_front();
+        }
+        ended.push_back(id);
+    }
+
     fn open(&self, peer: &Peer, wanted: Option<SessionId>) -> MetaAnswer {
+        // Asked for once more, as the answer was lost; or it has come with a shard.
+        if let Some(known) = wanted
+            && let Ok(session) = self.own(peer, known)
+        {
+            session.state.lock().renewed = self.clock.monotonic();
+            return match self.must_reclaim(known) {
+                true => MetaAnswer::MustReclaim(self.meta.incarnation()),
+                false => MetaAnswer::Session(known, self.meta.incarnation()),
+            };
+        }
+        let was_ended =
+            |wanted| self.sessions.read().contains_key(&wanted) || self.ended.lock().contains(&wanted);
+        if wanted.is_some_and(was_ended) {
+            return MetaAnswer::Failed(Errno::ENOTCONN);
+        }
         if self.meta.is_awaiting() {
             return MetaAnswer::Later;
-        }
-        // Asked for once more: the answer was lost.
-        if let Some(known) = wanted.filter(|wanted| self.own(peer, *wanted).is_ok()) {
-            return MetaAnswer::Session(known, self.meta.incarnation());
         }
         let session = self.session_of(owner_of(peer));
         match self.meta.open_lasting(wanted, owner_of(peer), session.clone()) {
             Ok(grant) => {
+                session.id.get_or_init(|| grant.session);
                 self.sessions.write().insert(grant.session, session);
                 MetaAnswer::Session(grant.session, grant.incarnation)
             }
@@ -275,7 +390,13 @@ impl MetaEndpoint {
         self.meta.is_awaiting() && self.meta.is_awaited(id)
     }
 
-    fn call(&self, session: &RemoteSession, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
+    fn call(
+        &self,
+        session: &RemoteSession,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+        is_administrator: bool,
+    ) -> MetaAnswer {
         let is_of_this_start = match &request {
             MetaRequest::Reclaim { incarnation, .. } => *incarnation == self.meta.incarnation(),
             _ => !self.must_reclaim(caller.op.session),
@@ -286,16 +407,32 @@ impl MetaEndpoint {
         if self.meta.is_awaiting() && !matches!(request, MetaRequest::Reclaim { .. }) {
             return MetaAnswer::Later;
         }
-        if let Addressee::Home(inode) = request.addressee()
-            && !self.meta.has_home_of(inode)
-        {
+        let home = if let Addressee::Home(inode) = request.addressee() { Some(inode) } else { None };
+        if home.is_some_and(|inode| !self.meta.has_home_of(inode)) {
             return MetaAnswer::NotHere;
         }
-        let policy = session.policy.read().clone();
+        if !self.knows_fileset(&request) {
+            return MetaAnswer::Later;
+        }
+        self.follow_policy(caller.op.session, session);
+        if session.state.lock().is_revoked {
+            return MetaAnswer::Failed(Errno::ENOTCONN);
+        }
+        // An administrator could give his node any policy.
+        let policy = match is_administrator {
+            true => Arc::new(NodePolicy::trusting()),
+            false => session.policy.read().clone(),
+        };
+        let asked_about = match request.addressee() {
+            Addressee::Home(inode) => Some(inode),
+            _ => None,
+        };
         match self.call_under(&policy, caller, request) {
-            Ok(reply) => MetaAnswer::Reply(reply),
+            Ok(reply) => self.with_capability(session, (caller.op.session, asked_about), reply),
             // Nothing was done; the caller says for how long it is worth trying.
             Err(Errno::EHOSTDOWN) => MetaAnswer::Later,
+            // Its shard has gone while it was looked at, with all that was known of it.
+            Err(_) if home.is_some_and(|inode| !self.meta.has_home_of(inode)) => MetaAnswer::NotHere,
             Err(errno) => MetaAnswer::Failed(errno),
         }
     }
@@ -306,13 +443,31 @@ impl MetaEndpoint {
                 let mut state = session.state.lock();
                 (state.renewed, state.busy) = (self.clock.monotonic(), busy);
                 drop(state);
-                match self.must_reclaim(id) {
-                    true => MetaAnswer::MustReclaim(self.meta.incarnation()),
-                    false => MetaAnswer::Done,
+                match (self.must_reclaim(id), self.meta.map_to_renew_by()) {
+                    (true, _) => MetaAnswer::MustReclaim(self.meta.incarnation()),
+                    (false, Some(epoch)) => MetaAnswer::Renewed(epoch),
+                    (false, None) => MetaAnswer::Later,
                 }
             }
             Err(errno) => MetaAnswer::Failed(errno),
         }
+    }
+}
+
+impl SessionHosts for MetaEndpoint {
+    fn host(&self, session: SessionId, owner: SessionOwner) -> Option<Arc<dyn SessionEvents>> {
+        if self.ended.lock().contains(&session) {
+            return None;
+        }
+        let fresh = || self.session_of(owner);
+        let hosted = self.sessions.write().entry(session).or_insert_with(fresh).clone();
+        let mut state = hosted.state.lock();
+        if state.is_revoked || hosted.owner != owner {
+            return None;
+        }
+        state.renewed = self.clock.monotonic();
+        drop(state);
+        Some(hosted)
     }
 }
 
@@ -328,12 +483,23 @@ impl Endpoint for MetaEndpoint {
             MetaCall::Peer(_) if peer.role != Role::Meta => {
                 return replier.refuse("only metadata servers may say that");
             }
-            MetaCall::Peer(message) => match self.meta.hear(message) {
+            MetaCall::Peer(message) => match self.meta.hear(message, self) {
                 Ok(answer) => MetaAnswer::Peer(answer),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             _ if peer.role == Role::Meta => {
                 return replier.refuse("metadata serves clients");
+            }
+            MetaCall::Sessions | MetaCall::Moves if !peer.role.is_of_management() => {
+                return replier.refuse("only an administrator may see sessions, and which shards are moved");
+            }
+            MetaCall::Sessions => self.list(),
+            MetaCall::Moves => MetaAnswer::Moves(self.meta.moves()),
+            _ if peer.role == Role::Console => {
+                return replier.refuse("a console may see sessions and moves, and nothing else");
+            }
+            MetaCall::EndSession(_) | MetaCall::MoveShards { .. } if peer.role != Role::Admin => {
+                return replier.refuse("only an administrator may end sessions and move shards");
             }
             MetaCall::Open(wanted) => self.open(peer, wanted),
             MetaCall::Close(session) => match self.own(peer, session) {
@@ -343,16 +509,35 @@ impl Endpoint for MetaEndpoint {
                 }
                 Err(errno) => MetaAnswer::Failed(errno),
             },
+            MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } if peer.role != Role::Admin => {
+                return replier.refuse("only an administrator may set filesets");
+            }
             MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
-                Ok(session) => self.call(&session, Caller { op, creds: &creds, slot }, request),
+                Ok(session) => {
+                    self.clients.note(peer.id.node, 0, 0);
+                    let caller = Caller { op, creds: &creds, slot, reach: None };
+                    self.call(&session, caller, request, peer.role == Role::Admin)
+                }
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
+            MetaCall::Capability(wanted) => match self.own(peer, wanted.session) {
+                Ok(session) => self.capability(&session, wanted),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
             MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
-            MetaCall::Sessions | MetaCall::EndSession(_) if peer.role != Role::Admin => {
-                return replier.refuse("only an administrator may see and end sessions");
+            MetaCall::Backup { .. } if peer.role != Role::Admin => {
+                return replier.refuse("only an administrator may back metadata up");
             }
-            MetaCall::Sessions => self.list(),
+            MetaCall::Backup { backup, step } => match self.meta.backup(backup, step) {
+                Ok(told) => MetaAnswer::Backup(told),
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
+            MetaCall::MoveShards { shards, to } => match self.meta.move_shards(&shards, to) {
+                Ok(()) => MetaAnswer::Done,
+                Err(Errno::EHOSTDOWN) => MetaAnswer::NotHere,
+                Err(errno) => MetaAnswer::Failed(errno),
+            },
             MetaCall::EndSession(session) => self.begin_end(session),
         };
         replier.reply(&encode(&answer), &[]);
@@ -367,6 +552,7 @@ impl Endpoint for MetaEndpoint {
                 .map(|(id, _)| *id)
                 .collect()
         };
-        gone.into_iter().for_each(|id| self.end(id));
+        // Ended as one that is silent: whoever comes after it must not meet anything of it.
+        gone.into_iter().for_each(|id| drop(self.begin_end(id)));
     }
 }

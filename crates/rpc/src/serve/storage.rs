@@ -1,24 +1,86 @@
 //! Targets behind the network.
 
+mod access;
+mod attached;
+mod gate;
+mod queues;
+mod standing;
+
+pub use access::Access;
+
+use super::ClientCounts;
 use crate::net::frame::{Frame, PAYLOAD_BYTES_MAX};
 use crate::net::{Endpoint, Peer, Replier};
-use crate::{Payload, StorageCalls};
+use crate::wire::{AGAIN, AGAIN_SINCE, Attended, StorageCall, Under};
+use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{ClusterMap, Errno, Role};
 use parking_lot::RwLock;
+use queues::{Kind, Queues, Waits};
 use std::sync::Arc;
 
 /// See the module.
 pub struct StorageEndpoint {
     storage: Arc<dyn StorageCalls>,
+    peers: Option<Arc<dyn StoragePeers>>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
+    access: Arc<Access>,
+    clients: Arc<ClientCounts>,
+    queues: Queues<Job>,
+}
+
+/// A call that is to be carried out.
+struct Job {
+    peer: Peer,
+    under: Under,
+    request: StorageRequest,
+    frame: Frame,
+    replier: Replier,
+}
+
+impl Waits for Job {
+    fn is_awaited(&self) -> bool {
+        self.replier.is_awaited()
+    }
+
+    fn bytes(&self) -> usize {
+        self.frame.bytes()
+    }
+
+    fn can_come_again(&self) -> bool {
+        // Storage servers give a move up instead.
+        self.peer.role != Role::Storage && self.replier.protocol() >= AGAIN_SINCE
+    }
 }
 
 impl StorageEndpoint {
-    /// Serves `storage`, to nodes as the policies in `map` say, which somebody keeps current.
-    pub fn new(storage: Arc<dyn StorageCalls>, map: Arc<RwLock<Arc<ClusterMap>>>) -> StorageEndpoint {
-        StorageEndpoint { storage, map }
+    /// Serves `storage`, to nodes as the policies in `map` say, which somebody keeps current, and to clients what `access` lets them have.
+    pub fn new(
+        storage: Arc<dyn StorageCalls>,
+        map: Arc<RwLock<Arc<ClusterMap>>>,
+        access: Arc<Access>,
+    ) -> StorageEndpoint {
+        StorageEndpoint {
+            storage,
+            peers: None,
+            map,
+            access,
+            clients: Arc::default(),
+            queues: Queues::default(),
+        }
+    }
+
+    /// What clients have read and written.
+    pub fn clients(&self) -> Arc<ClientCounts> {
+        self.clients.clone()
+    }
+
+    /// Has `peers` answer what other storage servers ask.
+    #[must_use]
+    pub fn with_peers(self, peers: Arc<dyn StoragePeers>) -> StorageEndpoint {
+        StorageEndpoint { peers: Some(peers), ..self }
     }
 
     /// Refuses changes of content by a node that may only read.
@@ -36,21 +98,47 @@ impl StorageEndpoint {
     }
 }
 
-/// Whether `role` may ask for that: clients for content, metadata servers for what keeps targets and metadata together, administrators for
+impl StorageEndpoint {
+    fn answer_peer(
+        &self,
+        peer: &Peer,
+        under: &Under,
+        request: &StorageRequest,
+        data: &[u8],
+    ) -> Result<StorageReply, Errno> {
+        let peers = self.peers.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        let Under::Move(number) = *under else { return Err(Errno::EACCES) };
+        let owner = SessionOwner { node: peer.id.node, instance: peer.instance };
+        let from = MoveAttempt { owner, number };
+        let payload = if matches!(request, StorageRequest::Write { .. }) {
+            Payload::Write(data)
+        } else {
+            Payload::None
+        };
+        peers.call_of_peer(from, request, payload)
+    }
+}
+
+/// Whether `role` may ask for that: storage servers for changes of chains that they give away, clients for content, metadata servers for what keeps targets and metadata together, administrators for
 /// what there is.
 fn may_ask(role: Role, request: &StorageRequest) -> bool {
     match request {
-        StorageRequest::Write { .. }
-        | StorageRequest::Read { .. }
-        | StorageRequest::Punch { .. }
-        | StorageRequest::Allocate { .. }
-        | StorageRequest::Seek { .. }
-        | StorageRequest::NextChunk { .. } => role == Role::Client,
-        StorageRequest::Truncate { .. }
-        | StorageRequest::DeleteGeneration { .. }
-        | StorageRequest::Extent { .. }
+        StorageRequest::Write { .. } | StorageRequest::Punch { .. } | StorageRequest::Allocate { .. } => {
+            matches!(role, Role::Client | Role::Storage)
+        }
+        StorageRequest::Read { .. } | StorageRequest::Seek { .. } | StorageRequest::NextChunk { .. } => {
+            role == Role::Client
+        }
+        StorageRequest::Truncate { .. } | StorageRequest::DeleteGeneration { .. } => {
+            matches!(role, Role::Meta | Role::Storage)
+        }
+        StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => role == Role::Storage,
+        StorageRequest::Moves { .. } => role.is_of_management(),
+        StorageRequest::Scrub { .. } => role == Role::Admin,
+        StorageRequest::Extent { .. }
         | StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
+        | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. } => role == Role::Meta,
         StorageRequest::Space { .. } => matches!(role, Role::Meta | Role::Admin),
         StorageRequest::Sync { .. } => matches!(role, Role::Client | Role::Meta),
@@ -64,51 +152,112 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::Truncate { .. }
         | StorageRequest::Punch { .. }
         | StorageRequest::Allocate { .. }
+        | StorageRequest::MoveBegin { .. }
+        | StorageRequest::MoveSeal { .. }
         | StorageRequest::DeleteGeneration { .. } => true,
         StorageRequest::Read { .. }
         | StorageRequest::Seek { .. }
+        | StorageRequest::Moves { .. }
+        | StorageRequest::Scrub { .. }
         | StorageRequest::Extent { .. }
         | StorageRequest::Sync { .. }
         | StorageRequest::Space { .. }
         | StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
+        | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. }
         | StorageRequest::NextChunk { .. } => false,
     }
 }
 
 /// Who may call targets at all.
-const CALLERS: [Role; 3] = [Role::Client, Role::Meta, Role::Admin];
+const CALLERS: [Role; 5] = [Role::Client, Role::Meta, Role::Storage, Role::Admin, Role::Console];
 
 impl Endpoint for StorageEndpoint {
     fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
         if !CALLERS.contains(&peer.role) {
-            return replier.refuse("targets serve clients and metadata servers");
+            return replier.refuse("targets serve clients and servers");
         }
-        let Ok(request) = decode::<StorageRequest>(frame.head(), "storage request") else {
-            return replier.refuse("that is no request to a target");
+        let Ok(call) = decode::<StorageCall>(frame.head(), "storage call") else {
+            return replier.refuse("that is no call to a storage server");
+        };
+        let (under, request) = match call {
+            StorageCall::Call { under, request } => (under, request),
+            StorageCall::Attend(attend) if peer.role == Role::Meta => {
+                let answer: Result<Attended, Errno> = Ok(self.access.attend(peer.id.node, &attend));
+                return replier.reply(&encode(&answer), &[]);
+            }
+            StorageCall::Attend(_) => return replier.refuse("only metadata servers may say that"),
         };
         if !may_ask(peer.role, &request) {
             return replier.refuse("that is not for the role it was asked in");
         }
-        if let Err(errno) = self.require_writable(peer, &request) {
-            let answer: Result<StorageReply, Errno> = Err(errno);
+        let kind = match &request {
+            _ if peer.role == Role::Storage => Kind::Peers,
+            StorageRequest::Space { .. } => Kind::Looks,
+            _ => Kind::Work,
+        };
+        let line = (request.target(), kind);
+        // What is asked of the server's memory alone does not wait for disks.
+        let is_of_disk = !matches!(request, StorageRequest::Moves { .. });
+        let job = Job { peer: *peer, under, request, frame, replier };
+        if is_of_disk {
+            if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {
+                let answer: Result<StorageReply, Errno> = Err(AGAIN);
+                refused.replier.reply(&encode(&answer), &[]);
+            }
+        } else {
+            self.answer(job);
+        }
+    }
+
+    fn forgotten(&self, peer: &Peer) {
+        self.access.forget(peer);
+    }
+}
+
+impl StorageEndpoint {
+    fn answer(&self, job: Job) {
+        let Job { peer, under, request, frame, replier } = job;
+        if peer.role == Role::Storage {
+            let answer = self.answer_peer(&peer, &under, &request, frame.payload());
             return replier.reply(&encode(&answer), &[]);
         }
         let mut out = Vec::new();
-        let outcome = match &request {
-            StorageRequest::Write { .. } => self.storage.call(&request, Payload::Write(frame.payload())),
-            StorageRequest::Read { len, .. } if *len as usize > PAYLOAD_BYTES_MAX => Err(Errno::EINVAL),
-            StorageRequest::Read { len, .. } => {
-                out = vec![0; *len as usize];
-                self.storage.call(&request, Payload::Read(&mut out))
-            }
-            _ => self.storage.call(&request, Payload::None),
-        };
+        let outcome = self.carry_out(&peer, &under, &request, frame.payload(), &mut out);
         if outcome.is_err() {
             out.clear();
         }
         let answer: Result<StorageReply, Errno> = outcome;
         replier.reply(&encode(&answer), &out);
+    }
+
+    /// Carries a call out, if its caller may have that done; what is read is in `out` then.
+    fn carry_out(
+        &self,
+        peer: &Peer,
+        under: &Under,
+        request: &StorageRequest,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<StorageReply, Errno> {
+        self.require_writable(peer, request)?;
+        let mut work = || match request {
+            StorageRequest::Write { .. } => self.storage.call(request, Payload::Write(payload)),
+            StorageRequest::Read { len, .. } if *len as usize > PAYLOAD_BYTES_MAX => Err(Errno::EINVAL),
+            StorageRequest::Read { len, .. } => {
+                *out = vec![0; *len as usize];
+                self.storage.call(request, Payload::Read(out))
+            }
+            _ => self.storage.call(request, Payload::None),
+        };
+        if peer.role == Role::Client {
+            let reply = self.access.run(peer, under, request, work)?;
+            let written = if matches!(request, StorageRequest::Write { .. }) { payload.len() } else { 0 };
+            self.clients.note(peer.id.node, out.len(), written);
+            return Ok(reply);
+        }
+        self.access.note(request);
+        work()
     }
 }

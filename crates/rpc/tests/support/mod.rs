@@ -54,12 +54,8 @@ impl Authority {
 pub fn caller(identity: TlsIdentity, role: Role) -> Arc<Caller> {
     let mut instance = [0; 16];
     Env::os().entropy.fill(&mut instance);
-    Arc::new(Caller {
-        identity: Arc::new(RwLock::new(Arc::new(identity))),
-        role,
-        instance,
-        epochs: Arc::new(Epochs::default()),
-    })
+    let identity = Arc::new(RwLock::new(Arc::new(identity)));
+    Arc::new(Caller::new(identity, role, instance, Arc::new(Epochs::default())))
 }
 
 /// Answers with what it was sent; counts; parks what begins with `park` until something begins with `free`.
@@ -113,7 +109,7 @@ pub fn link(caller: &Arc<Caller>, address: SocketAddr) -> Link {
     Link::new(
         caller.clone(),
         Wanted { role: Role::Storage, node: Some(NodeId(1)) },
-        Box::new(move || vec![address]),
+        Box::new(move || (vec![address], Vec::new())),
         2,
     )
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::litmus::Row;
 use crate::litmus::run::{Litmus, Place};
-use crate::litmus::table::rows;
+use crate::litmus::table::{close_to_open_rows, rows};
 use crate::report::Report;
 use crate::rng::Rng;
 
@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Only programs whose name contains this.
     #[arg(long)]
     only: Option<String>,
+    /// The programs for mounts that are close-to-open.
+    #[arg(long)]
+    close_to_open: bool,
     /// Give one client of each program an old copy of its files: every program must then fail.
     #[arg(long)]
     stale: bool,
@@ -43,12 +46,16 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let wanted = |row: &&Row| arguments.only.as_ref().is_none_or(|only| row.name.contains(only));
     let mut report = Report::new();
+    let rows: Vec<&Row> = match arguments.close_to_open {
+        true => close_to_open_rows().collect(),
+        false => rows().collect(),
+    };
     if arguments.list {
-        rows().filter(wanted).for_each(show);
+        rows.into_iter().filter(wanted).for_each(show);
         return Ok(report);
     }
     let dirs: Vec<PathBuf> = arguments.dir.iter().chain(&arguments.also_dir).cloned().collect();
-    for (at, row) in rows().enumerate().filter(|(_, row)| wanted(row)) {
+    for (at, row) in rows.into_iter().enumerate().filter(|(_, row)| wanted(row)) {
         let litmus = Litmus::new(row)?;
         let mut rng = Rng::derive(arguments.seed, at as u64);
         let mut violation = None;
@@ -65,8 +72,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
             continue;
         };
         report.fail(format!(
-            "{}\n    run {run}: {}\n{}    again: ashlar-torture litmus --seed {} --only '{}' with the same directories",
-            row.name, violation.what, violation.history, arguments.seed, row.name
+            "{}\n    run {run}: {}\n{}    again: ashlar-torture litmus{} --seed {} --only '{}' with the same directories",
+            row.name,
+            violation.what,
+            violation.history,
+            if arguments.close_to_open { " --close-to-open" } else { "" },
+            arguments.seed,
+            row.name
         ));
         if violation.is_stuck {
             break;

@@ -1,6 +1,7 @@
 //! The rows, by what they are about. What is not forbidden in a row may happen: the clients of most rows are not in step.
 
 mod attributes;
+mod close_to_open;
 mod content;
 mod locks;
 mod names;
@@ -8,10 +9,15 @@ mod open_files;
 
 use super::{Row, Stale};
 
-/// All rows.
+/// All rows for strict clients.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     let tables = [content::ROWS, names::ROWS, attributes::ROWS, open_files::ROWS, locks::ROWS];
     tables.into_iter().flatten()
+}
+
+/// Those for clients that are close-to-open.
+pub fn close_to_open_rows() -> impl Iterator<Item = &'static Row> {
+    close_to_open::ROWS.iter()
 }
 
 const fn row(

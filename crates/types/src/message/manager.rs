@@ -1,6 +1,9 @@
 //! Calls to the manager.
 
-use crate::{ClusterId, ClusterMap, Epoch, NodeId, NodePolicy, Role, Roles, ShardId, TargetId};
+use crate::{
+    ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, InodeId, KeySet, NodeId, NodePolicy,
+    PoolId, Role, Roles, ShardId, TargetId,
+};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -37,6 +40,8 @@ pub enum ManagerRequest {
         uuid: [u8; 16],
         /// Its directory.
         path: String,
+        /// The name of the pool it is to be in; empty: the first one.
+        pool: String,
     },
     /// The targets that the caller serves from now on; others of the same node are offline.
     Serve {
@@ -50,7 +55,7 @@ pub enum ManagerRequest {
         /// Its directory.
         path: String,
     },
-    /// Shards change hands between two metadata servers, one of which is the caller.
+    /// Shards go from one metadata server, the caller, to another.
     TransferShards {
         /// Which.
         shards: Vec<ShardId>,
@@ -58,6 +63,9 @@ pub enum ManagerRequest {
         from: NodeId,
         /// Who is to have them.
         to: NodeId,
+        /// The map by which the caller asks. Another one is refused: whoever has been started since then, and so has forgotten what was agreed on,
+        /// has had it changed.
+        seen: Epoch,
     },
     /// A token by which a machine can become a node.
     NewToken {
@@ -82,6 +90,152 @@ pub enum ManagerRequest {
         /// What is to be.
         policy: NodePolicy,
     },
+    /// Whether targets are to give their chains to others.
+    SetDraining {
+        /// Which.
+        targets: Vec<TargetId>,
+        /// Whether they are to.
+        is_draining: bool,
+    },
+    /// Take a target that has no chain any more out of the file system.
+    RemoveTarget {
+        /// Which.
+        target: TargetId,
+    },
+    /// Make a pool.
+    NewPool {
+        /// Its name.
+        name: String,
+    },
+    /// Take a pool out of the file system that has neither targets nor chains.
+    RemovePool {
+        /// Its name.
+        name: String,
+    },
+    /// Change how chains are moved; what is `None` stays.
+    SetMoves {
+        /// Whether nothing is copied for now.
+        is_paused: Option<bool>,
+        /// Bytes that a server may send, MiB per second; 0: as many as it can.
+        rate_mib_s: Option<u32>,
+        /// A pool, and whether its targets are to be equally full.
+        rebalancing: Option<(PoolId, bool)>,
+    },
+    /// A move of a chain ends: all of it is at the target that it goes to, durably, and the caller does not serve it any more; or it is given up.
+    EndMove {
+        /// The chain.
+        chain: ChainId,
+        /// The target of the caller that has it.
+        from: TargetId,
+        /// The move.
+        since: Epoch,
+        /// Whether it is given up, if it has not been finished before.
+        is_given_up: bool,
+    },
+    /// What the caller's targets have.
+    ReportTargets {
+        /// Each of them.
+        targets: Vec<TargetReport>,
+    },
+    /// The keys by which a metadata server makes the keys of all storage servers, to seal capabilities.
+    SealingKeys,
+    /// The keys by which the caller, a storage server, checks capabilities.
+    CheckingKeys,
+    /// Begin the next epoch of keys.
+    RotateKeys,
+    /// What has happened at the caller, a server, for the event log.
+    Report {
+        /// The oldest first.
+        what: Vec<Happening>,
+    },
+    /// What has happened to the file system.
+    Events {
+        /// The number of the newest event that the caller has; 0: all that are kept.
+        after: u64,
+    },
+    /// As `Listen`, where not all addresses are for the same.
+    ListenApart {
+        /// As what.
+        role: Role,
+        /// For everybody, the preferred one first.
+        addresses: Vec<SocketAddr>,
+        /// For management alone.
+        management: Vec<SocketAddr>,
+        /// Those of `addresses` at which a target is reached best.
+        targets: Vec<(TargetId, Vec<SocketAddr>)>,
+    },
+    /// A fileset for a directory: the one it has, or a new one.
+    NewFileset {
+        /// The directory.
+        root: InodeId,
+        /// The fileset of the directory above it.
+        parent: FilesetId,
+    },
+    /// A fileset is inside of another one from now on, which is inside of the one that it was in.
+    EncloseFileset {
+        /// Which.
+        fileset: FilesetId,
+        /// The one that it is inside of now.
+        parent: FilesetId,
+    },
+    /// Say what a node can fail together with.
+    SetDomain {
+        /// Which.
+        node: NodeId,
+        /// The name of what it shares with others; empty: it fails alone.
+        domain: String,
+    },
+    /// The caller, a server, is there. Said to every manager every few seconds.
+    Present {
+        /// As what.
+        role: Role,
+    },
+    /// Which servers are there, as far as the manager knows that is asked.
+    Presence,
+    /// The metadata of the whole file system is that of a backup from now on: no directory but those that were made of it may serve any more.
+    RestoreMetadata {
+        /// Which backup.
+        set: [u8; 16],
+        /// What the caller's directory is known by that was made of it.
+        uuid: [u8; 16],
+        /// The map when it was made: nothing may have changed since, unless others that were made of the same backup serve already, and this one is awaited.
+        seen: Epoch,
+        /// The node that is lost, whose shards are the caller's from now on.
+        instead_of: Option<NodeId>,
+    },
+}
+
+/// What a target has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// Which.
+    pub target: TargetId,
+    /// Its size, bytes.
+    pub bytes_total: u64,
+    /// What of that is free.
+    pub bytes_free: u64,
+    /// What the chunks of each chain on it have by their sizes, bytes.
+    // LIMIT: as chains of the file system.
+    pub bytes_by_chain: Vec<(ChainId, u64)>,
+}
+
+impl ManagerRequest {
+    /// Most events in one `Report`.
+    // LIMIT: of what one call may bring.
+    pub const REPORTS_MAX: usize = 64;
+}
+
+/// Whether a server is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPresence {
+    /// The node.
+    pub node: NodeId,
+    /// As what.
+    pub role: Role,
+    /// For how long nothing was heard of it, milliseconds; if nothing ever was, since the manager was started.
+    pub silent_ms: u64,
+    /// That is so long that it counts as away.
+    pub is_away: bool,
 }
 
 /// What a manager needs besides its certificate. Secret.
@@ -137,6 +291,26 @@ pub enum ManagerReply {
     },
     /// A token, as people pass it on.
     Token(String),
+    /// Keys for capabilities. Secret.
+    Keys(KeySet),
     /// It cannot be done; why, and what to do, for a person.
     Refused(String),
+    /// Whether the chain is the other target's now. If not, it is certain that it is not, and will not be by this move.
+    MoveEnded {
+        /// Whether it is.
+        is_finished: bool,
+    },
+    /// What has happened.
+    Events {
+        /// The oldest first.
+        events: Vec<Event>,
+        /// Why some of them may be missing; empty when none are.
+        trouble: String,
+    },
+    /// Shards are where they were to go, or why they are not, and will not be by the same question.
+    Transferred(Result<(), String>),
+    /// A fileset, and the epoch of the map that has it.
+    Fileset(FilesetId, Epoch),
+    /// Each server but the manager that answers.
+    Presence(Vec<ServerPresence>),
 }

@@ -1,8 +1,8 @@
 //! Calls to the metadata service.
 
 use crate::{
-    Attr, DescriptionId, Durability, FileLayout, FileType, InodeId, LayoutPolicy, LockOwner, Name, NodeId,
-    SessionId, StatFs, Timespec,
+    Attr, DescriptionId, Durability, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, LockOwner, Name,
+    NodeId, SessionId, StatFs, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,14 @@ impl LeaseSet {
     pub const READ: LeaseSet = LeaseSet(4);
     /// Content, size and times of a file: the sole writer, whose own knowledge of size is the authority.
     pub const WRITE: LeaseSet = LeaseSet(8);
+    /// Content of a file past every cache, beside other sessions that do the same: size and times are what all of them report.
+    pub const SHARE: LeaseSet = LeaseSet(16);
     /// READ and WRITE: what is given back with the kernel's pages of a file.
-    pub const CONTENT: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
+    pub const PAGES: LeaseSet = LeaseSet::READ.with(LeaseSet::WRITE);
+    /// Everything that lets a session read or write.
+    pub const CONTENT: LeaseSet = LeaseSet::PAGES.with(LeaseSet::SHARE);
+    /// WRITE and SHARE: what lets a session write, and makes it know of size and times what nobody else does.
+    pub const WRITING: LeaseSet = LeaseSet::WRITE.with(LeaseSet::SHARE);
     /// Nothing.
     pub const NONE: LeaseSet = LeaseSet(0);
 
@@ -316,6 +322,15 @@ pub enum MetaRequest<'a> {
     /// What the session has of the shards of `server`, told to that server, which has been started anew and does not know; `incarnation`: which start it
     /// is told for, 0 for the newest that the session knows of. Whatever it has not told when it says that this was all is not held.
     Reclaim { server: NodeId, incarnation: u64, part: Reclaim },
+    /// Become a writer past every cache: the sole one (WRITE), or where others write the file, too, one beside them (SHARE).
+    AcquireShared { inode: InodeId },
+    /// Take an inode out of the fileset `from` into another one. Only for administrators.
+    SetFileset { inode: InodeId, from: FilesetId, fileset: FilesetId },
+    /// The slices of a directory. Who calls with a name in a directory that is split is told `EREMOTE`, and to ask this: calls with a name are for the slice
+    /// that has its hash.
+    Slices { directory: InodeId },
+    /// Split a directory into so many slices, or, `of_new`, have directories that are made in it from now on made with so many (0: not split).
+    Split { directory: InodeId, slices: u16, of_new: bool },
 }
 
 /// Which metadata server a request is for.
@@ -352,7 +367,10 @@ impl MetaRequest<'_> {
             | MetaRequest::AllocateInline { .. }
             | MetaRequest::ProposeLayout { .. }
             | MetaRequest::SetLayout { .. }
-            | MetaRequest::LayoutSet { .. } => true,
+            | MetaRequest::LayoutSet { .. }
+            | MetaRequest::AcquireShared { .. }
+            | MetaRequest::SetFileset { .. }
+            | MetaRequest::Split { .. } => true,
             MetaRequest::Open { write, truncate, .. } => *write || *truncate,
             MetaRequest::AcquireData { write, .. } => *write,
             // Without these it tells when a file was read, or gives a lease back.
@@ -379,7 +397,8 @@ impl MetaRequest<'_> {
             | MetaRequest::RecallDone { .. }
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::MakeRoom
-            | MetaRequest::Reclaim { .. } => false,
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::Slices { .. } => false,
         }
     }
 
@@ -414,6 +433,7 @@ impl MetaRequest<'_> {
             | MetaRequest::SetLayout { inode, .. }
             | MetaRequest::WithdrawLayout { inode, .. }
             | MetaRequest::AcquireData { inode, .. }
+            | MetaRequest::AcquireShared { inode }
             | MetaRequest::CommitWrite { inode, .. }
             | MetaRequest::Lock { request: LockRequest { inode, .. }, .. }
             | MetaRequest::LockWait { request: LockRequest { inode, .. }, .. }
@@ -422,7 +442,10 @@ impl MetaRequest<'_> {
             | MetaRequest::LockRelease { inode, .. }
             | MetaRequest::LayoutShow { inode }
             | MetaRequest::LayoutSet { inode, .. }
-            | MetaRequest::RecallDone { inode, .. } => Addressee::Home(*inode),
+            | MetaRequest::SetFileset { inode, .. }
+            | MetaRequest::RecallDone { inode, .. }
+            | MetaRequest::Slices { directory: inode }
+            | MetaRequest::Split { directory: inode, .. } => Addressee::Home(*inode),
             MetaRequest::Sync(SyncScope::File { inode, .. }) => Addressee::Home(*inode),
             MetaRequest::Reclaim { server, .. } => Addressee::Server(*server),
             MetaRequest::Statfs
@@ -431,6 +454,35 @@ impl MetaRequest<'_> {
             MetaRequest::SetattrRemoved { .. } => Addressee::Any,
         }
     }
+
+    /// The directories in which it names something, with the names. Where one is split, the call is for a slice of it.
+    pub fn places(&mut self) -> [Option<(&mut InodeId, Name<'_>)>; 2] {
+        match self {
+            MetaRequest::Lookup { parent, name }
+            | MetaRequest::Create { parent, name, .. }
+            | MetaRequest::Mkdir { parent, name, .. }
+            | MetaRequest::Mknod { parent, name, .. }
+            | MetaRequest::Symlink { parent, name, .. }
+            | MetaRequest::Link { parent, name, .. }
+            | MetaRequest::Unlink { parent, name }
+            | MetaRequest::Rmdir { parent, name } => [Some((parent, *name)), None],
+            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, .. } => {
+                [Some((from_parent, *from_name)), Some((to_parent, *to_name))]
+            }
+            _ => [None, None],
+        }
+    }
+}
+
+/// A directory that is split, as whoever calls with names in it has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitDirectory {
+    /// Its slices, in the order of the hashes they have. None: it is not split.
+    pub slices: Vec<InodeId>,
+    /// How many slices directories get that are made in it; 0: they are not split.
+    pub of_new: u16,
+    /// The key of the name hash.
+    pub hash_key: [u8; 16],
 }
 
 /// A part of what a session has.
@@ -570,6 +622,8 @@ pub enum MetaReply {
     Elsewhere { inode: InodeId, leases: LeaseSet },
     /// What became of each file: `ESTALE` for one that is gone.
     Reclaimed { files: Vec<Result<Reclaimed, crate::Errno>> },
+    /// How a directory is split.
+    Slices(SplitDirectory),
 }
 
 /// Sent to a session without being asked.

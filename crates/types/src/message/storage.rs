@@ -1,6 +1,6 @@
 //! Calls to the storage service. Payload of writes and reads is passed beside the message.
 
-use crate::{ChunkId, InodeId, ShardSet, TargetId};
+use crate::{ChainId, ChunkId, Epoch, InodeId, OfChains, ShardSet, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// A call to one target.
@@ -12,6 +12,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
@@ -26,6 +28,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
@@ -41,6 +45,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Bytes to keep.
@@ -52,6 +58,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
@@ -65,6 +73,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Offset in the chunk, bytes.
@@ -80,6 +90,8 @@ pub enum StorageRequest {
         inode: InodeId,
         /// The generation.
         generation: u32,
+        /// Which of its chunks.
+        chains: OfChains,
         /// First chunk to delete.
         from_index: u64,
     },
@@ -89,6 +101,8 @@ pub enum StorageRequest {
         target: TargetId,
         /// The chunk.
         chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
         /// Chunk size of the file's layout, bytes.
         chunk_bytes: u32,
         /// Where to begin, bytes.
@@ -104,11 +118,15 @@ pub enum StorageRequest {
         inode: InodeId,
         /// The generation.
         generation: u32,
+        /// Which of its chunks.
+        chains: OfChains,
     },
     /// Makes everything acknowledged before durable.
     Sync {
         /// The target.
         target: TargetId,
+        /// Chains whose content is meant, if not all.
+        chains: OfChains,
     },
     /// Free and total space.
     Space {
@@ -148,8 +166,53 @@ pub enum StorageRequest {
         inode: InodeId,
         /// The generation.
         generation: u32,
+        /// Which of its chunks.
+        chains: OfChains,
         /// First chunk to look at.
         from_index: u64,
+    },
+    /// The caller, which has a chain, is about to copy it to this target, for which the map says that the chain moves there. What the target
+    /// has of it from an earlier attempt is deleted, as much as one call may. Changes of the chain's chunks that the caller sends from then on are
+    /// carried out.
+    MoveBegin {
+        /// The target that is to have the chain.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// Of the map that says so.
+        epoch: Epoch,
+        /// First chunk to delete; `None` at the beginning.
+        from: Option<ChunkId>,
+    },
+    /// All of the chain was sent: make it durable. Refused when the target does not remember the beginning.
+    MoveSeal {
+        /// The target that is to have the chain.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+    },
+    /// How far moves of chains from this target are.
+    Moves {
+        /// The target.
+        target: TargetId,
+    },
+    /// All files that have chunks on the target, answered as [`StorageRequest::Suspects`].
+    Files {
+        /// The target.
+        target: TargetId,
+        /// The last one, with its generation, that the caller has; `None` at the beginning.
+        after: Option<(InodeId, u32)>,
+        /// Most to tell; none are told only at the end.
+        limit: u32,
+        /// Only files of these shards.
+        shards: ShardSet,
+    },
+    /// Reads some of what is there, and compares it with its checksums.
+    Scrub {
+        /// The target.
+        target: TargetId,
+        /// Where to go on, as the last answer said; empty at the beginning.
+        from: Vec<u8>,
     },
 }
 
@@ -158,6 +221,9 @@ impl StorageRequest {
     pub fn target(&self) -> TargetId {
         match self {
             StorageRequest::Write { target, .. }
+            | StorageRequest::MoveBegin { target, .. }
+            | StorageRequest::MoveSeal { target, .. }
+            | StorageRequest::Moves { target }
             | StorageRequest::Read { target, .. }
             | StorageRequest::Truncate { target, .. }
             | StorageRequest::Punch { target, .. }
@@ -166,13 +232,72 @@ impl StorageRequest {
             | StorageRequest::Seek { target, .. }
             | StorageRequest::Extent { target, .. }
             | StorageRequest::NextChunk { target, .. }
-            | StorageRequest::Sync { target }
+            | StorageRequest::Sync { target, .. }
             | StorageRequest::Space { target }
             | StorageRequest::GiveBack { target }
             | StorageRequest::Suspects { target, .. }
+            | StorageRequest::Files { target, .. }
+            | StorageRequest::Scrub { target, .. }
             | StorageRequest::Confirm { target, .. } => *target,
         }
     }
+
+    /// The same request, for another target.
+    #[must_use]
+    pub fn at(mut self, other: TargetId) -> StorageRequest {
+        match &mut self {
+            StorageRequest::Write { target, .. }
+            | StorageRequest::MoveBegin { target, .. }
+            | StorageRequest::MoveSeal { target, .. }
+            | StorageRequest::Moves { target }
+            | StorageRequest::Read { target, .. }
+            | StorageRequest::Truncate { target, .. }
+            | StorageRequest::Punch { target, .. }
+            | StorageRequest::Allocate { target, .. }
+            | StorageRequest::DeleteGeneration { target, .. }
+            | StorageRequest::Seek { target, .. }
+            | StorageRequest::Extent { target, .. }
+            | StorageRequest::NextChunk { target, .. }
+            | StorageRequest::Sync { target, .. }
+            | StorageRequest::Space { target }
+            | StorageRequest::GiveBack { target }
+            | StorageRequest::Suspects { target, .. }
+            | StorageRequest::Files { target, .. }
+            | StorageRequest::Scrub { target, .. }
+            | StorageRequest::Confirm { target, .. } => *target = other,
+        }
+        self
+    }
+
+    /// The chain of the one chunk that the request is about. `None` where it is about several, or about the target.
+    pub fn chain(&self) -> Option<ChainId> {
+        match self {
+            StorageRequest::Write { chain, .. }
+            | StorageRequest::Read { chain, .. }
+            | StorageRequest::Truncate { chain, .. }
+            | StorageRequest::Punch { chain, .. }
+            | StorageRequest::Allocate { chain, .. }
+            | StorageRequest::Seek { chain, .. } => Some(*chain),
+            _ => None,
+        }
+    }
+}
+
+/// A chain that moves from one target to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveProgress {
+    /// Which chain.
+    pub chain: ChainId,
+    /// Where it goes.
+    pub to: TargetId,
+    /// Chunks that are there.
+    pub chunks_done: u64,
+    /// Bytes that were sent for them.
+    pub bytes_done: u64,
+    /// Bytes that its chunks have here, as they were counted last; 0 before that.
+    pub bytes_total: u64,
+    /// What keeps it from going on, in words; empty while it goes on.
+    pub obstacle: String,
 }
 
 /// What a write did.
@@ -221,4 +346,17 @@ pub enum StorageReply {
     },
     /// Index of the chunk, if there is one.
     NextChunk(Option<u64>),
+    /// A move may begin; or something of an earlier one is still there: call again from this chunk.
+    MoveBegun(Option<ChunkId>),
+    /// Moves under way.
+    Moves(Vec<MoveProgress>),
+    /// What some of it is like.
+    Scrubbed {
+        /// What is not as it was written, in words; with the file, if it is a file's.
+        findings: Vec<(Option<InodeId>, String)>,
+        /// Where to go on; empty at the end.
+        next: Vec<u8>,
+        /// Bytes that were read.
+        bytes_read: u64,
+    },
 }

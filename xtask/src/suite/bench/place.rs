@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::Bench;
-use super::memory_group::MemoryGroup;
+use super::control_group::ControlGroup;
 use super::server::Server;
 use crate::shell;
 
@@ -147,7 +147,7 @@ impl Bench {
         &self,
         place: &Place,
         words: &[String],
-        group: Option<&MemoryGroup>,
+        group: Option<&ControlGroup>,
     ) -> anyhow::Result<Vec<Phase>> {
         let program = self.programs.join("ashlar-torture").into_os_string();
         let mut command = match group {

@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use serde_json::json;
 
+use super::control_group::ControlGroup;
 use super::figures::ratios;
-use super::memory_group::MemoryGroup;
 use super::place::{ASHLAR, CEILING, Phase, Place, words};
 use super::report::{Report, Target, Wanted};
 use super::server::Server;
@@ -59,8 +59,8 @@ struct Restart {
 struct Scale<'a> {
     bench: &'a Bench,
     arguments: &'a Arguments,
-    servers: MemoryGroup,
-    clients: MemoryGroup,
+    servers: ControlGroup,
+    clients: ControlGroup,
 }
 
 impl Arguments {
@@ -77,8 +77,8 @@ impl Arguments {
         let scale = Scale {
             bench,
             arguments: self,
-            servers: MemoryGroup::create("bench-server", self.memory_mib << 20)?,
-            clients: MemoryGroup::create("bench-client", self.memory_mib << 20)?,
+            servers: ControlGroup::of_memory("bench-server", self.memory_mib << 20)?,
+            clients: ControlGroup::of_memory("bench-client", self.memory_mib << 20)?,
         };
         let mut server = scale.start()?;
         let tenths = scale.create_all(&server, report)?;

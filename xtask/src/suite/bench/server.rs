@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::memory_group::MemoryGroup;
+use super::control_group::ControlGroup;
 use super::{Bench, Transport};
 use crate::shell;
 
@@ -42,7 +42,7 @@ impl Server {
         bench: &Bench,
         mountpoint: &Path,
         data: &Path,
-        group: Option<&MemoryGroup>,
+        group: Option<&ControlGroup>,
     ) -> anyhow::Result<Self> {
         let mut words = vec![bench.programs.join("ashlar").into_os_string(), "up".into(), mountpoint.into()];
         for target in ["target-a", "target-b"] {

@@ -1,8 +1,9 @@
 //! A cluster on this machine (`ashlar lab`), stopped in good order at the end, and checked.
 
-use std::fs;
+use std::cell::RefCell;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -10,11 +11,10 @@ use serde_json::Value;
 
 use crate::shell;
 
+/// LIMIT: for how long a process may take until it serves.
+const START_MAX: Duration = Duration::from_secs(120);
 /// LIMIT: for how long a process may take to stop.
 const STOP_MAX: Duration = Duration::from_secs(60);
-
-/// What the manager knows that a check of the whole needs beside the metadata.
-const MANAGER_FILES: [&str; 2] = ["cluster-state", "secrets"];
 
 /// A manager, a metadata server, storage servers and mounts, each a process in a network of its own.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Lab {
     dir: PathBuf,
     mounts: usize,
     storage: usize,
+    /// Processes that have taken the place of the lab's own. They end with the lab.
+    replaced: RefCell<Vec<(String, Child)>>,
 }
 
 impl Drop for Lab {
@@ -31,18 +33,36 @@ impl Drop for Lab {
         if let Err(error) = shell::run(command.arg("down")) {
             eprintln!("the lab is not gone: {error:#}");
         }
+        for (_, child) in self.replaced.get_mut() {
+            // They were in the networks of the lab, and are gone with it.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 impl Lab {
-    /// Starts one with so many storage servers and mounts, in `dir`, which must not be there.
+    /// Starts one with so many storage servers and mounts, in `dir`, which must not be there; `more` are further arguments.
     ///
     /// # Errors
     /// When it does not start.
-    pub fn up(binary: &Path, dir: &Path, storage: usize, mounts: usize) -> anyhow::Result<Self> {
-        let lab = Self { binary: binary.to_owned(), dir: dir.to_owned(), mounts, storage };
+    pub fn up(
+        binary: &Path,
+        dir: &Path,
+        storage: usize,
+        mounts: usize,
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
+        let lab = Self {
+            binary: binary.to_owned(),
+            dir: dir.to_owned(),
+            mounts,
+            storage,
+            replaced: RefCell::default(),
+        };
         let mut command = lab.lab_command();
         command.args(["up", "--storage", &storage.to_string(), "--clients", &mounts.to_string()]);
+        command.args(more);
         if let Err(error) = shell::run(&mut command) {
             // It has taken away what it made.
             std::mem::forget(lab);
@@ -55,6 +75,33 @@ impl Lab {
         let mut command = Command::new(&self.binary);
         command.args(["lab", "--dir"]).arg(&self.dir);
         command
+    }
+
+    /// The program that it runs.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// A command that becomes the words added to it, in the network of a node.
+    #[must_use]
+    pub fn at(&self, node: &str) -> Command {
+        let mut command = self.lab_command();
+        command.args(["exec", node, "--"]);
+        command
+    }
+
+    /// The address of a node in the network of the lab.
+    ///
+    /// # Errors
+    /// When the lab has no such node.
+    pub fn address(&self, node: &str) -> anyhow::Result<String> {
+        let text = fs::read_to_string(self.dir.join("lab.json")).context("read the record of the lab")?;
+        let record: Value = serde_json::from_str(&text).context("parse the record of the lab")?;
+        let nodes = record["nodes"].as_array().context("the record of the lab has no nodes")?;
+        let found = nodes.iter().find(|found| found["name"] == node);
+        let address = found.and_then(|found| found["address"].as_str());
+        Ok(address.with_context(|| format!("the lab has no node {node}"))?.to_owned())
     }
 
     /// The mount points.
@@ -70,8 +117,11 @@ impl Lab {
         }
     }
 
-    /// The process of every node, by name.
-    fn processes(&self) -> anyhow::Result<Vec<(String, Option<u64>)>> {
+    /// The process of every node, by name; of one that has ended, none.
+    ///
+    /// # Errors
+    /// When the lab does not tell.
+    pub fn processes(&self) -> anyhow::Result<Vec<(String, Option<u64>)>> {
         let mut command = self.lab_command();
         let text = shell::output(command.args(["status", "--json"]))?;
         let status: Value = serde_json::from_str(&text).context("parse the status of the lab")?;
@@ -85,6 +135,15 @@ impl Lab {
     /// # Errors
     /// When a process has ended or does not stop, or the check finds anything.
     pub fn stop_and_check(&self) -> anyhow::Result<()> {
+        self.stop_all()?;
+        self.check(&self.binary)
+    }
+
+    /// Checks that every process still runs, and stops them in order.
+    ///
+    /// # Errors
+    /// When a process has ended or does not stop.
+    fn stop_all(&self) -> anyhow::Result<()> {
         let mut processes = self.processes()?;
         if let Some((name, _)) = processes.iter().find(|(_, pid)| pid.is_none()) {
             bail!("{name} has ended; its log is {}", self.log(name).display());
@@ -96,7 +155,80 @@ impl Lab {
         for (name, _) in &processes {
             self.stop(name)?;
         }
-        self.check()
+        Ok(())
+    }
+
+    /// Stops the process of a node, and starts that of another binary in its place; the lab does not know of it.
+    ///
+    /// # Errors
+    /// When the one does not stop, or the other does not serve.
+    pub fn replace(&self, name: &str, binary: &Path) -> anyhow::Result<()> {
+        self.stop(name)?;
+        let address = self.address(name)?;
+        let data = self.dir.join("data").join(name).to_string_lossy().into_owned();
+        let point = self.dir.join(name).to_string_lossy().into_owned();
+        let role = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let (arguments, ready) = match role {
+            "manager" => (vec!["manager", "--state", &data], "manager serves"),
+            "meta" => (vec!["meta", "--meta", &data, "--listen", &address], "meta serves"),
+            "storage" => (vec!["storage", "--data", &data, "--listen", &address], "storage serves"),
+            _ => (vec!["mount", &point], "mounted "),
+        };
+        let log = self.log(name);
+        let out =
+            File::options().append(true).open(&log).with_context(|| format!("open {}", log.display()))?;
+        let before = out.metadata()?.len();
+        let mut command = self.at(name);
+        command.arg(binary).args(arguments);
+        command.arg("--identity").arg(self.dir.join("identity").join(name));
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        let mut child = command.spawn().with_context(|| format!("start {name}"))?;
+        let deadline = Instant::now() + START_MAX;
+        loop {
+            let text = fs::read(&log)?;
+            let text = String::from_utf8_lossy(text.get(before as usize..).unwrap_or_default()).into_owned();
+            if text.lines().any(|line| line.starts_with(ready)) {
+                break;
+            }
+            if let Some(status) = child.try_wait()? {
+                bail!("the new {name} has ended with {status}: {text}");
+            }
+            if Instant::now() >= deadline {
+                bail!("the new {name} does not serve: {text}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.replaced.borrow_mut().push((name.to_owned(), child));
+        Ok(())
+    }
+
+    /// As [`Lab::stop_and_check`], where every process was replaced by one of `binary`.
+    ///
+    /// # Errors
+    /// As [`Lab::stop_and_check`].
+    pub fn stop_replaced_and_check(&self, binary: &Path) -> anyhow::Result<()> {
+        let mut replaced = std::mem::take(&mut *self.replaced.borrow_mut());
+        replaced.sort_by_key(|(name, _)| {
+            ["client", "meta", "storage", "manager"].iter().position(|role| name.starts_with(role))
+        });
+        for (name, child) in &mut replaced {
+            if let Some(status) = child.try_wait()? {
+                bail!("{name} has ended with {status}; its log is {}", self.log(name).display());
+            }
+            shell::output(Command::new("kill").arg(child.id().to_string()))?;
+            let deadline = Instant::now() + STOP_MAX;
+            let status = loop {
+                match child.try_wait()? {
+                    Some(status) => break status,
+                    None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                    None => bail!("{name} does not stop; its log is {}", self.log(name).display()),
+                }
+            };
+            if !status.success() {
+                bail!("{name} has ended with {status}; its log is {}", self.log(name).display());
+            }
+        }
+        self.check(binary)
     }
 
     fn stop(&self, name: &str) -> anyhow::Result<()> {
@@ -119,15 +251,17 @@ impl Lab {
         }
     }
 
-    /// A check wants all parts on one machine, with the state of the manager beside the metadata, as `ashlar up` has it.
-    fn check(&self) -> anyhow::Result<()> {
+    /// A check wants all parts on one machine.
+    fn check(&self, binary: &Path) -> anyhow::Result<()> {
         let data = self.dir.join("data");
-        for file in MANAGER_FILES {
-            let (from, to) = (data.join("manager").join(file), data.join("meta1").join(file));
-            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        let mut command = Command::new(binary);
+        command.args(["fsck", "--state"]).arg(data.join("manager"));
+        for entry in fs::read_dir(&data).context("read the data of the lab")? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("meta")) {
+                command.arg("--meta").arg(path);
+            }
         }
-        let mut command = Command::new(&self.binary);
-        command.args(["fsck", "--meta"]).arg(data.join("meta1"));
         for number in 1..=self.storage {
             command.arg("--data").arg(data.join(format!("storage{number}")));
         }

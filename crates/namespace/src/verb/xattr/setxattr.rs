@@ -6,7 +6,7 @@ use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key;
 use crate::txn::Txn;
-use crate::verb::privilege;
+use crate::verb::{privilege, slice};
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_SETGID};
 use ashlar_types::{Errno, InodeId};
 use bytes::Bytes;
@@ -124,8 +124,10 @@ pub(super) fn set_acl_access(
     }
     // As on ext4, what changes neither list nor mode does not change ctime either.
     if (inode.mode, &inode.acl_access) != (mode, &stored) {
+        let before = inode.clone();
         let inode = txn.inode_mut(id)?;
         (inode.mode, inode.acl_access, inode.ctime) = (mode, stored, context.now);
+        slice::mirror(txn, id, &before, false)?;
     }
     Ok(())
 }
@@ -142,8 +144,10 @@ pub(super) fn set_acl_default(
     }
     let stored = acl.map(Acl::encode);
     if txn.inode(id)?.acl_default != stored {
+        let before = txn.inode(id)?.clone();
         let inode = txn.inode_mut(id)?;
         (inode.acl_default, inode.ctime) = (stored, context.now);
+        slice::mirror(txn, id, &before, false)?;
     }
     Ok(())
 }

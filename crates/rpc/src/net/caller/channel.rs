@@ -4,7 +4,8 @@ use super::Shared;
 use super::connect::{Connection, connect, text_of};
 use crate::net::channel::WINDOW;
 use crate::net::error::NetError;
-use crate::net::frame::{Frame, Kind};
+use crate::net::frame::{ENDED_SINCE, Frame, Kind};
+use crate::net::hello::EndedCalls;
 use crate::net::stream::Turn;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -16,12 +17,18 @@ use std::time::{Duration, Instant};
 /// Most calls under way on a channel.
 // LIMIT: of a channel; who calls more waits.
 const CALLS_MAX: usize = 192;
+/// Calls that have ended, while an older one is waited for, before the server is told of them: it keeps the answers of some.
+// LIMIT: with as many as may be under way far below `WINDOW`.
+const UNTOLD_MAX: u64 = 256;
 /// Longest sleep of one who waits: nobody depends on a wake-up that is lost.
 const NAP: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Channel {
+    /// By which the server knows it.
     number: u32,
+    /// Which of its link it is: with which address it begins.
+    place: u32,
     state: Mutex<State>,
     /// Signalled when a call ends.
     ended: Condvar,
@@ -36,6 +43,9 @@ struct State {
     /// The first connection since which the server has remembered the channel.
     memory_since: u64,
     next_id: u64,
+    /// Calls that have ended since the server was told, and whether it can be.
+    untold: u64,
+    can_tell: bool,
     waiting: BTreeMap<u64, Waiting>,
     has_reader: bool,
 }
@@ -46,17 +56,20 @@ struct Waiting {
 }
 
 impl Channel {
-    pub fn new(number: u32) -> Channel {
+    pub fn new(number: u32, place: u32) -> Channel {
         let state = State {
             connection: None,
             attempt: 0,
             memory_since: 0,
             next_id: 1,
+            untold: 0,
+            can_tell: false,
             waiting: BTreeMap::new(),
             has_reader: false,
         };
         Channel {
             number,
+            place,
             state: Mutex::new(state),
             ended: Condvar::new(),
             connecting: Mutex::new(()),
@@ -74,7 +87,7 @@ impl Channel {
         let mut state = self.state.lock();
         loop {
             let lowest = state.lowest();
-            if state.waiting.len() < CALLS_MAX && state.next_id - lowest < WINDOW / 2 {
+            if state.waiting.len() < CALLS_MAX && (state.can_tell || state.next_id - lowest < WINDOW / 2) {
                 break;
             }
             if self.ended.wait_until(&mut state, deadline).timed_out() {
@@ -92,9 +105,33 @@ impl Channel {
     pub fn end(&self, id: u64) {
         let mut state = self.state.lock();
         state.waiting.remove(&id);
+        state.untold += 1;
         self.load.store(state.waiting.len(), Relaxed);
         drop(state);
         self.ended.notify_one();
+    }
+
+    /// What the server of `connection` is to be told of calls that have ended, before the next one is sent; nothing as long as the number of the oldest one that is waited for
+    /// says enough.
+    pub fn to_tell(&self, connection: &Connection) -> Option<EndedCalls> {
+        let mut state = self.state.lock();
+        if state.next_id - state.lowest() < UNTOLD_MAX {
+            // What has ended is below it, or soon will be.
+            state.untold = 0;
+            return None;
+        }
+        if state.untold < UNTOLD_MAX || connection.protocol < ENDED_SINCE {
+            return None;
+        }
+        state.untold = 0;
+        let mut ended = Vec::new();
+        let ends = state.waiting.keys().copied().chain([state.next_id]);
+        for (before, next) in state.waiting.keys().zip(ends.skip(1)) {
+            if before + 1 < next {
+                ended.push((before + 1, next));
+            }
+        }
+        Some(EndedCalls(ended))
     }
 
     /// The oldest call whose answer has not come.
@@ -107,12 +144,22 @@ impl Channel {
         self.state.lock().memory_since <= attempt
     }
 
-    /// The connection, made if there is none.
-    pub fn connection(&self, shared: &Shared, deadline: Instant) -> Result<Arc<Connection>, NetError> {
+    /// Whether `connection` is the one that is used.
+    pub fn is_current(&self, connection: &Connection) -> bool {
+        self.state.lock().connection.as_ref().is_some_and(|now| now.attempt == connection.attempt)
+    }
+
+    /// The connection, made if there is none; while somebody else makes it he is waited for until `turn`.
+    pub fn connection(
+        &self,
+        shared: &Shared,
+        deadline: Instant,
+        turn: Instant,
+    ) -> Result<Arc<Connection>, NetError> {
         if let Some(connection) = self.state.lock().connection.clone() {
             return Ok(connection);
         }
-        let Some(_connecting) = self.connecting.try_lock_until(deadline) else { return Err(NetError::Stuck) };
+        let Some(_connecting) = self.connecting.try_lock_until(turn) else { return Err(NetError::Stuck) };
         let attempt = {
             let mut state = self.state.lock();
             if let Some(connection) = state.connection.clone() {
@@ -121,13 +168,16 @@ impl Channel {
             state.attempt += 1;
             state.attempt
         };
-        let (connection, is_remembered) = connect(shared, self.number, attempt, deadline)?;
+        let (connection, is_remembered) = connect(shared, (self.number, self.place), attempt, deadline)?;
         let connection = Arc::new(connection);
         let mut state = self.state.lock();
         if !is_remembered {
             state.memory_since = attempt;
         }
         state.connection = Some(connection.clone());
+        state.can_tell = connection.protocol >= ENDED_SINCE;
+        // What was told may not have come.
+        state.untold = state.untold.max(UNTOLD_MAX);
         Ok(connection)
     }
 

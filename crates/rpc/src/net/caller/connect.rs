@@ -2,8 +2,8 @@
 
 use super::{Call, Shared};
 use crate::net::error::NetError;
-use crate::net::frame::{Assembler, Frame, Header, Kind, PROTOCOL, REPLY_BYTES_MAX, Service};
-use crate::net::hello::{Hello, Welcome};
+use crate::net::frame::{Assembler, Frame, Header, Kind, PROTOCOL, PROTOCOL_MIN, REPLY_BYTES_MAX, Service};
+use crate::net::hello::{EndedCalls, Hello, Welcome};
 use crate::net::stream::{Stream, Turn};
 use crate::net::tls::connecting;
 use ashlar_types::codec::{decode, encode};
@@ -19,6 +19,8 @@ pub(super) struct Connection {
     pub stream: Stream,
     /// Which of the channel, from 1.
     pub attempt: u64,
+    /// What is spoken on it.
+    pub protocol: u16,
     /// Where frames are put together, by whoever reads for all.
     pub assembler: Mutex<Assembler>,
 }
@@ -45,28 +47,47 @@ impl Connection {
         };
         self.stream.send(&[&header.encode(call.head), call.head, call.payload], deadline)
     }
+
+    /// Says which calls have ended for the caller.
+    pub fn tell_ended(&self, shared: &Shared, ended: &EndedCalls, deadline: Instant) -> Result<(), NetError> {
+        let head = encode(ended);
+        let header = Header::plain(Kind::Ended, Service::Process, shared.caller.epochs.known(), &head);
+        self.stream.send(&[&header.encode(&head), &head], deadline)
+    }
 }
 
-/// Connects channel `channel` for the `attempt`th time; tells whether the server remembers it.
+/// Connects channel `channel`, which is at `place` of its link, for the `attempt`th time; tells whether the server remembers it.
 pub(super) fn connect(
     shared: &Shared,
-    channel: u32,
+    (channel, place): (u32, u32),
     attempt: u64,
     deadline: Instant,
 ) -> Result<(Connection, bool), NetError> {
-    let addresses = (shared.addresses)();
-    let mut outcome = Err(NetError::NoAddress);
-    // Channels begin with different addresses, so that they spread over the interfaces of a server.
-    for turn in 0..addresses.len() {
-        let address = addresses[(channel as usize + turn) % addresses.len()];
+    let (first, then) = (shared.addresses)();
+    let (mut outcome, mut refusal) = (Err(NetError::NoAddress), None);
+    for address in spread(&first, place).chain(spread(&then, place)) {
         let bound = deadline.min(Instant::now() + CONNECT_MAX);
         outcome = connect_to(shared, address, (channel, attempt), bound);
-        match &outcome {
+        match outcome {
             Err(NetError::Io(_) | NetError::Stuck | NetError::Closed) if Instant::now() < deadline => {}
+            // Others may be let in there: a machine that has just joined knows addresses, and not yet for whom they are.
+            Err(NetError::Refused(_)) => {
+                refusal = Some(std::mem::replace(&mut outcome, Err(NetError::NoAddress)))
+            }
             _ => break,
         }
     }
-    outcome
+    match refusal {
+        // Its words say more than that nobody answered elsewhere.
+        Some(refused) if outcome.is_err() => refused,
+        _ => outcome,
+    }
+}
+
+/// All, but the channels of a link begin with different ones, so that they spread over the interfaces of a server; the first with the first.
+fn spread(addresses: &[SocketAddr], place: u32) -> impl Iterator<Item = SocketAddr> {
+    let begin = if addresses.is_empty() { 0 } else { place as usize % addresses.len() };
+    addresses[begin..].iter().chain(&addresses[..begin]).copied()
 }
 
 fn connect_to(
@@ -83,7 +104,7 @@ fn connect_to(
     let mut assembler = Assembler::new(REPLY_BYTES_MAX);
     stream.shake_hands(&mut assembler, deadline)?;
     let hello = Hello {
-        protocol_min: PROTOCOL,
+        protocol_min: PROTOCOL_MIN,
         protocol_max: PROTOCOL,
         cluster: identity.peer().cluster,
         role: shared.caller.role,
@@ -92,17 +113,7 @@ fn connect_to(
         attempt,
     };
     let head = encode(&hello);
-    let header = Header {
-        kind: Kind::Hello,
-        service: Service::Manager,
-        is_once: false,
-        is_urgent: false,
-        head_bytes: head.len() as u32,
-        payload_bytes: 0,
-        id: 0,
-        epoch: shared.caller.epochs.known(),
-        lowest: 0,
-    };
+    let header = Header::plain(Kind::Hello, Service::Manager, shared.caller.epochs.known(), &head);
     stream.send(&[&header.encode(&head), &head], deadline)?;
     let welcome = first_frame(&stream, &mut assembler, deadline)?;
     shared.caller.epochs.note_heard(welcome.header.epoch);
@@ -110,10 +121,11 @@ fn connect_to(
         Kind::Welcome => {
             let welcome: Welcome = decode(welcome.head(), "welcome")
                 .map_err(|_| NetError::Malformed("a welcome that is none"))?;
-            if welcome.protocol != PROTOCOL {
+            if !welcome.is_offered() {
                 return Err(NetError::Malformed("a protocol that was not offered"));
             }
-            Ok((Connection { stream, attempt, assembler: Mutex::new(assembler) }, welcome.is_remembered))
+            let (protocol, assembler) = (welcome.protocol, Mutex::new(assembler));
+            Ok((Connection { stream, attempt, protocol, assembler }, welcome.is_remembered))
         }
         Kind::Refused => Err(NetError::Refused(text_of(&welcome))),
         _ => Err(NetError::Malformed("something else than a welcome")),

@@ -5,13 +5,13 @@ use super::pool::Pool;
 use crate::net::channel::{Admission, ChannelState};
 use crate::net::error::NetError;
 use crate::net::frame::{Assembler, Frame, Header, Kind, REQUEST_BYTES_MAX, Service};
-use crate::net::hello::{Hello, Welcome};
+use crate::net::hello::{EndedCalls, Hello, Welcome};
 use crate::net::stream::{Stream, Turn};
 use crate::net::tls::{joiner, peer_of};
 use ashlar_types::Role;
 use ashlar_types::codec::{decode, encode};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub(crate) struct Connection {
     pub since: Instant,
     reading: Mutex<Reading>,
     channel: Mutex<Option<Arc<Channel>>>,
+    /// What is spoken, once that was agreed on.
+    protocol: AtomicU16,
     calls: AtomicUsize,
     bytes: AtomicUsize,
     pub is_paused: AtomicBool,
@@ -60,6 +62,7 @@ impl Connection {
             since: Instant::now(),
             reading: Mutex::new(Reading { assembler: Assembler::new(REQUEST_BYTES_MAX), channel: None }),
             channel: Mutex::new(None),
+            protocol: AtomicU16::new(0),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             is_paused: AtomicBool::new(false),
@@ -103,7 +106,7 @@ impl Connection {
 
     /// The first message: who calls.
     fn greet(self: &Arc<Self>, pool: &Arc<Pool>, frame: &Frame) -> Result<(Arc<Channel>, u64), NetError> {
-        let (peer, hello) = match self.recognize(pool, frame) {
+        let (peer, hello, protocol) = match self.recognize(pool, frame) {
             Ok(known) => known,
             Err(text) => {
                 self.refuse(pool, frame.header.service, 0, &text);
@@ -124,18 +127,19 @@ impl Connection {
                 before.stream.shut_down();
             }
         }
+        self.protocol.store(protocol, SeqCst);
         *self.channel.lock() = Some(channel.clone());
-        let welcome = Welcome { protocol: crate::net::frame::PROTOCOL, is_remembered };
+        let welcome = Welcome { protocol, is_remembered };
         self.send(pool, (Kind::Welcome, frame.header.service, 0), &encode(&welcome), &[])?;
         Ok((channel, hello.attempt))
     }
 
-    fn recognize(&self, pool: &Pool, frame: &Frame) -> Result<(Peer, Hello), String> {
+    fn recognize(&self, pool: &Pool, frame: &Frame) -> Result<(Peer, Hello, u16), String> {
         if frame.header.kind != Kind::Hello {
             return Err("the first message does not say who calls".into());
         }
         let hello: Hello = decode(frame.head(), "greeting").map_err(|error| error.to_string())?;
-        hello.agree()?;
+        let protocol = hello.agree()?;
         let own = pool.identity().peer();
         let certified = self.stream.with_tls(|tls| {
             tls.peer_certificates().and_then(|chain| Some((chain.first()?, chain))).map(
@@ -158,7 +162,7 @@ impl Connection {
             None => return Err("the caller has shown no certificate".into()),
         };
         if hello.role == Role::Joiner && token.is_some() {
-            return Ok((Peer { id, role: Role::Joiner, instance: hello.instance, token }, hello));
+            return Ok((Peer { id, role: Role::Joiner, instance: hello.instance, token }, hello, protocol));
         }
         if id.cluster != own.cluster || hello.cluster != own.cluster {
             return Err(format!("this is file system {}, and the caller is of {}", own.cluster, id.cluster));
@@ -168,7 +172,7 @@ impl Connection {
         }
         let peer = Peer { id, role: hello.role, instance: hello.instance, token: None };
         pool.admit(&peer)?;
-        Ok((peer, hello))
+        Ok((peer, hello, protocol))
     }
 
     fn take_call(
@@ -179,6 +183,9 @@ impl Connection {
         frame: Frame,
     ) -> Result<Option<Job>, NetError> {
         let header = frame.header;
+        if header.kind == Kind::Ended {
+            return take_ended(channel, attempt, &frame).map(|()| None);
+        }
         if header.kind != Kind::Request || header.id == 0 {
             return Err(NetError::Malformed("a frame that is no request"));
         }
@@ -222,17 +229,8 @@ impl Connection {
         head: &[u8],
         payload: &[u8],
     ) -> Result<(), NetError> {
-        let header = Header {
-            kind,
-            service,
-            is_once: false,
-            is_urgent: false,
-            head_bytes: head.len() as u32,
-            payload_bytes: payload.len() as u32,
-            id,
-            epoch: pool.epochs().known(),
-            lowest: 0,
-        };
+        let plain = Header::plain(kind, service, pool.epochs().known(), head);
+        let header = Header { id, payload_bytes: payload.len() as u32, ..plain };
         self.stream.send(&[&header.encode(head), head, payload], Instant::now() + SEND_MAX)
     }
 
@@ -241,6 +239,19 @@ impl Connection {
             tracing::debug!(%error, "a caller could not be told that it is refused");
         }
     }
+}
+
+/// The caller says which calls have ended for it.
+fn take_ended(channel: &Channel, attempt: u64, frame: &Frame) -> Result<(), NetError> {
+    let ended = decode::<EndedCalls>(frame.head(), "ended calls");
+    let ended = ended.ok().filter(EndedCalls::is_sound);
+    let ended = ended.ok_or(NetError::Malformed("calls that cannot have ended"))?;
+    let mut state = channel.state.lock();
+    if state.attempt != attempt {
+        return Err(NetError::Closed);
+    }
+    state.note_ended(ended);
+    Ok(())
 }
 
 /// Gives the answer to one call.
@@ -257,6 +268,16 @@ impl Replier {
     /// Whether the call is of those that others may be waiting for.
     pub(crate) fn is_urgent(&self) -> bool {
         self.header.is_urgent
+    }
+
+    /// Whether the caller waits for the answer, as far as it has said.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.channel.state.lock().is_awaited(self.header.id)
+    }
+
+    /// What was spoken where the call came.
+    pub(crate) fn protocol(&self) -> u16 {
+        self.came_by.protocol.load(SeqCst)
     }
 
     pub(crate) fn peer(&self) -> Peer {

@@ -89,17 +89,41 @@ impl Channels {
     }
 }
 
+/// Calls, and the threads for them.
 #[derive(Default)]
-struct Count {
+struct Work {
+    urgent: VecDeque<Job>,
+    others: VecDeque<Job>,
     threads: usize,
-    idle: usize,
+    /// Threads that wait, less those that were woken for a call and have not looked yet. Below zero while one of these sees to something else, which
+    /// had come before: whoever waits next is woken in its place.
+    idle: isize,
+    /// Threads that were woken for a call, or started, and have not looked yet.
+    coming: isize,
     at_work: usize,
 }
 
-#[derive(Default)]
-struct Queues {
-    urgent: VecDeque<Job>,
-    others: VecDeque<Job>,
+impl Work {
+    /// The call whose turn it is; `None`, and the thread counts as one that waits, if there is none that it may carry out.
+    fn take(&mut self) -> Option<Job> {
+        let job = match self.urgent.pop_front() {
+            Some(job) => Some(job),
+            None if self.at_work < THREADS_MAX => self.others.pop_front(),
+            None => None,
+        };
+        // ORDER: under the lock under which the calls were looked at, so that whoever brings the next one knows of this thread.
+        match job {
+            Some(_) => self.at_work += 1,
+            None => self.idle += 1,
+        }
+        job
+    }
+
+    /// Whether nobody would be left to wait for what comes next.
+    fn is_short(&self) -> bool {
+        self.idle + self.coming <= (self.urgent.len() + self.others.len()) as isize
+            && self.threads < THREADS_MAX + THREADS_URGENT
+    }
 }
 
 /// See the module.
@@ -113,8 +137,7 @@ pub(crate) struct Pool {
     connections: Mutex<FxHashMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
     pub channels: Channels,
-    queues: Mutex<Queues>,
-    count: Mutex<Count>,
+    work: Mutex<Work>,
     bytes: AtomicUsize,
     /// Connections that are not read from because too much is under way.
     paused: Mutex<Vec<Weak<Connection>>>,
@@ -128,11 +151,11 @@ impl Pool {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)
             .map_err(os)?;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(os)?;
+        // One thread at a time: all would be woken, to find that another has taken what there was.
+        let one = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), one).map_err(os)?;
         for (token, listener) in (FIRST_LISTENER..).zip(&listeners) {
-            let data = epoll::EventData::new_u64(token);
-            epoll::add(&epoll, listener, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
-                .map_err(os)?;
+            epoll::add(&epoll, listener, epoll::EventData::new_u64(token), one).map_err(os)?;
         }
         let pool = Arc::new(Pool {
             config,
@@ -143,8 +166,7 @@ impl Pool {
             connections: Mutex::default(),
             next_token: AtomicU64::new(FIRST_CONNECTION),
             channels: Channels::default(),
-            queues: Mutex::default(),
-            count: Mutex::default(),
+            work: Mutex::default(),
             bytes: AtomicUsize::new(0),
             paused: Mutex::default(),
             is_stopping: AtomicBool::new(false),
@@ -192,7 +214,7 @@ impl Pool {
     }
 
     pub fn threads(&self) -> usize {
-        self.count.lock().threads
+        self.work.lock().threads
     }
 
     pub fn note_bytes(&self, bytes: usize) {
@@ -200,46 +222,56 @@ impl Pool {
     }
 
     fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
-        self.count.lock().threads += 1;
+        {
+            let mut work = self.work.lock();
+            (work.threads, work.coming) = (work.threads + 1, work.coming + 1);
+        }
         let pool = self.clone();
         let run = Box::new(move || pool.work());
-        self.config.tasks.spawn("ashlar-net", run).map(drop).inspect_err(|_| self.count.lock().threads -= 1)
+        self.config.tasks.spawn("ashlar-net", run).map(drop).inspect_err(|_| {
+            let mut work = self.work.lock();
+            (work.threads, work.coming) = (work.threads - 1, work.coming - 1);
+        })
     }
 
     /// What a thread does.
     fn work(self: &Arc<Self>) {
+        self.work.lock().coming -= 1;
         while !self.is_stopping.load(SeqCst) {
             if let Some(job) = self.take_job() {
                 self.carry_out(job);
                 continue;
             }
-            self.count.lock().idle += 1;
             let mut events =
                 [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(WAKE) }];
             let bound = rustix::event::Timespec { tv_sec: IDLE_MAX.as_secs() as i64, tv_nsec: 0 };
             let woken = epoll::wait(&self.epoll, &mut events, Some(&bound));
-            let mut count = self.count.lock();
-            count.idle -= 1;
-            match woken {
-                Ok(0) if count.idle >= THREADS_MIN => break,
-                Ok(0) | Err(_) => {}
-                Ok(_) => {
-                    drop(count);
+            let token = matches!(woken, Ok(count) if count > 0).then(|| events[0].data.u64());
+            let mut work = self.work.lock();
+            match token {
+                // Whoever has brought a call has counted this thread.
+                Some(WAKE) => work.coming -= 1,
+                _ => work.idle -= 1,
+            }
+            match token {
+                Some(token) => {
+                    drop(work);
                     // A panic ends this turn only.
-                    let token = events[0].data.u64();
                     self.config.tasks.contain(&mut || self.see_to(token));
                 }
+                None if woken == Ok(0) && work.idle >= THREADS_MIN as isize => break,
+                None => {}
             }
         }
-        self.count.lock().threads -= 1;
+        self.work.lock().threads -= 1;
     }
 
     fn see_to(self: &Arc<Self>, token: u64) {
         match token {
             WAKE => {
                 let mut taken = [0; 8];
-                // Somebody else may have been faster.
                 let _ = rustix::io::read(&self.wake, &mut taken);
+                self.arm(&self.wake, WAKE);
             }
             listener if listener < FIRST_CONNECTION => self.accept((listener - FIRST_LISTENER) as usize),
             connection => {
@@ -378,23 +410,20 @@ impl Pool {
         }
     }
 
-    /// Has `jobs` carried out, one by the caller.
+    /// Has `jobs` carried out, one by the caller. Threads are woken for the others; what there are none for is taken by those that are at work, or
+    /// that are added meanwhile.
     pub fn enqueue(self: &Arc<Self>, jobs: Vec<Job>) {
-        let count = jobs.len();
-        if count == 0 {
-            return;
-        }
-        {
-            let mut queues = self.queues.lock();
+        let Some(others) = jobs.len().checked_sub(1) else { return };
+        let woken = {
+            let mut work = self.work.lock();
             for job in jobs {
-                if job.replier.is_urgent() {
-                    queues.urgent.push_back(job)
-                } else {
-                    queues.others.push_back(job)
-                }
+                if job.replier.is_urgent() { work.urgent.push_back(job) } else { work.others.push_back(job) }
             }
-        }
-        self.wake(count - 1);
+            let woken = (others as isize).min(work.idle.max(0));
+            (work.idle, work.coming) = (work.idle - woken, work.coming + woken);
+            woken
+        };
+        self.wake(woken as usize);
     }
 
     fn wake(&self, count: usize) {
@@ -404,21 +433,11 @@ impl Pool {
     }
 
     fn take_job(self: &Arc<Self>) -> Option<Job> {
-        let mut queues = self.queues.lock();
-        if queues.urgent.is_empty() && queues.others.is_empty() {
-            return None;
-        }
-        let mut count = self.count.lock();
-        let job = match queues.urgent.pop_front() {
-            Some(job) => job,
-            None if count.at_work < THREADS_MAX => queues.others.pop_front()?,
-            None => return None,
+        let (job, is_short) = {
+            let mut work = self.work.lock();
+            let job = work.take()?;
+            (job, work.is_short())
         };
-        count.at_work += 1;
-        // Somebody has to wait for what comes next.
-        let is_short = count.idle == 0 && count.threads < THREADS_MAX + THREADS_URGENT;
-        drop(count);
-        drop(queues);
         if is_short && let Err(error) = self.add_thread() {
             tracing::warn!(%error, "no further thread for calls");
         }
@@ -443,14 +462,8 @@ impl Pool {
                 }
             }
         }
-        let is_waiting = {
-            self.count.lock().at_work -= 1;
-            let queues = self.queues.lock();
-            !queues.others.is_empty() || !queues.urgent.is_empty()
-        };
-        if is_waiting {
-            self.wake(1);
-        }
+        // What waits is taken by this thread.
+        self.work.lock().at_work -= 1;
     }
 
     /// Ends what is too old.
@@ -491,7 +504,7 @@ impl Pool {
         }
         self.wake(THREADS_MAX + THREADS_URGENT);
         let end = Instant::now() + STOP_MAX;
-        while self.count.lock().threads > 0 && Instant::now() < end {
+        while self.work.lock().threads > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
         }
         // ORDER: answers first, then the connections they go by.
@@ -503,7 +516,7 @@ impl Pool {
             task.join();
         }
         self.listeners.lock().clear();
-        let mut queues = self.queues.lock();
-        (queues.urgent, queues.others) = (VecDeque::new(), VecDeque::new());
+        let mut work = self.work.lock();
+        (work.urgent, work.others) = (VecDeque::new(), VecDeque::new());
     }
 }

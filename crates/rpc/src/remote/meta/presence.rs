@@ -1,12 +1,13 @@
 //! A session at one metadata server: what that says unasked is heard, the session is renewed there, and told anew when the server was started anew.
 
+use super::session::Session;
 use super::{PARKED_MAX, RENEW_MAX, exchange};
 use crate::SessionEvents;
 use crate::net::NetError;
 use crate::remote::Routes;
 use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall};
 use ashlar_types::message::SessionEvent;
-use ashlar_types::{Errno, InodeId, NodeId, SessionId};
+use ashlar_types::{ClusterMap, Epoch, Errno, InodeId, NodeId, SessionId, ShardId};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two renewals of a session.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two looks at the map.
+const MAP_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a session's presences have in common.
 pub(super) struct Shared {
@@ -24,7 +28,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// A server does not know the session any more: it is over everywhere.
-    fn lost(&self) {
+    pub fn lost(&self) {
         if !self.is_ended.swap(true, SeqCst) {
             self.events.deliver(SessionEvent::Evicted { session: self.id });
         }
@@ -40,6 +44,24 @@ pub(super) struct Presence {
     recalls: Mutex<Vec<(u64, InodeId)>>,
     reclaiming: Mutex<Reclaiming>,
     reclaimed: Condvar,
+    followed: Mutex<Followed>,
+    /// The server is none any more.
+    pub is_retired: AtomicBool,
+}
+
+/// By which map the session is wherever shards of the server have gone.
+struct Followed {
+    epoch: Epoch,
+    /// Those that it had then.
+    // LIMIT: as shards.
+    had: Vec<ShardId>,
+}
+
+impl Followed {
+    fn of(server: NodeId, map: &ClusterMap) -> Followed {
+        let had = map.shards.iter().filter(|shard| shard.primary == server).map(|shard| shard.id).collect();
+        Followed { epoch: map.epoch, had }
+    }
 }
 
 /// What is known of starts of the server during a session, by their numbers.
@@ -51,14 +73,47 @@ struct Reclaiming {
 }
 
 impl Presence {
-    /// At a server that has just opened the session, in its start `incarnation`.
-    pub fn new(server: NodeId, shared: Arc<Shared>, incarnation: u64) -> Presence {
+    /// At a server that has just opened the session, in its start `incarnation`, after `map` was looked at.
+    pub fn new(server: NodeId, shared: Arc<Shared>, incarnation: u64, map: &ClusterMap) -> Presence {
         let reclaiming = Mutex::new(Reclaiming { told: incarnation, done: incarnation });
-        Presence { server, shared, recalls: Mutex::default(), reclaiming, reclaimed: Condvar::new() }
+        Presence {
+            server,
+            shared,
+            recalls: Mutex::default(),
+            reclaiming,
+            reclaimed: Condvar::new(),
+            followed: Mutex::new(Followed::of(server, map)),
+            is_retired: AtomicBool::new(false),
+        }
     }
 
     fn is_ended(&self) -> bool {
-        self.shared.is_ended.load(SeqCst)
+        self.shared.is_ended.load(SeqCst) || self.is_retired.load(SeqCst)
+    }
+
+    /// Shards that the server had, and by the newer `map` has not. `None` when it is not newer.
+    pub fn given_away(&self, map: &ClusterMap) -> Option<Vec<ShardId>> {
+        let followed = self.followed.lock();
+        if map.epoch <= followed.epoch {
+            return None;
+        }
+        let is_gone = |shard: &&ShardId| map.primary(**shard) != Some(self.server);
+        Some(followed.had.iter().filter(is_gone).copied().collect())
+    }
+
+    /// The session is where they are.
+    pub fn note_followed(&self, map: &ClusterMap) {
+        *self.followed.lock() = Followed::of(self.server, map);
+    }
+
+    /// Whether it knows of the map of `epoch`, or a newer one, and is where shards have gone by it.
+    fn has_followed(&self, epoch: Epoch) -> bool {
+        self.followed.lock().epoch >= epoch
+    }
+
+    /// Whether the server has nothing that a session could have something of.
+    fn is_idle(&self) -> bool {
+        self.followed.lock().had.is_empty()
     }
 
     /// The newest start of the server that the session was told of.
@@ -67,8 +122,8 @@ impl Presence {
     }
 
     /// A recall was answered.
-    pub fn note_answered(&self, recall: u64) {
-        self.recalls.lock().retain(|(id, _)| *id != recall);
+    pub fn note_answered(&self, recall: u64, inode: InodeId) {
+        self.recalls.lock().retain(|known| *known != (recall, inode));
     }
 
     /// Asks for events on and on.
@@ -87,7 +142,7 @@ impl Presence {
                 }
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
                 Ok(MetaAnswer::MustReclaim(incarnation)) => {
-                    self.reclaim(incarnation, Instant::now() + PARKED_MAX)
+                    self.reclaim(routes, incarnation, Instant::now() + PARKED_MAX)
                 }
                 Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(NetError::Stuck) => {}
@@ -111,8 +166,17 @@ impl Presence {
         self.shared.events.deliver(event);
     }
 
-    /// Tells the session, once, that the server has been started anew.
-    pub fn tell(&self, incarnation: u64) {
+    /// Tells the session, once, that the server has been started anew; when it has the map of that start. By an older one it would not tell what it has in shards
+    /// that have come to the server since.
+    pub fn tell(&self, routes: &Routes, incarnation: u64) {
+        let (newest, deadline) = (routes.newest_epoch(), Instant::now() + RENEW_EVERY);
+        while routes.map().epoch < newest {
+            if Instant::now() >= deadline {
+                tracing::debug!(epoch = %newest, "no manager gives the newest map out; a metadata server is told later");
+                return;
+            }
+            std::thread::sleep(MAP_PAUSE);
+        }
         // ORDER: delivered under the lock, so that nothing of the service before comes after it.
         let mut reclaiming = self.reclaiming.lock();
         if reclaiming.told < incarnation {
@@ -124,10 +188,11 @@ impl Presence {
     }
 
     /// Tells, and waits until the server knows what the session has, or until `deadline`.
-    pub fn reclaim(&self, incarnation: u64, deadline: Instant) {
-        self.tell(incarnation);
+    pub fn reclaim(&self, routes: &Routes, incarnation: u64, deadline: Instant) {
+        self.tell(routes, incarnation);
         let mut reclaiming = self.reclaiming.lock();
-        while reclaiming.done < incarnation && !self.is_ended() {
+        // One that could not be told yet is tried again by whoever called.
+        while reclaiming.done < incarnation && reclaiming.told >= incarnation && !self.is_ended() {
             if self
                 .reclaimed
                 .wait_until(&mut reclaiming, deadline.min(Instant::now() + RENEW_EVERY))
@@ -155,24 +220,34 @@ impl Presence {
     }
 
     /// Says on and on that the session is there.
-    pub fn renew(&self, routes: &Routes) {
+    pub fn renew(&self, routes: &Routes, session: &Arc<Session>) {
         let mut term = Term { renewed: since_boot(), has_expired: false };
         while !self.is_ended() {
-            std::thread::sleep(RENEW_EVERY.min(term.left()));
+            let is_idle = self.is_idle();
+            std::thread::sleep(if is_idle { RENEW_EVERY } else { RENEW_EVERY.min(term.left()) });
+            session.follow(self);
+            if is_idle && routes.map().node(self.server).is_none() {
+                return session.retire(self);
+            }
             let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
             let busy: Vec<InodeId> =
                 recalled.into_iter().filter(|inode| self.shared.events.is_busy(*inode)).collect();
             let call = MetaCall::Renew { session: self.shared.id, busy };
             let asked = since_boot();
             // A term that has ended is told of at once, and not when the server has been waited for.
-            let wait = if term.has_expired { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
+            let wait = if term.has_expired || is_idle { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
             match exchange(routes, self.server, &call, (false, true), Instant::now() + wait) {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
-                Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(incarnation),
-                Ok(_) => term = Term { renewed: asked, has_expired: false },
+                Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(routes, incarnation),
+                Ok(MetaAnswer::Renewed(epoch)) if self.has_followed(epoch) => {
+                    term = Term { renewed: asked, has_expired: false };
+                }
+                // What it has in a shard that has another server is not renewed here, and not there yet.
+                Ok(MetaAnswer::Renewed(_) | MetaAnswer::Later) => {}
+                Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(error) => tracing::debug!(%error, "the session could not be renewed"),
             }
-            if !term.has_expired && term.left().is_zero() {
+            if !term.has_expired && term.left().is_zero() && !is_idle {
                 term.has_expired = true;
                 tracing::warn!(session = %self.shared.id, server = %self.server, "the metadata server has not been reached for {LEASE_TERM:?}: nothing is cached any more");
                 self.shared.events.deliver(SessionEvent::Expired);

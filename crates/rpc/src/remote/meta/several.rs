@@ -61,8 +61,12 @@ impl RemoteMeta {
         request: &MetaRequest<'_>,
         deadline: Instant,
     ) -> Result<MetaReply, Errno> {
-        let known: Vec<NodeId> =
-            self.live_session(caller.op.session)?.presences.lock().keys().copied().collect();
+        let known: Vec<NodeId> = self
+            .live_session(caller.op.session)?
+            .presences()
+            .iter()
+            .map(|presence| presence.server)
+            .collect();
         let map = self.routes.map();
         let mut asked: Vec<NodeId> = Vec::new();
         let mut whole: Option<Result<MetaReply, Errno>> = None;

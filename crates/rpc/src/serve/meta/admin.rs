@@ -43,6 +43,7 @@ impl MetaEndpoint {
             (state.is_revoked, state.is_ending) = (true, true);
             state.parked.take()
         };
+        session.fence();
         tracing::warn!(session = %id, node = %session.owner.node, "a session is ended before its time");
         if let Some((replier, _)) = parked {
             replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);

@@ -5,7 +5,7 @@ use super::MetaEndpoint;
 use crate::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Reclaim, SetAttr};
 use ashlar_types::policy::IdKind;
-use ashlar_types::{Attr, Errno, InodeId, NodePolicy, SessionId};
+use ashlar_types::{Attr, Errno, InodeId, NodePolicy, Reach, SessionId};
 
 /// Access lists, whose entries have ids in them.
 const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -13,6 +13,19 @@ const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_defaul
 impl MetaEndpoint {
     /// A call of a node under `policy`.
     pub(super) fn call_under(
+        &self,
+        policy: &NodePolicy,
+        caller: Caller<'_>,
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let Some(subtree) = &policy.subtree else { return self.call_as(policy, caller, request) };
+        let map = self.map.read().clone();
+        let caller = Caller { reach: Some(Reach::new(&map, subtree.fileset)), ..caller };
+        self.call_within(subtree, caller, request, |request| self.call_as(policy, caller, request))
+    }
+
+    /// A call of one of the users of a node under `policy`.
+    fn call_as(
         &self,
         policy: &NodePolicy,
         caller: Caller<'_>,
@@ -72,6 +85,7 @@ impl MetaEndpoint {
             // WRITE is also taken for a truncation by name of a file that is only read.
             MetaRequest::ReadInline { inode, .. } | MetaRequest::AcquireData { inode, .. } => (*inode, false),
             MetaRequest::WriteInline { inode, .. }
+            | MetaRequest::AcquireShared { inode }
             | MetaRequest::AllocateInline { inode, .. }
             | MetaRequest::ProposeLayout { inode }
             | MetaRequest::SetLayout { inode, .. } => (*inode, true),
@@ -118,7 +132,7 @@ impl MetaEndpoint {
             }
             MetaRequest::Reclaim { part: Reclaim::Files(files), .. } if policy.read_only => {
                 for file in files {
-                    file.leases = file.leases.without(LeaseSet::WRITE);
+                    file.leases = file.leases.without(LeaseSet::WRITING);
                     file.handles.iter_mut().for_each(|(_, write)| *write = false);
                 }
             }
@@ -155,6 +169,7 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         | MetaReply::StatFs(_)
         | MetaReply::LockQueued
         | MetaReply::LockConflict { .. }
-        | MetaReply::Reclaimed { .. } => {}
+        | MetaReply::Reclaimed { .. }
+        | MetaReply::Slices(_) => {}
     }
 }

@@ -1,7 +1,7 @@
-//! A control group with limited memory, made for one run and removed after it.
+//! A control group with limited memory or processor time, made for one run and removed after it.
 //!
-//! Version 2 where the memory controller is there, else version 1. It is made below the group this program is in (version 2: below the
-//! nearest one above that hands the memory controller on), so that whatever limits this program also limits what it measures.
+//! Version 2 where the controller is there, else version 1. It is made below the group this program is in (version 2: below the
+//! nearest one above that hands the controller on), so that whatever limits this program also limits what it measures.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,37 +20,76 @@ enum Version {
     Two,
 }
 
+/// Processor time is shared out anew so often, if the share is not too small. Ten times a second, as the kernel does by itself, would add a tenth of a second to calls.
+const PERIOD_US: u64 = 10_000;
+/// The least time that the kernel shares out.
+const QUOTA_US_MIN: u64 = 1_000;
+
 /// The group; removed when dropped.
 #[derive(Debug)]
-pub(super) struct MemoryGroup {
+pub(super) struct ControlGroup {
     path: PathBuf,
     version: Version,
 }
 
-impl MemoryGroup {
+impl ControlGroup {
     /// Makes a group whose processes, their page cache included, may use `limit_bytes`.
     ///
     /// # Errors
     /// When there is no memory controller this program may use.
-    pub(super) fn create(name: &str, limit_bytes: u64) -> anyhow::Result<Self> {
-        let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
-        let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
-        let hands_on = |group: &Path| {
-            let controllers = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
-            controllers.split_whitespace().any(|controller| controller == "memory")
-        };
-        let (parent, version) = find_parent(&mounts, &own, hands_on).context(
-            "no control group with the memory controller may be used; run as root, on cgroup 2 for example in \
-             `systemd-run --scope -p Delegate=yes`",
-        )?;
-        let group = Self { path: parent.join(format!("ashlar-{name}-{}", std::process::id())), version };
-        fs::create_dir(&group.path).with_context(|| format!("create {} (as root)", group.path.display()))?;
-        let limit = match version {
+    pub(super) fn of_memory(name: &str, limit_bytes: u64) -> anyhow::Result<Self> {
+        let group = Self::create(name, "memory")?;
+        let limit = match group.version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
         };
         group.write(limit, &limit_bytes.to_string())?;
         Ok(group)
+    }
+
+    /// Makes a group whose processes get `percent` of one processor together.
+    ///
+    /// # Errors
+    /// When there is no processor controller this program may use.
+    pub(super) fn of_processor(name: &str, percent: u32) -> anyhow::Result<Self> {
+        let group = Self::create(name, "cpu")?;
+        let percent = u64::from(percent.max(1));
+        let period_us = PERIOD_US.max(QUOTA_US_MIN * 100 / percent);
+        let quota_us = period_us * percent / 100;
+        match group.version {
+            Version::One => {
+                group.write("cpu.cfs_period_us", &period_us.to_string())?;
+                group.write("cpu.cfs_quota_us", &quota_us.to_string())?;
+            }
+            Version::Two => group.write("cpu.max", &format!("{quota_us} {period_us}"))?,
+        }
+        Ok(group)
+    }
+
+    fn create(name: &str, controller: &str) -> anyhow::Result<Self> {
+        let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
+        let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+        let hands_on = |group: &Path| {
+            let controllers = fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+            controllers.split_whitespace().any(|handed_on| handed_on == controller)
+        };
+        let (parent, version) = find_parent(&mounts, &own, controller, hands_on).with_context(|| {
+            format!(
+                "no control group with the {controller} controller may be used; run as root, on cgroup 2 for example in \
+                 `systemd-run --scope -p Delegate=yes`"
+            )
+        })?;
+        let group = Self { path: parent.join(format!("ashlar-{name}-{}", std::process::id())), version };
+        fs::create_dir(&group.path).with_context(|| format!("create {} (as root)", group.path.display()))?;
+        Ok(group)
+    }
+
+    /// Moves a process that is running into the group, with all its threads.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn take(&self, pid: u64) -> anyhow::Result<()> {
+        self.write("cgroup.procs", &pid.to_string())
     }
 
     fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
@@ -119,7 +158,7 @@ impl MemoryGroup {
     }
 }
 
-impl Drop for MemoryGroup {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
             eprintln!("{error:#}");
@@ -128,7 +167,12 @@ impl Drop for MemoryGroup {
 }
 
 /// The directory to make a group in, from /proc/self/mountinfo and /proc/self/cgroup.
-fn find_parent(mounts: &str, own: &str, hands_on: impl Fn(&Path) -> bool) -> Option<(PathBuf, Version)> {
+fn find_parent(
+    mounts: &str,
+    own: &str,
+    controller: &str,
+    hands_on: impl Fn(&Path) -> bool,
+) -> Option<(PathBuf, Version)> {
     // ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS... - TYPE SOURCE SUPER-OPTIONS
     let mounted = |kind: &str, option: Option<&str>| {
         mounts.lines().find_map(|line| {
@@ -154,7 +198,7 @@ fn find_parent(mounts: &str, own: &str, hands_on: impl Fn(&Path) -> bool) -> Opt
             return Some((parent.to_owned(), Version::Two));
         }
     }
-    let (root, path) = mounted("cgroup", Some("memory")).zip(membership("memory"))?;
+    let (root, path) = mounted("cgroup", Some(controller)).zip(membership(controller))?;
     Some((root.join(path), Version::One))
 }
 
@@ -168,10 +212,10 @@ mod tests {
         23 20 0:12 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn the_nearest_group_that_hands_memory_on_is_used() {
+    fn the_nearest_group_that_hands_the_controller_on_is_used() {
         let own = "4:memory:/a/b\n0::/user/session\n";
         let root = Path::new("/sys/fs/cgroup/unified");
-        let found = |hands_on: &str| find_parent(MOUNTS, own, |group| group == root.join(hands_on));
+        let found = |hands_on: &str| find_parent(MOUNTS, own, "memory", |group| group == root.join(hands_on));
         assert_eq!(found("user"), Some((root.join("user"), Version::Two)));
         assert_eq!(found("user/session"), Some((root.join("user/session"), Version::Two)));
         assert_eq!(found("other").map(|(_, version)| version), Some(Version::One));
@@ -179,9 +223,11 @@ mod tests {
 
     #[test]
     fn without_it_the_first_version_is_used_below_the_own_group() {
-        let found = find_parent(MOUNTS, "4:memory:/a/b\n0::/\n", |_| false);
+        let found = find_parent(MOUNTS, "4:memory:/a/b\n0::/\n", "memory", |_| false);
         assert_eq!(found, Some((PathBuf::from("/sys/fs/cgroup/memory/a/b"), Version::One)));
-        assert_eq!(find_parent("", "0::/\n", |_| true), None);
-        assert_eq!(find_parent(MOUNTS, "0::/\n", |_| false), None);
+        let processor = find_parent(MOUNTS, "4:memory:/a/b\n1:cpu:/c\n0::/\n", "cpu", |_| false);
+        assert_eq!(processor, Some((PathBuf::from("/sys/fs/cgroup/cpu/c"), Version::One)));
+        assert_eq!(find_parent("", "0::/\n", "memory", |_| true), None);
+        assert_eq!(find_parent(MOUNTS, "0::/\n", "memory", |_| false), None);
     }
 }

@@ -1,0 +1,167 @@
+//! Asks servers for the moves that are wanted, again where one was started anew, until all are done.
+
+use super::plan::Wanted;
+use super::progress;
+use crate::cluster::Member;
+use crate::command::node;
+use crate::terminal::say;
+use anyhow::{Result, bail};
+use ashlar_rpc::remote::{RemoteShards, Routes};
+use ashlar_rpc::wire::{MoveInfo, MoveState};
+use ashlar_types::{ClusterMap, NodeId, ShardId};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// LIMIT: how long a metadata server may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between two lines about a shard that takes long.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+/// LIMIT: for how long nothing may change.
+const STILL_MAX: Duration = Duration::from_secs(120);
+
+/// Moves that were asked for.
+struct Moves<'a> {
+    member: &'a Member,
+    /// One for all calls: a second one's connections would take the place of the first one's.
+    routes: Arc<Routes>,
+    json: bool,
+    wanted: Vec<Wanted>,
+    /// From where each comes.
+    from: BTreeMap<ShardId, NodeId>,
+    asked: BTreeSet<ShardId>,
+    done: BTreeSet<ShardId>,
+    /// What was seen last, and since when it is so.
+    seen: (Vec<MoveInfo>, Instant),
+    said: Instant,
+    /// The last thing that a server did not do.
+    trouble: Option<String>,
+}
+
+/// Carries out what is wanted.
+///
+/// # Errors
+/// When a shard cannot be moved, or nothing changes for long. What was moved until then stays moved.
+pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()> {
+    let map = member.map().read().clone();
+    let from = wanted.iter().filter_map(|(shard, _)| Some((*shard, map.primary(*shard)?))).collect();
+    let is_there = |&(shard, to): &Wanted| map.primary(shard) == Some(to);
+    let (there, wanted): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(is_there);
+    let mut moves = Moves {
+        member,
+        routes: member.routes(),
+        json,
+        wanted,
+        from,
+        asked: BTreeSet::new(),
+        done: there.into_iter().map(|(shard, _)| shard).collect(),
+        seen: (Vec::new(), Instant::now()),
+        said: Instant::now(),
+        trouble: None,
+    };
+    while !moves.look()? {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let map = member.map().read().clone();
+    if json {
+        let object = |&(shard, to): &Wanted| {
+            let from = moves.from.get(&shard).map(|from| node::reference(&map, *from));
+            json!({ "id": shard.0, "from": from, "to": node::reference(&map, to) })
+        };
+        let all: Vec<Value> = moves.wanted.iter().map(object).collect();
+        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+    } else if moves.wanted.is_empty() {
+        say(format_args!("all is where it is to be"));
+    }
+    Ok(())
+}
+
+impl Moves<'_> {
+    /// Looks how far they are, and asks for those that nobody works at; whether all are done.
+    fn look(&mut self) -> Result<bool> {
+        let map = self.member.map().read().clone();
+        let mut left: BTreeMap<NodeId, Vec<Wanted>> = BTreeMap::new();
+        for &(shard, to) in &self.wanted {
+            match map.primary(shard) {
+                Some(primary) if primary == to => {
+                    if self.done.insert(shard) {
+                        self.seen.1 = Instant::now();
+                        self.say_done(&map, shard, to);
+                    }
+                }
+                Some(primary) => left.entry(primary).or_default().push((shard, to)),
+                None => bail!("there is no {shard} any more"),
+            }
+        }
+        let mut seen = Vec::new();
+        for (server, wanted) in &left {
+            seen.extend(self.look_at(&map, *server, wanted)?);
+        }
+        if seen != self.seen.0 {
+            self.seen = (seen, Instant::now());
+        }
+        if !left.is_empty() && self.seen.1.elapsed() > STILL_MAX {
+            let why = self.trouble.as_deref().unwrap_or("`ashlar shard list` shows what is on its way");
+            bail!("nothing has changed for {} s: {why}", STILL_MAX.as_secs());
+        }
+        if !self.json && self.said.elapsed() > SAY_EVERY {
+            self.said = Instant::now();
+            let is_under_way = |info: &&MoveInfo| info.state == MoveState::Copying;
+            for info in self.seen.0.iter().filter(is_under_way) {
+                say(format_args!("{} {}", info.shard, progress(&map, info)));
+            }
+        }
+        Ok(left.is_empty())
+    }
+
+    /// What `server` moves of what is `wanted` of it.
+    fn look_at(&mut self, map: &ClusterMap, server: NodeId, wanted: &[Wanted]) -> Result<Vec<MoveInfo>> {
+        let shards = RemoteShards::new(self.routes.clone(), server);
+        let moves = match shards.moves(Instant::now() + ANSWER_MAX) {
+            Ok(moves) => moves,
+            Err(error) => {
+                self.trouble = Some(format!("{}: {error}", node::name(map, server)));
+                return Ok(Vec::new());
+            }
+        };
+        let mut to_ask: BTreeMap<NodeId, Vec<ShardId>> = BTreeMap::new();
+        let mut seen = Vec::new();
+        for &(shard, to) in wanted {
+            let known = moves.iter().find(|info| (info.shard, info.to) == (shard, to));
+            match known.map(|info| &info.state) {
+                Some(MoveState::Failed(why)) if self.asked.contains(&shard) => {
+                    bail!(
+                        "{shard} could not be moved from {} to {}: {why}; it is served as before, and can be moved again",
+                        node::name(map, server),
+                        node::name(map, to)
+                    );
+                }
+                None | Some(MoveState::Failed(_)) => to_ask.entry(to).or_default().push(shard),
+                Some(_) => seen.extend(known.cloned()),
+            }
+        }
+        for (to, asked) in to_ask {
+            match shards.give(&asked, to, Instant::now() + ANSWER_MAX) {
+                Ok(true) => self.asked.extend(asked),
+                // The map tells in a moment.
+                Ok(false) => {
+                    self.trouble = Some(format!("{} has not all of these shards", node::name(map, server)))
+                }
+                Err(error) => self.trouble = Some(format!("{}: {error}", node::name(map, server))),
+            }
+        }
+        Ok(seen)
+    }
+
+    fn say_done(&self, map: &ClusterMap, shard: ShardId, to: NodeId) {
+        if self.json {
+            return;
+        }
+        let from = self.from.get(&shard).map(|from| node::name(map, *from)).unwrap_or_default();
+        let left = self.wanted.iter().filter(|(wanted, _)| !self.done.contains(wanted)).count();
+        say(format_args!("moved {shard} from {from} to {}, {left} to go", node::name(map, to)));
+    }
+}

@@ -1,0 +1,181 @@
+//! Goal: what programs do on a mount of a cluster costs the calls to metadata and storage that `docs/performance.md` says, counted by the mount process
+//! itself. A change that makes one call more, or one less, is seen here.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use support::can_mount;
+use support::cluster::Lab;
+use support::counts::Counts;
+
+/// Chunks of a new file.
+const CHUNK_BYTES: usize = 1 << 20;
+/// For how long the kernel may take to tell of the last close.
+const SETTLED_MAX: Duration = Duration::from_secs(20);
+
+type Calls = (&'static str, &'static str, u64);
+
+/// The kernel asks for owner and mode of a directory before it lets anybody through, and forgets them when it has changed it.
+const DIRECTORY_AGAIN: Calls = ("meta", "getattr", 1);
+/// The last close is told, without anybody waiting for it.
+const CREATED: [Calls; 3] = [("meta", "create", 1), DIRECTORY_AGAIN, ("meta", "release", 1)];
+/// So is the time of the first access since a change, as `relatime` has it.
+const READ_ONCE: [Calls; 3] = [("meta", "open", 1), ("meta", "commit_write", 1), ("meta", "release", 1)];
+
+struct Mount {
+    lab: Lab,
+    shown: String,
+}
+
+impl Mount {
+    fn start() -> Mount {
+        let mut lab = Lab::start(2, 1);
+        lab.mounts[0].stop();
+        let shown = Lab::free_address();
+        lab.mounts[0] = lab.run("c0", &format!("mount @m0 --identity @c0 --metrics {shown}"), "mounted");
+        Mount { lab, shown }
+    }
+
+    /// Forgets all that was cached, here and in the kernel.
+    fn start_anew(&mut self) {
+        self.lab.mounts[0].stop();
+        let line = format!("mount @m0 --identity @c0 --metrics {}", self.shown);
+        self.lab.mounts[0] = self.lab.run("c0", &line, "mounted");
+    }
+
+    /// What is counted, once nothing comes any more: a last close is told by the kernel when it gets round to it.
+    fn settled(&self) -> Counts {
+        let begun = Instant::now();
+        let mut before = Counts::of(&self.shown);
+        loop {
+            std::thread::sleep(Duration::from_millis(150));
+            let now = Counts::of(&self.shown);
+            if now == before {
+                return now;
+            }
+            assert!(begun.elapsed() < SETTLED_MAX, "calls do not end");
+            before = now;
+        }
+    }
+
+    /// Checks what `work` costs: calls by service and kind.
+    #[track_caller]
+    fn costs<T>(&self, what: &str, wanted: &[Calls], work: impl FnOnce(&Path) -> T) -> T {
+        // On the way to everything that is counted; it may have been forgotten by now.
+        fs::metadata(self.lab.path("m0/dir")).unwrap();
+        let before = self.settled();
+        let answer = work(&self.lab.path("m0"));
+        let made = self.settled().since(&before);
+        let made: Vec<(&str, &str, u64)> =
+            made.0.iter().map(|((to, kind), count)| (to.as_str(), kind.as_str(), *count)).collect();
+        let mut wanted = wanted.to_vec();
+        wanted.sort();
+        assert_eq!(made, wanted, "{what}");
+        answer
+    }
+}
+
+#[test]
+fn calls_per_operation_are_those_of_the_table() {
+    if !can_mount("counted calls") {
+        return;
+    }
+    let mut mount = Mount::start();
+    let dir = mount.lab.path("m0/dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("small"), [7; 4096]).unwrap();
+    fs::write(dir.join("large"), vec![9; 4 * CHUNK_BYTES]).unwrap();
+    fs::create_dir(dir.join("thousand")).unwrap();
+    for at in 0..1000 {
+        File::create(dir.join(format!("thousand/f{at}"))).unwrap();
+    }
+    mount.start_anew();
+    fs::metadata(&dir).unwrap();
+    mount.costs("stat cold", &[("meta", "lookup", 1)], |m| fs::metadata(m.join("dir/small")).unwrap());
+    mount.costs("stat under lease", &[], |m| fs::metadata(m.join("dir/small")).unwrap());
+    mount.costs("stat of a name that is not there, cold", &[("meta", "lookup", 1)], |m| {
+        fs::metadata(m.join("dir/none")).unwrap_err()
+    });
+    mount.costs("the same under lease", &[], |m| fs::metadata(m.join("dir/none")).unwrap_err());
+    mount.costs("create + close, cold", &[&CREATED[..], &[("meta", "lookup", 1)]].concat(), |m| {
+        drop(File::create(m.join("dir/empty1")).unwrap())
+    });
+    assert!(fs::metadata(dir.join("empty2")).is_err());
+    mount.costs("create + close under a directory lease", &CREATED, |m| {
+        drop(File::create(m.join("dir/empty2")).unwrap())
+    });
+    assert!(fs::metadata(dir.join("inline")).is_err());
+    mount.costs(
+        "create + write + close, inline",
+        &[&CREATED[..], &[("meta", "write_inline", 1)]].concat(),
+        |m| fs::write(m.join("dir/inline"), [1; 4096]).unwrap(),
+    );
+    fs::metadata(dir.join("small")).unwrap();
+    mount.costs("open + read + close, inline", &READ_ONCE, |m| fs::read(m.join("dir/small")).unwrap());
+    mount.costs(
+        "open + read + close, 4 chunks, cold",
+        &[&[("meta", "lookup", 1), ("storage", "read", 4)], &READ_ONCE[..]].concat(),
+        |m| fs::read(m.join("dir/large")).unwrap(),
+    );
+    mount.costs("open + read + close, 4 chunks", &[("meta", "open", 1), ("meta", "release", 1)], |m| {
+        fs::read(m.join("dir/large")).unwrap()
+    });
+    mount.costs(
+        "list with attributes",
+        &[&[("meta", "lookup", 1), ("meta", "readdir", 6)], &READ_ONCE[..]].concat(),
+        |m| {
+            let all =
+                fs::read_dir(m.join("dir/thousand")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+            assert_eq!(all.count(), 1000);
+        },
+    );
+    mount.costs("unlink", &[("meta", "unlink", 1)], |m| fs::remove_file(m.join("dir/small")).unwrap());
+    let file = OpenOptions::new().write(true).create_new(true).open(dir.join("stream")).unwrap();
+    file.write_all_at(&vec![1; CHUNK_BYTES], 0).unwrap();
+    mount.costs("sequential write of 16 MiB by a sole opener", &[("storage", "write", 32)], |_| {
+        (1..17).for_each(|at| file.write_all_at(&vec![1; CHUNK_BYTES], at * CHUNK_BYTES as u64).unwrap());
+    });
+    drop(file);
+    let file = File::open(dir.join("stream")).unwrap();
+    let mut piece = vec![0; CHUNK_BYTES];
+    file.read_exact_at(&mut piece, 0).unwrap();
+    mount.costs("sequential read of 15 MiB by a sole opener", &[("storage", "read", 15)], |_| {
+        (2..17).for_each(|at| file.read_exact_at(&mut piece, at * CHUNK_BYTES as u64).unwrap());
+    });
+    drop(file);
+    mount.lab.stop();
+}
+
+#[test]
+fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
+    if !can_mount("counted calls") {
+        return;
+    }
+    let mut mount = Mount::start();
+    let dir = mount.lab.path("m0/dir");
+    fs::create_dir_all(dir.join("split")).unwrap();
+    mount.lab.ashlar("layout set @m0/dir/split --slices 4").expect(0);
+    fs::write(dir.join("split/first"), "1").unwrap();
+    mount.start_anew();
+    // One look at it, and how it is split, and one look that is kept.
+    let cold = [("meta", "lookup", 2), ("meta", "slices", 1), ("meta", "create", 1), ("meta", "release", 1)];
+    let cold = [&cold[..], &[("meta", "getattr", 3)]].concat();
+    mount.costs("the first name that a mount makes in it", &cold, |m| {
+        drop(File::create(m.join("dir/split/f0")).unwrap())
+    });
+    for at in 1..6 {
+        let path = dir.join(format!("split/f{at}"));
+        // Each slice gives a lease of its own on the names that are not there.
+        assert!(fs::metadata(&path).is_err());
+        mount.costs("create + close", &CREATED, |_| drop(File::create(&path).unwrap()));
+    }
+    fs::metadata(dir.join("split")).unwrap();
+    mount.costs("unlink", &[("meta", "unlink", 1)], |m| fs::remove_file(m.join("dir/split/f1")).unwrap());
+    let stat = |m: &Path| fs::metadata(m.join("dir/split")).unwrap().len();
+    assert_eq!(mount.costs("stat of it: the slice that has changed", &[("meta", "getattr", 1)], stat), 6);
+    assert_eq!(mount.costs("stat under leases", &[], stat), 6);
+}

@@ -1,0 +1,12 @@
+//! What administrators are shown of a file system, as JSON: the same objects for the commands' `--json` and for the console.
+//!
+//! Names of fields stay as they are: programs read them.
+
+pub mod away;
+pub mod event;
+pub mod moves;
+pub mod node;
+pub mod pool;
+pub mod session;
+pub mod shard;
+pub mod target;

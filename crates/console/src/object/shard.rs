@@ -1,0 +1,26 @@
+//! Shards of metadata.
+
+use super::away::Away;
+use super::node;
+use ashlar_rpc::wire::{MoveInfo, MoveState};
+use ashlar_types::map::Shard;
+use ashlar_types::{ClusterMap, Role};
+use serde_json::{Value, json};
+
+/// A shard, for how long its server is away (`away_s`, null when it is not), and how far it is if it goes to another server.
+pub fn object(map: &ClusterMap, shard: &Shard, away: &Away, moving: Option<&MoveInfo>) -> Value {
+    let moving = moving.map(|info| move_object(map, info));
+    let (node, away_s) = (node::reference(map, shard.primary), away.seconds(shard.primary, Role::Meta));
+    json!({ "id": shard.id.0, "node": node, "away_s": away_s, "moving": moving })
+}
+
+fn move_object(map: &ClusterMap, info: &MoveInfo) -> Value {
+    let (state, reason) = match &info.state {
+        MoveState::Waiting => ("waiting", None),
+        MoveState::Copying => ("copying", None),
+        MoveState::Deciding => ("deciding", None),
+        MoveState::Failed(why) => ("failed", Some(why)),
+    };
+    let to = node::reference(map, info.to);
+    json!({ "to": to, "state": state, "sent": info.sent, "total": info.total, "reason": reason })
+}

@@ -1,0 +1,134 @@
+//! Unit and integration tests: every test program of the workspace, as many at a time as there are processors. Those with clusters of real processes wait
+//! most of the time, for leases to run out and servers to come back; one after the other they would take twice as long.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::repository::Repository;
+use crate::shell;
+
+/// A test program.
+struct Program {
+    name: String,
+    executable: PathBuf,
+    /// The directory of its crate, where cargo would run it.
+    directory: PathBuf,
+}
+
+/// Builds all test programs and runs them, all of them also after a failure, and then the tests in documentation. One that fails is run once more when
+/// it has the machine for itself: many say how long something may take. What fails then has failed; what passes is named, to be looked at.
+///
+/// # Errors
+/// When something cannot be built, or a test fails; its output is printed.
+pub fn run(repository: &Repository) -> anyhow::Result<()> {
+    insist_on_room(&std::env::temp_dir())?;
+    let mut programs = build(repository)?;
+    // Those of the binary take longest; begun first, none is left to run alone at the end.
+    programs.sort_by_key(|program| !program.directory.ends_with("crates/ashlar"));
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(program) = programs.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    if let Err(error) = program.run() {
+                        println!("{error:#}");
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(program);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut failed_alone = 0;
+    for program in failed {
+        println!("once more, alone: {}", program.name);
+        if let Err(error) = program.run() {
+            failed_alone += 1;
+            println!("{error:#}");
+        } else {
+            println!("  it failed beside others only, see above");
+        }
+    }
+    if failed_alone > 0 {
+        bail!("{failed_alone} of {} test programs have failed, see above", programs.len());
+    }
+    shell::run(&mut repository.cargo(&["test", "--workspace", "--doc", "--quiet"]))
+}
+
+/// Tests write here; that a disk was full in the middle of them is hard to see in what they say.
+const ROOM_MIN_GIB: u64 = 6;
+
+fn insist_on_room(directory: &Path) -> anyhow::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes()).context("a path has no zero byte")?;
+    // SAFETY: all zeroes is a valid statvfs, and the call gets a path that ends with a zero byte and a structure to fill.
+    let (status, answer) = unsafe {
+        let mut answer: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &raw mut answer), answer)
+    };
+    if status != 0 {
+        return Err(std::io::Error::last_os_error())
+            .with_context(|| format!("ask for the room in {}", directory.display()));
+    }
+    let free_gib = (answer.f_bavail * answer.f_frsize) >> 30;
+    if free_gib < ROOM_MIN_GIB {
+        bail!(
+            "{} has {free_gib} GiB free; the tests need {ROOM_MIN_GIB}: make room, or name another directory in TMPDIR",
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
+fn build(repository: &Repository) -> anyhow::Result<Vec<Program>> {
+    let arguments = ["test", "--workspace", "--no-run", "--quiet", "--message-format", "json"];
+    let messages = shell::output(&mut repository.cargo(&arguments))?;
+    let mut programs = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("parse what cargo has built")?;
+        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+            continue;
+        }
+        let Some(executable) = message["executable"].as_str() else { continue };
+        let manifest = message["manifest_path"].as_str().context("a test program of no crate")?;
+        let directory = PathBuf::from(manifest).parent().context("a crate without a directory")?.to_owned();
+        let name = message["target"]["name"].as_str().unwrap_or(executable).to_owned();
+        programs.push(Program { name, executable: executable.into(), directory });
+    }
+    if programs.is_empty() {
+        bail!("cargo has built no test");
+    }
+    Ok(programs)
+}
+
+impl Program {
+    fn run(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let output = Command::new(&self.executable)
+            .arg("--quiet")
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("start the tests {}", self.name))?;
+        let seconds = begun.elapsed().as_secs();
+        if output.status.success() {
+            println!("  {}: {seconds} s", self.name);
+            return Ok(());
+        }
+        bail!(
+            "the tests {} ended with {} after {seconds} s:\n{}\n{}",
+            self.name,
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
