@@ -243,6 +243,15 @@ impl Site {
         server.tend_shards().unwrap_or_default();
     }
 
+    /// Waits until something has changed hands since the map of `epoch`.
+    fn await_map_after(&self, epoch: Epoch) {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while self.truth.lock().epoch <= epoch {
+            assert!(std::time::Instant::now() < until, "nothing moves");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Whether anything is still to be moved, but what could not be.
     fn is_moving(&self, at: usize) -> bool {
         let server = self.running[at].lock().clone().unwrap();
@@ -496,7 +505,11 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
         }
         for cut in 0..cuts {
             let pause = if moves { 600 } else { 150 };
+            let before = site.truth.lock().epoch;
             std::thread::sleep(Duration::from_millis(pause + site.dice.below(pause)));
+            if moves {
+                site.await_map_after(before);
+            }
             site.cut_power((cut + seed as usize) % 2);
         }
         is_over.store(true, SeqCst);
