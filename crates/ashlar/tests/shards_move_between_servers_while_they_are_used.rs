@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -534,6 +534,54 @@ fn servers_that_are_killed_in_the_middle_of_moves_lose_nothing() {
     remove_all(&spread);
     spread.lab.mounts.iter_mut().for_each(Role::stop);
     drop(kept);
+    spread.stop();
+}
+
+#[test]
+fn a_server_that_has_not_been_told_yet_what_mounts_have_gives_no_shard_away() {
+    let mut spread = Spread::start(2, 2);
+    let shards = make_directories(&spread.mount(0), 1);
+    spread.move_to(&shards, "mds");
+    let (here, there) = (spread.mount(0).join("w0/log"), spread.mount(1).join("w0/log"));
+    // Not by this process: of what it starts, the kernel would close the file on the way, and that waits for the mount.
+    let mut writer = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(OpenOptions::new().append(true).create(true).open(&here).unwrap())
+        .spawn()
+        .unwrap();
+    let before = content(0, 0, 100_000);
+    writer.stdin.as_mut().unwrap().write_all(&before).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while fs::metadata(&here).unwrap().len() < before.len() as u64 {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The length is known to this mount alone, which cannot tell the server's next start of it, and that it is the only one that may write.
+    spread.lab.mounts[0].pause();
+    spread.lab.meta.kill();
+    spread.lab.start_meta();
+    let mut other = Command::new("sh")
+        .args(["-c", "echo behind it >> \"$1\"", "sh", there.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    std::thread::scope(|threads| {
+        let moved = threads.spawn(|| spread.move_to(&shards, "mds2"));
+        std::thread::sleep(Duration::from_secs(3));
+        let now = spread.shards().into_iter().find(|(shard, _)| *shard == shards[0]).unwrap();
+        spread.lab.mounts[0].resume();
+        moved.join().unwrap();
+        assert_eq!(now.1, "mds", "given away before the mount had told");
+    });
+    assert!(other.wait().unwrap().success());
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+    let whole = [&before[..], b"behind it\n"].concat();
+    assert!(
+        fs::read(&here).unwrap() == whole && fs::read(&there).unwrap() == whole,
+        "nothing is overwritten"
+    );
+    let now = spread.shards().into_iter().find(|(shard, _)| *shard == shards[0]).unwrap();
+    assert_eq!(now.1, "mds2");
     spread.stop();
 }
 

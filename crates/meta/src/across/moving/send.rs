@@ -5,6 +5,7 @@ use crate::MetaService;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::key;
 use ashlar_replication::hand_over::shard::{Deciding, Step, Told};
+use ashlar_rpc::LastingSessions;
 use ashlar_rpc::wire::{MoveInfo, MoveState};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, NodeId, Role, SessionId, ShardId};
@@ -182,6 +183,10 @@ impl MetaService {
 
     /// Sends the next shard, if there is one to be sent. To be called again after the time that it tells.
     pub fn carry_out_moves(&self, transfer: &Transfer<'_>) -> Duration {
+        // ORDER: not before all sessions have told, after a start, what they have. It goes along, and nobody tells the next server of it: that would give it to others.
+        if self.is_awaiting() {
+            return IDLE;
+        }
         let next = {
             let mut sending = self.across.sending.lock();
             let next = sending.queue.pop_front();
