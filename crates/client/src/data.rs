@@ -227,13 +227,8 @@ impl Client {
     /// # Errors
     /// As [`Client::report`].
     pub(crate) fn report_written(&self, file: &File) -> Result<(), Errno> {
-        let is_on_its_way = |state: &FileState| {
-            state
-                .reporting
-                .is_some_and(|(size, taken)| size > 0 || taken.mtime.is_some() || taken.blocks_delta != 0)
-        };
         let mut state = file.state.lock();
-        while is_on_its_way(&state) {
+        while state.is_report_on_its_way() {
             file.wait(&mut state)?;
         }
         if !state.is_dirty {

@@ -230,6 +230,17 @@ impl FileState {
         if append { self.size.max(self.appends.end) } else { offset }
     }
 
+    /// Whether a report of what was written is on its way to metadata.
+    pub(crate) fn is_report_on_its_way(&self) -> bool {
+        self.reporting
+            .is_some_and(|(size, taken)| size > 0 || taken.mtime.is_some() || taken.blocks_delta != 0)
+    }
+
+    /// Whether something was written that metadata may not know of yet.
+    pub(crate) fn is_unreported(&self) -> bool {
+        self.is_dirty || self.is_report_on_its_way()
+    }
+
     /// When the content was changed the last time, as metadata tells `told`, and this client knows of an own write at `own`, which it has not reported. Alone it knows
     /// better, whatever the clock says: times are reported before they are set.
     pub(crate) fn newest_change(&self, told: Timespec, own: Timespec) -> Timespec {

@@ -6,7 +6,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use crate::file::{Data, File};
+use crate::file::{Data, File, FileState};
 use ashlar_rpc::SessionEvents;
 use ashlar_types::message::{
     LeaseSet, MetaReply, MetaRequest, Recall, Reclaim, Reclaimed, ReclaimedFile, SessionEvent,
@@ -110,8 +110,9 @@ impl Client {
         let (mut told, mut parts) = (Vec::new(), Vec::new());
         for file in files {
             let state = file.state.lock();
+            let claimed = claimed(&state).and(leases);
+            parts.push(ReclaimedFile { inode: file.inode, handles: state.handles.to_vec(), leases: claimed });
             let leases = state.leases.and(leases);
-            parts.push(ReclaimedFile { inode: file.inode, handles: state.handles.to_vec(), leases });
             told.push(Told { file: file.clone(), leases, lease_epoch: state.lease_epoch });
         }
         let request = MetaRequest::Reclaim { server, incarnation, part: Reclaim::Files(parts) };
@@ -152,6 +153,16 @@ impl Client {
         tracing::warn!(%inode, "cached content of a file is not good any more after a start of the metadata server");
         let recall = Recall { id: 0, inode, leases: LeaseSet::CONTENT, flush_only: false };
         self.queue.deliver(SessionEvent::Recall(recall));
+    }
+}
+
+/// The leases that a service which was started anew is told of. One under which something was written is given back, for the service, when that has
+/// been reported: given back here and not reported, somebody else would get it with the length from before.
+fn claimed(state: &FileState) -> LeaseSet {
+    match state.mtime_shared {
+        _ if !state.is_unreported() || state.leases.meets(LeaseSet::WRITING) => state.leases,
+        Some(_) => state.leases.with(LeaseSet::SHARE),
+        None => state.leases.with(LeaseSet::WRITE),
     }
 }
 
