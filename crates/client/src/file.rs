@@ -257,6 +257,12 @@ impl FileState {
         self.is_unpromised = false;
     }
 
+    /// What is known of content with the inode is void; it is asked for anew, and somebody may have been promised that it is durable.
+    pub(crate) fn forget_inline(&mut self) {
+        self.leases = LeaseSet::NONE;
+        self.is_unpromised = false;
+    }
+
     /// By a panic of a call that changes the content nobody knows whether it did: what is known here is void, and asked for anew.
     pub(crate) fn doubt_if_panicking(&mut self) {
         if std::thread::panicking() {

@@ -25,8 +25,17 @@ impl Client {
                 Data::Inline(body) => (body.clone(), self.session()),
             }
         };
-        let reply = self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode })?;
-        let MetaReply::Layout { layout, is_bound } = reply else { return Err(unexpected(&reply)) };
+        let (layout, is_bound) =
+            match self.call(&Who::system(), MetaRequest::ProposeLayout { inode: file.inode }) {
+                Ok(MetaReply::Layout { layout, is_bound }) => (layout, is_bound),
+                Ok(reply) => return Err(unexpected(&reply)),
+                // It has chunks: an answer that said so was lost with the service, and the call was made again.
+                Err(Errno::EAGAIN) => {
+                    file.state.lock().forget_inline();
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            };
         let bound = if is_bound { Ok(()) } else { self.fill_and_bind(session, file, &layout, body) };
         if bound.is_err() {
             // What was written there goes now; if this call does not come through, when the session ends.
@@ -40,10 +49,7 @@ impl Client {
             Ok(()) => state.data = Data::Chunks(Arc::new(layout)),
             // An open with O_TRUNC came between, or somebody's sync: what is known here is void, and the write that brought us here begins
             // anew.
-            Err(Errno::EAGAIN) => {
-                state.leases = LeaseSet::NONE;
-                state.is_unpromised = false;
-            }
+            Err(Errno::EAGAIN) => state.forget_inline(),
             Err(errno) => return Err(errno),
         }
         Ok(())
