@@ -2,7 +2,7 @@
 
 use crate::{
     ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, InodeId, KeySet, NodeId, NodePolicy,
-    PoolId, Role, Roles, ShardId, TargetId,
+    PoolId, Role, Roles, SecretKey, ShardId, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -203,6 +203,8 @@ pub enum ManagerRequest {
         /// The node that is lost, whose shards are the caller's from now on.
         instead_of: Option<NodeId>,
     },
+    /// The key by which metadata servers prove to clients, and to one another, what these have open.
+    OpenKey,
 }
 
 /// What a target has.
@@ -313,4 +315,6 @@ pub enum ManagerReply {
     Fileset(FilesetId, Epoch),
     /// Each server but the manager that answers.
     Presence(Vec<ServerPresence>),
+    /// The key of what is open. Secret.
+    OpenKey(SecretKey),
 }

@@ -1,0 +1,181 @@
+//! Proofs of opens: whoever opens something is given one, and what a session tells a server that does not know what it has is believed
+//! of files alone whose open it proves. Before the policy of the node is looked at, so that what this leaves out is nothing for anybody behind it.
+
+use super::{MetaEndpoint, RemoteSession};
+use crate::capability::{is_proven, prove, ready};
+use crate::wire::MetaAnswer;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Reclaim, ReclaimedFile};
+use ashlar_types::{ClusterId, Errno, InodeId, NodeId, OpenProof, ProvenOpen, SecretKey, SessionId};
+use ring::hmac;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What makes proofs of opens, and checks them.
+pub struct Proofs {
+    cluster: ClusterId,
+    key: hmac::Key,
+    refused: AtomicU64,
+}
+
+impl Proofs {
+    /// For file system `cluster`, by its `key` for that.
+    pub fn new(cluster: ClusterId, key: &SecretKey) -> Proofs {
+        Proofs { cluster, key: ready(key), refused: AtomicU64::new(0) }
+    }
+
+    /// How many files and locks clients have claimed to have since the server was started without proving that they have the file open.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Of an open by `node`.
+    fn prove(&self, node: NodeId, inode: InodeId, write: bool) -> OpenProof {
+        prove(&self.key, &ProvenOpen { cluster: self.cluster, node, inode, write })
+    }
+
+    /// Whether `node` proves what it tells of `file`. Leases that go beyond the proof are left out: a file that is only read is also truncated by its name under
+    /// a lease for writing.
+    fn admit(&self, node: NodeId, file: &mut ReclaimedFile) -> bool {
+        let Some(proof) = file.proof else { return false };
+        let opened = ProvenOpen { cluster: self.cluster, node, inode: file.inode, write: proof.write };
+        let is_for_less = proof.write || file.handles.iter().all(|(_, write)| !write);
+        if !is_for_less || !is_proven(&self.key, &opened, &proof) {
+            return false;
+        }
+        if !proof.write {
+            file.leases = file.leases.without(LeaseSet::WRITING);
+        }
+        true
+    }
+}
+
+/// Whether what `request` opens is open for writing then.
+pub(super) fn opens_for_writing(request: &MetaRequest<'_>) -> bool {
+    match request {
+        MetaRequest::Open { write, .. } | MetaRequest::Create { write, .. } => *write,
+        MetaRequest::Tmpfile { .. } => true,
+        _ => false,
+    }
+}
+
+impl MetaEndpoint {
+    /// `answer`, with a proof if it tells that something was opened.
+    pub(super) fn with_proof(
+        &self,
+        session: &RemoteSession,
+        may_write: bool,
+        answer: MetaAnswer,
+    ) -> MetaAnswer {
+        let (reply, granted) = match answer {
+            MetaAnswer::Reply(reply) => (reply, None),
+            MetaAnswer::Granted(reply, granted) => (reply, Some(granted)),
+            other => return other,
+        };
+        match (&reply, granted) {
+            (MetaReply::Opened { open, .. }, granted) => {
+                let proof = self.proofs.prove(session.owner.node, open.attr.inode, may_write);
+                MetaAnswer::Opened(reply, proof, granted)
+            }
+            (_, Some(granted)) => MetaAnswer::Granted(reply, granted),
+            (_, None) => MetaAnswer::Reply(reply),
+        }
+    }
+
+    /// Takes what a session of a node tells that it has, and leaves out what it does not prove: such a file is `ESTALE`, and the others are as if it had not
+    /// been told.
+    pub(super) fn reclaim_proven(
+        &self,
+        (session, node): (SessionId, NodeId),
+        part: Reclaim,
+        call: impl FnOnce(Reclaim) -> Result<MetaReply, Errno>,
+    ) -> Result<MetaReply, Errno> {
+        match part {
+            Reclaim::Files(mut files) => {
+                let is_good: Vec<bool> = files.iter_mut().map(|file| self.proofs.admit(node, file)).collect();
+                self.note_unproven((session, node), "is not proven to be open", || {
+                    files
+                        .iter()
+                        .zip(&is_good)
+                        .filter(|(_, good)| !**good)
+                        .map(|(file, _)| file.inode)
+                        .collect()
+                });
+                let told = files.into_iter().zip(&is_good).filter_map(|(file, good)| good.then_some(file));
+                let MetaReply::Reclaimed { files } = call(Reclaim::Files(told.collect()))? else {
+                    return Err(Errno::EPROTO);
+                };
+                let mut files = files.into_iter();
+                let answer = |good: bool| match good {
+                    true => files.next().unwrap_or(Err(Errno::EPROTO)),
+                    false => Err(Errno::ESTALE),
+                };
+                Ok(MetaReply::Reclaimed { files: is_good.into_iter().map(answer).collect() })
+            }
+            Reclaim::Locks(mut locks) => {
+                // To be told to who has it, which knows what is open there.
+                if !locks.iter().all(|(lock, _)| self.meta.has_home_of(lock.inode)) {
+                    return Err(Errno::EHOSTDOWN);
+                }
+                // Files are told first.
+                let is_open = |inode| self.meta.opened(session, inode).is_some();
+                self.note_unproven((session, node), "is locked and not proven to be open", || {
+                    locks.iter().map(|(lock, _)| lock.inode).filter(|inode| !is_open(*inode)).collect()
+                });
+                locks.retain(|(lock, _)| is_open(lock.inode));
+                call(Reclaim::Locks(locks))
+            }
+            Reclaim::Done => call(Reclaim::Done),
+        }
+    }
+
+    /// Counts and tells claims that are not believed; one line for all of a message.
+    fn note_unproven(
+        &self,
+        (session, node): (SessionId, NodeId),
+        what: &str,
+        which: impl FnOnce() -> Vec<InodeId>,
+    ) {
+        let which = which();
+        let Some(inode) = which.first() else { return };
+        self.proofs.refused.fetch_add(which.len() as u64, Relaxed);
+        tracing::warn!(%session, %node, %inode, count = which.len(), "what a mount claims to have {what}; it is refused for these files");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_types::DescriptionId;
+
+    const NODE: NodeId = NodeId(4);
+
+    fn proofs() -> Proofs {
+        Proofs::new(ClusterId([1; 16]), &SecretKey([7; 32]))
+    }
+
+    fn file(proof: Option<OpenProof>, writes: &[bool]) -> ReclaimedFile {
+        let handles = writes.iter().enumerate().map(|(at, write)| (DescriptionId(at as u64), *write));
+        ReclaimedFile { inode: InodeId(5), handles: handles.collect(), leases: LeaseSet::CONTENT, proof }
+    }
+
+    #[test]
+    fn a_file_is_told_as_far_as_its_proof_goes() {
+        let proofs = proofs();
+        let proof = |write| Some(proofs.prove(NODE, InodeId(5), write));
+        assert!(!proofs.admit(NODE, &mut file(None, &[false])));
+        // One that is just being closed has no description any more.
+        assert!(!proofs.admit(NODE, &mut file(None, &[])));
+        let mut reading = file(proof(false), &[false, false]);
+        assert!(proofs.admit(NODE, &mut reading));
+        assert_eq!(reading.leases, LeaseSet::READ, "a reader has no lease for writing");
+        assert!(!proofs.admit(NODE, &mut file(proof(false), &[false, true])));
+        let mut writing = file(proof(true), &[false, true]);
+        assert!(proofs.admit(NODE, &mut writing));
+        assert_eq!(writing.leases, LeaseSet::CONTENT);
+        assert!(proofs.admit(NODE, &mut file(proof(true), &[false])));
+        assert!(!proofs.admit(NodeId(3), &mut file(proof(true), &[false])));
+        let other = Some(proofs.prove(NODE, InodeId(6), true));
+        assert!(!proofs.admit(NODE, &mut file(other, &[false])));
+        let pretended = proof(false).map(|proof| OpenProof { write: true, ..proof });
+        assert!(!proofs.admit(NODE, &mut file(pretended, &[true])));
+    }
+}
