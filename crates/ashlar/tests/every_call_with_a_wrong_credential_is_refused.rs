@@ -67,7 +67,7 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::SetDomain { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
         ManagerRequest::Report { .. } => &[Role::Meta, Role::Storage],
-        ManagerRequest::SealingKeys => &[Role::Meta],
+        ManagerRequest::SealingKeys | ManagerRequest::OpenKey => &[Role::Meta],
         ManagerRequest::CheckingKeys => &[Role::Storage],
     }
 }
@@ -162,6 +162,7 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::EndMove { chain: ChainId(0), from: TargetId(1), since: Epoch(1), is_given_up: false },
         ManagerRequest::ReportTargets { targets: Vec::new() },
         ManagerRequest::SealingKeys,
+        ManagerRequest::OpenKey,
         ManagerRequest::CheckingKeys,
         ManagerRequest::RotateKeys,
         ManagerRequest::Report {
