@@ -187,6 +187,9 @@ fn who_was_never_let_in_claims_to_have_a_file_open_in_vain() {
     let [secret, public, other] = ["secret", "public", "other"].map(|name| inode(&path(name)));
     let (friend, liar) = (Program::new(&lab, "friend"), Program::new(&lab, "liar"));
     assert_eq!(liar.open(secret, false), Err(Errno::EACCES));
+    let (read, write, truncate, handle) = (false, false, false, DescriptionId(1));
+    let for_nothing = liar.call(MetaRequest::Open { inode: secret, read, write, truncate, handle });
+    assert_eq!(for_nothing, Err(Errno::EACCES), "who opens it for nothing could read it");
     let of_friend = friend.open(secret, true).unwrap();
     let reading = liar.open(public, false).unwrap();
     assert!(of_friend.write && !reading.write);

@@ -143,3 +143,36 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::file::{FileState, FileTable, OpenFlags};
+    use ashlar_types::DescriptionId;
+
+    fn files(numbers: std::ops::Range<u64>) -> Vec<Arc<File>> {
+        let table = FileTable::new(Signal::default());
+        let open = |number: u64| {
+            let handle = (DescriptionId(number), OpenFlags::default(), false);
+            table.open(InodeId(number), handle, None, FileState::unknown, |_| {}).0
+        };
+        numbers.map(open).collect()
+    }
+
+    #[test]
+    fn what_was_told_in_a_session_that_is_over_is_still_to_be_told_in_the_next_one() {
+        let (untold, all) = (Untold::new(Signal::default()), files(1..4));
+        let (first, next) = (SessionId(1), SessionId(2));
+        untold.begin(first, all.clone());
+        untold.end(first, &all[..1]);
+        assert_eq!(untold.left(first).len(), 2);
+        untold.begin(next, all.clone());
+        // The answer of the session before comes late.
+        untold.end(first, &all);
+        assert_eq!((untold.left(first).len(), untold.left(next).len()), (0, 3));
+        assert_eq!(untold.count.load(SeqCst), 3);
+        untold.end(next, &all);
+        assert_eq!((untold.left(next).len(), untold.count.load(SeqCst)), (0, 0));
+    }
+}

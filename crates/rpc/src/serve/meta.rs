@@ -20,7 +20,7 @@ use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
-use proof::opens_for_writing;
+use proof::{for_something, opens_for_writing};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -435,7 +435,7 @@ impl MetaEndpoint {
             Addressee::Home(inode) => Some(inode),
             _ => None,
         };
-        let may_write = opens_for_writing(&request);
+        let (may_write, request) = (opens_for_writing(&request), for_something(request));
         let call = |request| self.call_under(&policy, caller, request);
         let outcome = match request {
             MetaRequest::Reclaim { server, incarnation, part } => {

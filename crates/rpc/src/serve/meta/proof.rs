@@ -48,6 +48,14 @@ impl Proofs {
     }
 }
 
+/// Who opens something for neither reading nor writing has passed no check of rights, and could read it all the same: so it is asked whether he may.
+pub(super) fn for_something(mut request: MetaRequest<'_>) -> MetaRequest<'_> {
+    if let MetaRequest::Open { read, write, .. } | MetaRequest::Create { read, write, .. } = &mut request {
+        *read |= !*write;
+    }
+    request
+}
+
 /// Whether what `request` opens is open for writing then.
 pub(super) fn opens_for_writing(request: &MetaRequest<'_>) -> bool {
     match request {
