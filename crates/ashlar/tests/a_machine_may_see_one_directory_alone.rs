@@ -582,7 +582,7 @@ fn a_program_that_makes_every_call_reaches_nothing_outside() {
 }
 
 /// Proofs that a node has files open for writing, as metadata servers make them.
-fn proofs(lab: &Lab, node: &str) -> impl Fn(InodeId) -> OpenProof {
+fn proofs(lab: &Lab, node: &str) -> impl Fn(InodeId, Timespec) -> OpenProof {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(lab.path("state")));
     let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
     let secrets: Secrets = decode(&manager.secrets(), "secrets").unwrap();
@@ -591,7 +591,7 @@ fn proofs(lab: &Lab, node: &str) -> impl Fn(InodeId) -> OpenProof {
     let text = fs::read_to_string(lab.path(node).join("node.json")).unwrap();
     let known: serde_json::Value = serde_json::from_str(&text).unwrap();
     let node = NodeId(known["node"].as_u64().unwrap() as u32);
-    move |inode| prove(&key, &ProvenOpen { cluster, node, inode, write: true })
+    move |inode, born| prove(&key, &ProvenOpen { cluster, node, inode, born, write: true })
 }
 
 /// What is told to servers that were started anew, capabilities, and what is listed at the border.
@@ -601,7 +601,14 @@ fn is_told_of_nothing_else(stranger: &mut Stranger, lab: &Lab, (inside, outside)
     let mine = inode(&all.join("tenants/a/large"));
     let session = stranger.session.unwrap();
     let handles = || vec![(DescriptionId(7), true)];
-    let proof = proofs(lab, "tenant");
+    let (proof, mut free) = (proofs(lab, "tenant"), Stranger::new(lab, "free"));
+    free.open();
+    let mut born = |inode: &InodeId| match free.call(*inode, MetaRequest::Getattr { inode: *inode }) {
+        Ok(Ok(MetaReply::Attr { attr, .. })) => (*inode, attr.btime),
+        other => panic!("{other:?}"),
+    };
+    let born: BTreeMap<InodeId, Timespec> = inside.iter().chain(outside).map(&mut born).collect();
+    free.close();
     for (number, &server) in stranger.meta.keys().cloned().collect::<Vec<_>>().iter().enumerate() {
         let own: Vec<InodeId> = outside
             .iter()
@@ -614,7 +621,7 @@ fn is_told_of_nothing_else(stranger: &mut Stranger, lab: &Lab, (inside, outside)
             inode: *inode,
             handles: handles(),
             leases: LeaseSet::CONTENT,
-            proof: Some(proof(*inode)),
+            proof: Some(proof(*inode, born[inode])),
         };
         let part = Reclaim::Files(own.iter().map(file).collect());
         let incarnation = match stranger.ask(server, &MetaCall::Open(Some(session))).unwrap() {

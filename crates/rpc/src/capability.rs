@@ -86,7 +86,7 @@ pub fn is_sealed(key: &SecretKey, capability: &Capability, seal: &Seal) -> bool 
 mod tests {
     use super::*;
     use ashlar_types::node::SessionOwner;
-    use ashlar_types::{InodeId, Rights, SessionId};
+    use ashlar_types::{InodeId, Rights, SessionId, Timespec};
 
     const CLUSTER: ClusterId = ClusterId([1; 16]);
 
@@ -136,12 +136,14 @@ mod tests {
     fn an_open_is_proven_to_one_machine_for_one_file_and_access() {
         let root = root_key(b"secret", CLUSTER);
         let key = ready(&open_key(&root));
-        let opened = ProvenOpen { cluster: CLUSTER, node: NodeId(4), inode: InodeId(5), write: false };
+        let (cluster, node, inode) = (CLUSTER, NodeId(4), InodeId(5));
+        let opened = ProvenOpen { cluster, node, inode, born: Timespec { secs: 6, nanos: 7 }, write: false };
         let proof = prove(&key, &opened);
         assert!(is_proven(&key, &opened, &proof));
         assert!(!is_proven(&key, &ProvenOpen { node: NodeId(5), ..opened }, &proof));
         assert!(!is_proven(&key, &ProvenOpen { inode: InodeId(4), ..opened }, &proof));
         assert!(!is_proven(&key, &ProvenOpen { cluster: ClusterId([2; 16]), ..opened }, &proof));
+        assert!(!is_proven(&key, &ProvenOpen { born: Timespec { secs: 6, nanos: 8 }, ..opened }, &proof));
         let writing = ProvenOpen { write: true, ..opened };
         assert!(!is_proven(&key, &writing, &proof));
         assert!(!is_proven(&key, &writing, &OpenProof { write: true, ..proof }));

@@ -2,7 +2,7 @@
 //!
 //! Why it is so: `docs/adr/0023-what-a-mount-has-open-is-proven-by-a-seal.md`.
 
-use crate::{ClusterId, InodeId, NodeId};
+use crate::{ClusterId, InodeId, NodeId, Timespec};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -15,13 +15,15 @@ pub struct ProvenOpen {
     pub node: NodeId,
     /// The file or directory.
     pub inode: InodeId,
+    /// When that was made: a power cut of metadata, or a backup that is brought back, can have its number be given once more.
+    pub born: Timespec,
     /// Whether it is open for writing.
     pub write: bool,
 }
 
 impl ProvenOpen {
     /// Length of [`ProvenOpen::sealed_bytes`].
-    pub const SEALED_BYTES: usize = 37;
+    pub const SEALED_BYTES: usize = 49;
 
     /// What the hash is of: every field, each at its place.
     pub fn sealed_bytes(&self) -> [u8; Self::SEALED_BYTES] {
@@ -35,6 +37,8 @@ impl ProvenOpen {
         put(&self.cluster.0);
         put(&self.node.0.to_le_bytes());
         put(&self.inode.0.to_le_bytes());
+        put(&self.born.secs.to_le_bytes());
+        put(&self.born.nanos.to_le_bytes());
         put(&[u8::from(self.write)]);
         out
     }
@@ -73,12 +77,14 @@ mod tests {
 
     #[test]
     fn every_field_is_under_the_seal_at_a_place_of_its_own() {
-        let first =
-            ProvenOpen { cluster: ClusterId([1; 16]), node: NodeId(2), inode: InodeId(3), write: false };
+        let (cluster, node, inode) = (ClusterId([1; 16]), NodeId(2), InodeId(3));
+        let first = ProvenOpen { cluster, node, inode, born: Timespec { secs: 4, nanos: 5 }, write: false };
         let changed = [
             ProvenOpen { cluster: ClusterId([9; 16]), ..first }.sealed_bytes(),
             ProvenOpen { node: NodeId(9), ..first }.sealed_bytes(),
             ProvenOpen { inode: InodeId(9), ..first }.sealed_bytes(),
+            ProvenOpen { born: Timespec { secs: 9, nanos: 5 }, ..first }.sealed_bytes(),
+            ProvenOpen { born: Timespec { secs: 4, nanos: 9 }, ..first }.sealed_bytes(),
             ProvenOpen { write: true, ..first }.sealed_bytes(),
         ];
         for (at, one) in changed.iter().enumerate() {

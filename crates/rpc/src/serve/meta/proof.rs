@@ -5,9 +5,21 @@ use super::{MetaEndpoint, RemoteSession};
 use crate::capability::{is_proven, prove, ready};
 use crate::wire::MetaAnswer;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Reclaim, ReclaimedFile};
-use ashlar_types::{ClusterId, Errno, InodeId, NodeId, OpenProof, ProvenOpen, SecretKey, SessionId};
+use ashlar_types::{
+    ClusterId, Errno, InodeId, NodeId, OpenProof, ProvenOpen, SecretKey, SessionId, Timespec,
+};
 use ring::hmac;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is known of a file that a session tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It has it open.
+    Proven,
+    Unproven,
+    /// There is none.
+    Gone,
+}
 
 /// What makes proofs of opens, and checks them.
 pub struct Proofs {
@@ -28,15 +40,16 @@ impl Proofs {
     }
 
     /// Of an open by `node`.
-    fn prove(&self, node: NodeId, inode: InodeId, write: bool) -> OpenProof {
-        prove(&self.key, &ProvenOpen { cluster: self.cluster, node, inode, write })
+    fn prove(&self, node: NodeId, (inode, born): (InodeId, Timespec), write: bool) -> OpenProof {
+        prove(&self.key, &ProvenOpen { cluster: self.cluster, node, inode, born, write })
     }
 
-    /// Whether `node` proves what it tells of `file`. Leases that go beyond the proof are left out: a file that is only read is also truncated by its name under
+    /// Whether `node` proves what it tells of `file`, which was made at `born`. Leases that go beyond the proof are left out: a file that is only read is also truncated by its name under
     /// a lease for writing.
-    fn admit(&self, node: NodeId, file: &mut ReclaimedFile) -> bool {
+    fn admit(&self, node: NodeId, file: &mut ReclaimedFile, born: Timespec) -> bool {
         let Some(proof) = file.proof else { return false };
-        let opened = ProvenOpen { cluster: self.cluster, node, inode: file.inode, write: proof.write };
+        let (cluster, inode) = (self.cluster, file.inode);
+        let opened = ProvenOpen { cluster, node, inode, born, write: proof.write };
         let is_for_less = proof.write || file.handles.iter().all(|(_, write)| !write);
         if !is_for_less || !is_proven(&self.key, &opened, &proof) {
             return false;
@@ -80,12 +93,24 @@ impl MetaEndpoint {
         };
         match (&reply, granted) {
             (MetaReply::Opened { open, .. }, granted) => {
-                let proof = self.proofs.prove(session.owner.node, open.attr.inode, may_write);
+                let proof =
+                    self.proofs.prove(session.owner.node, (open.attr.inode, open.attr.btime), may_write);
                 MetaAnswer::Opened(reply, proof, granted)
             }
             (_, Some(granted)) => MetaAnswer::Granted(reply, granted),
             (_, None) => MetaAnswer::Reply(reply),
         }
+    }
+
+    /// Whether a node proves what it tells of `file`. One that is gone proves nothing and claims nothing.
+    fn standing_of(&self, node: NodeId, file: &mut ReclaimedFile) -> Result<Standing, Errno> {
+        Ok(match self.meta.born(file.inode)? {
+            Some(born) if self.proofs.admit(node, file, born) => Standing::Proven,
+            Some(_) => Standing::Unproven,
+            None if self.meta.has_home_of(file.inode) => Standing::Gone,
+            // To be told to who has it.
+            None => return Err(Errno::EHOSTDOWN),
+        })
     }
 
     /// Takes what a session of a node tells that it has, and leaves out what it does not prove: such a file is `ESTALE`, and the others are as if it had not
@@ -98,25 +123,26 @@ impl MetaEndpoint {
     ) -> Result<MetaReply, Errno> {
         match part {
             Reclaim::Files(mut files) => {
-                let is_good: Vec<bool> = files.iter_mut().map(|file| self.proofs.admit(node, file)).collect();
+                let standings: Vec<Standing> = files
+                    .iter_mut()
+                    .map(|file| self.standing_of(node, file))
+                    .collect::<Result<_, Errno>>()?;
                 self.note_unproven((session, node), "is not proven to be open", || {
-                    files
-                        .iter()
-                        .zip(&is_good)
-                        .filter(|(_, good)| !**good)
-                        .map(|(file, _)| file.inode)
-                        .collect()
+                    let of_all = files.iter().zip(&standings);
+                    of_all.filter(|(_, is)| **is == Standing::Unproven).map(|(file, _)| file.inode).collect()
                 });
-                let told = files.into_iter().zip(&is_good).filter_map(|(file, good)| good.then_some(file));
+                let is_good = |standing: &Standing| *standing == Standing::Proven;
+                let told = files.into_iter().zip(&standings);
+                let told = told.filter_map(|(file, standing)| is_good(standing).then_some(file));
                 let MetaReply::Reclaimed { files } = call(Reclaim::Files(told.collect()))? else {
                     return Err(Errno::EPROTO);
                 };
                 let mut files = files.into_iter();
-                let answer = |good: bool| match good {
+                let answer = |standing: &Standing| match is_good(standing) {
                     true => files.next().unwrap_or(Err(Errno::EPROTO)),
                     false => Err(Errno::ESTALE),
                 };
-                Ok(MetaReply::Reclaimed { files: is_good.into_iter().map(answer).collect() })
+                Ok(MetaReply::Reclaimed { files: standings.iter().map(answer).collect() })
             }
             Reclaim::Locks(mut locks) => {
                 // To be told to who has it, which knows what is open there.
@@ -155,6 +181,7 @@ mod tests {
     use ashlar_types::DescriptionId;
 
     const NODE: NodeId = NodeId(4);
+    const BORN: Timespec = Timespec { secs: 8, nanos: 9 };
 
     fn proofs() -> Proofs {
         Proofs::new(ClusterId([1; 16]), &SecretKey([7; 32]))
@@ -168,22 +195,25 @@ mod tests {
     #[test]
     fn a_file_is_told_as_far_as_its_proof_goes() {
         let proofs = proofs();
-        let proof = |write| Some(proofs.prove(NODE, InodeId(5), write));
-        assert!(!proofs.admit(NODE, &mut file(None, &[false])));
+        let proof = |write| Some(proofs.prove(NODE, (InodeId(5), BORN), write));
+        assert!(!proofs.admit(NODE, &mut file(None, &[false]), BORN));
         // One that is just being closed has no description any more.
-        assert!(!proofs.admit(NODE, &mut file(None, &[])));
+        assert!(!proofs.admit(NODE, &mut file(None, &[]), BORN));
         let mut reading = file(proof(false), &[false, false]);
-        assert!(proofs.admit(NODE, &mut reading));
+        assert!(proofs.admit(NODE, &mut reading, BORN));
         assert_eq!(reading.leases, LeaseSet::READ, "a reader has no lease for writing");
-        assert!(!proofs.admit(NODE, &mut file(proof(false), &[false, true])));
+        assert!(!proofs.admit(NODE, &mut file(proof(false), &[false, true]), BORN));
         let mut writing = file(proof(true), &[false, true]);
-        assert!(proofs.admit(NODE, &mut writing));
+        assert!(proofs.admit(NODE, &mut writing, BORN));
         assert_eq!(writing.leases, LeaseSet::CONTENT);
-        assert!(proofs.admit(NODE, &mut file(proof(true), &[false])));
-        assert!(!proofs.admit(NodeId(3), &mut file(proof(true), &[false])));
-        let other = Some(proofs.prove(NODE, InodeId(6), true));
-        assert!(!proofs.admit(NODE, &mut file(other, &[false])));
+        assert!(proofs.admit(NODE, &mut file(proof(true), &[false]), BORN));
+        // The number was given to another file.
+        let later = Timespec { nanos: 10, ..BORN };
+        assert!(!proofs.admit(NODE, &mut file(proof(true), &[false]), later));
+        assert!(!proofs.admit(NodeId(3), &mut file(proof(true), &[false]), BORN));
+        let other = Some(proofs.prove(NODE, (InodeId(6), BORN), true));
+        assert!(!proofs.admit(NODE, &mut file(other, &[false]), BORN));
         let pretended = proof(false).map(|proof| OpenProof { write: true, ..proof });
-        assert!(!proofs.admit(NODE, &mut file(pretended, &[true])));
+        assert!(!proofs.admit(NODE, &mut file(pretended, &[true]), BORN));
     }
 }
