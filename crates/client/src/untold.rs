@@ -79,10 +79,14 @@ impl Client {
             left.sort_by_key(|file| self.server_of(file.inode));
             let is_at_one =
                 |one: &Arc<File>, other: &Arc<File>| self.server_of(one.inode) == self.server_of(other.inode);
-            let mut has_moved = false;
+            let (mut has_moved, mut away) = (false, Vec::new());
             for files in left.chunk_by(is_at_one).flat_map(|some| some.chunks(BATCH)) {
                 let Some(first) = files.first() else { continue };
                 let server = self.server_of(first.inode);
+                if away.contains(&server) {
+                    // One wait for it is enough.
+                    continue;
+                }
                 match self.tell_files(session, (server, NEWEST), files, LeaseSet::NONE) {
                     Ok(_) => self.untold.end(session, files),
                     // Whoever opens the next one tells everything in that.
@@ -93,10 +97,11 @@ impl Client {
                     Err(Errno::EHOSTDOWN) => has_moved = true,
                     Err(errno) => {
                         tracing::warn!(%errno, %server, files = files.len(), "the metadata server could not be told which files are open; trying again");
+                        away.push(server);
                     }
                 }
             }
-            if !has_moved {
+            if !has_moved || !away.is_empty() {
                 return self.untold.left(session).is_empty();
             }
         }
