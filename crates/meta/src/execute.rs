@@ -116,6 +116,7 @@ impl MetaService {
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
                 let conflicts = self.conflicts(&leases, session, &outcome, &reported);
                 if conflicts.is_empty() && !is_settling {
+                    leases.withhold(&outcome.in_split);
                     return Ok(grant(reply, &mut leases));
                 }
                 conflicts
@@ -212,6 +213,7 @@ impl MetaService {
             if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
                 leases.note_links_changed(&outcome.changed);
             }
+            leases.withhold(&outcome.in_split);
             let granted = grant(reply, &mut leases);
             drop(leases);
             drop(writer);
