@@ -149,7 +149,9 @@ impl MetaService {
         let (mut _wanting, mut _alone) = (None, None);
         let mut is_again = false;
         loop {
-            self.come_again_if_closing(is_again && caller.op.sequence != 0)?;
+            // So does who splits directories.
+            let comes_again = caller.op.sequence != 0 || verb == number::SPLIT_STEP;
+            self.come_again_if_closing(is_again && comes_again)?;
             is_again = true;
             let (mut writer, reply, mut outcome, across) = match self
                 .try_to_decide(caller, &decide, &view, &reported)?
@@ -218,6 +220,7 @@ impl MetaService {
             drop(leases);
             drop(writer);
             self.let_go(&outcome);
+            self.note_grown(&outcome.grown);
             if let Some(decision) = decision {
                 self.tell_decision(decision, position);
             }

@@ -107,6 +107,8 @@ kinds! {
     MapNotKept = 28, "map-not-kept";
     /// The metadata is that of a backup again.
     MetadataRestored = 29, "metadata-restored";
+    /// A directory has grown large, and is being split.
+    DirectorySplit = 30, "directory-split";
 }
 
 impl EventKind {
@@ -125,6 +127,7 @@ impl EventKind {
                 | EventKind::SessionEvicted
                 | EventKind::SessionRemoved
                 | EventKind::DamageFound
+                | EventKind::DirectorySplit
                 | EventKind::ServerStarted
                 | EventKind::ServerStopped
                 | EventKind::EventsLost
