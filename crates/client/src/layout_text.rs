@@ -2,8 +2,8 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, TargetChoice};
+use ashlar_types::message::{MetaReply, MetaRequest, SplitDirectory};
+use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
 use std::fmt::Write as _;
 
 /// Name of the attribute.
@@ -56,7 +56,7 @@ impl Client {
     }
 
     /// How a directory is split, and directories that are made in it; `None` for what is no directory.
-    fn slice_counts(&self, who: &Who, directory: InodeId) -> Result<Option<(usize, u16)>, Errno> {
+    fn slices_shown(&self, who: &Who, directory: InodeId) -> Result<Option<SplitDirectory>, Errno> {
         match self.call(who, MetaRequest::Slices { directory }) {
             Ok(MetaReply::Slices(split)) => Ok(Some(split)),
             Ok(other) => Err(unexpected(&other)),

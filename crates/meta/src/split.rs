@@ -163,11 +163,16 @@ impl MetaService {
         let is_to_look = std::mem::take(&mut self.splits.queue.lock().is_to_look);
         if is_to_look {
             let mut halfway = self.find_halfway()?;
+            let (mut waiting, mut failed) = (0, None);
             while let Some(directory) = halfway.pop_first() {
-                self.splits.under_way.store(halfway.len() + 1, Relaxed);
-                self.split_to_the_end(directory)?;
+                self.splits.under_way.store(halfway.len() + waiting + 1, Relaxed);
+                // One that cannot go on holds up no other.
+                if let Err(errno) = self.split_to_the_end(directory) {
+                    (waiting, failed) = (waiting + 1, Some(errno));
+                }
             }
-            self.splits.under_way.store(0, Relaxed);
+            self.splits.under_way.store(waiting, Relaxed);
+            failed.map_or(Ok(()), Err)?;
         }
         if self.env.clock.monotonic() < rests_until {
             // Not at once again, or this would never rest.

@@ -197,6 +197,11 @@ pub(crate) fn forget_slices(txn: &mut Txn<'_>, id: InodeId) -> Result<(), NsErro
     if is_in_split {
         txn.delete(key::halfway(id));
     }
+    if !slices.is_empty() && !txn.is_elsewhere(id) {
+        // With the slices goes what they know of the last change of names, which whoever has the directory open may ask for.
+        let mtime = whole_attr(txn, id)?.mtime;
+        txn.inode_mut(id)?.mtime = mtime;
+    }
     // Nobody has a slice open: who opens the directory opens the directory.
     all(txn, &slices, |txn, slice| txn.remove_inode(slice))
 }
