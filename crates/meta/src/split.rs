@@ -129,8 +129,10 @@ impl MetaService {
                 if let Err(errno) = outcome {
                     tracing::debug!(%errno, "a directory that is being split has to wait");
                     rests_until = service.env.clock.monotonic() + REST;
-                    service.splits.queue.lock().is_to_look = true;
-                    service.env.tasks.pause(STEP_PAUSE_MAX);
+                    let mut queue = service.splits.queue.lock();
+                    queue.is_to_look = true;
+                    // A stop does not wait for this.
+                    service.splits.woken.wait_for(&mut queue, STEP_PAUSE_MAX);
                 }
             }
         };

@@ -147,8 +147,20 @@ impl Site {
     fn lane(&self, at: usize) -> Lane {
         let (disk, engine) = &self.disks[at];
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
-        Lane::open(disk, "lane", Box::new(engine.clone()), &self.env, CLUSTER, config).unwrap()
+        let open = || {
+            let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
+            Lane::open(disk.clone(), "lane", Box::new(engine.clone()), &self.env, CLUSTER, config)
+        };
+        // What splits directories may be about to end in the service before.
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            match open() {
+                Err(KvError::Io { .. }) if std::time::Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                lane => return lane.unwrap(),
+            }
+        }
     }
 
     fn start(self: &Arc<Site>, at: usize) {
