@@ -137,6 +137,14 @@ fn chains_are_served_while_no_manager_is_there_to_hand_them_over() {
 
 #[test]
 fn a_move_that_was_in_doubt_when_its_server_was_killed_is_begun_anew_soon() {
+    // Whether one is under way at the moment at which the manager stops is chance.
+    let was_in_doubt = (0..5).any(|_| drain_with_a_killed_server());
+    assert!(was_in_doubt, "none was ever in doubt");
+}
+
+/// Drains a target whose server is killed while no manager answers; whether a move was in doubt then.
+#[track_caller]
+fn drain_with_a_killed_server() -> bool {
     let (mut lab, files) = start(60);
     lab.ashlar("target drain 1 --identity @first").expect(0);
     wait_until(&lab, "a move", PATIENCE, || chains(&lab, 1) < 95);
@@ -151,10 +159,10 @@ fn a_move_that_was_in_doubt_when_its_server_was_killed_is_begun_anew_soon() {
     wait_until(&lab, "the drain", PATIENCE, || chains(&lab, 1) == 0);
     let (took, log) = (begun.elapsed(), lab.storage[0].text());
     eprintln!("the drain was over {took:?} after the start");
-    assert!(log.contains("a chain that was leaving has stayed"), "none was in doubt: {log}");
     assert!(took < Duration::from_secs(45), "the drain took {took:?} from the start on: {log}");
     files.iter().enumerate().for_each(|(at, path)| assert!(read(path) == content(at, 0)));
     lab.stop();
+    log.contains("a chain that was leaving has stayed")
 }
 
 #[test]
