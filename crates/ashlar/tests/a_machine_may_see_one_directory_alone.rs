@@ -33,12 +33,8 @@ use support::{Ended, can_mount, finish};
 const CHANGE_MAX: Duration = Duration::from_secs(30);
 
 #[track_caller]
-fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + CHANGE_MAX;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what} does not hold after {CHANGE_MAX:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+fn soon(what: &str, is_so: impl FnMut() -> bool) {
+    support::soon(CHANGE_MAX, what, is_so);
 }
 
 #[track_caller]

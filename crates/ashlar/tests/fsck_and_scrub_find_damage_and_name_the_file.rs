@@ -7,15 +7,14 @@ mod support;
 use ashlar_chunkstore::{ChunkStore, Config};
 use ashlar_env::Env;
 use ashlar_env::os::OsDisk;
-use ashlar_kv::{
-    Engine, FjallEngine, FjallOptions, Frame, Key, Lane, LaneConfig, Snapshot, Urgency, WriteSet,
-};
+use ashlar_kv::{Engine, FjallEngine, FjallOptions, Key, Snapshot};
 use ashlar_namespace::{Inode, key};
-use ashlar_types::{ChunkId, Epoch, InodeId, OpId, ShardId, codec};
+use ashlar_types::{ChunkId, InodeId, ShardId, codec};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use support::records::{Place, edit};
 use support::{Ended, Site, can_mount, flip};
 
 const CHECK: &str = "fsck --data @d1 --data @d2";
@@ -52,40 +51,8 @@ fn with_target(path: &Path, work: impl FnOnce(&ChunkStore)) {
 /// Puts and removes records of the metadata, with no regard for its rules.
 fn edit_metadata(site: &Site, change: impl FnOnce(&dyn Snapshot) -> Vec<(Key, Option<bytes::Bytes>)>) {
     let meta = site.path("d1/meta");
-    edit(&meta.join("engine"), &meta, "lane", site, change);
-}
-
-/// The same for any lane: its engine, and the directory `name` of `root` for its log.
-fn edit(
-    engine: &Path,
-    root: &Path,
-    name: &str,
-    site: &Site,
-    edit: impl FnOnce(&dyn Snapshot) -> Vec<(Key, Option<bytes::Bytes>)>,
-) {
-    let cluster = ChunkStore::header(&OsDisk::new(site.path("d1/target"))).unwrap().identity.cluster;
-    let engine = Box::new(FjallEngine::open(engine, FjallOptions::default()).unwrap());
-    let disk = Arc::new(OsDisk::new(root));
-    let lane = Lane::open(disk, name, engine, &Env::os(), cluster, LaneConfig::default()).unwrap();
-    let mut changes = edit(&lane.read());
-    changes.sort();
-    let mut frames: Vec<Frame> = Vec::new();
-    for change in changes {
-        let shard = ShardId(u16::from_be_bytes([change.0[0], change.0[1]]));
-        match frames.last_mut() {
-            Some(frame) if frame.shard == shard => frame.writes.0.push(change),
-            _ => frames.push(Frame {
-                shard,
-                epoch: Epoch(1),
-                op: OpId::default(),
-                verb: 0,
-                writes: WriteSet(vec![change]),
-                reply: bytes::Bytes::new(),
-            }),
-        }
-    }
-    lane.write().commit(frames, Urgency::Normal).unwrap();
-    lane.close().unwrap();
+    let place = Place { engine: &meta.join("engine"), root: &meta, name: "lane" };
+    edit(&site.path("d1/target"), &place, change);
 }
 
 /// Every inode of table `I` for which `pick` says so, changed.
@@ -352,7 +319,8 @@ fn records_of_an_index_that_are_lost_come_back_from_the_slots() {
     }
     let site = Site::with_files();
     let index = site.path("d2/target/index");
-    edit(&index.join("engine"), &site.path("d2/target"), "index", &site, |snapshot| {
+    let place = Place { engine: &index.join("engine"), root: &site.path("d2/target"), name: "index" };
+    edit(&site.path("d1/target"), &place, |snapshot| {
         let mut gone = Vec::new();
         let mut visit = |record_key: &[u8], _: &[u8]| {
             // Table `c` has the places of chunks (`docs/formats/target.md`).

@@ -5,21 +5,19 @@
 
 mod support;
 
-use ashlar_env::Env;
-use ashlar_env::os::OsDisk;
-use ashlar_kv::{FjallEngine, FjallOptions, Frame, Key, Lane, LaneConfig, Snapshot, Urgency, WriteSet};
+use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::{Bucket, Inode, key};
-use ashlar_types::{ClusterId, Epoch, InodeId, OpId, ShardId, codec};
+use ashlar_types::{InodeId, ShardId, codec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
+use support::records::{self, Place};
 use support::{Ended, PATIENCE};
 
 /// A lab with metadata servers besides its first; the directory of each can be another one after a restore.
@@ -508,34 +506,9 @@ fn another_machine_takes_the_place_of_a_lost_one_with_what_the_backup_has() {
 /// Puts and removes records of the metadata in `meta`, with no regard for its rules.
 #[track_caller]
 fn edit(site: &Site, meta: &str, change: impl FnOnce(&dyn Snapshot) -> Vec<(Key, Option<bytes::Bytes>)>) {
-    let cluster: ClusterId = {
-        let header = ashlar_chunkstore::ChunkStore::header(&OsDisk::new(site.lab.path("d0/target"))).unwrap();
-        header.identity.cluster
-    };
     let root = site.lab.path(meta);
-    let engine = Box::new(FjallEngine::open(root.join("engine"), FjallOptions::default()).unwrap());
-    let disk = Arc::new(OsDisk::new(&root));
-    let lane = Lane::open(disk, "lane", engine, &Env::os(), cluster, LaneConfig::default()).unwrap();
-    let mut changes = change(&lane.read());
-    assert!(!changes.is_empty());
-    changes.sort();
-    let mut frames: Vec<Frame> = Vec::new();
-    for change in changes {
-        let shard = key::shard_of(&change.0);
-        match frames.last_mut() {
-            Some(frame) if frame.shard == shard => frame.writes.0.push(change),
-            _ => frames.push(Frame {
-                shard,
-                epoch: Epoch(1),
-                op: OpId::default(),
-                verb: 0,
-                writes: WriteSet(vec![change]),
-                reply: bytes::Bytes::new(),
-            }),
-        }
-    }
-    lane.write().commit(frames, Urgency::Normal).unwrap();
-    lane.close().unwrap();
+    let place = Place { engine: &root.join("engine"), root: &root, name: "lane" };
+    records::edit(&site.lab.path("d0/target"), &place, change);
 }
 
 /// The directory of the metadata server that has `shard`.

@@ -23,12 +23,8 @@ fn away(lab: &Lab, node: &str, role: &str) -> Option<u64> {
 }
 
 #[track_caller]
-fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SHOWN_MAX;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not so after {SHOWN_MAX:?}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+fn soon(what: &str, is_so: impl FnMut() -> bool) {
+    support::soon(SHOWN_MAX, what, is_so);
 }
 
 /// Kinds of the events about a server going and coming, the oldest first.

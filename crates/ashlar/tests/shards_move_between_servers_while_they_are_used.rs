@@ -63,6 +63,10 @@ impl Spread {
         shards.iter().map(named).collect()
     }
 
+    fn server_of(&self, shard: u64) -> String {
+        self.shards().into_iter().find(|(known, _)| *known == shard).unwrap().1
+    }
+
     fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         self.shards().into_iter().for_each(|(_, node)| *counts.entry(node).or_default() += 1);
@@ -567,10 +571,10 @@ fn a_server_that_has_not_been_told_yet_what_mounts_have_gives_no_shard_away() {
     std::thread::scope(|threads| {
         let moved = threads.spawn(|| spread.move_to(&shards, "mds2"));
         std::thread::sleep(Duration::from_secs(3));
-        let now = spread.shards().into_iter().find(|(shard, _)| *shard == shards[0]).unwrap();
+        let now = spread.server_of(shards[0]);
         spread.lab.mounts[0].resume();
         moved.join().unwrap();
-        assert_eq!(now.1, "mds", "given away before the mount had told");
+        assert_eq!(now, "mds", "given away before the mount had told");
     });
     assert!(other.wait().unwrap().success());
     drop(writer.stdin.take());
@@ -580,8 +584,7 @@ fn a_server_that_has_not_been_told_yet_what_mounts_have_gives_no_shard_away() {
         fs::read(&here).unwrap() == whole && fs::read(&there).unwrap() == whole,
         "nothing is overwritten"
     );
-    let now = spread.shards().into_iter().find(|(shard, _)| *shard == shards[0]).unwrap();
-    assert_eq!(now.1, "mds2");
+    assert_eq!(spread.server_of(shards[0]), "mds2");
     spread.stop();
 }
 

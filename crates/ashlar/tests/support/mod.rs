@@ -7,6 +7,7 @@ pub mod browser;
 pub mod cluster;
 pub mod counts;
 pub mod desk;
+pub mod records;
 pub mod user_world;
 
 use std::ffi::OsStr;
@@ -18,6 +19,16 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a command or a start, also on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until `is_so`, for at most `most`.
+#[track_caller]
+pub fn soon(most: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + most;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not so after {most:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
 
 /// Whether real mounts can be made here as root; if not, says so where people look.
 pub fn can_mount(test: &str) -> bool {

@@ -216,10 +216,10 @@ pub enum StorageRequest {
     },
 }
 
-impl StorageRequest {
-    /// The target the call is for.
-    pub fn target(&self) -> TargetId {
-        match self {
+/// The target of a request, by reference to whatever the request is a reference to.
+macro_rules! target_of {
+    ($request:expr) => {
+        match $request {
             StorageRequest::Write { target, .. }
             | StorageRequest::MoveBegin { target, .. }
             | StorageRequest::MoveSeal { target, .. }
@@ -238,34 +238,21 @@ impl StorageRequest {
             | StorageRequest::Suspects { target, .. }
             | StorageRequest::Files { target, .. }
             | StorageRequest::Scrub { target, .. }
-            | StorageRequest::Confirm { target, .. } => *target,
+            | StorageRequest::Confirm { target, .. } => target,
         }
+    };
+}
+
+impl StorageRequest {
+    /// The target the call is for.
+    pub fn target(&self) -> TargetId {
+        *target_of!(self)
     }
 
     /// The same request, for another target.
     #[must_use]
     pub fn at(mut self, other: TargetId) -> StorageRequest {
-        match &mut self {
-            StorageRequest::Write { target, .. }
-            | StorageRequest::MoveBegin { target, .. }
-            | StorageRequest::MoveSeal { target, .. }
-            | StorageRequest::Moves { target }
-            | StorageRequest::Read { target, .. }
-            | StorageRequest::Truncate { target, .. }
-            | StorageRequest::Punch { target, .. }
-            | StorageRequest::Allocate { target, .. }
-            | StorageRequest::DeleteGeneration { target, .. }
-            | StorageRequest::Seek { target, .. }
-            | StorageRequest::Extent { target, .. }
-            | StorageRequest::NextChunk { target, .. }
-            | StorageRequest::Sync { target, .. }
-            | StorageRequest::Space { target }
-            | StorageRequest::GiveBack { target }
-            | StorageRequest::Suspects { target, .. }
-            | StorageRequest::Files { target, .. }
-            | StorageRequest::Scrub { target, .. }
-            | StorageRequest::Confirm { target, .. } => *target = other,
-        }
+        *target_of!(&mut self) = other;
         self
     }
 
