@@ -358,6 +358,7 @@ pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
         | MetaRequest::Reclaim { .. } => Repetition::Harmless,
         MetaRequest::Open { truncate: false, .. }
         | MetaRequest::Release { .. }
+        // But for a file that was empty: that has its chunks by the first, and `EAGAIN` says so. The answer is not kept, as a proposal does not outlive the server.
         | MetaRequest::ProposeLayout { .. }
         | MetaRequest::WithdrawLayout { .. }
         | MetaRequest::AcquireData { .. }

@@ -181,7 +181,7 @@ impl MetaService {
         current.chain(waiting).chain(failed).collect()
     }
 
-    /// Sends the next shard, if there is one to be sent. To be called again after the time that it tells.
+    /// Sends the next shard, if there is one to be sent and all sessions have told what they have. To be called again after the time that it tells.
     pub fn carry_out_moves(&self, transfer: &Transfer<'_>) -> Duration {
         // ORDER: not before all sessions have told, after a start, what they have. It goes along, and nobody tells the next server of it: that would give it to others.
         if self.is_awaiting() {
