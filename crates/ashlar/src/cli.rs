@@ -28,8 +28,8 @@ pub use bench::{
 };
 
 pub use cluster::{
-    EtcdPlace, FirstNodeArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs, NodeAction,
-    NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
+    CopyArgs, EtcdPlace, FirstNodeArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs,
+    NodeAction, NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
 };
 pub use console::{ConsoleAction, ConsoleArgs};
 pub use etcd::{

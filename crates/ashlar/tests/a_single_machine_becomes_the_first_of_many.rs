@@ -81,7 +81,14 @@ fn every_file_is_there_and_nothing_was_copied() {
     let (own, state) = (path("own"), path("state"));
     let mut manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
     let address = support::cluster::Lab::free_address;
+    let copied = std::process::Command::new("cp").args(["-a", &d2, &path("copy")]).status().unwrap();
+    assert!(copied.success());
     let line = format!("storage --data {d1} --data {d2} --identity {own} --listen {}", address());
+    let mut storage = start(dir, "storage", &line, "serves");
+    // Starts go on being counted where the one machine was.
+    let copy = format!("storage --data {d1} --data {} --identity {own} --listen {}", path("copy"), address());
+    storage.stop();
+    ashlar(&copy.split(' ').collect::<Vec<_>>()).refused(&["target-2", "copy/target is an older copy"]);
     let mut storage = start(dir, "storage", &line, "serves");
     let line = format!("meta --meta {} --identity {own} --listen {}", path("d1/meta"), address());
     let mut meta = start(dir, "meta", &line, "serves");

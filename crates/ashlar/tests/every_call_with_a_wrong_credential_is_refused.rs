@@ -16,8 +16,9 @@ use ashlar_rpc::wire::{
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::{
-    ChainId, ChunkId, Credentials, Epoch, EventKind, FilesetId, Happening, InodeId, NodeId, NodePolicy,
-    OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, TargetId, Timespec,
+    ChainId, ChunkId, Credentials, Epoch, EventKind, FilesetId, Happening, Holding, InodeId, NodeId,
+    NodePolicy, OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, Start, StartPlace, TargetId,
+    Timespec,
 };
 use parking_lot::RwLock;
 use std::fs;
@@ -66,7 +67,9 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
-        ManagerRequest::Report { .. } => &[Role::Meta, Role::Storage],
+        ManagerRequest::Report { .. }
+        | ManagerRequest::ClaimStart { .. }
+        | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],
         ManagerRequest::SealingKeys => &[Role::Meta],
         ManagerRequest::CheckingKeys => &[Role::Storage],
     }
@@ -135,7 +138,15 @@ fn manager_samples() -> Vec<ManagerRequest> {
         },
         ManagerRequest::NewTarget { uuid, path: path.clone(), pool: String::new() },
         ManagerRequest::Serve { targets: vec![(TargetId(1), uuid, path.clone())] },
-        ManagerRequest::MetaIdentity { uuid, path },
+        ManagerRequest::MetaIdentity { uuid, path: path.clone() },
+        ManagerRequest::ClaimStart {
+            role: Role::Meta,
+            found: Holding { uuid, start: Start::default(), path, place: StartPlace::default() },
+            tag: 1,
+            is_older_accepted: true,
+            is_taking_over: true,
+        },
+        ManagerRequest::HoldStarts { role: Role::Storage, held: Vec::new(), is_ending: false },
         ManagerRequest::RestoreMetadata { set: uuid, uuid, seen: Epoch(0), instead_of: None },
         ManagerRequest::TransferShards {
             shards: vec![ShardId(1)],

@@ -25,9 +25,16 @@ fn a_copied_target_is_refused_on_another_node_and_the_one_that_is_served_goes_on
     let token = lab.ashlar("token --role storage --identity @first").expect(0).stdout;
     lab.ashlar(&format!("join {} --name oss9 --identity @oss9", token.trim())).expect(0);
     let second = format!("storage --data @copy --listen {} --identity @oss9", Lab::free_address());
-    lab.ashlar(&second).refused(&["target-1", "copy", "d0", "stop one of them"]);
-    let told = lab.ashlar("event list --kind target-claimed-twice --identity @first").expect(0).stdout;
+    lab.ashlar(&second).refused(&["target-1", "copy/target is an older copy", "oss0", "d0"]);
+    let told = lab.ashlar("event list --kind copy-refused --identity @first").expect(0).stdout;
     assert!(told.contains("target-1") && told.contains("copy"), "{told}");
+    // One that was made of the target while it is served.
+    let copied = Command::new("cp").arg("-a").arg(lab.path("d0")).arg(lab.path("twin")).status().unwrap();
+    assert!(copied.success());
+    let twin = format!("storage --data @twin --listen {} --identity @oss9", Lab::free_address());
+    lab.ashlar(&twin).refused(&["target-1", "twin", "d0", "stop one of them"]);
+    let told = lab.ashlar("event list --kind target-claimed-twice --identity @first").expect(0).stdout;
+    assert!(told.contains("target-1") && told.contains("twin"), "{told}");
     // The map has not changed, and neither has what is read.
     let targets = lab.ashlar("target list --json --identity @first").expect(0).stdout;
     assert!(targets.contains("oss0") && !targets.contains("oss9"), "{targets}");

@@ -51,7 +51,7 @@ pub use checksum::{BLOCK_BYTES, SUM_HOLE, SUM_RESERVED, seal, sum_of};
 pub use config::Config;
 pub use counters::StoreStats;
 pub use error::ChunkError;
-pub use open::{ENGINE_DIR, INDEX_DIR};
+pub use open::{ENGINE_DIR, INDEX_DIR, TargetLock};
 pub use rebuild::RebuildReport;
 pub use recover::RecoveryReport;
 pub use scrub::{Finding, ScrubCursor, Scrubbed};

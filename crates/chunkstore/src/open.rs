@@ -35,6 +35,9 @@ pub const ENGINE_DIR: &str = "index/engine";
 /// Bits of a slot generation that count inside one open.
 const GENERATION_BITS: u32 = 40;
 
+/// A target that nobody else can open while this lives.
+pub struct TargetLock(Arc<dyn DiskFile>);
+
 /// A target that is locked and whose index is open.
 pub(crate) struct Opening {
     pub(crate) index: Index,
@@ -52,8 +55,21 @@ impl Opening {
         expected: &TargetIdentity,
         config: &Config,
     ) -> Result<Opening, ChunkError> {
+        target::require_identity(&**disk, expected)?;
+        let lock = TargetLock(target::lock(&**disk, &config.holder)?);
+        Opening::start_locked(lock, disk, engine, env, expected, config)
+    }
+
+    /// As [`Opening::start`], of one that is locked.
+    fn start_locked(
+        TargetLock(lock): TargetLock,
+        disk: &Arc<dyn Disk>,
+        engine: impl FnOnce() -> Result<Box<dyn Engine>, KvError>,
+        env: &Env,
+        expected: &TargetIdentity,
+        config: &Config,
+    ) -> Result<Opening, ChunkError> {
         let header = target::require_identity(&**disk, expected)?;
-        let lock = target::lock(&**disk, &config.holder)?;
         let stop = Arc::new(StopSwitch::default());
         let engine = engine().map_err(opening_error)?;
         let lane =
@@ -126,6 +142,14 @@ impl ChunkStore {
         target::read_header(disk)
     }
 
+    /// Locks the target in `disk`, for whoever is to look at it before it is opened ([`ChunkStore::open_locked`]); `holder` is told to others.
+    ///
+    /// # Errors
+    /// [`ChunkError::Locked`] when somebody else has it, [`ChunkError::Io`].
+    pub fn lock(disk: &dyn Disk, holder: &str) -> Result<TargetLock, ChunkError> {
+        target::lock(disk, holder).map(TargetLock)
+    }
+
     /// Opens a target and puts right what an unclean stop left. `engine` makes the engine of the index, in [`ENGINE_DIR`]; it is
     /// called once the target is locked.
     ///
@@ -139,7 +163,34 @@ impl ChunkStore {
         expected: &TargetIdentity,
         config: Config,
     ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
-        let Opening { index, stop, lock, header } = Opening::start(&disk, engine, env, expected, &config)?;
+        let opening = Opening::start(&disk, engine, env, expected, &config)?;
+        ChunkStore::recovered(opening, disk, env, expected, config)
+    }
+
+    /// As [`ChunkStore::open`], of a target that the caller has locked.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::open`].
+    pub fn open_locked(
+        lock: TargetLock,
+        disk: Arc<dyn Disk>,
+        engine: impl FnOnce() -> Result<Box<dyn Engine>, KvError>,
+        env: &Env,
+        expected: &TargetIdentity,
+        config: Config,
+    ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
+        let opening = Opening::start_locked(lock, &disk, engine, env, expected, &config)?;
+        ChunkStore::recovered(opening, disk, env, expected, config)
+    }
+
+    fn recovered(
+        opening: Opening,
+        disk: Arc<dyn Disk>,
+        env: &Env,
+        expected: &TargetIdentity,
+        config: Config,
+    ) -> Result<(ChunkStore, RecoveryReport), ChunkError> {
+        let Opening { index, stop, lock, header } = opening;
         require_mark(&index, &header)?;
         let opens = stored_opens(&index)? + 1;
         let last = index.get(&key::continuity())?.map(|value| OpenedIn::decode(&value)).transpose()?;

@@ -127,6 +127,14 @@ impl EventLog {
         Ok(())
     }
 
+    /// Whether there is an event that `is_it`, also among those that wait.
+    pub(crate) fn has_noted(&self, is_it: impl Fn(&Happening) -> bool) -> bool {
+        let is_waiting = self.waiting.lock().events.iter().any(|(_, what)| is_it(what));
+        let kept = self.kept.lock();
+        is_waiting
+            || kept.segments.iter().flat_map(|(_, segment)| &segment.events).any(|event| is_it(&event.what))
+    }
+
     /// Events after the one numbered `after`, the oldest first, those that wait not among them.
     pub fn after(&self, after: u64) -> Vec<Event> {
         let kept = self.kept.lock();

@@ -10,6 +10,7 @@ mod authority;
 mod endpoint;
 mod etcd_authority;
 pub mod events;
+mod holders;
 mod identity;
 mod keys;
 mod map_change;
@@ -26,7 +27,7 @@ pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
 pub use plan::place_copies;
 pub use service::ManagerService;
-pub use state::{ClusterState, KeyEpoch, MetadataRecord, PromisedTarget, TokenRecord};
+pub use state::{ClusterState, KeyEpoch, MetadataRecord, PromisedTarget, StartRecord, TokenRecord};
 pub use token::{Token, token_key};
 
 use ashlar_coord::{Coord, CoordError};
@@ -193,6 +194,11 @@ impl Manager {
     /// The state as it was seen last.
     pub fn state(&self) -> ClusterState {
         self.held.lock().state.clone()
+    }
+
+    /// Looks at the state as it was seen last, without a copy of it.
+    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&ClusterState) -> T) -> T {
+        look(&self.held.lock().state)
     }
 
     /// Changes the state: `change` makes the next one of the current one. A change of the map is its next epoch. Whoever else changes it at

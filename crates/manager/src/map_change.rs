@@ -68,15 +68,21 @@ pub(crate) fn with_targets(
             )));
         }
     }
-    with_targets_of_any_id(map, found, node, &|_| PoolId(0))
+    with_targets_of_any_id(map, found, node, (&|_| PoolId(0), &|_| false))
 }
 
-/// As [`with_targets`], where ids are given out before targets are made, and some never are. A new target is in the pool that `pool_of` says.
+/// In which pool a new target is to be.
+type PoolOf<'a> = dyn Fn(TargetId) -> PoolId + 'a;
+/// Whether the node holds the last start of the target of this uuid.
+type Holds<'a> = dyn Fn([u8; 16]) -> bool + 'a;
+
+/// As [`with_targets`], where ids are given out before targets are made, and some never are. A new target is in the pool that `pool_of` says. One that another node
+/// serves is refused, but if the node `holds` the last start of it.
 pub(crate) fn with_targets_of_any_id(
     map: &ClusterMap,
     found: &[FoundTarget],
     node: NodeId,
-    pool_of: &dyn Fn(TargetId) -> PoolId,
+    (pool_of, holds): (&PoolOf<'_>, &Holds<'_>),
 ) -> Result<ClusterMap, ManagerError> {
     for new in found {
         let taken = map.targets.iter().find(|known| known.id == new.id && known.uuid != new.uuid);
@@ -95,7 +101,7 @@ pub(crate) fn with_targets_of_any_id(
     }
     for target in &mut next.targets {
         let Some(found) = found.iter().find(|found| found.uuid == target.uuid) else { continue };
-        if target.node != node && target.state == TargetState::Online {
+        if target.node != node && target.state == TargetState::Online && !holds(target.uuid) {
             return Err(ManagerError::Invalid(format!(
                 "{} at {} is served by {} at {}: one of the two is a copy, or its disk is attached to both; stop one of them",
                 target.id, found.path, target.node, target.path

@@ -2,6 +2,7 @@
 
 mod domains;
 mod filesets;
+mod holders;
 mod moves;
 mod pools;
 mod presence;
@@ -43,6 +44,8 @@ pub struct ManagerService {
     reports: moves::Reports,
     /// What was heard of servers.
     presences: presence::Presences,
+    /// Who serves which directory.
+    held: holders::Held,
     /// Which node this manager is on, once that is known.
     own: OnceLock<NodeId>,
 }
@@ -70,6 +73,7 @@ impl ManagerService {
             looked: Mutex::default(),
             reports: moves::Reports::default(),
             presences: presence::Presences::default(),
+            held: holders::Held::default(),
             own: OnceLock::new(),
         })
     }
@@ -186,6 +190,13 @@ impl ManagerService {
             ManagerRequest::SetDomain { node, domain } => self.set_domain(peer.node, node, &domain),
             ManagerRequest::Present { role } => self.note_present(peer, role),
             ManagerRequest::Presence => self.presence(),
+            ManagerRequest::ClaimStart { role, found, tag, is_older_accepted, is_taking_over } => {
+                let claim = holders::Claim { role, found, tag, is_older_accepted, is_taking_over };
+                self.claim_start(peer, &claim)
+            }
+            ManagerRequest::HoldStarts { role, held, is_ending } => {
+                self.hold_starts(peer, role, &held, is_ending)
+            }
         }
     }
 
@@ -348,7 +359,7 @@ impl ManagerService {
     fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {
         let served = self.manager.change(|state| {
             // Ids are given out before targets serve, and not all that were given out ever do.
-            let ClusterState { map, promised, .. } = state;
+            let ClusterState { map, promised, starts, .. } = state;
             let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
             if let Some(removed) = found.iter().find(|found| !is_known(found.id)) {
                 return Err(refused(format!(
@@ -358,7 +369,8 @@ impl ManagerService {
             }
             let pool_of =
                 |id| promised.iter().find(|known| known.id == id).map_or(PoolId(0), |known| known.pool);
-            let next = map_change::with_targets_of_any_id(map, found, node, &pool_of)?;
+            let holds = |uuid| starts.iter().any(|known| known.uuid == uuid && known.node == node);
+            let next = map_change::with_targets_of_any_id(map, found, node, (&pool_of, &holds))?;
             state.map = next;
             state.promised.retain(|known| !found.iter().any(|found| found.id == known.id));
             Ok(())
@@ -388,11 +400,12 @@ impl ManagerService {
     fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
         self.manager.change(|state| {
             let known = state.metadata.iter().position(|known| known.uuid == uuid);
-            let other = state.metadata.iter().find(|other| other.node == node && other.uuid != uuid);
-            if let Some(other) = other {
+            require_only_metadata(state, node, uuid, path)?;
+            let held = state.starts.iter().find(|known| known.uuid == uuid);
+            if let Some(held) = held.filter(|held| held.node != node) {
                 return Err(refused(format!(
-                    "the metadata of {node} is at {}, and {path} is another directory: is its disk mounted?",
-                    other.path
+                    "the metadata at {path} is served by {}, at {}",
+                    held.node, held.path
                 )));
             }
             let before = match known {
@@ -543,6 +556,23 @@ impl ManagerService {
     }
 }
 
+/// Refuses a metadata directory of a node that has another one.
+fn require_only_metadata(
+    state: &ClusterState,
+    node: NodeId,
+    uuid: [u8; 16],
+    path: &str,
+) -> Result<(), ManagerError> {
+    let other = state.metadata.iter().find(|other| other.node == node && other.uuid != uuid);
+    match other {
+        Some(other) => Err(refused(format!(
+            "the metadata of {node} is at {}, and {path} is another directory: is its disk mounted?",
+            other.path
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn is_usable(token: &TokenRecord, now_s: u64) -> bool {
     now_s < token.expires_s || token.used_by.is_some() && is_remembered(token, now_s)
 }
@@ -583,7 +613,9 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
-        ManagerRequest::Report { .. } => &[Role::Meta, Role::Storage],
+        ManagerRequest::Report { .. }
+        | ManagerRequest::ClaimStart { .. }
+        | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],
     };
     if allowed.iter().any(|role| peer.roles.has(*role)) {
         return Ok(());

@@ -4,11 +4,11 @@ mod earlier;
 
 use ashlar_coord::local_file::newer_format;
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::{ClusterMap, NodeId, NodePolicy, PoolId, Roles, TargetId};
+use ashlar_types::{ClusterMap, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// What the value begins with, since there is more in it than a map.
-const MAGIC: &[u8; 8] = b"ASHLSTA5";
+const MAGIC: &[u8; 8] = b"ASHLSTA6";
 
 /// A token that was given out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,25 @@ pub struct PromisedTarget {
     pub pool: PoolId,
 }
 
+/// What is known of the starts of a directory of a target or of metadata: no copy of it may be served ([`crate::holders`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRecord {
+    /// What the directory is known by.
+    pub uuid: [u8; 16],
+    /// The last start that it was served in.
+    pub last: Start,
+    /// Starts that were given out since then: the directory may say one of them.
+    pub joining: Vec<Start>,
+    /// The node that served it last.
+    pub node: NodeId,
+    /// Its path there.
+    pub path: String,
+    /// Where it was.
+    pub place: StartPlace,
+    /// Since when, seconds since 1970.
+    pub since_s: u64,
+}
+
 /// Which keys of capabilities are the newest. The keys themselves are made of the secrets of managers, and stored nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyEpoch {
@@ -83,6 +102,8 @@ pub struct ClusterState {
     pub last_target: TargetId,
     /// Keys of capabilities.
     pub keys: KeyEpoch,
+    /// Starts of the directories of targets and metadata. One without a record was served by a software that did not count them, or never.
+    pub starts: Vec<StartRecord>,
 }
 
 impl ClusterState {
@@ -100,6 +121,7 @@ impl ClusterState {
             metadata: Vec::new(),
             promised: Vec::new(),
             keys: KeyEpoch::default(),
+            starts: Vec::new(),
         }
     }
 

@@ -5,10 +5,12 @@ use ashlar_coord::Coord;
 use ashlar_coord::local_file::{self, LocalFile, STATE_FILE};
 use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env, OpenMode};
-use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, TokenRecord};
+use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, StartRecord, TokenRecord};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
-use ashlar_types::{Fileset, FilesetId, InodeId, NodeId, NodePolicy, PoolId, Roles, TargetId, Timespec};
+use ashlar_types::{
+    Fileset, FilesetId, InodeId, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId, Timespec,
+};
 use std::sync::Arc;
 
 const ROUNDS: u64 = 10_000;
@@ -73,10 +75,19 @@ fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
         policy: NodePolicy::default(),
     });
     state.map.filesets = vec![Fileset { id: FilesetId(1), parent: FilesetId(0), root: InodeId(9) }];
+    state.starts.push(StartRecord {
+        uuid: [1; 16],
+        last: Start { number: 3, tag: 4 },
+        joining: vec![Start { number: 4, tag: 5 }],
+        node: NodeId(1),
+        path: "/disk1".to_owned(),
+        place: StartPlace::default(),
+        since_s: 6,
+    });
     let random = SimEntropy::new(5);
     let mut opened = 0;
     for round in 0..ROUNDS {
-        let mut bytes = b"ASHLSTA5".to_vec();
+        let mut bytes = b"ASHLSTA6".to_vec();
         bytes.extend(mutated(&state, |below| random.below(below)));
         store(&disk, STATE_FILE, &local_file::encode(round, &bytes));
         if let Some(manager) = open(&disk) {

@@ -99,6 +99,7 @@ fn the_manager_opens_the_examples_and_finds_what_the_document_says() {
     let manager = open(&disk).unwrap();
     assert_eq!(manager.state(), ClusterState::new(described_map()));
     for (earlier, what) in [
+        ("Example: format 5", "as it was before starts were counted"),
         ("Example: format 4", "as it was before there were filesets"),
         ("Example: format 3", "as it was before there were keys"),
         ("Example: format 1", "as it was before there were nodes"),
@@ -182,7 +183,7 @@ fn a_state_that_a_newer_software_has_stored_is_told_as_that() {
     let bytes = dump("Example: cluster-state");
     let (_, value) = local_file::decode(&bytes).unwrap();
     let mut newer = value.to_vec();
-    newer[7] = b'6';
+    newer[7] = b'7';
     LocalFile::new(disk.clone(), "").compare_and_set(0, &newer).unwrap();
     let refused =
         Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).err().unwrap().to_string();

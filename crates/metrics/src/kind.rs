@@ -132,6 +132,8 @@ kinds! {
     Present => "present",
     Presence => "presence",
     RestoreMetadata => "restore_metadata",
+    ClaimStart => "claim_start",
+    HoldStarts => "hold_starts",
 }
 
 #[cfg(test)]

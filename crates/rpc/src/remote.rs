@@ -18,7 +18,7 @@ mod wallet;
 
 pub use backup::RemoteBackup;
 pub use granter::{Granter, Granting};
-pub use manager::{KeepMap, ManagerCalls, MapWatcher, tell_managers};
+pub use manager::{KeepMap, ManagerCalls, MapWatcher, ask_managers, tell_managers};
 pub use meta::RemoteMeta;
 pub use patience::Patience;
 pub use peers::RemotePeers;

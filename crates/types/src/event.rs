@@ -107,6 +107,12 @@ kinds! {
     MapNotKept = 28, "map-not-kept";
     /// The metadata is that of a backup again.
     MetadataRestored = 29, "metadata-restored";
+    /// A copy of a target or of metadata was not let serve, or has to stop.
+    CopyRefused = 30, "copy-refused";
+    /// An administrator has had an older copy of a target or of metadata be served.
+    CopyAccepted = 31, "copy-accepted";
+    /// An administrator has had a target or metadata be taken over from a server that seemed to be there.
+    TakenOver = 32, "taken-over";
 }
 
 impl EventKind {

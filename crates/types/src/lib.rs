@@ -57,5 +57,5 @@ pub use of_chains::OfChains;
 pub use places::Places;
 pub use policy::NodePolicy;
 pub use shard_set::ShardSet;
-pub use start::{Start, Starts, TargetStarts};
+pub use start::{Holding, Start, StartPlace, Starts, TargetStarts};
 pub use time::Timespec;

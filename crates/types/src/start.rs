@@ -39,3 +39,43 @@ pub struct Starts {
     // LIMIT: one per target of the cluster map.
     pub targets: Vec<TargetStarts>,
 }
+
+/// Where a directory is that a server serves, so that the same one is told from a copy: no two directories that are there at the same time have the same place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartPlace {
+    /// The boot of the machine (`random(4)`); zeros: not known.
+    pub boot: [u8; 16],
+    /// The device that its file system is on.
+    pub device: u64,
+    /// Its inode there.
+    pub inode: u64,
+}
+
+impl StartPlace {
+    /// Whether it is certain that both are the same directory, on the same machine, since it was booted: then whoever has it locked is the only one who uses it.
+    pub fn is_same(&self, other: &StartPlace) -> bool {
+        self == other && self.boot != [0; 16]
+    }
+}
+
+/// A directory of a target, or of metadata, that a server of many serves or is about to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// What it is known by.
+    pub uuid: [u8; 16],
+    /// The start that is noted in it.
+    pub start: Start,
+    /// Its path, for people.
+    pub path: String,
+    /// Where it is.
+    pub place: StartPlace,
+}
+
+impl Holding {
+    /// Longest path that managers keep, bytes.
+    // LIMIT: PATH_MAX of Linux.
+    pub const PATH_BYTES_MAX: usize = 4096;
+    /// Most of one server.
+    // LIMIT: of what one call may bring.
+    pub const COUNT_MAX: usize = 4096;
+}

@@ -138,6 +138,17 @@ pub struct ManagerArgs {
     pub node: NodePlace,
 }
 
+/// What an administrator says about directories that do not seem to be the ones to serve.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CopyArgs {
+    /// Serve what is an older copy of a target or of metadata (a disk that was restored from an image, say), because the newer one is lost. What has changed since is gone.
+    #[arg(long)]
+    pub accept_older_copies: bool,
+    /// Serve what another server seems to serve, because that one is known to be dead or stopped for good. If it is not, both lose what is written.
+    #[arg(long)]
+    pub take_over: bool,
+}
+
 /// `ashlar meta`
 #[derive(Debug, Args)]
 pub struct MetaArgs {
@@ -155,6 +166,8 @@ pub struct MetaArgs {
     /// managers by it, and clients never do. Repeat for several.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_meta_address)]
     pub management: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub copies: CopyArgs,
     #[command(flatten)]
     pub metrics: MetricsPlace,
     #[command(flatten)]
@@ -178,6 +191,8 @@ pub struct StorageArgs {
     /// managers by it, and clients never do. Repeat for several.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_storage_address)]
     pub management: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub copies: CopyArgs,
     #[command(flatten)]
     pub metrics: MetricsPlace,
     #[command(flatten)]

@@ -35,9 +35,9 @@ const PRESENT_EVERY: Duration = Duration::from_secs(2);
 /// For how long each manager may take to hear it: others are not to wait for long for one that is away.
 const PRESENT_MAX: Duration = Duration::from_secs(1);
 /// For how long a manager is told what it knows.
-const KNOWN_MAX: Duration = Duration::from_secs(2);
+pub(super) const KNOWN_MAX: Duration = Duration::from_secs(2);
 /// For how long a start waits for a manager.
-const START_MAX: Duration = Duration::from_secs(60);
+pub(super) const START_MAX: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub struct Member {

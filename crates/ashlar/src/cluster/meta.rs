@@ -2,34 +2,32 @@
 
 use super::announce;
 use super::background::Background;
+use super::claim::HeldStarts;
 use super::doors::Doors;
 use super::keys;
 use super::member::{Member, stop_flag, until_told_to_stop};
+use super::meta_directory;
 use super::node_directory::NodeDirectory;
+use super::older_copy::OlderCopy;
 use super::restored::{self, RestoredNote};
 use crate::cli::MetaArgs;
 use crate::metrics::Metrics;
 use crate::node::state::{make_private_directory, open_lane, root_settings};
 use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
+use ashlar_env::Disk;
 use ashlar_env::os::OsDisk;
-use ashlar_env::{Disk, OpenMode, replace_file};
 use ashlar_meta::{MetaConfig, MetaService, Transferred};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::Reports;
 use ashlar_rpc::net::{Endpoint, Service};
 use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage};
 use ashlar_rpc::serve::MetaEndpoint;
-use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{Epoch, EventKind, NodeId, Role, ShardId};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// File that says which metadata this is: magic `ASHLMTA1`, uuid 16 bytes, CRC-32C u32 little-endian of the uuid.
-const UUID_FILE: &str = "metadata";
-const UUID_MAGIC: &[u8; 8] = b"ASHLMTA1";
 /// For how long a target that does not answer is waited for.
 const TARGET_MAX: Duration = Duration::from_secs(10);
 /// For how long a manager is asked.
@@ -49,20 +47,19 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
     let _lock = MetaLock::take(&disk, &path, &format!("ashlar meta, process {}", std::process::id()))?;
     let restored = RestoredNote::load(&disk)?;
-    if let Some(note) = &restored {
-        note.take_effect(&member, &disk, &path)?;
-    }
-    let uuid = find_or_draw(&member, &disk, &path)?;
+    restored.iter().try_for_each(|note| note.take_effect(&member, &disk, &path))?;
+    let own = meta_directory::begin(&member, (&disk, &path), args.copies, &is_told)?;
+    let (uuid, starts) = (own.uuid, HeldStarts::keep(&member, Role::Meta, vec![own])?);
+    let older = OlderCopy::load(&disk)?;
     let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
     let ManagerReply::MetaIdentity { name_hash_key, epoch } = reply else {
         bail!("the manager gave an answer of the wrong kind");
     };
     // ORDER: which shards are here, and whether the root is, says the map.
     member.wait_for_epoch(epoch)?;
-    if let Some(note) = &restored {
-        note.require_shards(&member.map().read())?;
-    }
+    restored.iter().try_for_each(|note| note.require_shards(&member.map().read()))?;
     let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
+    older.iter().try_for_each(|older| older.skip_starts(&disk, &lane))?;
     let metrics = Metrics::new("meta");
     metrics.add_map(member.map());
     let routes = member.routes();
@@ -82,8 +79,9 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     if report.sessions_reaped > 0 {
         tracing::info!(?report, "cleaned up after sessions that had not ended");
     }
-    if restored.is_some() && restored::settle(&member, &meta, &*storage, args.accept_missing_targets)? {
-        RestoredNote::remove(&disk)?;
+    let is_behind = restored.is_some() || older.is_some();
+    if is_behind && restored::settle(&member, &meta, &*storage, args.accept_missing_targets)? {
+        forget_notes(&disk, restored.is_some(), older.is_some())?;
     }
     meta.start_collector().context("cannot start a thread")?;
     meta.start_trimmer().context("cannot start a thread")?;
@@ -118,79 +116,42 @@ pub fn run(args: &MetaArgs) -> Result<()> {
         review(&server);
         turn = turn.wrapping_add(1);
         if turn.is_multiple_of(20) {
-            if !has_stopped && let Some(why) = meta.stopped() {
-                has_stopped = true;
-                member.reporter.report(EventKind::MetadataStopped, &member.name.name, &why);
-            }
+            has_stopped = has_stopped || report_if_stopped(&member, &meta);
             endpoint.tidy();
             meta.resume_across();
         }
-        true
+        starts.are_held()
     });
+    starts.stop_if_lost();
     announce::notify("STOPPING=1");
     member.report_stop(Role::Meta, reporting);
     server.stop();
     drop((server, served, endpoint));
     granter.stop();
     meta.prepare_stop();
-    meta.stop().context("could not close the metadata log")
+    meta.stop().context("could not close the metadata log")?;
+    starts.end(&member);
+    Ok(())
 }
 
-/// Which metadata is in the directory; an empty one becomes that of a new file system, if the manager says so.
-fn find_or_draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
-    match read_uuid(disk, path)? {
-        Some(uuid) => Ok(uuid),
-        None => draw(member, disk, path),
+/// Takes away the notes that targets are to be compared.
+fn forget_notes(disk: &Arc<dyn Disk>, is_restored: bool, is_older: bool) -> Result<()> {
+    if is_restored {
+        RestoredNote::remove(disk)?;
     }
-}
-
-/// Which metadata is in `disk`, the directory `path`, if it says so.
-///
-/// # Errors
-/// When that cannot be read or is damaged.
-pub fn read_uuid(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<[u8; 16]>> {
-    let shown = path.join(UUID_FILE);
-    let file = match disk.open(UUID_FILE, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot open {}", shown.display())),
-    };
-    let mut bytes = [0; 28];
-    let got = file.read_at(0, &mut bytes).with_context(|| format!("cannot read {}", shown.display()))?;
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(&bytes[8..24]);
-    if got != bytes.len() || &bytes[..8] != UUID_MAGIC || bytes[24..] != crc32c(0, &uuid).to_le_bytes() {
-        bail!("{} is damaged; restore the metadata from a backup", shown.display());
+    if is_older {
+        OlderCopy::remove(disk)?;
     }
-    Ok(Some(uuid))
+    Ok(())
 }
 
-/// Says durably which metadata is in `disk`, the directory `path`.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_uuid(disk: &Arc<dyn Disk>, path: &Path, uuid: [u8; 16]) -> Result<()> {
-    let mut bytes = UUID_MAGIC.to_vec();
-    bytes.extend_from_slice(&uuid);
-    bytes.extend_from_slice(&crc32c(0, &uuid).to_le_bytes());
-    replace_file(&**disk, UUID_FILE, &bytes)
-        .with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))
-}
-
-fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {
-    let others = disk.list("").with_context(|| format!("cannot list {}", path.display()))?;
-    if let Some(other) = others.iter().find(|name| *name != crate::node::LOCK_FILE) {
-        bail!(
-            "{} is not empty, it has {other}, and it is not the metadata of a file system of servers; `ashlar promote` makes that of a single machine one",
-            path.display()
-        );
+/// Tells managers if the metadata takes no more changes; tells whether that is so.
+fn report_if_stopped(member: &Member, meta: &MetaService) -> bool {
+    let why = meta.stopped();
+    if let Some(why) = &why {
+        member.reporter.report(EventKind::MetadataStopped, &member.name.name, why);
     }
-    let mut uuid = [0; 16];
-    member.env.entropy.fill(&mut uuid);
-    // ORDER: the manager first. If it knows of other metadata, nothing is made here.
-    member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
-    write_uuid(disk, path, uuid)?;
-    Ok(uuid)
+    why.is_some()
 }
 
 /// Has shards go to other servers as they are to, and come from them, for as long as what it returns lives.

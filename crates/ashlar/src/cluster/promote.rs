@@ -4,7 +4,7 @@
 //! after the switch only the identity of this machine is left to be made; so it may be interrupted at any point, and begun anew.
 
 use super::first_node::{FIRST, FirstNode};
-use super::meta::{read_uuid, write_uuid};
+use super::meta_directory::{read_uuid, write_uuid};
 use super::store;
 use crate::cli::PromoteArgs;
 use crate::node::state::make_private_directory;

@@ -3,7 +3,7 @@
 
 use super::announce;
 use super::member::Member;
-use super::meta::read_uuid;
+use super::meta_directory::read_uuid;
 use anyhow::{Context, Result, bail};
 use ashlar_env::{Disk, OpenMode, replace_file};
 use ashlar_meta::MetaService;

@@ -3,10 +3,12 @@
 use super::affinity::{self, Affinity, OnNode, Topology, interfaces};
 use super::announce;
 use super::background::Background;
+use super::claim::HeldStarts;
 use super::doors::Doors;
 use super::keys;
 use super::member::{Member, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
+use super::open_targets::open_targets;
 use crate::cli::StorageArgs;
 use crate::metrics::Metrics;
 use crate::node::{Directories, open_files, services, state::make_private_directory, targets};
@@ -48,17 +50,17 @@ pub fn run(args: &StorageArgs) -> Result<()> {
         |path: &Path| Affinity::of(affinity::place_of(&args.data, path)?, &bound, &topology, &interfaces);
     // What is said of a directory is judged before a target is made in it.
     listed.iter().try_for_each(|(path, _)| affinity(path).map(drop))?;
-    let holder = format!("ashlar storage, process {}", std::process::id());
     let found = find_or_make(&member, &listed, args.pool.as_deref())?;
+    let targets: Vec<_> = found
+        .iter()
+        .map(|(path, identity)| (identity.target, identity.uuid.0, path.display().to_string()))
+        .collect();
+    let is_known = are_served(&member.map().read(), member.name.node, &targets);
     let moves = Arc::new(moves(&member));
     let service = Arc::new(StorageService::with_moves(moves.clone()));
-    for (path, identity) in &found {
-        let store = targets::open_alone(path, identity, &member.env, &holder).with_context(|| {
-            format!(
-                "cannot open the target at {}; leave this directory out to start without it",
-                path.display()
-            )
-        })?;
+    let (stores, held) = open_targets(&member, &found, (args.copies, is_known), &is_told)?;
+    let starts = HeldStarts::keep(&member, Role::Storage, held)?;
+    for ((path, identity), store) in found.iter().zip(stores) {
         moves
             .take_target(identity.target, &store)
             .with_context(|| format!("cannot read what the target at {} has noted", path.display()))?;
@@ -94,10 +96,6 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let map = member.map().read().clone();
     let is_known = map.node(member.name.node).is_some_and(|node| node.addresses(Role::Storage) == bound);
     member.tell(&announcement, is_known)?;
-    let targets: Vec<_> = found
-        .iter()
-        .map(|(path, identity)| (identity.target, identity.uuid.0, path.display().to_string()))
-        .collect();
     let is_known = is_known && are_served(&map, member.name.node, &targets);
     member.tell(&ManagerRequest::Serve { targets }, is_known)?;
     let _looks = member.keep_certificate()?;
@@ -111,8 +109,9 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     until_told_to_stop(&is_told, || {
         review(&server);
         stopped.look(&service, &member);
-        true
+        starts.are_held()
     });
+    starts.stop_if_lost();
     announce::notify("STOPPING=1");
     member.report_stop(Role::Storage, reporting);
     moves.stop();
@@ -124,7 +123,9 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let close = |(id, store): (TargetId, Arc<ChunkStore>)| {
         store.close().with_context(|| format!("could not close {id}"))
     };
-    service.targets().into_iter().map(close).fold(Ok(()), Result::and)
+    service.targets().into_iter().map(close).fold(Ok(()), Result::and)?;
+    starts.end(&member);
+    Ok(())
 }
 
 /// Whether `map` says that `node` serves these targets and no others.

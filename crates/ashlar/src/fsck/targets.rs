@@ -12,7 +12,8 @@ use ashlar_chunkstore::{
 use ashlar_env::os::OsDisk;
 use ashlar_env::replace_file;
 use ashlar_kv::Lane;
-use ashlar_types::{ClusterMap, InodeId, Start, Starts, TargetId};
+use ashlar_manager::StartRecord;
+use ashlar_types::{ClusterMap, InodeId, Start, Starts, TargetId, TargetStarts};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,7 +38,10 @@ pub fn check_targets(
     ledger: &mut Ledger,
 ) -> Result<Option<Checked>> {
     let map = state.manager.map().read().clone();
-    let starts = lane.map(|lane| node::starts::load(state, lane)).transpose()?.unwrap_or_default();
+    let starts = match lane {
+        Some(lane) => node::starts::load(state, lane)?,
+        None => starts_of_servers(state),
+    };
     let mut found: Vec<(PathBuf, TargetHeader)> = Vec::new();
     for (path, error) in damaged {
         let what = format!("{error:#}");
@@ -77,6 +81,12 @@ pub fn check_targets(
         ledger.add(about_target(Class::TargetMissing, what, remedy, State::Left));
     }
     Ok(Some((stores, joined)))
+}
+
+/// What managers of many servers know of the starts of targets.
+fn starts_of_servers(state: &node::State) -> Starts {
+    let of = |known: StartRecord| TargetStarts { uuid: known.uuid, last: known.last, joining: None };
+    Starts { last: Start::default(), targets: state.manager.state().starts.into_iter().map(of).collect() }
 }
 
 /// The targets that belong to this metadata as they are; `None` when it is older than one of them.

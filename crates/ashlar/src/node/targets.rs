@@ -6,7 +6,7 @@ use super::state::{State, make_private_directory, note_restored};
 use super::trouble;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{
-    ChunkError, ChunkStore, Config, RebuildReport, TargetHeader, TargetIdentity, TargetUuid,
+    ChunkError, ChunkStore, Config, RebuildReport, TargetHeader, TargetIdentity, TargetLock, TargetUuid,
 };
 use ashlar_env::os::{OsDisk, ViewDisk};
 use ashlar_env::{Disk, Env};
@@ -194,7 +194,7 @@ pub fn open(
     open_with(path, identity, state, Config { start, ..config(holder) })
 }
 
-/// Opens the target at `path` to serve it, without the metadata beside it.
+/// Opens the target at `path`, which is locked, to serve it in `start`, without the metadata beside it.
 ///
 /// # Errors
 /// As [`open`].
@@ -202,11 +202,11 @@ pub fn open_alone(
     path: &Path,
     identity: &TargetIdentity,
     env: &Env,
-    holder: &str,
+    (lock, holder, start): (TargetLock, &str, Option<Start>),
 ) -> Result<Arc<ChunkStore>, ChunkError> {
     refuse_lost_index(path)?;
-    let (store, report) =
-        ChunkStore::open(Arc::new(OsDisk::new(path)), || engine(path), env, identity, config(holder))?;
+    let (disk, config) = (Arc::new(OsDisk::new(path)), Config { start, ..config(holder) });
+    let (store, report) = ChunkStore::open_locked(lock, disk, || engine(path), env, identity, config)?;
     tracing::info!(target_id = %identity.target, ?report, "target opened");
     Ok(Arc::new(store))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// After how long without a word a server counts as away: five words, and a little more.
-const AWAY_AFTER: Duration = Duration::from_secs(10);
+pub(super) const AWAY_AFTER: Duration = Duration::from_secs(10);
 
 /// After how long without a look this manager has missed words itself: it hung, or its machine slept.
 const LATE_AFTER: Duration = Duration::from_secs(4);
@@ -44,6 +44,15 @@ impl Default for Presences {
     fn default() -> Presences {
         let now = Instant::now();
         Presences { began: now, looked: Mutex::new((now, now)), heard: Mutex::default() }
+    }
+}
+
+impl Presences {
+    /// Whether this manager would have heard of everybody who is there: it has run for long enough, without a pause.
+    pub(super) fn can_tell(&self) -> bool {
+        let ((looked, from), now) = (*self.looked.lock(), Instant::now());
+        let is_looking = now.duration_since(looked) <= LATE_AFTER && now >= from;
+        is_looking && now.duration_since(self.began) > AWAY_AFTER
     }
 }
 

@@ -12,6 +12,9 @@ use ashlar_types::{
 use serde::Deserialize;
 use smallvec::SmallVec;
 
+/// What format 5 began with: starts of directories were not counted.
+const MAGIC_5: &[u8; 8] = b"ASHLSTA5";
+
 /// What format 4 began with: there were neither filesets nor failure domains.
 const MAGIC_4: &[u8; 8] = b"ASHLSTA4";
 
@@ -20,6 +23,17 @@ const MAGIC_3: &[u8; 8] = b"ASHLSTA3";
 
 /// What format 2 began with: nodes had no policy.
 const MAGIC_2: &[u8; 8] = b"ASHLSTA2";
+
+#[derive(Deserialize)]
+struct State5 {
+    map: ClusterMap,
+    tokens: Vec<TokenRecord>,
+    last_node: NodeId,
+    metadata: Vec<MetadataRecord>,
+    promised: Vec<PromisedTarget>,
+    last_target: TargetId,
+    keys: KeyEpoch,
+}
 
 /// A policy as it was before a node could be shown one directory alone.
 #[derive(Deserialize)]
@@ -199,6 +213,9 @@ fn promised(earlier: Vec<(TargetId, [u8; 16], String, NodeId)>) -> Vec<PromisedT
 
 /// Any of them.
 pub(super) fn decode(bytes: &[u8]) -> Result<ClusterState, CodecError> {
+    if let Some(rest) = bytes.strip_prefix(MAGIC_5) {
+        return decode_5(rest);
+    }
     if let Some(rest) = bytes.strip_prefix(MAGIC_4) {
         return decode_4(rest);
     }
@@ -209,6 +226,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         Some(rest) => decode_2(rest),
         None => decode_1(bytes),
     }
+}
+
+/// Format 5, behind its magic.
+fn decode_5(bytes: &[u8]) -> Result<ClusterState, CodecError> {
+    let State5 { map, tokens, last_node, metadata, promised, last_target, keys } =
+        codec::decode(bytes, "cluster state")?;
+    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts: Vec::new() })
 }
 
 /// Format 4, behind its magic.
@@ -224,6 +248,7 @@ fn decode_4(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         promised: state.promised,
         last_target: state.last_target,
         keys: state.keys,
+        starts: Vec::new(),
     })
 }
 

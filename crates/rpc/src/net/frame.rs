@@ -11,9 +11,9 @@ use ashlar_types::codec::crc32c;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 40;
 /// Newest version of what is said in frames; [`Hello`](super::hello::Hello) agrees on one. When it is to be raised says `docs/formats/wire.md`.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Oldest version that is still spoken: that of the release before, so that servers can be replaced one after the other.
-pub const PROTOCOL_MIN: u16 = 3;
+pub const PROTOCOL_MIN: u16 = 5;
 /// Longest payload, bytes: a chunk.
 // LIMIT: 16 MiB, the largest chunk there is.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;

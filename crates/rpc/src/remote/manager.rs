@@ -129,6 +129,11 @@ impl ManagerCalls {
 
 /// Tells every manager of the map something that each of them keeps for itself. One that does not answer within `wait` has not been told.
 pub fn tell_managers(routes: &Routes, request: &ManagerRequest, wait: Duration) {
+    ask_managers(routes, request, wait);
+}
+
+/// As [`tell_managers`]; the answers of those that answer.
+pub fn ask_managers(routes: &Routes, request: &ManagerRequest, wait: Duration) -> Vec<ManagerReply> {
     let head = encode(request);
     let call = Call {
         service: Service::Manager,
@@ -138,11 +143,15 @@ pub fn tell_managers(routes: &Routes, request: &ManagerRequest, wait: Duration) 
         may_repeat: true,
         is_urgent: false,
     };
+    let mut answers = Vec::new();
     for node in routes.map().listening(Role::Manager) {
-        if let Err(error) = routes.link(node.id, Role::Manager).call(&call, Instant::now() + wait) {
-            tracing::debug!(%error, node = %node.id, "a manager was not told");
+        match routes.link(node.id, Role::Manager).call(&call, Instant::now() + wait) {
+            // One that says what this software does not know has said nothing.
+            Ok(answer) => answers.extend(decode(answer.head(), "reply of the manager")),
+            Err(error) => tracing::debug!(%error, node = %node.id, "a manager was not told"),
         }
     }
+    answers
 }
 
 /// Keeps a map for the next start; tells whether it could.

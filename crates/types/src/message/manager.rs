@@ -1,8 +1,8 @@
 //! Calls to the manager.
 
 use crate::{
-    ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, InodeId, KeySet, NodeId, NodePolicy,
-    PoolId, Role, Roles, ShardId, TargetId,
+    ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet, NodeId,
+    NodePolicy, PoolId, Role, Roles, ShardId, Start, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -203,6 +203,29 @@ pub enum ManagerRequest {
         /// The node that is lost, whose shards are the caller's from now on.
         instead_of: Option<NodeId>,
     },
+    /// The caller, a server, is about to serve a directory, and asks for the next start of it. Nothing has changed until the directory says that start, and the
+    /// caller that it holds it.
+    ClaimStart {
+        /// As what: metadata or storage.
+        role: Role,
+        /// The directory as it is.
+        found: Holding,
+        /// The tag of the next start, drawn at random.
+        tag: u64,
+        /// An administrator wants it although it is an older copy.
+        is_older_accepted: bool,
+        /// An administrator knows that whoever has it does not serve it any more.
+        is_taking_over: bool,
+    },
+    /// The starts that the caller, a server, has noted in its directories and serves them in. Said to every manager every few seconds.
+    HoldStarts {
+        /// As what.
+        role: Role,
+        /// The directories.
+        held: Vec<Holding>,
+        /// It has stopped serving them.
+        is_ending: bool,
+    },
 }
 
 /// What a target has.
@@ -313,4 +336,20 @@ pub enum ManagerReply {
     Fileset(FilesetId, Epoch),
     /// Each server but the manager that answers.
     Presence(Vec<ServerPresence>),
+    /// The start that the directory may begin.
+    StartClaimed {
+        /// Which.
+        start: Start,
+        /// It is an older copy, which was accepted.
+        is_older: bool,
+    },
+    /// Somebody else serves the directory, or did a moment ago, in words. Asking again in a while may have another answer.
+    StartTaken(String),
+    /// The state of the file system cannot be changed for now: nobody can tell whether the directory may be served, in words.
+    StartUnknown(String),
+    /// Which of the starts that were said are none any more, each with why: those directories are not to be served.
+    StartsHeld {
+        /// What they are known by, and words for people.
+        lost: Vec<([u8; 16], String)>,
+    },
 }

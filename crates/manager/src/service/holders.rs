@@ -1,0 +1,308 @@
+//! Copies of the directories of targets and metadata are not served: by the rules of [`crate::holders`], and by what was heard of those who serve.
+
+use super::presence::AWAY_AFTER;
+use super::{ManagerService, refused};
+use crate::ManagerError;
+use crate::holders::{self, Standing};
+use crate::state::{ClusterState, MetadataRecord, StartRecord};
+use ashlar_types::message::ManagerReply;
+use ashlar_types::{EventKind, Holding, NodeId, PeerId, Role, Start, StartPlace, Timespec};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// For how long it is remembered what a server has said that has fallen silent, or stopped. Afterwards the state says as much of it.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+
+/// Who serves what, as he said last; in memory. Locked for a moment, and never together with the state.
+#[derive(Default)]
+pub(super) struct Held {
+    // LIMIT: as directories that were served within REMEMBERED_FOR.
+    by_uuid: Mutex<BTreeMap<[u8; 16], Heard>>,
+}
+
+struct Heard {
+    at: Instant,
+    node: NodeId,
+    found: Holding,
+    /// He has said that he stops.
+    has_ended: bool,
+}
+
+impl Heard {
+    fn is_there(&self) -> bool {
+        !self.has_ended && self.at.elapsed() < AWAY_AFTER
+    }
+}
+
+/// A claim, see [`ashlar_types::message::ManagerRequest::ClaimStart`].
+pub(super) struct Claim {
+    pub(super) role: Role,
+    pub(super) found: Holding,
+    pub(super) tag: u64,
+    pub(super) is_older_accepted: bool,
+    pub(super) is_taking_over: bool,
+}
+
+/// Another one that serves a directory.
+struct Other {
+    node: NodeId,
+    path: String,
+    /// Nothing was heard of him, but this manager cannot tell yet.
+    is_guessed: bool,
+}
+
+impl ManagerService {
+    /// Gives the next start of a directory out.
+    pub(super) fn claim_start(&self, peer: PeerId, claim: &Claim) -> Result<ManagerReply, ManagerError> {
+        require(peer, claim.role, std::slice::from_ref(&claim.found))?;
+        let Claim { role, found, tag, is_older_accepted, is_taking_over } = claim;
+        self.require_metadata(peer.node, *role, found)?;
+        let mut taken_over = None;
+        let outcome = self.manager.change(|state| {
+            let known = state.starts.iter().find(|known| known.uuid == found.uuid);
+            let standing = holders::standing(known, found.start);
+            let what = self.subject(state, *role, found.uuid);
+            if standing != Standing::Current && !is_older_accepted {
+                let text =
+                    known.map(|known| older(state, &what, (found, standing), known)).unwrap_or_default();
+                return Ok(Err((true, text)));
+            }
+            let other = self.other(known, &found.uuid, found.place);
+            if let Some(other) = other.as_ref().filter(|_| !is_taking_over) {
+                return Ok(Err((false, taken(state, *role, &what, found, other))));
+            }
+            taken_over = other.map(|other| (name(state, other.node), other.path));
+            let before = known.map(|known| known.last);
+            let start = holders::claim(state, found, (peer.node, *tag, self.now_s())).map_err(refused)?;
+            Ok(Ok((start, (standing != Standing::Current).then_some(before).flatten())))
+        });
+        let outcome = match outcome {
+            // The server decides: it may serve as before, what it has served before.
+            Err(ManagerError::Coord(error)) => return Ok(ManagerReply::StartUnknown(error.to_string())),
+            other => other?,
+        };
+        let subject = self.manager.with_state(|state| self.subject(state, *role, found.uuid));
+        let (start, older_than) = match outcome {
+            Ok(begun) => begun,
+            Err((true, text)) => {
+                self.note_once(peer.node, EventKind::CopyRefused, &subject, &text);
+                return Err(refused(text));
+            }
+            Err((false, text)) => {
+                let kind = if *role == Role::Storage {
+                    EventKind::TargetClaimedTwice
+                } else {
+                    EventKind::CopyRefused
+                };
+                self.note_once(peer.node, kind, &subject, &text);
+                return Ok(ManagerReply::StartTaken(text));
+            }
+        };
+        if let Some(newest) = older_than {
+            let text = format!("that of {} at {}, although there was {newest}", found.start, found.path);
+            self.note_once(peer.node, EventKind::CopyAccepted, &subject, &text);
+        }
+        if let Some((node, path)) = taken_over {
+            let text = format!("from {node}, where it was at {path}; it is at {} now", found.path);
+            self.note_once(peer.node, EventKind::TakenOver, &subject, &text);
+        }
+        self.hear(peer.node, found);
+        Ok(ManagerReply::StartClaimed { start, is_older: older_than.is_some() })
+    }
+
+    /// Notes who serves what in which start, and tells whose start is none any more.
+    pub(super) fn hold_starts(
+        &self,
+        peer: PeerId,
+        role: Role,
+        held: &[Holding],
+        is_ending: bool,
+    ) -> Result<ManagerReply, ManagerError> {
+        require(peer, role, held)?;
+        if is_ending {
+            let mut by_uuid = self.held.by_uuid.lock();
+            for found in held {
+                let heard = by_uuid.get_mut(&found.uuid).filter(|heard| heard.found.place == found.place);
+                heard.into_iter().for_each(|heard| heard.has_ended = true);
+            }
+            return Ok(ManagerReply::StartsHeld { lost: Vec::new() });
+        }
+        let by = (peer.node, self.now_s());
+        if self.manager.with_state(|state| held.iter().any(|found| holders::is_joining(state, found))) {
+            self.manager.change(|state| {
+                held.iter().for_each(|found| {
+                    holders::hold(state, found, by);
+                });
+                Ok(())
+            })?;
+        }
+        let judge = || held.iter().map(|found| self.why_lost((peer.node, role), found)).collect::<Vec<_>>();
+        let mut judged = judge();
+        if judged.iter().any(Option::is_some) && self.manager.is_shared() {
+            // Another manager may know better.
+            self.manager.refresh()?;
+            judged = judge();
+        }
+        let mut lost = Vec::new();
+        for (found, why) in held.iter().zip(judged) {
+            let Some(why) = why else {
+                self.hear(peer.node, found);
+                continue;
+            };
+            let subject = self.manager.with_state(|state| self.subject(state, role, found.uuid));
+            self.note_once(peer.node, EventKind::CopyRefused, &subject, &why);
+            lost.push((found.uuid, why));
+        }
+        Ok(ManagerReply::StartsHeld { lost })
+    }
+
+    /// Why the directory `held` is not to be served any more, if it is not.
+    fn why_lost(&self, (node, role): (NodeId, Role), held: &Holding) -> Option<String> {
+        // ORDER: looked up first: who holds the state waits for nobody.
+        let other = {
+            let by_uuid = self.held.by_uuid.lock();
+            let heard = by_uuid.get(&held.uuid).filter(|heard| heard.is_there());
+            heard.map(|heard| (heard.node, heard.found.clone()))
+        };
+        self.manager.with_state(|state| {
+            let what = || self.subject(state, role, held.uuid);
+            let is_other = |known: &MetadataRecord| known.node == node && known.uuid != held.uuid;
+            if role == Role::Meta && state.metadata.iter().any(is_other) {
+                return Some(format!("the metadata at {} was replaced by that of a backup", held.path));
+            }
+            let known = state.starts.iter().find(|known| known.uuid == held.uuid)?;
+            let is_current = held.start == known.last || held.start.number > known.last.number;
+            if !is_current {
+                return Some(format!(
+                    "{} at {} was taken over by {}, at {}, which serves it in {}, and this server in {}",
+                    what(),
+                    held.path,
+                    name(state, known.node),
+                    known.path,
+                    known.last,
+                    held.start
+                ));
+            }
+            let (other, found) = other.as_ref()?;
+            let is_other = found.place != held.place && found.start.number >= held.start.number;
+            is_other.then(|| {
+                format!(
+                    "{} at {} is served by {}, at {}, as well: one of the two is a copy",
+                    what(),
+                    held.path,
+                    name(state, *other),
+                    found.path
+                )
+            })
+        })
+    }
+
+    /// Who serves a directory, other than the one that is at `place`.
+    fn other(&self, known: Option<&StartRecord>, uuid: &[u8; 16], place: StartPlace) -> Option<Other> {
+        if let Some(heard) = self.held.by_uuid.lock().get(uuid) {
+            let is_other = !heard.has_ended && !heard.found.place.is_same(&place);
+            let (node, path) = (heard.node, heard.found.path.clone());
+            let may_be_there = heard.is_there() || !self.presences.can_tell();
+            let is_guessed = !heard.is_there();
+            return (is_other && may_be_there).then_some(Other { node, path, is_guessed });
+        }
+        let known = known.filter(|known| known.last != Start::default() && !known.place.is_same(&place))?;
+        let (node, path) = (known.node, known.path.clone());
+        (!self.presences.can_tell()).then_some(Other { node, path, is_guessed: true })
+    }
+
+    fn hear(&self, node: NodeId, found: &Holding) {
+        let heard = Heard { at: Instant::now(), node, found: found.clone(), has_ended: false };
+        let mut by_uuid = self.held.by_uuid.lock();
+        by_uuid.insert(found.uuid, heard);
+        by_uuid.retain(|_, heard| heard.at.elapsed() < REMEMBERED_FOR);
+    }
+
+    /// Refuses the metadata directory of a node that has another one: it has no next start.
+    fn require_metadata(&self, node: NodeId, role: Role, found: &Holding) -> Result<(), ManagerError> {
+        if role != Role::Meta {
+            return Ok(());
+        }
+        self.manager.with_state(|state| super::require_only_metadata(state, node, found.uuid, &found.path))
+    }
+
+    /// What a directory is called, for people and in the event log.
+    fn subject(&self, state: &ClusterState, role: Role, uuid: [u8; 16]) -> String {
+        if role == Role::Meta {
+            let record = state.metadata.iter().find(|known| known.uuid == uuid);
+            return match record {
+                Some(record) => format!("metadata of {}", name(state, record.node)),
+                None => "metadata".to_owned(),
+            };
+        }
+        let known = state.map.targets.iter().find(|target| target.uuid == uuid).map(|target| target.id);
+        let promised = || state.promised.iter().find(|target| target.uuid == uuid).map(|target| target.id);
+        known.or_else(promised).map_or_else(|| "a target".to_owned(), |id| id.to_string())
+    }
+
+    /// Notes what may be tried again and again, once.
+    fn note_once(&self, node: NodeId, kind: EventKind, subject: &str, text: &str) {
+        let Some(log) = self.manager.events() else { return };
+        let told = ashlar_types::Happening::new(Timespec::default(), kind, subject, text);
+        let is_same = |what: &ashlar_types::Happening| {
+            (what.kind, &what.subject, &what.text) == (kind, &told.subject, &told.text)
+        };
+        if !log.has_noted(is_same) {
+            log.note(node, kind, subject, text);
+        }
+    }
+}
+
+fn require(peer: PeerId, role: Role, found: &[Holding]) -> Result<(), ManagerError> {
+    if !matches!(role, Role::Meta | Role::Storage) || !peer.roles.has(role) {
+        return Err(refused(format!("{} is no {role} server", peer.node)));
+    }
+    if found.len() > Holding::COUNT_MAX {
+        return Err(refused(format!("more than {} directories of one server", Holding::COUNT_MAX)));
+    }
+    if found.iter().any(|found| found.path.len() > Holding::PATH_BYTES_MAX) {
+        return Err(refused("the path of a directory is too long"));
+    }
+    Ok(())
+}
+
+fn name(state: &ClusterState, node: NodeId) -> String {
+    state.map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
+}
+
+/// What to say of a directory that was served in a later start than it says.
+fn older(
+    state: &ClusterState,
+    what: &str,
+    (found, standing): (&Holding, Standing),
+    known: &StartRecord,
+) -> String {
+    let since = Timespec { secs: known.since_s.min(i64::MAX as u64) as i64, nanos: 0 }.utc();
+    let (path, last, node) = (&found.path, known.last, name(state, known.node));
+    let is = match standing {
+        Standing::Parted => "a copy that was served apart from it".to_owned(),
+        _ => "an older copy".to_owned(),
+    };
+    format!(
+        "{what} at {path} is {is}: it says {}, and {node} has served it in {last}, since {since}, at {}. Serve that one, and leave this one out; if that is lost, \
+         --accept-older-copies serves this one, and what has changed since is gone",
+        found.start, known.path
+    )
+}
+
+/// What to say of a directory that another one serves.
+fn taken(state: &ClusterState, role: Role, what: &str, found: &Holding, other: &Other) -> String {
+    let addresses = state.map.node(other.node).map(|node| node.addresses(role)).unwrap_or_default();
+    let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    let serves = if other.is_guessed { "was served a moment ago" } else { "is served" };
+    format!(
+        "{what} at {} {serves} by {} ({}) at {}: one of the two is a copy, or its disk is attached to both; stop one of them. If that server is known to be dead, \
+         --take-over starts this one",
+        found.path,
+        name(state, other.node),
+        addresses.join(", "),
+        other.path
+    )
+}
