@@ -104,7 +104,7 @@ impl EventLog {
     /// Writes what waits, and sees what other managers have written.
     ///
     /// # Errors
-    /// [`ManagerError`] when the store fails; what waits goes on waiting.
+    /// [`ManagerError`] when the store fails, or others were faster again and again; what waits goes on waiting.
     pub fn write(&self) -> Result<(), ManagerError> {
         let _asking = self.asking.lock();
         if !self.kept.lock().is_loaded {
