@@ -247,6 +247,28 @@ impl Site {
         self.servers.iter().position(|server| server.identity.target == target).unwrap()
     }
 
+    /// What there is of a chain, for whoever looks for the reason of a failure.
+    fn shown(&self, chain: ChainId) -> String {
+        let newest = self.newest();
+        let servers = (0..SERVERS).map(|at| {
+            let own = self.servers[at].identity.target;
+            let kept = self.servers[at].kept.lock().epoch;
+            self.life(at).map_or_else(
+                || format!("{own} is away"),
+                |life| {
+                    let (map, moves) = (life.map.read().epoch, life.moves.progress(own));
+                    let stopped = life.stores[0].stopped();
+                    format!(
+                        "{own}: life {}, map {map} ({kept} kept), {moves:?}, stopped {stopped:?}",
+                        life.number
+                    )
+                },
+            )
+        });
+        let servers: Vec<_> = servers.collect();
+        format!("map {}: {:?}; {}", newest.epoch, newest.chain(chain), servers.join("; "))
+    }
+
     /// A call about a chain as a client makes it: where the chain is by its map, and again until it is answered.
     fn call(&self, chain: ChainId, request: &StorageRequest, mut payload: Payload<'_>) -> StorageReply {
         let until = Instant::now() + CALL_MAX;
@@ -264,12 +286,14 @@ impl Site {
                 // What a process did that was killed meanwhile its caller does not hear.
                 if life.is_over.load(SeqCst) { Err(Errno::EREMCHG) } else { outcome }
             });
-            match outcome {
+            let errno = match outcome {
                 Ok(reply) => return reply,
-                Err(Errno::EREMCHG | Errno::EIO | Errno::ENODEV | Errno::ETIMEDOUT) => {}
+                Err(errno @ (Errno::EREMCHG | Errno::EIO | Errno::ENODEV | Errno::ETIMEDOUT)) => errno,
                 Err(errno) => panic!("{request:?}: {errno:?}"),
+            };
+            if Instant::now() > until {
+                panic!("{request:?} is answered by nobody: {errno:?}; {}", self.shown(chain));
             }
-            assert!(Instant::now() < until, "{request:?} is answered by nobody");
             std::thread::sleep(Duration::from_millis(1 + self.dice.below(4)));
         }
     }
@@ -506,7 +530,11 @@ fn run(seed: u64, kills: usize) -> (u64, u64) {
             }
         });
         for kill in 0..kills {
-            for _ in 0..15 + site.dice.below(20) {
+            let wants = 15 + site.dice.below(20);
+            let (mut turn, until) = (0, Instant::now() + CALL_MAX);
+            // Moves are under way when a server goes: on a slow machine they take their time.
+            while turn < wants || moved.load(SeqCst) <= kill as u64 + 1 && Instant::now() < until {
+                turn += 1;
                 site.want_a_move();
                 std::thread::sleep(Duration::from_millis(10 + site.dice.below(20)));
             }
@@ -533,7 +561,9 @@ fn come_to_rest(site: &Arc<Site>, seed: u64, files: &[File]) {
     let is_settled = || {
         let map = site.newest();
         let is_moving = map.chains.iter().any(|chain| chain.moving.is_some());
-        !is_moving && (0..SERVERS).all(|at| left_over(site, &map, at).is_empty())
+        // Nobody gives maps to servers while the files are read below.
+        let has_map = |at| site.life(at).is_some_and(|life| life.map.read().epoch == map.epoch);
+        !is_moving && (0..SERVERS).all(|at| has_map(at) && left_over(site, &map, at).is_empty())
     };
     let until = Instant::now() + CALL_MAX;
     while !is_settled() {
