@@ -72,6 +72,20 @@ pub trait Engine: Send + Sync {
     /// Bytes on disk.
     fn bytes_used(&self) -> u64;
 
+    /// Free space that merging may take for a while, before it gives back at least as much, bytes.
+    fn merge_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Gives back what deleted pairs hold, if that is much, and if `bytes_free` of the disk are enough to do so; tells whether it did. It may take long; everything else goes on meanwhile.
+    ///
+    /// # Errors
+    /// [`KvError::NoSpace`]: others have taken the space meanwhile, and nothing has changed. [`KvError::Io`], [`KvError::Corrupt`].
+    fn give_back(&self, bytes_free: u64) -> Result<bool, KvError> {
+        let _ = bytes_free;
+        Ok(false)
+    }
+
     /// Stops background work and lets go of files; later calls may fail.
     ///
     /// # Errors

@@ -204,12 +204,17 @@ impl Lane {
     /// [`KvError::Io`] when the file system does not tell its space, or the reserve cannot be made durable; the lane is stopped then.
     pub fn is_space_low_now(&self) -> Result<bool, KvError> {
         self.shared.health.check()?;
-        let refreshed = self.shared.space.refresh();
+        let refreshed = self.shared.space.refresh(self.shared.engine.merge_bytes());
         refreshed.map_err(|error| {
             let what = format!("look for space on {}", self.shared.log_dir.disk.describe(""));
             self.shared.stop_on(KvError::io(what, error))
         })?;
-        Ok(self.shared.space.is_low())
+        let is_low = self.shared.space.is_low();
+        if is_low {
+            // What deleted pairs hold is given back there.
+            self.shared.checkpoints.wake();
+        }
+        Ok(is_low)
     }
 
     /// Why the lane takes no more changes; `None` while it does.

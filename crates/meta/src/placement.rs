@@ -18,6 +18,15 @@ use std::time::Duration;
 
 /// How long figures of free space are used before they are asked for again.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
+/// The same while a target is about to be full, so that it gets little more than it has room for.
+const SPACE_AGE_NEARLY_FULL: Duration = Duration::from_millis(250);
+
+/// A target with less free space than so many hundredths of its size gets no new files while another one has more. Chains are not moved to it either (`manager/src/plan.rs`).
+const FULL_BELOW_HUNDREDTHS: u64 = 3;
+/// On a small target at least so much counts as none, bytes: about what files take that are being made meanwhile.
+const FULL_BELOW_MIN: u64 = 64 << 20;
+/// But no more than this part of a target.
+const FULL_BELOW_PART: u64 = 8;
 
 /// Total and free bytes of each target that answered.
 pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
@@ -40,6 +49,53 @@ struct KnownSpace {
     by_target: SpaceByTarget,
     /// Those that did not answer. One that has come since was not asked.
     silent: FxHashSet<TargetId>,
+    /// Those that were full when they last answered.
+    full: FxHashSet<TargetId>,
+}
+
+/// Free bytes below which a target of `bytes_total` is full.
+fn full_below(bytes_total: u64) -> u64 {
+    let share = bytes_total / 100 * FULL_BELOW_HUNDREDTHS;
+    share.max(FULL_BELOW_MIN.min(bytes_total / FULL_BELOW_PART))
+}
+
+/// Whether a target is full: it becomes so at one amount of free space, and ends being so at a third more, so that what is made and removed in turn does not go to and fro.
+fn is_full(was_full: bool, (bytes_total, bytes_free): (u64, u64)) -> bool {
+    let below = full_below(bytes_total);
+    bytes_free < if was_full { below + below / 3 } else { below }
+}
+
+impl KnownSpace {
+    /// For how long it is used.
+    fn age_max(&self) -> Duration {
+        let is_nearly_full = |(target, &(total, free)): (&TargetId, &(u64, u64))| {
+            !self.full.contains(target) && free / 4 < full_below(total)
+        };
+        if self.by_target.iter().any(is_nearly_full) { SPACE_AGE_NEARLY_FULL } else { SPACE_AGE_MAX }
+    }
+
+    /// Takes answers; those that did not answer are as full as they were.
+    fn take(&mut self, now: Duration, by_target: SpaceByTarget, silent: FxHashSet<TargetId>) {
+        let still_full = self.full.iter().copied().filter(|target| silent.contains(target));
+        let full_now =
+            by_target.iter().filter(|(target, space)| is_full(self.full.contains(target), **space));
+        let full: FxHashSet<TargetId> = full_now.map(|(target, _)| *target).chain(still_full).collect();
+        if full != self.full {
+            tracing::info!(targets = ?full, "targets that are full: new files go to others while there are some");
+        }
+        *self = KnownSpace { asked_at: Some(now), by_target, silent, full };
+    }
+
+    /// Leaves those of `targets` that have room. If none has, those that have about as much as the one that has most.
+    fn retain_roomy(&self, targets: &mut Vec<TargetId>) {
+        if targets.iter().any(|target| !self.full.contains(target)) {
+            targets.retain(|target| !self.full.contains(target));
+            return;
+        }
+        let free = |target: &TargetId| self.by_target.get(target).map_or(0, |(_, free)| *free);
+        let most = targets.iter().map(free).max().unwrap_or(0);
+        targets.retain(|target| free(target) >= most / 2);
+    }
 }
 
 impl PlacementState {
@@ -153,7 +209,7 @@ impl MetaService {
         policy.pool.is_none_or(is_known).then_some(()).ok_or(Errno::EINVAL)
     }
 
-    /// Usable targets of a pool, in the order in which a new file takes them: failure domains alternate.
+    /// Usable targets of a pool, in the order in which a new file takes them: failure domains alternate. Those that are full come only where no other is left.
     fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map
             .targets
@@ -167,6 +223,7 @@ impl MetaService {
         if targets.iter().any(stays) {
             targets.retain(stays);
         }
+        self.placement.space.lock().retain_roomy(&mut targets);
         if targets.is_empty() {
             return targets;
         }
@@ -203,12 +260,12 @@ impl MetaService {
         }
     }
 
-    /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old. A target that does not answer is left out.
+    /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old, and less while one is about to be full. A target that does not answer is left out.
     pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
         let now = self.env.clock.monotonic();
         {
             let known = self.placement.space.lock();
-            if known.asked_at.is_some_and(|when| now.saturating_sub(when) < SPACE_AGE_MAX) {
+            if known.asked_at.is_some_and(|when| now.saturating_sub(when) < known.age_max()) {
                 return known.by_target.clone();
             }
         }
@@ -226,7 +283,7 @@ impl MetaService {
             .collect();
         let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
         let silent = online.map(|target| target.id).filter(|id| !space.contains_key(id)).collect();
-        *self.placement.space.lock() = KnownSpace { asked_at: Some(now), by_target: space.clone(), silent };
+        self.placement.space.lock().take(now, space.clone(), silent);
         space
     }
 
@@ -246,6 +303,51 @@ mod tests {
         let shard =
             |(at, primary): (usize, &u32)| Shard { id: ShardId(at as u16), primary: NodeId(*primary) };
         primaries.iter().enumerate().map(shard).collect()
+    }
+
+    fn known(free: &[(u32, u64)], before: KnownSpace) -> KnownSpace {
+        let mut known = before;
+        let by_target =
+            free.iter().map(|(target, free)| (TargetId(*target), (1000 << 30, *free << 30))).collect();
+        known.take(Duration::from_secs(1), by_target, FxHashSet::default());
+        known
+    }
+
+    fn roomy(known: &KnownSpace, targets: &[u32]) -> Vec<u32> {
+        let mut targets = targets.iter().map(|target| TargetId(*target)).collect();
+        known.retain_roomy(&mut targets);
+        targets.into_iter().map(|target| target.0).collect()
+    }
+
+    #[test]
+    fn a_full_target_is_left_out_until_it_has_clearly_more_room() {
+        let free = known(&[(1, 29), (2, 500)], KnownSpace::default());
+        assert_eq!(roomy(&free, &[1, 2]), [2]);
+        assert_eq!(roomy(&free, &[1, 2, 3]), [2, 3], "one that has come since was not asked");
+        assert_eq!(roomy(&free, &[1]), [1], "there is no other");
+        let free = known(&[(1, 35), (2, 500)], free);
+        assert_eq!(roomy(&free, &[1, 2]), [2], "not yet");
+        let free = known(&[(1, 41), (2, 500)], free);
+        assert_eq!(roomy(&free, &[1, 2]), [1, 2]);
+        let free = known(&[(1, 35), (2, 500)], free);
+        assert_eq!(roomy(&free, &[1, 2]), [1, 2]);
+    }
+
+    #[test]
+    fn of_full_targets_those_with_most_room_are_used() {
+        let free = known(&[(1, 0), (2, 10), (3, 19), (4, 20)], KnownSpace::default());
+        assert_eq!(roomy(&free, &[1, 2, 3, 4]), [2, 3, 4]);
+        let free = known(&[(1, 0), (2, 0)], free);
+        assert_eq!(roomy(&free, &[1, 2]), [1, 2]);
+        assert!(roomy(&free, &[]).is_empty());
+    }
+
+    #[test]
+    fn space_is_asked_for_more_often_while_a_target_is_about_to_be_full() {
+        assert_eq!(known(&[(1, 10), (2, 121)], KnownSpace::default()).age_max(), SPACE_AGE_MAX);
+        assert_eq!(known(&[(1, 10), (2, 119)], KnownSpace::default()).age_max(), SPACE_AGE_NEARLY_FULL);
+        assert_eq!(full_below(64 << 20), 8 << 20);
+        assert_eq!(full_below(1 << 30), 64 << 20);
     }
 
     fn numbers(found: Vec<ShardId>) -> Vec<u16> {

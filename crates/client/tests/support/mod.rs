@@ -125,22 +125,30 @@ pub struct World {
     map: Arc<RwLock<Arc<ClusterMap>>>,
 }
 
-fn map() -> ClusterMap {
+/// With targets from 1 to `targets`, each with a chain.
+fn map(targets: u16) -> ClusterMap {
     let (pool, node) = (PoolId(0), NodeId(1));
+    let target = |number: u16| Target {
+        id: TargetId(u32::from(number)),
+        uuid: [number as u8; 16],
+        node,
+        pool,
+        state: TargetState::Online,
+        path: format!("/t{number}"),
+        is_draining: false,
+    };
+    let chain = |number: u16| Chain {
+        id: ChainId(u32::from(number) - 1),
+        pool,
+        targets: [TargetId(u32::from(number))].into_iter().collect(),
+        moving: None,
+    };
     ClusterMap {
         cluster: CLUSTER,
         epoch: Epoch(1),
         pools: vec![Pool { id: pool, name: "default".into() }],
-        targets: vec![Target {
-            id: TARGET,
-            uuid: [1; 16],
-            node,
-            pool,
-            state: TargetState::Online,
-            path: "/t".into(),
-            is_draining: false,
-        }],
-        chains: vec![Chain { id: ChainId(0), pool, targets: [TARGET].into_iter().collect(), moving: None }],
+        targets: (1..=targets).map(target).collect(),
+        chains: (1..=targets).map(chain).collect(),
         shards: (0..4).map(|id| Shard { id: ShardId(id), primary: node }).collect(),
         nodes: Vec::new(),
         moves: Default::default(),
@@ -151,6 +159,11 @@ fn map() -> ClusterMap {
 impl World {
     /// A new file system on a disk of `capacity` bytes that metadata and target share. Nobody collects garbage by itself.
     pub fn new(capacity: u64) -> World {
+        World::with_more_targets(capacity, &[])
+    }
+
+    /// As [`World::new`], and besides it targets on disks of their own, of `more` bytes.
+    pub fn with_more_targets(capacity: u64, more: &[u64]) -> World {
         let (env, clock) = Env::simulated(1, Timespec::new(1_700_000_000, 0));
         let disk = SimDisk::new();
         disk.set_capacity(capacity);
@@ -171,7 +184,17 @@ impl World {
         let lane = Lane::open(shared, "meta", engine().unwrap(), &env, CLUSTER, lane_config).unwrap();
         let storage = Arc::new(StorageService::new());
         storage.add_target(TARGET, Arc::new(store));
-        let map = Arc::new(RwLock::new(Arc::new(map())));
+        for (target, capacity) in (2..).map(TargetId).zip(more) {
+            let disk = SimDisk::new();
+            disk.set_capacity(*capacity);
+            let uuid = TargetUuid([target.0 as u8; 16]);
+            let identity = TargetIdentity { cluster: CLUSTER, target, uuid };
+            ChunkStore::format(&disk, &identity).unwrap();
+            let (store, _) =
+                ChunkStore::open(Arc::new(disk), engine, &env, &identity, Config::small()).unwrap();
+            storage.add_target(target, Arc::new(store));
+        }
+        let map = Arc::new(RwLock::new(Arc::new(map(1 + more.len() as u16))));
         let meta = MetaConfig {
             keeps_sessions: false,
             lane,

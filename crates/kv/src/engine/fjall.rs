@@ -20,14 +20,15 @@ use files::Found;
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::config::{BloomConstructionPolicy, RestartIntervalPolicy};
 use fjall::{
-    CompressionType, Database, Iter, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
-    Readable, UserValue,
+    AbstractTree, AnyTree, CompressionType, Database, Iter, Keyspace, KeyspaceCreateOptions,
+    KvSeparationOptions, PersistMode, Readable, UserValue,
 };
 use parking_lot::RwLock;
 use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where the note is: one byte, so that it is below every key (keys begin with two bytes of shard) and equal to none.
@@ -42,6 +43,13 @@ const MERGE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Values up to here are copied out of the block that they are in, which need not stay in memory for them then.
 const COPIED_BYTES_MAX: usize = 512;
 const MERGE_POLL: Duration = Duration::from_millis(2);
+// LIMIT: of what merging is thought to take at a time, bytes: all of the first two levels, or a table of a deeper one with the ten below it.
+const MERGE_BYTES_MAX: u64 = 1 << 30;
+/// Of values out of line at most this part is written anew in a merge: a fifth of the files that are stale to a third, and what else is stale when it ends.
+const VALUES_PART: u64 = 4;
+/// Deleted pairs are merged away when they are this part of all, and so many.
+const DELETED_PART: u64 = 16;
+const DELETED_MIN: u64 = 256;
 
 /// Settings of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +88,8 @@ pub struct FjallEngine {
     open: RwLock<Option<Open>>,
     /// Whether tables are merged in the background.
     is_merging: bool,
+    /// Deletions that the last merge of everything has left: somebody looks at what was before them.
+    deletions_left: AtomicU64,
 }
 
 impl FjallEngine {
@@ -151,7 +161,8 @@ impl FjallEngine {
             let keyspace = database.keyspace("lane", || keyspace_options(&options))?;
             Ok(Open { keyspace, database })
         })?;
-        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging })
+        let deletions_left = AtomicU64::new(0);
+        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging, deletions_left })
     }
 
     fn with_open<T>(&self, what: &str, run: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T, KvError> {
@@ -341,6 +352,34 @@ impl Engine for FjallEngine {
         self.open.read().as_ref().map_or(0, |open| open.keyspace.disk_space())
     }
 
+    fn merge_bytes(&self) -> u64 {
+        self.open.read().as_ref().map_or(0, |open| sizes(&open.keyspace).for_a_merge().min(MERGE_BYTES_MAX))
+    }
+
+    fn give_back(&self, bytes_free: u64) -> Result<bool, KvError> {
+        if !self.is_merging {
+            return Ok(false);
+        }
+        let is_done = self.with_open("merge the tables of", |open| {
+            let (tree, left) = (&open.keyspace.tree, self.deletions_left.load(Ordering::Relaxed));
+            let wanted = (tree.approximate_len() as u64 / DELETED_PART).max(DELETED_MIN);
+            if tree.tombstone_count() < left.saturating_add(wanted)
+                || sizes(&open.keyspace).for_a_merge() > bytes_free
+            {
+                return Ok(false);
+            }
+            open.keyspace.major_compact()?;
+            self.deletions_left.store(tree.tombstone_count(), Ordering::Relaxed);
+            Ok(true)
+        });
+        match is_done {
+            Err(KvError::Io { what, source }) if crate::log::writer::is_out_of_space(&source) => {
+                Err(KvError::NoSpace { what: format!("{what}: {source}") })
+            }
+            other => other,
+        }
+    }
+
     fn close(&self) -> Result<(), KvError> {
         let Some(open) = self.open.write().take() else { return Ok(()) };
         guard(&self.path, "close", || {
@@ -348,6 +387,28 @@ impl Engine for FjallEngine {
             Ok(())
         })
     }
+}
+
+/// What an engine has on disk, bytes.
+struct Sizes {
+    tables: u64,
+    /// Values out of line.
+    values: u64,
+}
+
+impl Sizes {
+    /// What a merge of everything takes for a while.
+    fn for_a_merge(&self) -> u64 {
+        self.tables + self.values / VALUES_PART
+    }
+}
+
+fn sizes(keyspace: &Keyspace) -> Sizes {
+    let tables = match &keyspace.tree {
+        AnyTree::Standard(tree) => tree.disk_space(),
+        AnyTree::Blob(tree) => tree.index.disk_space(),
+    };
+    Sizes { tables, values: keyspace.disk_space().saturating_sub(tables) }
 }
 
 fn wait_for_merging(keyspace: &Keyspace) {

@@ -9,11 +9,15 @@ use crate::{KvError, Position};
 use ashlar_env::{Signal, Tasks};
 use parking_lot::{Mutex, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a waiting writer sleeps at most before it looks again, should it have missed the signal.
 const RECHECK: Duration = Duration::from_millis(20);
+/// While space is low, changes do not wait for longer than this to be taken by the engine: what they delete is not given back before.
+const LOW_PAUSE: Duration = Duration::from_secs(2);
+/// So many changes are worth a checkpoint of their own then.
+const LOW_CHANGES_MIN: usize = 64;
 
 /// Who checkpoints, and who waits for it.
 pub(super) struct Checkpoints {
@@ -24,6 +28,8 @@ pub(super) struct Checkpoints {
     work_lock: Mutex<()>,
     /// Wakes the checkpoint thread.
     work: Signal,
+    /// When the last one began, microseconds of the monotonic clock.
+    began_us: AtomicU64,
     done_lock: Mutex<()>,
     /// Wakes writers.
     done: Signal,
@@ -36,6 +42,7 @@ impl Checkpoints {
             is_work_wanted: AtomicBool::default(),
             work_lock: Mutex::default(),
             work: tasks.signal(),
+            began_us: AtomicU64::new(0),
             done_lock: Mutex::default(),
             done: tasks.signal(),
         }
@@ -128,23 +135,61 @@ impl Shared {
     pub(super) fn tick_checkpoint(&self) -> Result<(), KvError> {
         self.checkpoints.is_work_wanted.store(false, Ordering::Release);
         self.health.check()?;
-        let refreshed = self.space.refresh();
-        refreshed
-            .map_err(|e| KvError::io(format!("look for space on {}", self.log_dir.disk.describe("")), e))?;
+        self.look_for_space()?;
         let (is_due, wants_spare) = {
             let state = self.read_state();
-            (self.is_checkpoint_due(&state), state.log.wants_spare() && !self.space.is_low())
+            (
+                self.is_checkpoint_due(&state) || self.is_wanted_for_space(&state),
+                state.log.wants_spare() && !self.space.is_low(),
+            )
         };
         if wants_spare {
             self.add_spare()?;
         }
-        if is_due { self.checkpoint() } else { Ok(()) }
+        if is_due {
+            self.checkpoint()?;
+        }
+        if self.space.is_low() { self.give_back() } else { Ok(()) }
+    }
+
+    fn look_for_space(&self) -> Result<(), KvError> {
+        let refreshed = self.space.refresh(self.engine.merge_bytes());
+        refreshed.map_err(|e| KvError::io(format!("look for space on {}", self.log_dir.disk.describe("")), e))
+    }
+
+    /// Whether changes have waited for long enough while space is low.
+    fn is_wanted_for_space(&self, state: &State) -> bool {
+        let began = Duration::from_micros(self.checkpoints.began_us.load(Ordering::Relaxed));
+        self.space.is_low()
+            && state.frozen.is_none()
+            && state.active.len() >= LOW_CHANGES_MIN
+            && self.clock.monotonic().saturating_sub(began) >= LOW_PAUSE
+    }
+
+    /// Has the engine give back what deleted pairs hold, if it can.
+    fn give_back(&self) -> Result<(), KvError> {
+        let start = self.clock.monotonic();
+        match self.engine.give_back(self.space.bytes_free()) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let took = self.clock.monotonic().saturating_sub(start);
+                tracing::info!(?took, "space of deleted records was given back: {}", self.space.describe());
+                self.look_for_space()
+            }
+            Err(KvError::NoSpace { what }) => {
+                tracing::warn!(what, "no space to give back what deleted records hold");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn checkpoint(&self) -> Result<(), KvError> {
         let _running = self.checkpoints.running.take();
         self.health.check()?;
         let start = self.clock.monotonic();
+        let began_us = u64::try_from(start.as_micros()).unwrap_or(u64::MAX);
+        self.checkpoints.began_us.store(began_us, Ordering::Relaxed);
         let Some(frozen) = self.freeze()? else { return Ok(()) };
         let applied = self.apply(&frozen);
         if applied.is_ok() {

@@ -74,7 +74,7 @@ pub(super) fn open(
     shared.sync_new_log()?;
     remove_old_log(&shared.log_dir, &files, replayed.end)?;
     shared.counters.replayed_groups.store(replayed.groups, Ordering::Relaxed);
-    let refreshed = shared.space.refresh();
+    let refreshed = shared.space.refresh(shared.engine.merge_bytes());
     refreshed.map_err(|e| KvError::io(format!("reserve space on {}", disk.describe(dir)), e))?;
     let threads = match shared.config.background {
         Background::Threads => Threads::start(&shared, &*env.tasks)?,

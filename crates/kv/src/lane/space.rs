@@ -1,7 +1,7 @@
 //! Keeps space back, so that a full disk can be emptied again.
 //!
-//! A reserve file holds blocks. While it cannot be held, or less than its size is free besides it, only changes that free
-//! space are taken. A checkpoint or a delete that finds no space left gives the reserve up; it is taken again when there is room
+//! A reserve file holds blocks. While it cannot be held, or less than its size is free besides it and besides what the engine may
+//! need to merge its tables, only changes that free space are taken. A checkpoint or a delete that finds no space left gives the reserve up; it is taken again when there is room
 //! for it twice over.
 
 use super::LaneConfig;
@@ -24,6 +24,8 @@ pub(super) struct Space {
     reserve_bytes: u64,
     is_low: AtomicBool,
     bytes_free: AtomicU64,
+    /// What the engine may need besides, bytes.
+    merge_bytes: AtomicU64,
     is_held: Mutex<bool>,
     /// Whoever looks, and perhaps waits for the disk to take the reserve: not under the lock, for whoever gives the reserve up has no time.
     looking: Turn,
@@ -42,6 +44,7 @@ impl Space {
             reserve_bytes: config.reserve_bytes,
             is_low: AtomicBool::new(false),
             bytes_free: AtomicU64::new(u64::MAX),
+            merge_bytes: AtomicU64::new(0),
             is_held: Mutex::new(is_held),
             looking: Turn::new(tasks),
         }
@@ -59,15 +62,21 @@ impl Space {
 
     pub(super) fn describe(&self) -> String {
         format!(
-            "{} has {} bytes free, {} are kept for deletes and checkpoints",
+            "{} has {} bytes free, {} are kept for deletes and checkpoints, and {} to merge tables",
             self.disk.describe(""),
             self.bytes_free.load(Ordering::Relaxed),
-            self.reserve_bytes
+            self.reserve_bytes,
+            self.merge_bytes.load(Ordering::Relaxed)
         )
     }
 
-    /// Asks the file system, takes the reserve if there is room, and decides whether space is low.
-    pub(super) fn refresh(&self) -> io::Result<()> {
+    /// Bytes that were free when the file system was last asked.
+    pub(super) fn bytes_free(&self) -> u64 {
+        self.bytes_free.load(Ordering::Relaxed)
+    }
+
+    /// Asks the file system, takes the reserve if there is room, and decides whether space is low. `merge_bytes`: what the engine may need besides.
+    pub(super) fn refresh(&self, merge_bytes: u64) -> io::Result<()> {
         if self.reserve_bytes == 0 {
             return Ok(());
         }
@@ -78,7 +87,8 @@ impl Space {
         let is_held = self.is_held.lock();
         let bytes_free = self.disk.space()?.bytes_free;
         self.bytes_free.store(bytes_free, Ordering::Relaxed);
-        let is_low = !*is_held || bytes_free < self.reserve_bytes;
+        self.merge_bytes.store(merge_bytes, Ordering::Relaxed);
+        let is_low = !*is_held || bytes_free < self.reserve_bytes.saturating_add(merge_bytes);
         if self.is_low.swap(is_low, Ordering::Relaxed) != is_low {
             tracing::warn!(is_low, bytes_free, "space for metadata: {}", self.describe());
         }
