@@ -173,7 +173,7 @@ impl Lane {
     /// Applies what was committed before the call to the engine and drops the log behind it.
     ///
     /// # Errors
-    /// [`KvError`]; the lane is stopped then.
+    /// [`KvError::NoSpace`]: there is no room for it, and nothing has changed; it is made later. Other [`KvError`]; the lane is stopped then.
     pub fn checkpoint_now(&self) -> Result<(), KvError> {
         self.shared.checkpoint()
     }
@@ -230,13 +230,17 @@ impl Lane {
         self.shared.stats()
     }
 
-    /// Flushes, checkpoints and closes the engine. Later calls answer [`KvError::Stopped`].
+    /// Flushes, checkpoints and closes the engine. Later calls answer [`KvError::Stopped`]. Without room for the checkpoint it closes without:
+    /// the log has the changes, for the next open.
     ///
     /// # Errors
     /// What the flush, the checkpoint or the engine answer; the lane is closed all the same.
     pub fn close(&self) -> Result<(), KvError> {
         self.threads.lock().stop();
-        let checkpointed = self.shared.checkpoint();
+        let checkpointed = match self.shared.checkpoint() {
+            Err(KvError::NoSpace { .. }) => self.flush_all(),
+            other => other,
+        };
         self.shared.health.close();
         let closed = self.shared.engine.close();
         checkpointed.and(closed)

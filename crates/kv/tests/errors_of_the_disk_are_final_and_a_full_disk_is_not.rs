@@ -161,6 +161,72 @@ fn a_lane_on_a_full_disk_opens_again_after_a_crash() {
 }
 
 #[test]
+fn a_checkpoint_without_room_is_made_later_and_loses_nothing_meanwhile() {
+    for crash in [None, Some(1), Some(2), Some(3)] {
+        let (disk, engine, lane) = lane_on_a_full_disk();
+        // Others take the reserve as well when it is given up.
+        lane.write().commit(vec![delete("k1")], Urgency::FreesSpace).unwrap();
+        assert_eq!(lane.checkpoint_now().ok(), Some(()), "the reserve is there for that");
+        fill(&disk, 0);
+        lane.write().commit(vec![delete("k2")], Urgency::FreesSpace).unwrap();
+        for _ in 0..3 {
+            let refused = lane.checkpoint_now();
+            assert!(matches!(refused, Err(KvError::NoSpace { .. })), "{refused:?}");
+            lane.tick().unwrap();
+        }
+        assert_eq!((lane.stopped(), get(&lane, "k2"), get(&lane, "k3").is_some()), (None, None, true));
+        // As much as the log has room for.
+        let mut taken = 0;
+        let refused = loop {
+            let padded = frame(0, 1, vec![(key(0, "k3"), None), (key(0, "z"), Some(vec![2; 400].into()))]);
+            match lane.write().commit(vec![padded], Urgency::FreesSpace) {
+                Ok(_) => taken += 1,
+                Err(error) => break error,
+            }
+            lane.tick().unwrap();
+        };
+        assert!(matches!(refused, KvError::NoSpace { .. }) && taken > 0, "{refused} after {taken}");
+        lane.flush_all().unwrap();
+        let expected = scan_all(&lane).unwrap();
+        let lane = match crash {
+            None => {
+                disk.remove("other").unwrap();
+                lane
+            }
+            Some(seed) => {
+                drop(lane);
+                disk.crash(seed);
+                // Unless the crash has taken it: nobody has synced it.
+                let _ = disk.remove("other");
+                open_sim(&disk, &engine, full_disk_config(), 2).unwrap()
+            }
+        };
+        assert_eq!(scan_all(&lane).unwrap(), expected);
+        lane.tick().unwrap();
+        lane.tick().unwrap();
+        commit(&lane, vec![put("new", "x")]).unwrap();
+        lane.checkpoint_now().unwrap();
+        lane.close().unwrap();
+        drop(lane);
+        assert_eq!(get(&open_sim(&disk, &engine, full_disk_config(), 3).unwrap(), "new").unwrap(), "x");
+    }
+}
+
+#[test]
+fn a_lane_without_room_for_a_checkpoint_closes_without_and_loses_nothing() {
+    let (disk, engine, lane) = lane_on_a_full_disk();
+    lane.checkpoint_now().unwrap();
+    fill(&disk, 0);
+    lane.write().commit(vec![delete("k2")], Urgency::FreesSpace).unwrap();
+    lane.close().unwrap();
+    drop(lane);
+    disk.crash(1);
+    let _ = disk.remove("other");
+    let lane = open_sim(&disk, &engine, full_disk_config(), 2).unwrap();
+    assert_eq!((get(&lane, "k2"), get(&lane, "k3").is_some()), (None, true));
+}
+
+#[test]
 fn without_a_reserve_a_full_disk_refuses_and_goes_on_when_there_is_space() {
     let (disk, engine) = (SimDisk::new(), MemoryEngine::new());
     disk.set_capacity(256 << 10);

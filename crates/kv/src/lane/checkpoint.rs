@@ -18,6 +18,10 @@ const RECHECK: Duration = Duration::from_millis(20);
 const LOW_PAUSE: Duration = Duration::from_secs(2);
 /// So many changes are worth a checkpoint of their own then.
 const LOW_CHANGES_MIN: usize = 64;
+/// What a checkpoint takes besides its changes, bytes: the engine's list of its files, filters, what a file system rounds up.
+const BESIDE_CHANGES: u64 = 1 << 20;
+/// But no more than this part of the reserve, which is small on a small disk.
+const BESIDE_CHANGES_PART: u64 = 8;
 
 /// Who checkpoints, and who waits for it.
 pub(super) struct Checkpoints {
@@ -30,6 +34,8 @@ pub(super) struct Checkpoints {
     work: Signal,
     /// When the last one began, microseconds of the monotonic clock.
     began_us: AtomicU64,
+    /// The last one did not begin, because there was no room for it.
+    is_held_back: AtomicBool,
     done_lock: Mutex<()>,
     /// Wakes writers.
     done: Signal,
@@ -43,6 +49,7 @@ impl Checkpoints {
             work_lock: Mutex::default(),
             work: tasks.signal(),
             began_us: AtomicU64::new(0),
+            is_held_back: AtomicBool::default(),
             done_lock: Mutex::default(),
             done: tasks.signal(),
         }
@@ -60,6 +67,11 @@ impl Checkpoints {
         let _guard = self.work_lock.lock();
         self.is_work_wanted.store(true, Ordering::Release);
         self.work.notify_all();
+    }
+
+    /// Whether there was no room for the last one: nobody needs to wait for the next one then.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.is_held_back.load(Ordering::Relaxed)
     }
 
     /// Lets waiting writers look again.
@@ -101,6 +113,9 @@ impl Shared {
         if !is_full(&state) || self.config.background == Background::Manual {
             return (state, false);
         }
+        if self.checkpoints.is_held_back() {
+            return (state, true);
+        }
         drop(state);
         let start = self.clock.monotonic();
         self.counters.write_waits.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +126,8 @@ impl Shared {
             let state = self.write_state_with_room();
             let waited = self.clock.monotonic().saturating_sub(start);
             let is_still_full = is_full(&state);
-            if !is_still_full || self.health.is_stopped() || waited >= self.config.stall_max {
+            let is_in_vain = self.health.is_stopped() || self.checkpoints.is_held_back();
+            if !is_still_full || is_in_vain || waited >= self.config.stall_max {
                 let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
                 self.counters.write_wait_us.fetch_add(waited_us, Ordering::Relaxed);
                 tracing::debug!(waited_us, "a writer waited for a checkpoint");
@@ -126,6 +142,7 @@ impl Shared {
         if is_due
             && !self.health.is_stopped()
             && let Err(error) = self.checkpoint()
+            && !matches!(error, KvError::NoSpace { .. })
         {
             tracing::error!(%error, "checkpoint failed");
         }
@@ -147,7 +164,11 @@ impl Shared {
             self.add_spare()?;
         }
         if is_due {
-            self.checkpoint()?;
+            match self.checkpoint() {
+                // It is due again at the next turn.
+                Ok(()) | Err(KvError::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         if self.space.is_low() { self.give_back() } else { Ok(()) }
     }
@@ -190,6 +211,7 @@ impl Shared {
         let start = self.clock.monotonic();
         let began_us = u64::try_from(start.as_micros()).unwrap_or(u64::MAX);
         self.checkpoints.began_us.store(began_us, Ordering::Relaxed);
+        self.require_room()?;
         let Some(frozen) = self.freeze()? else { return Ok(()) };
         let applied = self.apply(&frozen);
         if applied.is_ok() {
@@ -201,11 +223,40 @@ impl Shared {
         let dropped = applied.and_then(|()| self.drop_log_before(position));
         self.checkpoints.wake_writers();
         dropped.map_err(|error| self.stop_on(error))?;
+        self.checkpoints.is_held_back.store(false, Ordering::Relaxed);
         let took_us = self.clock.monotonic().saturating_sub(start).as_micros();
         let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
         self.counters.last_checkpoint_us.store(took_us, Ordering::Relaxed);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Lets no checkpoint begin that could not end. One that found no space on its way has stopped the lane for good, and left files in
+    /// the engine that take space until it is opened again; one that has not begun is made later, and the log keeps what it would have taken.
+    fn require_room(&self) -> Result<(), KvError> {
+        let bytes = self.read_state().active.bytes() as u64;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // Twice: the new files, and what merging them into older ones takes meanwhile. For want of that the reserve is given up.
+        let is_enough = self.space.require(bytes.saturating_mul(2)).and_then(|is_enough| {
+            let least =
+                bytes.saturating_add(BESIDE_CHANGES.min(self.config.reserve_bytes / BESIDE_CHANGES_PART));
+            Ok(is_enough || self.space.has_free(least)?)
+        });
+        let look = |error| KvError::io("look for space before a checkpoint", error);
+        if is_enough.map_err(|error| self.stop_on(look(error)))? {
+            return Ok(());
+        }
+        if !self.checkpoints.is_held_back.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                bytes,
+                "no room to take changes into the engine: they stay in the log, and nothing but what frees space is taken until there is"
+            );
+        }
+        self.space.set_low();
+        self.checkpoints.wake_writers();
+        Err(KvError::NoSpace { what: format!("a checkpoint of {bytes} bytes: {}", self.space.describe()) })
     }
 
     /// Sets the active overlay aside; `None` when nothing was committed since the last checkpoint.
@@ -233,9 +284,6 @@ impl Shared {
         // ORDER: the log first. The engine must not know a change that a power cut can still take from the log, or a later open
         // would find the log shorter than the checkpoint.
         self.flush(self.flusher.appended())?;
-        // Twice: the new files, and what merging them into older ones takes meanwhile.
-        let needed = frozen.overlay.bytes() as u64 * 2;
-        self.space.require(needed).map_err(|e| KvError::io("look for space before a checkpoint", e))?;
         self.engine.apply(&mut frozen.overlay.iter(), &frozen.note.encode())
     }
 

@@ -138,4 +138,9 @@ impl Space {
         }
         Ok(true)
     }
+
+    /// Asks the file system whether so much is free; yes where no space is kept back.
+    pub(super) fn has_free(&self, bytes: u64) -> io::Result<bool> {
+        Ok(self.reserve_bytes == 0 || self.disk.space()?.bytes_free >= bytes)
+    }
 }

@@ -125,6 +125,9 @@ impl Shared {
         // LIMIT: a writer that commits on and on without letting go may fill the active overlay alone to the maximum.
         if is_stalled || state.active.bytes() as u64 >= self.config.overlay_bytes_max {
             let what = format!("{} MiB of changes wait for a checkpoint", state.active.bytes() >> 20);
+            if self.checkpoints.is_held_back() {
+                return Err(self.refuse_for_space(what + ", for which there is no room"));
+            }
             return Err(KvError::Stalled { what });
         }
         Ok(())
