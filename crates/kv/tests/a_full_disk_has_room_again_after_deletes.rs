@@ -162,26 +162,6 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_was_deleted_on_a_full_disk_is_given_back_though_nothing_is_written_any_more() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(small) = Small::mount(&dir.path().join("small")) else {
-        eprintln!("skipped: nothing can be mounted here");
-        return;
-    };
-    let lane = open_lane(&small.0);
-    let stored = fill(&lane, 0);
-    let before = lane.stats().engine_bytes;
-    remove(&lane, 0, 0..stored);
-    let bytes = || lane.stats().engine_bytes;
-    eprintln!("{before} bytes, {} when all was deleted", bytes());
-    wait_until("space to be given back", || !lane.stats().is_space_low && bytes() < before / 10 * 9);
-    eprintln!("then {}", bytes());
-    assert!(scan_all(&lane).unwrap().is_empty());
-    lane.verify().unwrap();
-    lane.close().unwrap();
-}
-
-#[test]
 fn a_disk_that_others_fill_altogether_does_not_stop_the_lane() {
     let dir = tempfile::tempdir().unwrap();
     let Some(small) = Small::mount(&dir.path().join("small")) else {

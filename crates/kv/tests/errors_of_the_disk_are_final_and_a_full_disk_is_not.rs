@@ -5,9 +5,14 @@ mod ledger;
 
 use ashlar_env::Disk;
 use ashlar_env::sim::{FaultOp, SimDisk};
-use ashlar_kv::{KvError, Lane, LaneConfig, MemoryEngine, Urgency};
+use ashlar_kv::{
+    Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, LastingSnapshot, MemoryEngine, Urgency,
+    Visit,
+};
 use bytes::Bytes;
-use ledger::{commit, frame, get, key, open_sim, put, scan_all, small_config};
+use ledger::{CLUSTER, commit, frame, get, key, open_sim, put, scan_all, sim_env, small_config};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 fn delete(name: &str) -> ashlar_kv::Frame {
     frame(0, 1, vec![(key(0, name), None)])
@@ -290,6 +295,93 @@ fn a_read_error_at_open_is_reported_as_such() {
     let error = open_sim(&disk, &engine, small_config(), 2).err();
     assert!(matches!(error, Some(KvError::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO)));
     assert_eq!(get(&open_sim(&disk, &engine, small_config(), 3).unwrap(), "a").unwrap(), "1");
+}
+
+/// An engine that wants room to merge, and tells what it was offered for that.
+#[derive(Clone, Default)]
+struct Merging {
+    engine: MemoryEngine,
+    wants: u64,
+    offered: Arc<Mutex<Vec<u64>>>,
+    /// Others were faster.
+    has_no_space: Arc<AtomicBool>,
+}
+
+impl Engine for Merging {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.engine.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), KvError> {
+        self.engine.scan(from, to, visit)
+    }
+
+    fn snapshot(&self) -> Result<LastingSnapshot, KvError> {
+        self.engine.snapshot()
+    }
+
+    fn apply(&self, changes: &mut EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
+        self.engine.apply(changes, note)
+    }
+
+    fn note(&self) -> Result<Option<Bytes>, KvError> {
+        self.engine.note()
+    }
+
+    fn verify(&self) -> Result<EngineReport, KvError> {
+        self.engine.verify()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.engine.bytes_used()
+    }
+
+    fn merge_bytes(&self) -> u64 {
+        self.wants
+    }
+
+    fn give_back(&self, bytes_free: u64) -> Result<bool, KvError> {
+        self.offered.lock().unwrap().push(bytes_free);
+        let is_full = self.has_no_space.load(Ordering::Relaxed);
+        if is_full { Err(KvError::NoSpace { what: "merge".into() }) } else { Ok(true) }
+    }
+
+    fn close(&self) -> Result<(), KvError> {
+        self.engine.close()
+    }
+}
+
+#[test]
+fn room_to_merge_is_kept_free_and_used_when_space_is_low() {
+    let (disk, engine) = (SimDisk::new(), Merging { wants: 200 << 10, ..Merging::default() });
+    disk.set_capacity(1 << 20);
+    let (shared, boxed) = (Arc::new(disk.clone()), Box::new(engine.clone()));
+    let lane = Lane::open(shared, "lane", boxed, &sim_env(1), CLUSTER, full_disk_config()).unwrap();
+    let offered = || std::mem::take(&mut *engine.offered.lock().unwrap());
+    commit(&lane, vec![put("a", "1")]).unwrap();
+    // More than the reserve, 128 KiB, and less than that with what merging takes.
+    fill(&disk, 340 << 10);
+    lane.tick().unwrap();
+    assert_eq!((lane.stats().is_space_low, offered()), (false, vec![]));
+    fill(&disk, 300 << 10);
+    lane.tick().unwrap();
+    assert!(lane.stats().is_space_low, "no room to merge");
+    let error = commit(&lane, vec![put("b", "1")]).unwrap_err();
+    assert!(error.to_string().contains("204800 to merge tables"), "{error}");
+    let at_work = offered();
+    assert!(
+        !at_work.is_empty() && at_work.iter().all(|bytes| (200 << 10..=300 << 10).contains(bytes)),
+        "{at_work:?}"
+    );
+    // Others take it meanwhile: that is no error of the disk.
+    engine.has_no_space.store(true, Ordering::Relaxed);
+    lane.tick().unwrap();
+    assert_eq!((lane.stopped(), offered().len()), (None, 1));
+    lane.write().commit(vec![delete("a")], Urgency::FreesSpace).unwrap();
+    disk.remove("other").unwrap();
+    lane.tick().unwrap();
+    commit(&lane, vec![put("b", "1")]).unwrap();
+    assert_eq!((offered().len(), lane.stats().is_space_low), (0, false));
 }
 
 /// Opens a lane that was killed and whose disk others have filled since; what is on the disk besides is given, and whether it opens.

@@ -317,3 +317,38 @@ fn a_checkpoint_after_the_journal_was_lost_is_shown_or_an_error() {
     let shown = engine.get(&key(0, "name")).unwrap().unwrap();
     assert!(applied.is_err() || shown == "four", "the checkpoint was taken, and {shown:?} is shown");
 }
+
+#[test]
+fn deleted_pairs_give_back_what_they_held_when_there_is_room_to_merge() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = FjallEngine::open(dir.path().join("engine"), FjallOptions::default()).unwrap();
+    let name = |number: usize| key(0, &format!("{number:06}"));
+    let value =
+        |number: usize| Bytes::from(vec![number as u8; if number.is_multiple_of(8) { 6000 } else { 300 }]);
+    let apply = |pairs: BTreeMap<Key, Option<Bytes>>, note: &[u8]| {
+        let mut changes = pairs.iter().map(|(key, value)| (key, value.as_ref()));
+        engine.apply(&mut changes, note).unwrap();
+    };
+    apply((0..8000).map(|number| (name(number), Some(value(number)))).collect(), b"full");
+    let full = engine.bytes_used();
+    assert!(!engine.give_back(u64::MAX).unwrap(), "nothing was deleted");
+    // Of values out of line files are given back when nothing of them is needed, or in later merges.
+    let is_kept = |number: usize| number >= 6000 && !number.is_multiple_of(8);
+    let deleted = (0..8000).filter(|number| !is_kept(*number));
+    apply(deleted.map(|number| (name(number), None)).collect(), b"emptied");
+    assert!(engine.bytes_used() >= full && engine.merge_bytes() > full / 8);
+    assert!(!engine.give_back(engine.merge_bytes() - 1).unwrap(), "there is no room to merge");
+    assert!(engine.bytes_used() >= full);
+    assert!(engine.give_back(engine.merge_bytes()).unwrap());
+    let left = engine.bytes_used();
+    assert!(left < full / 8, "{left} of {full} bytes");
+    assert!(!engine.give_back(u64::MAX).unwrap(), "once is enough");
+    engine.close().unwrap();
+    let engine = FjallEngine::open(dir.path().join("engine"), FjallOptions::default()).unwrap();
+    assert_eq!(engine.note().unwrap().as_deref(), Some(b"emptied".as_slice()));
+    for number in 0..8000 {
+        let expected = is_kept(number).then(|| value(number));
+        assert!(engine.get(&name(number)).unwrap() == expected, "{number}");
+    }
+    engine.verify().unwrap();
+}
