@@ -369,6 +369,10 @@ impl Engine for FjallEngine {
                 return Ok(false);
             }
             open.keyspace.major_compact()?;
+            // Which values out of line nobody needs is known when it ends, and what is known when a merge begins is what it gives back.
+            if tree.stale_blob_bytes() > sizes(&open.keyspace).values / VALUES_PART {
+                open.keyspace.major_compact()?;
+            }
             self.deletions_left.store(tree.tombstone_count(), Ordering::Relaxed);
             Ok(true)
         });
