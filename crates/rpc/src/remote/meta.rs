@@ -2,6 +2,7 @@
 
 mod capability;
 mod presence;
+mod room;
 mod session;
 mod several;
 
@@ -17,7 +18,6 @@ use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
 use ashlar_types::{Coherence, Errno, InodeId, NodeId, Role, SessionId, ShardId};
 use parking_lot::Mutex;
 use presence::{Presence, Shared};
-use rustc_hash::FxHashMap;
 use session::{Session, open_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -43,17 +43,15 @@ pub struct RemoteMeta {
     session: Mutex<Option<Arc<Session>>>,
     slots: Slots,
     wallet: Wallet,
-    /// Servers that did not answer when they were to make room, and since when.
-    // LIMIT: one per metadata server.
-    silent: Mutex<FxHashMap<NodeId, Instant>>,
+    room: room::Room,
 }
 
 impl RemoteMeta {
     /// Metadata as the map of `routes` says; a server that does not answer is waited for with `patience`.
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
         let (session, slots, wallet) = (Mutex::default(), Slots::default(), Wallet::default());
-        let (coherence, silent) = (Coherence::Strict, Mutex::default());
-        RemoteMeta { routes, env, patience, coherence, session, slots, wallet, silent }
+        let (coherence, room) = (Coherence::Strict, room::Room::default());
+        RemoteMeta { routes, env, patience, coherence, session, slots, wallet, room }
     }
 
     /// The same, with sessions that are as coherent as `coherence` says.

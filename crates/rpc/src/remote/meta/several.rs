@@ -9,13 +9,6 @@ use std::time::{Duration, Instant};
 /// For how long a server may take to tell how many inodes it has.
 const SPACE_MAX: Duration = Duration::from_secs(2);
 
-/// For how long servers are waited for that make room: a little longer than each takes for it.
-const ROOM_MAX: Duration = Duration::from_secs(6);
-/// For how long one may take to get the question.
-const REACH_MAX: Duration = Duration::from_secs(1);
-/// For how long one that did not answer in time is not asked again: it would hold up every write.
-const SILENT_MAX: Duration = Duration::from_secs(30);
-
 /// How often a name is looked up anew because what it stood for was gone when it was asked for.
 // LIMIT: of names that are replaced on and on.
 const TRIES_MAX: usize = 64;
@@ -59,47 +52,6 @@ impl RemoteMeta {
             }
         }
         Err(Errno::ESTALE)
-    }
-
-    /// Has every server delete what removed files still hold, all of them at the same time, whether or not the session has anything at them. One that cannot be reached, or does not
-    /// answer, holds nobody up for longer than [`ROOM_MAX`], and that once in [`SILENT_MAX`]; what it did not free is not there. So the only error is `ENOTCONN`, when the session has ended.
-    fn make_room_everywhere(&self, caller: Caller<'_>, deadline: Instant) -> Result<MetaReply, Errno> {
-        let session = self.live_session(caller.op.session)?;
-        let map = self.routes.map();
-        let begin = Instant::now();
-        let mut asked: Vec<(NodeId, ShardId)> = Vec::new();
-        for shard in &map.shards {
-            if !asked.iter().any(|(server, _)| *server == shard.primary) {
-                asked.push((shard.primary, shard.id));
-            }
-        }
-        {
-            let mut silent = self.silent.lock();
-            silent.retain(|_, since| begin.duration_since(*since) < SILENT_MAX);
-            asked.retain(|(server, _)| !silent.contains_key(server));
-        }
-        let ask = |(server, shard): (NodeId, ShardId)| {
-            let reached = session.presence(server, deadline.min(begin + REACH_MAX));
-            let outcome = reached.and_then(|_| {
-                self.call_home(caller, MetaRequest::MakeRoom, shard, deadline.min(begin + ROOM_MAX))
-            });
-            if let Err(errno) = outcome {
-                tracing::warn!(%errno, %server, "a metadata server was not there to make room");
-                self.silent.lock().insert(server, Instant::now());
-            }
-        };
-        // LIMIT: a thread per metadata server, for some seconds.
-        std::thread::scope(|scope| {
-            let Some((last, others)) = asked.split_last() else { return };
-            for server in others {
-                let asking = std::thread::Builder::new().name("ashlar-room".into());
-                if let Err(error) = asking.spawn_scoped(scope, || ask(*server)) {
-                    tracing::warn!(%error, "a metadata server could not be asked to make room");
-                }
-            }
-            ask(*last);
-        });
-        self.live_session(caller.op.session).map(|_| MetaReply::Done)
     }
 
     /// A call to all servers: of one that asks for space, to all that there are, else to those at which the session has anything.
