@@ -14,11 +14,17 @@ struct Opened {
     promises_before: u64,
 }
 
+/// Descriptions that a session may have open at a server: as many as a process may have files open on Linux, unless told otherwise.
+const OPENS_MAX: usize = 1 << 20;
+
 /// See the module.
-// LIMIT: one entry per inode that clients have open; clients are bounded by their kernels' open files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OpenTable {
+    // LIMIT: `opens_max` descriptions of a session, and what its calls under way add.
     opened: FxHashMap<InodeId, SmallVec<[Opened; 1]>>,
+    /// How many descriptions each session has open; none for those that have none.
+    by_session: FxHashMap<SessionId, usize>,
+    opens_max: usize,
     orphans: FxHashSet<InodeId>,
     /// Open inodes whose content somebody was promised to be durable.
     promised: FxHashSet<InodeId>,
@@ -26,7 +32,39 @@ pub(crate) struct OpenTable {
     promises_of_all: u64,
 }
 
+impl Default for OpenTable {
+    fn default() -> OpenTable {
+        OpenTable {
+            opened: FxHashMap::default(),
+            by_session: FxHashMap::default(),
+            opens_max: OPENS_MAX,
+            orphans: FxHashSet::default(),
+            promised: FxHashSet::default(),
+            promises_of_all: 0,
+        }
+    }
+}
+
 impl OpenTable {
+    /// Lets each session open descriptions up to so many from now on.
+    pub(crate) fn limit(&mut self, opens_max: usize) {
+        self.opens_max = opens_max;
+    }
+
+    /// Whether `session` may open one more. What it had open before a start, or at a server that gave a shard away, stays open in any case.
+    pub(crate) fn has_room(&self, session: SessionId) -> bool {
+        self.by_session.get(&session).is_none_or(|count| *count < self.opens_max)
+    }
+
+    /// `count` descriptions of `session` are closed.
+    fn count_off(by_session: &mut FxHashMap<SessionId, usize>, session: SessionId, count: usize) {
+        let Some(left) = by_session.get_mut(&session) else { return };
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            by_session.remove(&session);
+        }
+    }
+
     /// For each session that has something open: how many inodes.
     pub(crate) fn inodes_by_session(&self) -> FxHashMap<SessionId, u64> {
         let mut counts = FxHashMap::default();
@@ -59,10 +97,11 @@ impl OpenTable {
     ) {
         let sessions = self.opened.entry(inode).or_default();
         match sessions.iter_mut().find(|opened| opened.session == session) {
-            Some(opened) if opened.handles.iter().any(|(known, _)| *known == handle.0) => {}
+            Some(opened) if opened.handles.iter().any(|(known, _)| *known == handle.0) => return,
             Some(opened) => opened.handles.push(handle),
             None => sessions.push(Opened { session, handles: smallvec![handle], promises_before }),
         }
+        *self.by_session.entry(session).or_default() += 1;
     }
 
     /// A handle less; tells whether the session has none left on an inode without a name. One that is not known, because the session had closed
@@ -73,7 +112,9 @@ impl OpenTable {
             return self.orphans.contains(&inode);
         };
         let opened = &mut sessions[at];
+        let before = opened.handles.len();
         opened.handles.retain(|(known, _)| *known != handle);
+        OpenTable::count_off(&mut self.by_session, session, before - opened.handles.len());
         if !opened.handles.is_empty() {
             return false;
         }
@@ -160,13 +201,24 @@ impl OpenTable {
 
     /// Forgets them, without closing anything: another server knows.
     pub(crate) fn forget_shard(&mut self, shard: ShardId) {
-        self.opened.retain(|inode, _| inode.home() != shard);
+        let by_session = &mut self.by_session;
+        self.opened.retain(|inode, sessions| {
+            let goes = inode.home() == shard;
+            if goes {
+                let handles = |opened: &Opened| (opened.session, opened.handles.len());
+                sessions.iter().map(handles).for_each(|(session, count)| {
+                    OpenTable::count_off(by_session, session, count);
+                });
+            }
+            !goes
+        });
         self.orphans.retain(|inode| inode.home() != shard);
         self.promised.retain(|inode| inode.home() != shard);
     }
 
     /// Forgets a session.
     pub(crate) fn end_session(&mut self, session: SessionId) {
+        self.by_session.remove(&session);
         let (orphans, promised) = (&mut self.orphans, &mut self.promised);
         self.opened.retain(|inode, sessions| {
             sessions.retain(|opened| opened.session != session);
@@ -187,6 +239,34 @@ mod tests {
     const B: SessionId = SessionId(2);
     const X: InodeId = InodeId(7);
     const Y: InodeId = InodeId(8);
+
+    #[test]
+    fn what_a_session_has_open_is_counted_whatever_closes_it() {
+        let mut table = OpenTable::default();
+        table.limit(3);
+        let elsewhere = InodeId(5 << 48 | 7);
+        table.open(A, X, (DescriptionId(1), true));
+        table.open(A, X, (DescriptionId(2), false));
+        table.open(A, X, (DescriptionId(2), false));
+        assert!(table.has_room(A), "the same once more is none");
+        table.open(A, elsewhere, (DescriptionId(3), false));
+        assert!(!table.has_room(A) && table.has_room(B));
+        table.reopen(A, Y, (DescriptionId(4), true));
+        assert!(!table.close(A, X, DescriptionId(9)), "not known");
+        assert!(!table.has_room(A), "four");
+        table.close(A, X, DescriptionId(2));
+        assert!(!table.has_room(A), "three");
+        table.close(A, X, DescriptionId(1));
+        assert!(table.has_room(A), "two");
+        table.open(A, X, (DescriptionId(5), true));
+        assert!(!table.has_room(A));
+        table.forget_shard(elsewhere.home());
+        assert!(table.has_room(A), "of another server now");
+        table.open(A, X, (DescriptionId(6), true));
+        assert!(!table.has_room(A));
+        table.end_session(A);
+        assert!(table.has_room(A) && table.by_session.is_empty());
+    }
 
     #[test]
     fn a_sync_of_anybody_promises_the_content_of_a_file_to_all_who_have_it_open() {

@@ -4,7 +4,7 @@ use super::names::last_of;
 use super::verb as number;
 use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
-use ashlar_namespace::{FileData, Kind, OpContext, Txn, verb};
+use ashlar_namespace::{FileData, Kind, NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
 use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId};
@@ -36,6 +36,7 @@ impl MetaService {
                     caller,
                     number::CREATE,
                     |txn, context| {
+                        self.admit_open(session)?;
                         let args = verb::CreateArgs { mode, umask, exclusive };
                         let reply = verb::create(txn, context, parent, name, args)?;
                         if reply.attr.is_none() {
@@ -79,6 +80,7 @@ impl MetaService {
                 caller,
                 number::TMPFILE,
                 |txn, context| {
+                    self.admit_open(session)?;
                     let reply = verb::tmpfile(txn, context, parent, mode, umask)?;
                     let args =
                         verb::OpenArgs { read: true, write: true, is_granted: true, ..Default::default() };
@@ -110,6 +112,7 @@ impl MetaService {
         let session = caller.op.session;
         let args = verb::OpenArgs { read, write, truncate, wants_body: read, ..verb::OpenArgs::default() };
         let decide = |txn: &mut Txn<'_>, context: &OpContext<'_>| {
+            self.admit_open(session)?;
             let open = verb::open(txn, context, inode, &args)?;
             match self.check_settled(txn, inode) {
                 // To empty it, the kernel opens it first. Whatever else is done with it asks for a lease, which is not granted.
@@ -130,6 +133,21 @@ impl MetaService {
         } else {
             self.inspect(caller, decide, grant)
         }
+    }
+
+    /// Refuses a session that has as much open as it may. Asked while the call is decided, so that one whose answer is kept is not refused when it comes again.
+    fn admit_open(&self, session: SessionId) -> Result<(), NsError> {
+        if self.opens.lock().has_room(session) {
+            return Ok(());
+        }
+        tracing::debug!(%session, "a session has as many files open as it may");
+        Err(Errno::EMFILE.into())
+    }
+
+    /// Lets each session have at most `max` descriptions open at this server from now on, instead of 1,048,576; what is open stays open. More
+    /// are refused with `EMFILE`.
+    pub fn limit_opens(&self, max: usize) {
+        self.opens.lock().limit(max);
     }
 
     /// Notes the handle and grants what the opener may cache.
