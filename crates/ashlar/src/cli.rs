@@ -42,7 +42,7 @@ pub use metrics::MetricsPlace;
 pub use policy::{PolicyArgs, SubtreeChoice};
 pub use pool::{PoolAction, PoolArgs};
 pub use session::{SessionAction, SessionArgs};
-pub use shard::{ShardAction, ShardArgs};
+pub use shard::{ShardAction, ShardArgs, ShardChoice};
 pub use target::{TargetAction, TargetArgs};
 
 /// A parallel file system in one binary.

@@ -95,7 +95,8 @@ fn flock(file: &fs::File, how: i32) -> i32 {
 
 fn session_of(lab: &Lab, node: &str) -> Option<Value> {
     let sessions = json(lab, "session list");
-    sessions.as_array().unwrap().iter().find(|session| session["node"]["name"] == node).cloned()
+    assert_eq!(sessions["unanswered"], Value::Array(Vec::new()));
+    sessions["sessions"].as_array().unwrap().iter().find(|session| session["node"]["name"] == node).cloned()
 }
 
 #[test]
@@ -108,8 +109,19 @@ fn a_session_that_is_ended_gives_its_locks_to_others_and_its_mount_comes_back() 
     let held = fs::File::open(lab.path("m0/file")).unwrap();
     assert_eq!(flock(&held, libc::LOCK_EX), 0);
     let session = session_of(&lab, "c0").unwrap();
-    let names =
-        ["heard_ms", "id", "id_text", "is_ending", "leases", "locks", "node", "opens", "server", "since"];
+    let names = [
+        "heard_ms",
+        "id",
+        "id_text",
+        "is_ending",
+        "leases",
+        "locks",
+        "node",
+        "opens",
+        "server",
+        "servers",
+        "since",
+    ];
     assert_eq!(fields(&session), names);
     assert_eq!(session["server"]["name"], "mds");
     assert_eq!((session["locks"].as_u64(), session["is_ending"].as_bool()), (Some(1), Some(false)));

@@ -85,7 +85,10 @@ fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
         | MetaCall::Renew { .. }
         | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
         MetaCall::Sessions | MetaCall::Moves => &[Role::Admin, Role::Console],
-        MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::Backup { .. } => &[Role::Admin],
+        MetaCall::EndSession(_)
+        | MetaCall::MoveShards { .. }
+        | MetaCall::WithdrawMoves { .. }
+        | MetaCall::Backup { .. } => &[Role::Admin],
         MetaCall::Peer(_) => &[Role::Meta],
     }
 }
@@ -159,7 +162,7 @@ fn manager_samples() -> Vec<ManagerRequest> {
             valid_s: 60,
             policy: NodePolicy::trusting(),
         },
-        ManagerRequest::RemoveNode { node: NodeId(2) },
+        ManagerRequest::RemoveNode { node: NodeId(2), is_own_meant: true },
         ManagerRequest::SetPolicy {
             node: NodeId(4),
             seen: NodePolicy::default(),
@@ -212,6 +215,7 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
         MetaCall::Peer(b"anything"),
         MetaCall::MoveShards { shards: vec![ShardId(1)], to: NodeId(2) },
         MetaCall::Moves,
+        MetaCall::WithdrawMoves { shards: vec![ShardId(1)] },
         MetaCall::Backup { backup: 1, step: BackupStep::Prepare },
         MetaCall::Backup { backup: 1, step: BackupStep::End },
     ]

@@ -163,7 +163,7 @@ const showMounts = (sessions, clients) => {
   fill("mount-rows", sessions.map((session) => {
     const rate = rates.get(session.node.name) || {};
     const heard = session.is_ending ? cell("is being ended", "error") : cell(`${(session.heard_ms / 1000).toFixed(1)} s ago`, session.heard_ms > 5000 ? "warning" : "");
-    return [head(session.node.name ?? `node ${session.node.id}`), cell(session.id_text), cell(session.server.name), cell(since(session.since)), heard,
+    return [head(session.node.name ?? `node ${session.node.id}`), cell(session.id_text), cell(session.servers.map((server) => server.name ?? `node ${server.id}`).join(", ")), cell(since(session.since)), heard,
       number(count(session.leases)), number(count(session.opens)), number(count(session.locks)), number(count(rate.calls_per_s)),
       number(bytes(rate.read_bytes_per_s)), number(bytes(rate.written_bytes_per_s))];
   }), "nothing is mounted");

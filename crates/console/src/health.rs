@@ -367,6 +367,15 @@ fn moves(situation: &Situation<'_>, all: &mut Vec<Finding>) {
                     "it is served as before; ashlar shard move tries again",
                 );
             }
+            if let MoveState::Stalled(why) = &info.state {
+                add(
+                    all,
+                    Severity::Warning,
+                    &info.shard.to_string(),
+                    format!("does not get to {}: {why}", situation.name(info.to)),
+                    "it goes on by itself once that answers; ashlar shard move --cancel withdraws it",
+                );
+            }
         }
     }
 }

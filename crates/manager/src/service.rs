@@ -6,7 +6,12 @@ mod holders;
 mod moves;
 mod pools;
 mod presence;
+mod removal;
 mod restore;
+#[cfg(test)]
+mod tests;
+
+pub use removal::EtcdMembers;
 
 use crate::state::{ClusterState, MetadataRecord, PromisedTarget};
 use crate::token::Token;
@@ -48,6 +53,8 @@ pub struct ManagerService {
     held: holders::Held,
     /// Which node this manager is on, once that is known.
     own: OnceLock<NodeId>,
+    /// Members of an etcd that was set up for the file system.
+    etcd_members: OnceLock<Box<EtcdMembers>>,
 }
 
 fn refused(what: impl Into<String>) -> ManagerError {
@@ -75,6 +82,7 @@ impl ManagerService {
             presences: presence::Presences::default(),
             held: holders::Held::default(),
             own: OnceLock::new(),
+            etcd_members: OnceLock::new(),
         })
     }
 
@@ -165,7 +173,9 @@ impl ManagerService {
             ManagerRequest::NewToken { roles, valid_s, policy } => {
                 self.new_token(peer.node, roles, valid_s, &policy)
             }
-            ManagerRequest::RemoveNode { node } => self.remove_node(peer.node, node),
+            ManagerRequest::RemoveNode { node, is_own_meant } => {
+                self.remove_node(peer.node, node, is_own_meant)
+            }
             ManagerRequest::SetPolicy { node, seen, policy } => {
                 self.set_policy(peer.node, node, &seen, &policy)
             }
@@ -530,28 +540,6 @@ impl ManagerService {
             Ok(())
         })?;
         tracing::info!(%node, %policy, "the policy of a node was set");
-        Ok(ManagerReply::Done)
-    }
-
-    fn remove_node(&self, by: NodeId, node: NodeId) -> Result<ManagerReply, ManagerError> {
-        self.manager.change_by(Some(by), |state| {
-            if state.map.node(node).is_none() {
-                return Err(refused(format!("there is no {node}")));
-            }
-            let serves = |target: &ashlar_types::map::Target| target.node == node;
-            if let Some(target) = state.map.targets.iter().find(|target| serves(target)) {
-                let state = if target.state == TargetState::Online { "serves" } else { "is where" };
-                return Err(refused(format!("{node} {state} {}: remove its targets first", target.id)));
-            }
-            if state.map.shards.iter().any(|shard| shard.primary == node) {
-                return Err(refused(format!(
-                    "{node} serves metadata: `ashlar shard drain` gives its shards to others"
-                )));
-            }
-            state.metadata.retain(|known| known.node != node);
-            state.map.nodes.retain(|known| known.id != node);
-            Ok(())
-        })?;
         Ok(ManagerReply::Done)
     }
 }

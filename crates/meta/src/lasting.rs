@@ -16,7 +16,7 @@ use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_namespace::lock::LockFrom;
 use ashlar_namespace::{Txn, key, verb};
-use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo};
+use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
 use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds, SessionHosts};
 use ashlar_types::message::{
     LeaseSet, LockRequest, MetaReply, MetaRequest, Reclaim, Reclaimed, ReclaimedFile,
@@ -142,6 +142,10 @@ impl LastingSessions for MetaService {
 
     fn moves(&self) -> Vec<MoveInfo> {
         self.moves_shown()
+    }
+
+    fn withdraw_moves(&self, shards: &[ShardId]) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
+        self.withdraw(shards)
     }
 
     fn backup(&self, backup: u64, step: BackupStep) -> Result<BackupTold, Errno> {

@@ -2,7 +2,7 @@
 
 use crate::calls::Calls;
 use crate::kind::{kind_of_meta_call, kind_of_storage_call};
-use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo};
+use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
 use ashlar_rpc::{
     Caller, LastingSessions, MetaCalls, Payload, SessionEvents, SessionGrant, SessionHolds, SessionHosts,
     StorageCalls,
@@ -96,6 +96,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn moves(&self) -> Vec<MoveInfo> {
         self.inner.moves()
+    }
+
+    fn withdraw_moves(&self, shards: &[ShardId]) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
+        self.inner.withdraw_moves(shards)
     }
 
     fn backup(&self, backup: u64, step: BackupStep) -> Result<BackupTold, Errno> {

@@ -15,7 +15,7 @@ use ashlar_types::{
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{BackupStep, BackupTold, MoveInfo};
+use wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
 
 pub mod capability;
 pub mod forced_codec;
@@ -178,6 +178,9 @@ pub trait LastingSessions: MetaCalls {
 
     /// Shards that are being given away, are to be, or could not be.
     fn moves(&self) -> Vec<MoveInfo>;
+
+    /// Has shards stay that are to be given away, all of them if none is named; tells what has become of each, and where it was to go.
+    fn withdraw_moves(&self, shards: &[ShardId]) -> Vec<(ShardId, Option<NodeId>, Withdrawal)>;
 
     /// The fileset of an inode that this server answers for; nothing when there is no such inode.
     ///

@@ -92,6 +92,11 @@ pub enum MetaCall<'a> {
         /// Which step.
         step: BackupStep,
     },
+    /// Do not give shards away that are to be. Only for administrators.
+    WithdrawMoves {
+        /// Which; none: all.
+        shards: Vec<ShardId>,
+    },
 }
 
 /// What a metadata server does for a backup, in this order. All of them are closed at the same moment, for what was answered to be in it and nothing else.
@@ -238,6 +243,19 @@ pub enum MoveState {
     Deciding,
     /// It could not be moved, and why; it is served as before.
     Failed(String),
+    /// It is copied, and served meanwhile, but its receiver has not answered for a while, in words.
+    Stalled(String),
+}
+
+/// What has become of a move that was to be withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Withdrawal {
+    /// The shard stays.
+    Withdrawn,
+    /// It is being handed over: it goes, or comes back by itself.
+    TooLate,
+    /// It is not on its way.
+    NotMoving,
 }
 
 /// A session, for an administrator.
@@ -294,6 +312,8 @@ pub enum MetaAnswer {
     Moves(Vec<MoveInfo>),
     /// Of a step of a backup.
     Backup(BackupTold),
+    /// What has become of moves that were to be withdrawn, and where each was to go.
+    Withdrawn(Vec<(ShardId, Option<NodeId>, Withdrawal)>),
 }
 
 /// What a client must have a capability for to make a call: file, generation, rights. Every request is named, so that a new one is thought about.

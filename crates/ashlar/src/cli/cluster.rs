@@ -314,10 +314,14 @@ pub enum NodeAction {
         /// Its name or number.
         name: String,
     },
-    /// Take a machine out of the file system: its certificate is worth nothing from now on.
+    /// Take a machine out of the file system: its certificate is worth nothing from now on. One that has targets or shards, that is a member of an etcd of the
+    /// file system, or the last one that manages or may administer, is refused.
     Remove {
         /// Its name or number.
         name: String,
+        /// Also if it is this machine, which can do nothing more here afterwards.
+        #[arg(long)]
+        yes_this_one: bool,
     },
 }
 

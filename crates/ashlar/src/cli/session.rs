@@ -18,9 +18,11 @@ pub struct SessionArgs {
 pub enum SessionAction {
     /// Show the sessions that metadata servers have: one for each mount.
     List {
-        /// Print JSON: a list of objects with `id` (`id_text`: the same as a text, for programs whose numbers are not exact), `server` and `node` (`id`, `name` each), `since` (seconds since 1970; of one that was
-        /// there before the metadata server was started: since then), `heard_ms` (milliseconds since it was last heard of), `leases`,
-        /// `opens`, `locks`, and `is_ending`.
+        /// Print JSON: an object with `sessions` and `unanswered`. The first is a list of objects with `id` (`id_text`: the same as a text, for programs whose
+        /// numbers are not exact), `servers` (all that know it) and `server` (the one that has known it longest) and `node` (`id`, `name` each), `since` (seconds
+        /// since 1970; of one that was there before the metadata server was started: since then), `heard_ms` (milliseconds since it was last heard of), `leases`,
+        /// `opens`, `locks` (at all of these servers together), and `is_ending`. The second are metadata servers that did not answer, whose sessions are not
+        /// among these: `id`, `name`, `away_s` (null when it is not known to be away) and `reason`.
         #[arg(long)]
         json: bool,
     },

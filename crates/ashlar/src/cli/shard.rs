@@ -19,19 +19,23 @@ pub enum ShardAction {
     /// Show which metadata server answers for which shards.
     List {
         /// Print JSON: a list of objects with `id`, `node` (`id`, `name`), `away_s` (for how many seconds nothing was heard of that, if it is away), and `moving`: null, or where it goes and how far it is (`to`, `state`: `waiting`,
-        /// `copying`, `deciding` or `failed`, `sent` and `total` keys, `reason` of a failure).
+        /// `copying`, `stalled` (where it goes does not answer), `deciding` or `failed`, `sent` and `total` keys, `reason` of a failure or of being stalled).
         #[arg(long)]
         json: bool,
     },
-    /// Move shards to another metadata server, while they are used; waits until they are there.
+    /// Move shards to another metadata server, while they are used; waits until they are there. Or withdraw such moves.
     Move {
-        /// Their numbers.
-        #[arg(required = true, value_name = "SHARD")]
-        shards: Vec<u16>,
+        /// Their numbers; with --cancel also `all`.
+        #[arg(required = true, value_name = "SHARD", value_parser = parse_shard)]
+        shards: Vec<ShardChoice>,
         /// The node that is to have them.
-        #[arg(long, value_name = "NODE")]
-        to: String,
-        /// Print JSON when it is done: a list of objects with `id`, `from` and `to` (`id`, `name`).
+        #[arg(long, value_name = "NODE", required_unless_present = "cancel")]
+        to: Option<String>,
+        /// Have shards stay that are to be moved, or are being copied. One that is just being handed over cannot stay any more.
+        #[arg(long, conflicts_with = "to")]
+        cancel: bool,
+        /// Print JSON when it is done: a list of objects with `id`, `from` and `to` (`id`, `name`); with --cancel: `id`, `to` (null when it was not on its way)
+        /// and `outcome` (`withdrawn`, `too late` or `not moving`).
         #[arg(long)]
         json: bool,
     },
@@ -44,10 +48,27 @@ pub enum ShardAction {
         #[arg(long)]
         json: bool,
     },
-    /// Move shards until all metadata servers have as many as each other.
+    /// Move shards until all metadata servers have as many as each other. Those that are away are left out, which is said on standard error.
     Balance {
         /// Print JSON when it is done, as of `move`.
         #[arg(long)]
         json: bool,
     },
+}
+
+/// A shard, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardChoice {
+    One(u16),
+    All,
+}
+
+fn parse_shard(text: &str) -> Result<ShardChoice, String> {
+    if text == "all" {
+        return Ok(ShardChoice::All);
+    }
+    let number = text.strip_prefix("shard-").unwrap_or(text);
+    number.parse().map(ShardChoice::One).map_err(|_| {
+        format!("`{}` is not the number of a shard; `ashlar shard list` shows all", text.escape_debug())
+    })
 }

@@ -109,6 +109,14 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     announce::serving(Role::Manager, &bound);
     let _presence = watch_servers(&service, identity.clone(), &env)?;
     let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
+    if let Some((_, membership)) = &members {
+        let membership = membership.clone();
+        let names = move || {
+            let members = membership.list().map_err(|error| error.to_string())?;
+            Ok(members.into_iter().map(|member| member.name).filter(|name| !name.is_empty()).collect())
+        };
+        service.set_etcd_members(Box::new(names));
+    }
     let _members = members.map(|members| keep_members(members, &service, &disk, &env)).transpose()?;
     let _watch = watch(&service, &name, &env, is_reached)?;
     let _plan = plan_moves(&service, &env)?;

@@ -9,7 +9,7 @@ use ashlar_console::object::away::Away;
 use ashlar_console::object::node::{domain, object};
 pub use ashlar_console::object::node::{name, reference};
 use ashlar_types::message::ManagerRequest;
-use ashlar_types::{ClusterMap, Node, NodePolicy, Role, TargetId};
+use ashlar_types::{ClusterMap, Node, NodePolicy, Role};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -61,9 +61,9 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
         }
         NodeAction::Drain { name } => drain(&member, &map, name, true)?,
         NodeAction::Undrain { name } => drain(&member, &map, name, false)?,
-        NodeAction::Remove { name } => {
+        NodeAction::Remove { name, yes_this_one } => {
             let known = find(&map, name)?;
-            member.ask(&ManagerRequest::RemoveNode { node: known.id })?;
+            member.ask(&ManagerRequest::RemoveNode { node: known.id, is_own_meant: *yes_this_one })?;
             say(format_args!("removed {}, {}", known.name, known.id));
         }
     }
@@ -88,12 +88,7 @@ fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool) -> Re
     if ids.is_empty() {
         bail!("{} has no target", known.name);
     }
-    target::set_draining(member, &ids, is_draining)?;
-    if is_draining {
-        let chains: usize = ids.iter().map(|id| map.chains_at(TargetId(*id)).count()).sum();
-        say(format_args!("{chains} chains are to move; `ashlar target moves` shows how far they are"));
-    }
-    Ok(())
+    if is_draining { target::drain(member, map, &ids) } else { target::set_draining(member, &ids, false) }
 }
 
 /// The node that is called `name`, or has that number.

@@ -1,19 +1,24 @@
 //! `ashlar session`: the sessions that metadata servers have.
 
+use super::presence;
 use crate::cli::{SessionAction, SessionArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
 use ashlar_console::object::node;
-use ashlar_console::object::session::object;
+use ashlar_console::object::session::{merged, object};
+use ashlar_rpc::net::NetError;
 use ashlar_rpc::remote::RemoteSessions;
 use ashlar_rpc::wire::SessionInfo;
 use ashlar_types::{ClusterMap, NodeId, Role, SessionId};
+use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// LIMIT: how long a metadata server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// LIMIT: servers that are asked at once.
+const ASKED_MAX: usize = 64;
 /// LIMIT: how long the end of a session may take: the term of its leases, and a little more.
 const END_MAX: Duration = Duration::from_secs(30);
 /// Time between two looks whether a session has ended.
@@ -38,19 +43,81 @@ fn sessions_of(member: &Member, map: &ClusterMap, server: NodeId) -> Result<Vec<
     sessions.with_context(|| format!("the metadata server {}", node::name(map, server)))
 }
 
-fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], json: bool) -> Result<()> {
-    let mut objects = Vec::new();
-    for server in servers {
-        for info in sessions_of(member, map, *server)? {
-            if json {
-                objects.push(object(map, *server, &info));
-            } else {
-                print(map, &info);
+/// A metadata server that did not tell.
+struct Unanswered {
+    server: NodeId,
+    away_s: Option<u64>,
+    reason: String,
+}
+
+impl Unanswered {
+    fn text(&self, map: &ClusterMap) -> String {
+        format!("{} does not answer: {}", node::name(map, self.server), self.reason)
+    }
+
+    fn object(&self, map: &ClusterMap) -> Value {
+        let name = map.node(self.server).map(|known| known.name.as_str());
+        json!({ "id": self.server.0, "name": name, "away_s": self.away_s, "reason": self.reason })
+    }
+}
+
+/// What servers have told, each with the one that did, and those that have told nothing.
+type Asked<T> = (Vec<(NodeId, T)>, Vec<Unanswered>);
+
+/// Asks all servers beside each other, but for those that are known to be away.
+fn ask_all<T: Send>(
+    member: &Member,
+    servers: &[NodeId],
+    ask: impl Fn(RemoteSessions, Instant) -> Result<T, NetError> + Sync,
+) -> Asked<T> {
+    let away = presence::ask(member);
+    let routes = member.routes();
+    let ask_one = |server: NodeId| -> Result<T, Unanswered> {
+        if let Some(seconds) = away.seconds(server, Role::Meta) {
+            let reason = format!("nothing was heard of it for {seconds} s");
+            return Err(Unanswered { server, away_s: Some(seconds), reason });
+        }
+        ask(RemoteSessions::new(routes.clone(), server), Instant::now() + ANSWER_MAX)
+            .map_err(|error| Unanswered { server, away_s: None, reason: error.to_string() })
+    };
+    let (mut told, mut unanswered) = (Vec::new(), Vec::new());
+    for some in servers.chunks(ASKED_MAX) {
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let asking: Vec<_> =
+                some.iter().map(|server| (*server, scope.spawn(|| ask_one(*server)))).collect();
+            asking.into_iter().map(|(server, thread)| (server, thread.join())).collect()
+        });
+        for (server, answer) in answers {
+            match answer {
+                Ok(Ok(answer)) => told.push((server, answer)),
+                Ok(Err(silent)) => unanswered.push(silent),
+                Err(_) => {
+                    let reason = "asking it failed".to_owned();
+                    unanswered.push(Unanswered { server, away_s: None, reason });
+                }
             }
         }
     }
-    if json {
-        say(format_args!("{}", serde_json::to_string_pretty(&objects)?));
+    (told, unanswered)
+}
+
+fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], is_json: bool) -> Result<()> {
+    let (told, unanswered) = ask_all(member, servers, |sessions, deadline| sessions.list(deadline));
+    if told.is_empty() {
+        let all: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
+        bail!("no metadata server tells which sessions it has: {}", all.join("; "));
+    }
+    let sessions = merged(&told);
+    if is_json {
+        let sessions: Vec<Value> = sessions.iter().map(|session| object(map, session)).collect();
+        let unanswered: Vec<Value> = unanswered.iter().map(|silent| silent.object(map)).collect();
+        let all = json!({ "sessions": sessions, "unanswered": unanswered });
+        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+        return Ok(());
+    }
+    sessions.iter().for_each(|session| print(map, &session.info));
+    for silent in &unanswered {
+        say(format_args!("{}; what it alone knows is not shown", silent.text(map)));
     }
     Ok(())
 }
@@ -70,25 +137,28 @@ fn print(map: &ClusterMap, info: &SessionInfo) {
     ));
 }
 
-/// Ends a session, and waits until it has ended.
+/// Ends a session at all servers that know it, and waits until it has ended.
 fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) -> Result<()> {
-    for server in servers {
-        let sessions = RemoteSessions::new(member.routes(), *server);
-        let is_there = sessions
-            .end(id, Instant::now() + ANSWER_MAX)
-            .with_context(|| format!("the metadata server {}", node::name(map, *server)))?;
-        if !is_there {
-            continue;
-        }
-        let deadline = Instant::now() + END_MAX;
-        while sessions_of(member, map, *server)?.iter().any(|info| info.session == id) {
+    let (told, unanswered) = ask_all(member, servers, |sessions, deadline| sessions.end(id, deadline));
+    let silent: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
+    let there: Vec<NodeId> =
+        told.into_iter().filter(|(_, is_there)| *is_there).map(|(server, _)| server).collect();
+    if there.is_empty() {
+        let unknown = if silent.is_empty() { String::new() } else { format!(" ({})", silent.join("; ")) };
+        bail!("there is no {id}{unknown}; `ashlar session list` shows all");
+    }
+    let deadline = Instant::now() + END_MAX;
+    for server in there {
+        while sessions_of(member, map, server)?.iter().any(|info| info.session == id) {
             if Instant::now() >= deadline {
                 bail!("{id} is about to end, but has not yet; `ashlar session list` shows whether it has");
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        say(format_args!("ended {id}"));
-        return Ok(());
     }
-    bail!("there is no {id}; `ashlar session list` shows all")
+    say(format_args!("ended {id}"));
+    for silent in silent {
+        say(format_args!("{silent}; it ends there by itself if its mount is not heard of"));
+    }
+    Ok(())
 }

@@ -2,13 +2,15 @@
 
 mod carry_out;
 mod plan;
+mod withdraw;
 
 use super::node;
 use super::presence;
-use crate::cli::{ShardAction, ShardArgs};
+use crate::cli::{ShardAction, ShardArgs, ShardChoice};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::say;
 use anyhow::{Result, bail};
+use ashlar_console::object::away::Away;
 use ashlar_console::object::node::name;
 use ashlar_console::object::shard::object;
 use ashlar_rpc::remote::RemoteShards;
@@ -17,7 +19,7 @@ use ashlar_types::map::Shard;
 use ashlar_types::{ClusterMap, Node, NodeId, Role, ShardId};
 use carry_out::carry_out;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,26 +37,112 @@ pub fn run(args: &ShardArgs) -> Result<ExitCode> {
     let map = member.map().read().clone();
     match &args.action {
         ShardAction::List { json } => list(&member, &map, *json)?,
-        ShardAction::Move { shards, to, json } => {
-            let to = metadata_server(&map, to)?;
-            let shards: Vec<ShardId> = shards.iter().copied().map(ShardId).collect();
-            if let Some(unknown) = shards.iter().find(|shard| map.primary(**shard).is_none()) {
-                bail!("there is no {unknown}; `ashlar shard list` shows all");
+        ShardAction::Move { shards, to, json, .. } => {
+            let shards = shards_chosen(&map, shards)?;
+            match to {
+                Some(to) => move_to(&member, &map, shards, to, *json)?,
+                None => withdraw::withdraw(&member, &map, shards.as_deref(), *json)?,
             }
-            carry_out(&member, plan::to_one(&shards, to), *json)?;
         }
         ShardAction::Drain { name, json } => {
             let from = node::find(&map, name)?.id;
-            let Some(moves) = plan::drain(&map, from) else {
+            let away = presence::ask(&member);
+            if plan::drain(&map, from, &BTreeSet::new()).is_none() {
                 bail!(
                     "{name} is the only metadata server; `ashlar token --role meta` makes a token for another one"
                 );
+            }
+            if map.shards.iter().any(|shard| shard.primary == from) {
+                require_there(&map, &away, from)?;
+            }
+            let left_out = leave_out(&map, &away, Some(from));
+            let Some(moves) = plan::drain(&map, from, &left_out) else {
+                bail!("no other metadata server answers: start one again first");
             };
             carry_out(&member, moves, *json)?;
         }
-        ShardAction::Balance { json } => carry_out(&member, plan::balance(&settled_map(&member)), *json)?,
+        ShardAction::Balance { json } => {
+            let map = settled_map(&member);
+            let left_out = leave_out(&map, &presence::ask(&member), None);
+            carry_out(&member, plan::balance(&map, &left_out), *json)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Moves shards to the node `name`, which is to answer, as those are that have them now.
+fn move_to(
+    member: &Member,
+    map: &ClusterMap,
+    shards: Option<Vec<ShardId>>,
+    name: &str,
+    json: bool,
+) -> Result<()> {
+    let to = metadata_server(map, name)?;
+    let Some(shards) = shards else {
+        bail!("`all` goes with --cancel alone; `ashlar shard drain NODE` moves all shards of a server");
+    };
+    let away = presence::ask(member);
+    let from = |shard: &ShardId| map.primary(*shard).filter(|from| *from != to);
+    let sources: BTreeSet<NodeId> = shards.iter().filter_map(from).collect();
+    if !sources.is_empty() {
+        require_there(map, &away, to)?;
+    }
+    for source in sources {
+        require_there(map, &away, source)?;
+        let Ok(moves) = RemoteShards::new(member.routes(), source).moves(Instant::now() + LIST_MAX) else {
+            continue;
+        };
+        let is_elsewhere = |info: &&MoveInfo| {
+            shards.contains(&info.shard) && info.to != to && !matches!(info.state, MoveState::Failed(_))
+        };
+        if let Some(info) = moves.iter().find(is_elsewhere) {
+            bail!(
+                "{} {}: wait until it is there, or withdraw that first (`ashlar shard move --cancel {}`)",
+                info.shard,
+                progress(map, info),
+                info.shard.0
+            );
+        }
+    }
+    carry_out(member, plan::to_one(&shards, to), json)
+}
+
+/// The shards that are meant, all of which are there; `None`: all.
+fn shards_chosen(map: &ClusterMap, choices: &[ShardChoice]) -> Result<Option<Vec<ShardId>>> {
+    let mut shards = BTreeSet::new();
+    for choice in choices {
+        let ShardChoice::One(number) = *choice else { return Ok(None) };
+        if map.primary(ShardId(number)).is_none() {
+            bail!("there is no {}; `ashlar shard list` shows all", ShardId(number));
+        }
+        shards.insert(ShardId(number));
+    }
+    Ok(Some(shards.into_iter().collect()))
+}
+
+/// Refuses a metadata server that is away: a move would wait for it.
+fn require_there(map: &ClusterMap, away: &Away, node: NodeId) -> Result<()> {
+    if let Some(seconds) = away.seconds(node, Role::Meta) {
+        bail!(
+            "{} does not answer since {seconds} s: start its metadata server again first (`ashlar meta`)",
+            name(map, node)
+        );
+    }
+    Ok(())
+}
+
+/// Metadata servers that nothing can be moved to or from, for they are away; says which.
+fn leave_out(map: &ClusterMap, away: &Away, but: Option<NodeId>) -> BTreeSet<NodeId> {
+    let servers = map.listening(Role::Meta).map(|node| node.id).filter(|node| Some(*node) != but);
+    let mut left_out = BTreeSet::new();
+    for node in servers {
+        if let Some(seconds) = away.seconds(node, Role::Meta) {
+            eprintln!("ashlar: {} is left out: it does not answer since {seconds} s", name(map, node));
+            left_out.insert(node);
+        }
+    }
+    left_out
 }
 
 /// The map once no shard changes hands: a server that has just joined takes empty ones by itself, and what is planned meanwhile would come on top of them.
@@ -119,6 +207,7 @@ fn progress(map: &ClusterMap, info: &MoveInfo) -> String {
         }
         MoveState::Copying => format!("is being moved to {to}"),
         MoveState::Deciding => format!("is about to be served by {to}"),
+        MoveState::Stalled(why) => format!("does not get to {to}: {why}"),
         MoveState::Failed(why) => format!("could not be moved to {to}: {why}"),
     }
 }

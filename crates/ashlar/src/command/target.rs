@@ -2,7 +2,7 @@
 
 mod change;
 
-pub use change::set_draining;
+pub use change::{drain, set_draining};
 
 use super::presence;
 use crate::cli::{TargetAction, TargetArgs};

@@ -20,6 +20,7 @@ fn move_object(map: &ClusterMap, info: &MoveInfo) -> Value {
         MoveState::Copying => ("copying", None),
         MoveState::Deciding => ("deciding", None),
         MoveState::Failed(why) => ("failed", Some(why)),
+        MoveState::Stalled(why) => ("stalled", Some(why)),
     };
     let to = node::reference(map, info.to);
     json!({ "to": to, "state": state, "sent": info.sent, "total": info.total, "reason": reason })

@@ -175,10 +175,10 @@ fn shards(watch: &Watch) -> Value {
 
 fn sessions(watch: &Watch) -> Value {
     let map = watch.map();
-    let of_server = |server: Arc<Server>| -> Vec<Value> {
-        server.seen().sessions.iter().map(|info| session::object(&map, server.node, info)).collect()
-    };
-    of_that_role(watch, Role::Meta).into_iter().flat_map(of_server).collect()
+    let told =
+        of_that_role(watch, Role::Meta).into_iter().map(|server| (server.node, server.seen().sessions));
+    let merged = session::merged(&told.collect::<Vec<_>>());
+    merged.iter().map(|session| session::object(&map, session)).collect()
 }
 
 fn servers(watch: &Watch) -> Value {

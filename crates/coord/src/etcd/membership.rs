@@ -51,6 +51,7 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub struct EtcdMembership {
     gateway: Arc<Gateway>,
 }

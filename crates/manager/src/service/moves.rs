@@ -6,7 +6,7 @@ use crate::plan::{Avoidance, Avoided, Plan, plan};
 use ashlar_replication::hand_over::chain::{Ending, end};
 use ashlar_types::map::{Move, TargetState};
 use ashlar_types::message::{ManagerReply, TargetReport};
-use ashlar_types::{ChainId, ClusterMap, Epoch, NodeId, PoolId, TargetId};
+use ashlar_types::{ChainId, ClusterMap, Epoch, NodeId, PoolId, Role, TargetId};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -64,27 +64,60 @@ impl Reports {
     }
 }
 
-/// Who can take chains from `targets`, if they are all drained.
-fn require_takers(map: &ClusterMap, targets: &[TargetId]) -> Result<(), ManagerError> {
-    for &id in targets {
-        let target = map.target(id).ok_or_else(|| refused(format!("there is no {id}")))?;
-        let can_take = map.targets.iter().any(|other| {
-            other.pool == target.pool
-                && !other.is_draining
-                && other.state == TargetState::Online
-                && !targets.contains(&other.id)
-        });
-        if !can_take && map.chains_at(id).next().is_some() {
-            let pool = map.pools.iter().find(|pool| pool.id == target.pool).map_or("", |pool| &pool.name);
-            return Err(refused(format!(
-                "no other target of the pool {pool} is there to take what is on {id}: add one first"
-            )));
-        }
-    }
-    Ok(())
+fn no_target(id: TargetId) -> ManagerError {
+    refused(format!("there is no {id}; `ashlar target list` shows all"))
+}
+
+/// "1 chain leads", "2 chains lead".
+fn leading(chains: usize) -> String {
+    if chains == 1 { "1 chain leads".to_owned() } else { format!("{chains} chains lead") }
 }
 
 impl ManagerService {
+    /// Whether somebody can take chains from `targets`, if they are all drained.
+    fn require_takers(&self, map: &ClusterMap, targets: &[TargetId]) -> Result<(), ManagerError> {
+        for &id in targets {
+            let target = map.target(id).ok_or_else(|| no_target(id))?;
+            let others = map.targets.iter().filter(|other| {
+                other.pool == target.pool
+                    && !other.is_draining
+                    && other.state == TargetState::Online
+                    && !targets.contains(&other.id)
+            });
+            let (away, there): (Vec<_>, Vec<_>) =
+                others.partition(|other| self.away_for(other.node, Role::Storage).is_some());
+            if !there.is_empty() || map.chains_at(id).next().is_none() {
+                continue;
+            }
+            let pool = map.pools.iter().find(|pool| pool.id == target.pool).map_or("", |pool| &pool.name);
+            let mut silent: Vec<NodeId> = away.iter().map(|other| other.node).collect();
+            silent.sort();
+            silent.dedup();
+            let silent: Vec<String> =
+                silent.into_iter().map(|node| self.silence_text(map, node, Role::Storage)).collect();
+            return Err(refused(match silent.is_empty() {
+                true => format!(
+                    "no other target of the pool {pool} is there to take what is on {id}: add one first (`ashlar storage --pool {pool}` on a machine with a free disk)"
+                ),
+                false => format!(
+                    "no other target of the pool {pool} is there to take what is on {id}: {}; start a server again, or add a target, first",
+                    silent.join("; ")
+                ),
+            }));
+        }
+        Ok(())
+    }
+
+    /// What targets have told whose servers are there: nothing is moved to others.
+    fn current_reports(&self) -> BTreeMap<TargetId, TargetReport> {
+        let map = self.map().read().clone();
+        let mut reports = self.reports.current(&map);
+        reports.retain(|id, _| {
+            map.target(*id).is_some_and(|target| self.away_for(target.node, Role::Storage).is_none())
+        });
+        reports
+    }
+
     pub(super) fn set_draining(
         &self,
         targets: &[TargetId],
@@ -92,12 +125,19 @@ impl ManagerService {
     ) -> Result<ManagerReply, ManagerError> {
         self.manager.change(|state| {
             let map = &mut state.map;
-            if is_draining {
-                require_takers(map, targets)?;
+            if let Some(unknown) = targets.iter().find(|id| map.target(**id).is_none()) {
+                return Err(no_target(*unknown));
             }
-            for &id in targets {
-                let target = map.targets.iter_mut().find(|target| target.id == id);
-                target.ok_or_else(|| refused(format!("there is no {id}")))?.is_draining = is_draining;
+            let is_so =
+                |id: &&TargetId| map.target(**id).is_some_and(|target| target.is_draining == is_draining);
+            if targets.iter().all(|id| is_so(&id)) {
+                return Ok(());
+            }
+            if is_draining {
+                self.require_takers(map, targets)?;
+            }
+            for target in map.targets.iter_mut().filter(|target| targets.contains(&target.id)) {
+                target.is_draining = is_draining;
             }
             for chain in &mut map.chains {
                 let (head, to) = (chain.targets.first().copied(), chain.moving.map(|moving| moving.to));
@@ -115,13 +155,22 @@ impl ManagerService {
     pub(super) fn remove_target(&self, id: TargetId) -> Result<ManagerReply, ManagerError> {
         self.manager.change(|state| {
             let map = &mut state.map;
-            map.target(id).ok_or_else(|| refused(format!("there is no {id}")))?;
+            let target = map.target(id).ok_or_else(|| no_target(id))?;
             let chains = map.chains.iter().filter(|chain| chain.targets.contains(&id)).count();
             if chains > 0 {
-                return Err(refused(format!(
-                    "{chains} chains lead to {id}: `ashlar target drain {}` moves what is on it to others first",
-                    id.0
-                )));
+                let leading = leading(chains);
+                return Err(refused(match (target.is_draining, map.moves.is_paused) {
+                    (false, _) => format!(
+                        "{leading} to {id}: `ashlar target drain {}` moves what is on it to others first",
+                        id.0
+                    ),
+                    (true, true) => format!(
+                        "{id} is being drained, {leading} to it, and moves are paused: `ashlar target moves --resume` has them go on"
+                    ),
+                    (true, false) => format!(
+                        "{id} is being drained, and {leading} to it yet: `ashlar target moves` shows how far that is"
+                    ),
+                }));
             }
             for chain in &mut map.chains {
                 if chain.moving.is_some_and(|moving| moving.to == id) {
@@ -192,7 +241,7 @@ impl ManagerService {
         (from, since): (TargetId, Epoch),
         is_given_up: bool,
     ) -> Result<ManagerReply, ManagerError> {
-        let (reports, avoided) = (self.reports.current(&self.map().read().clone()), self.reports.avoided());
+        let (reports, avoided) = (self.current_reports(), self.reports.avoided());
         let mut given_up = None;
         let is_finished = self.manager.change_and_prove(|state| {
             let map = &mut state.map;
@@ -230,7 +279,7 @@ impl ManagerService {
     /// [`ManagerError`].
     pub fn plan_moves(&self) -> Result<(), ManagerError> {
         let map = self.map().read().clone();
-        let reports = self.reports.current(&map);
+        let reports = self.current_reports();
         let avoided = self.reports.avoided();
         if plan(&map, &reports, &avoided) == Plan::default() && strays(&map).next().is_none() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Which servers are there: each says so every few seconds, to every manager. It is in memory, and nothing is decided by it: the map stays as it is, and
-//! whoever waits for a server goes on waiting. It is for people, and for the event log.
+//! Which servers are there: each says so every few seconds, to every manager. It is in memory, and the map stays as it is by it, and
+//! whoever waits for a server goes on waiting. It is for people, for the event log, and to begin nothing with a server that is away.
 
 use super::{ManagerService, refused};
 use crate::ManagerError;
@@ -93,6 +93,28 @@ impl ManagerService {
         Ok(ManagerReply::Presence(servers(&map).filter(|server| !self.is_this(*server)).map(of).collect()))
     }
 
+    /// Whether a server is there: this manager is it, or has heard of it lately.
+    pub(super) fn is_heard_of(&self, node: NodeId, role: Role) -> bool {
+        let heard = self.presences.heard.lock().get(&(node, role)).copied();
+        self.is_this((node, role)) || heard.is_some_and(|heard| heard.last.is_some() && !heard.is_away)
+    }
+
+    /// For how long a server has been silent that is away.
+    pub(super) fn away_for(&self, node: NodeId, role: Role) -> Option<Duration> {
+        let heard = self.presences.heard.lock().get(&(node, role)).copied();
+        let away = heard.filter(|heard| heard.is_away && !self.is_this((node, role)))?;
+        Some(away.last.unwrap_or(self.presences.began).elapsed())
+    }
+
+    /// That a server does not answer, for people.
+    pub(super) fn silence_text(&self, map: &ClusterMap, node: NodeId, role: Role) -> String {
+        let name = map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone());
+        match self.away_for(node, role) {
+            Some(silence) => format!("nothing was heard of {name} for {} s", silence.as_secs()),
+            None => format!("nothing was heard of {name} yet"),
+        }
+    }
+
     fn is_this(&self, (node, role): Server) -> bool {
         role == Role::Manager && Some(&node) == self.own.get()
     }
@@ -179,4 +201,14 @@ fn newest_event(log: &EventLog, name: &str, role: Role) -> Option<EventKind> {
         kinds.contains(&what.kind) && what.subject == name && what.text.starts_with(role.name())
     };
     log.after(0).into_iter().map(|event| event.what).rfind(is_about_it).map(|what| what.kind)
+}
+
+#[cfg(test)]
+impl ManagerService {
+    /// As if nothing had been heard of a server for so long, or it had just said that it is there.
+    pub(super) fn suppose_silence(&self, server: Server, silence: Option<Duration>) {
+        let last = Instant::now().checked_sub(silence.unwrap_or_default());
+        let heard = Heard { last, is_away: silence.is_some(), is_noted: false };
+        self.presences.heard.lock().insert(server, heard);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::Routes;
 use crate::net::NetError;
-use crate::wire::{MetaAnswer, MetaCall, MoveInfo};
+use crate::wire::{MetaAnswer, MetaCall, MoveInfo, Withdrawal};
 use ashlar_types::{NodeId, ShardId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,6 +43,23 @@ impl RemoteShards {
         )? {
             MetaAnswer::Done => Ok(true),
             MetaAnswer::NotHere => Ok(false),
+            MetaAnswer::Failed(errno) => Err(NetError::Errno(errno)),
+            _ => Err(NetError::Malformed("an answer of the wrong kind")),
+        }
+    }
+
+    /// Has shards stay that are to be given away, all of them if none is named; tells what has become of each, and where it was to go.
+    ///
+    /// # Errors
+    /// As [`RemoteShards::moves`].
+    pub fn withdraw(
+        &self,
+        shards: &[ShardId],
+        deadline: Instant,
+    ) -> Result<Vec<(ShardId, Option<NodeId>, Withdrawal)>, NetError> {
+        let call = MetaCall::WithdrawMoves { shards: shards.to_vec() };
+        match self.routes.administer(self.node, &call, deadline)? {
+            MetaAnswer::Withdrawn(all) => Ok(all),
             MetaAnswer::Failed(errno) => Err(NetError::Errno(errno)),
             _ => Err(NetError::Malformed("an answer of the wrong kind")),
         }

@@ -498,7 +498,9 @@ impl Endpoint for MetaEndpoint {
             _ if peer.role == Role::Console => {
                 return replier.refuse("a console may see sessions and moves, and nothing else");
             }
-            MetaCall::EndSession(_) | MetaCall::MoveShards { .. } if peer.role != Role::Admin => {
+            MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::WithdrawMoves { .. }
+                if peer.role != Role::Admin =>
+            {
                 return replier.refuse("only an administrator may end sessions and move shards");
             }
             MetaCall::Open(wanted) => self.open(peer, wanted),
@@ -538,6 +540,7 @@ impl Endpoint for MetaEndpoint {
                 Err(Errno::EHOSTDOWN) => MetaAnswer::NotHere,
                 Err(errno) => MetaAnswer::Failed(errno),
             },
+            MetaCall::WithdrawMoves { shards } => MetaAnswer::Withdrawn(self.meta.withdraw_moves(&shards)),
             MetaCall::EndSession(session) => self.begin_end(session),
         };
         replier.reply(&encode(&answer), &[]);

@@ -80,6 +80,8 @@ pub enum ManagerRequest {
     RemoveNode {
         /// Which.
         node: NodeId,
+        /// Also if it is the one that asks.
+        is_own_meant: bool,
     },
     /// Change what a node may do as a client.
     SetPolicy {

@@ -3,12 +3,12 @@
 use super::plan::Wanted;
 use super::progress;
 use crate::cluster::Member;
-use crate::command::node;
+use crate::command::{node, presence};
 use crate::terminal::say;
 use anyhow::{Result, bail};
 use ashlar_rpc::remote::{RemoteShards, Routes};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
-use ashlar_types::{ClusterMap, NodeId, ShardId};
+use ashlar_types::{ClusterMap, NodeId, Role, ShardId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +22,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(2);
 /// LIMIT: for how long nothing may change.
 const STILL_MAX: Duration = Duration::from_secs(120);
+
+/// Time between two looks which servers are away.
+const AWAY_EVERY: Duration = Duration::from_secs(2);
+/// For how long a server that is to have a shard may be away: it may just be started again.
+const AWAY_S_MAX: u64 = 30;
 
 /// Moves that were asked for.
 struct Moves<'a> {
@@ -37,6 +42,7 @@ struct Moves<'a> {
     /// What was seen last, and since when it is so.
     seen: (Vec<MoveInfo>, Instant),
     said: Instant,
+    looked_away: Instant,
     /// The last thing that a server did not do.
     trouble: Option<String>,
 }
@@ -60,6 +66,7 @@ pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()>
         done: there.into_iter().map(|(shard, _)| shard).collect(),
         seen: (Vec::new(), Instant::now()),
         said: Instant::now(),
+        looked_away: Instant::now(),
         trouble: None,
     };
     while !moves.look()? {
@@ -107,14 +114,37 @@ impl Moves<'_> {
             let why = self.trouble.as_deref().unwrap_or("`ashlar shard list` shows what is on its way");
             bail!("nothing has changed for {} s: {why}", STILL_MAX.as_secs());
         }
+        if self.looked_away.elapsed() > AWAY_EVERY {
+            self.require_receivers(&map, left.values().flatten())?;
+            self.looked_away = Instant::now();
+        }
         if !self.json && self.said.elapsed() > SAY_EVERY {
             self.said = Instant::now();
-            let is_under_way = |info: &&MoveInfo| info.state == MoveState::Copying;
+            let is_under_way =
+                |info: &&MoveInfo| matches!(info.state, MoveState::Copying | MoveState::Stalled(_));
             for info in self.seen.0.iter().filter(is_under_way) {
                 say(format_args!("{} {}", info.shard, progress(&map, info)));
             }
         }
         Ok(left.is_empty())
+    }
+
+    /// Ends when a server that is to have one of the shards is away for long.
+    fn require_receivers<'w>(
+        &self,
+        map: &ClusterMap,
+        mut left: impl Iterator<Item = &'w Wanted>,
+    ) -> Result<()> {
+        let away = presence::ask(self.member);
+        let silence = |to: NodeId| away.seconds(to, Role::Meta).filter(|seconds| *seconds >= AWAY_S_MAX);
+        if let Some((shard, to, seconds)) = left.find_map(|&(shard, to)| Some((shard, to, silence(to)?))) {
+            bail!(
+                "{shard} does not get to {}, which does not answer since {seconds} s; it is served as before, and goes there if that comes back soon: `ashlar shard list` shows it, and `ashlar shard move --cancel {}` has it stay",
+                node::name(map, to),
+                shard.0
+            );
+        }
+        Ok(())
     }
 
     /// What `server` moves of what is `wanted` of it.

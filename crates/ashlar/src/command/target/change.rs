@@ -1,16 +1,17 @@
 //! Targets that are emptied, removed and filled, and the moves that come of it.
 
-use super::super::pool;
+use super::super::{pool, presence};
 use super::ask_each;
 use crate::cli::TargetAction;
 use crate::cluster::Member;
 use crate::terminal::say;
 use anyhow::{Result, bail};
 use ashlar_console::object::moves::{moving, object};
+use ashlar_console::object::node;
 use ashlar_console::object::target::chains;
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::message::{ManagerRequest, MoveProgress, StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ClusterMap, TargetId};
+use ashlar_types::{ChainId, ClusterMap, Role, TargetId};
 use std::collections::BTreeMap;
 
 pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
@@ -18,9 +19,7 @@ pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
     match action {
         TargetAction::List { .. } | TargetAction::Show { .. } => bail!("that changes nothing"),
         TargetAction::Drain { ids } => {
-            set_draining(member, ids, true)?;
-            let moving: usize = ids.iter().map(|id| chains(&map, TargetId(*id))).sum();
-            say(format_args!("{moving} chains are to move; `ashlar target moves` shows how far they are"));
+            drain(member, &map, ids)?;
         }
         TargetAction::Undrain { ids } => set_draining(member, ids, false)?,
         TargetAction::Remove { id } => {
@@ -42,6 +41,34 @@ pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has targets emptied, and says what comes of it.
+pub fn drain(member: &Member, map: &ClusterMap, ids: &[u32]) -> Result<()> {
+    set_draining(member, ids, true)?;
+    let away = presence::ask(member);
+    let mut asked: Vec<TargetId> = ids.iter().copied().map(TargetId).collect();
+    asked.sort();
+    asked.dedup();
+    for target in asked.iter().filter_map(|id| map.target(*id)) {
+        let (id, moving) = (target.id, chains(map, target.id));
+        let already = if target.is_draining { " already" } else { "" };
+        let how = match away.seconds(target.node, Role::Storage) {
+            _ if moving == 0 => format!("it is empty, and `ashlar target remove {}` takes it out", id.0),
+            Some(_) => format!("{} to move once {} is back", counted(moving), node::name(map, target.node)),
+            None => format!("{} to move", counted(moving)),
+        };
+        say(format_args!("{id} is being drained{already}: {how}"));
+    }
+    if map.moves.is_paused {
+        say("moves are paused; `ashlar target moves --resume` has them go on");
+    }
+    say("`ashlar target moves` shows how far they are");
+    Ok(())
+}
+
+fn counted(chains: usize) -> String {
+    if chains == 1 { "1 chain is".to_owned() } else { format!("{chains} chains are") }
 }
 
 /// Has targets emptied, or not any more.

@@ -6,7 +6,7 @@ use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::key;
 use ashlar_replication::hand_over::shard::{Deciding, Step, Told};
 use ashlar_rpc::LastingSessions;
-use ashlar_rpc::wire::{MoveInfo, MoveState};
+use ashlar_rpc::wire::{MoveInfo, MoveState, Withdrawal};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, NodeId, Role, SessionId, ShardId};
 use bytes::Bytes;
@@ -35,6 +35,10 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 /// For how long the receiver may take for one message, while the shard is served and while it is not.
 const TELL_MAX: Duration = Duration::from_secs(60);
 const TELL_FROZEN_MAX: Duration = Duration::from_secs(2);
+/// For how long it may take for one of the tries to say something: whether the move is to go on is looked at between two.
+const TRY_MAX: Duration = Duration::from_secs(5);
+/// After how long without an answer of the receiver it is told that there is none.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// Time between two tries to say something.
 const TELL_PAUSE: Duration = Duration::from_millis(20);
 /// Questions to the manager that may be refused because the map has changed.
@@ -48,6 +52,8 @@ const MAP_PAUSE: Duration = Duration::from_millis(2);
 /// Tries to send a shard, and the pause between two.
 const TRIES: u32 = 5;
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// For how long it is told that a move was withdrawn.
+const WITHDRAWN_TOLD: Duration = Duration::from_secs(10);
 /// Time between two looks whether there is something to be sent.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -87,6 +93,9 @@ pub(in crate::across) struct Sending {
     /// Those that could not be sent, and why, until they are to be sent again.
     // LIMIT: as shards.
     failed: Vec<(ShardId, NodeId, String)>,
+    /// Those that were withdrawn, and when: whoever waits for one learns it.
+    // LIMIT: as shards, for a while.
+    withdrawn: Vec<(ShardId, NodeId, Duration)>,
 }
 
 #[derive(Clone, Copy)]
@@ -95,6 +104,10 @@ struct Outgoing {
     to: NodeId,
     attempt: u64,
     is_deciding: bool,
+    /// An administrator wants it to stay. Never together with `is_deciding`, so such a move does not come to its end.
+    is_withdrawn: bool,
+    /// Since when the receiver has not answered.
+    silent_since: Option<Duration>,
     sent: u64,
     total: u64,
 }
@@ -105,6 +118,46 @@ enum NotSent {
     NotNow(&'static str),
     /// The receiver does not have it, or not all of it.
     Lost(String),
+    /// An administrator wants it to stay.
+    Withdrawn,
+}
+
+impl Sending {
+    /// See [`MetaService::withdraw`].
+    fn withdraw(&mut self, shards: &[ShardId], now: Duration) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
+        let is_meant = |shard: ShardId| shards.is_empty() || shards.contains(&shard);
+        let mut told = Vec::new();
+        self.queue.retain(|&(shard, to)| {
+            if is_meant(shard) {
+                told.push((shard, Some(to), Withdrawal::Withdrawn));
+            }
+            !is_meant(shard)
+        });
+        // What could not be moved is not told of any more.
+        for (shard, to, _) in self.failed.extract_if(.., |(shard, ..)| is_meant(*shard)) {
+            told.push((shard, Some(to), Withdrawal::Withdrawn));
+        }
+        if let Some(current) = self.current.as_mut().filter(|current| is_meant(current.shard)) {
+            current.is_withdrawn = !current.is_deciding;
+            let outcome = if current.is_deciding { Withdrawal::TooLate } else { Withdrawal::Withdrawn };
+            // This one tells: it may be in the queue as well, to another server.
+            told.retain(|(shard, ..)| *shard != current.shard);
+            told.push((current.shard, Some(current.to), outcome));
+        }
+        self.withdrawn.retain(|(shard, ..)| !is_meant(*shard));
+        for (shard, to, outcome) in &told {
+            if let (Some(to), Withdrawal::Withdrawn) = (to, outcome) {
+                self.withdrawn.push((*shard, *to, now));
+            }
+        }
+        for shard in shards {
+            if !told.iter().any(|(known, ..)| known == shard) {
+                told.push((*shard, None, Withdrawal::NotMoving));
+            }
+        }
+        told.sort_by_key(|(shard, ..)| *shard);
+        told
+    }
 }
 
 /// One attempt to send a shard.
@@ -138,7 +191,9 @@ impl MetaService {
         let mut sending = self.across.sending.lock();
         for &shard in shards {
             sending.failed.retain(|(failed, ..)| *failed != shard);
-            if sending.current.is_some_and(|current| (current.shard, current.to) == (shard, to)) {
+            sending.withdrawn.retain(|(withdrawn, ..)| *withdrawn != shard);
+            let is_on_its_way = |now: Outgoing| (now.shard, now.to, now.is_withdrawn) == (shard, to, false);
+            if sending.current.is_some_and(is_on_its_way) {
                 continue;
             }
             match sending.queue.iter_mut().find(|(queued, _)| *queued == shard) {
@@ -170,15 +225,30 @@ impl MetaService {
     pub(crate) fn moves_shown(&self) -> Vec<MoveInfo> {
         let sending = self.across.sending.lock();
         let shown = |shard, to, state, sent, total| MoveInfo { shard, to, state, sent, total };
+        let now = self.env.clock.monotonic();
         let state = |current: &Outgoing| {
-            if current.is_deciding { MoveState::Deciding } else { MoveState::Copying }
+            let silent = current.silent_since.map(|since| now.saturating_sub(since));
+            match silent.filter(|silent| *silent >= SILENT_AFTER) {
+                _ if current.is_deciding => MoveState::Deciding,
+                Some(silent) => MoveState::Stalled(format!("it has not answered for {} s", silent.as_secs())),
+                None => MoveState::Copying,
+            }
         };
         let current = sending.current.iter();
         let current = current.map(|now| shown(now.shard, now.to, state(now), now.sent, now.total));
         let waiting = sending.queue.iter().map(|(shard, to)| shown(*shard, *to, MoveState::Waiting, 0, 0));
         let failed = sending.failed.iter();
         let failed = failed.map(|(shard, to, why)| shown(*shard, *to, MoveState::Failed(why.clone()), 0, 0));
-        current.chain(waiting).chain(failed).collect()
+        let is_new = |at: Duration| now.saturating_sub(at) < WITHDRAWN_TOLD;
+        let withdrawn = sending.withdrawn.iter().filter(|(.., at)| is_new(*at));
+        let withdrawn = withdrawn
+            .map(|(shard, to, _)| shown(*shard, *to, MoveState::Failed("it was withdrawn".into()), 0, 0));
+        current.chain(waiting).chain(failed).chain(withdrawn).collect()
+    }
+
+    /// Has shards stay that are to be sent, all of them if none is named; tells what has become of each, and where it was to go.
+    pub(crate) fn withdraw(&self, shards: &[ShardId]) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
+        self.across.sending.lock().withdraw(shards, self.env.clock.monotonic())
     }
 
     /// Sends the next shard, if there is one to be sent and all sessions have told what they have. To be called again after the time that it tells.
@@ -195,16 +265,21 @@ impl MetaService {
                 to,
                 attempt: 0,
                 is_deciding: false,
+                is_withdrawn: false,
+                silent_since: None,
                 sent: 0,
                 total: 0,
             });
             next
         };
         let Some((shard, to)) = next else { return IDLE };
-        let sent = self.send_shard(shard, to, transfer);
+        // Another one has it by now: who asked for the move asks there.
+        let sent = if self.is_here(shard) { self.send_shard(shard, to, transfer) } else { Ok(()) };
         let mut sending = self.across.sending.lock();
-        sending.current = None;
-        if let Err(why) = sent {
+        let is_withdrawn = sending.current.take().is_some_and(|current| current.is_withdrawn);
+        if is_withdrawn {
+            tracing::info!(%shard, %to, "the move of a shard was withdrawn; it stays where it is");
+        } else if let Err(why) = sent {
             tracing::warn!(%shard, %to, why, "a shard could not be moved; it stays where it is");
             sending.failed.retain(|(failed, ..)| *failed != shard);
             sending.failed.push((shard, to, why));
@@ -220,6 +295,9 @@ impl MetaService {
             }
             if self.is_ending() {
                 return Err("the server is about to stop".into());
+            }
+            if self.is_withdrawn() {
+                return Err("it was withdrawn".into());
             }
             if !self.is_here(shard) {
                 return Err("the shard is not here".into());
@@ -241,6 +319,10 @@ impl MetaService {
             self.across.tracker.end();
             match sent {
                 Ok(()) => return Ok(()),
+                Err(NotSent::Withdrawn) => {
+                    attempt.give_up();
+                    return Err("it was withdrawn".into());
+                }
                 Err(NotSent::NotNow(why)) => last = why.to_owned(),
                 Err(NotSent::Lost(why)) => last = why,
             }
@@ -258,6 +340,10 @@ impl MetaService {
         if let Some(current) = &mut self.across.sending.lock().current {
             change(current);
         }
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        self.across.sending.lock().current.is_some_and(|current| current.is_withdrawn)
     }
 
     /// Sessions, with their owners.
@@ -287,6 +373,7 @@ impl Attempt<'_> {
             if self.service.is_ending() {
                 return Err(NotSent::NotNow("the server is about to stop"));
             }
+            self.require_wanted()?;
             // Nobody is to wait for a manager that is away.
             let seen = self.service.map.read().epoch;
             if transfer(&[], self.service.across.node, self.to, seen) != Transferred::Done {
@@ -311,8 +398,15 @@ impl Attempt<'_> {
         let say = Say::Move { shard: self.shard, attempt: self.attempt, what };
         let deadline = service.env.clock.monotonic().saturating_add(self.tell_max);
         loop {
-            let left = deadline.saturating_sub(service.env.clock.monotonic());
-            match service.say_to(self.to, &say, left) {
+            self.require_wanted()?;
+            let begun = service.env.clock.monotonic();
+            let left = deadline.saturating_sub(begun);
+            let answer = service.say_to(self.to, &say, left.min(TRY_MAX));
+            let is_silent = answer == Err(Errno::EHOSTDOWN);
+            service.note_progress(|now| {
+                now.silent_since = is_silent.then(|| now.silent_since.unwrap_or(begun));
+            });
+            match answer {
                 Ok(Answer::Done) => return Ok(()),
                 Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > TELL_PAUSE && !service.is_ending() => {
                     service.env.tasks.pause(TELL_PAUSE);
@@ -329,6 +423,11 @@ impl Attempt<'_> {
                 Ok(_) => return Err(NotSent::Lost(format!("{} gives an answer of the wrong kind", self.to))),
             }
         }
+    }
+
+    /// Whether the move is to go on: it may have been withdrawn.
+    fn require_wanted(&self) -> Result<(), NotSent> {
+        if self.service.is_withdrawn() { Err(NotSent::Withdrawn) } else { Ok(()) }
     }
 
     /// Tells of all sessions that there are now, and that they are there.
@@ -449,7 +548,12 @@ impl Attempt<'_> {
     fn hand_over(&mut self, transfer: &Transfer<'_>) -> Result<(), NotSent> {
         let (service, shard) = (self.service, self.shard);
         let begun = service.env.clock.monotonic();
-        service.note_progress(|now| now.is_deciding = true);
+        // ORDER: from here on it is too late to withdraw the move.
+        service.note_progress(|now| now.is_deciding = !now.is_withdrawn);
+        if let Err(withdrawn) = self.require_wanted() {
+            service.serve_again(shard);
+            return Err(withdrawn);
+        }
         service.across.hands.lock().frozen.insert(shard);
         service.across.look_again();
         // ORDER: whoever was deciding something has committed it now; whoever decides later knows that the shard is not here.
@@ -581,4 +685,45 @@ struct MapSeen {
 pub(super) fn behind(mut key: Key) -> Key {
     key.push(0);
     key
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_can_be_withdrawn_until_it_is_being_handed_over() {
+        let current = Outgoing {
+            shard: ShardId(1),
+            to: NodeId(2),
+            attempt: 7,
+            is_deciding: false,
+            is_withdrawn: false,
+            silent_since: None,
+            sent: 0,
+            total: 0,
+        };
+        let mut sending = Sending {
+            queue: [(ShardId(3), NodeId(2)), (ShardId(1), NodeId(4)), (ShardId(5), NodeId(2))].into(),
+            current: Some(current),
+            failed: vec![(ShardId(6), NodeId(2), "no room".into())],
+            withdrawn: Vec::new(),
+        };
+        let told = sending.withdraw(&[ShardId(3), ShardId(9)], Duration::ZERO);
+        let stays = |shard, to| (ShardId(shard), Some(NodeId(to)), Withdrawal::Withdrawn);
+        assert_eq!(told, [stays(3, 2), (ShardId(9), None, Withdrawal::NotMoving)]);
+        assert_eq!(sending.queue.len(), 2);
+        // No more than a moment later it is being handed over.
+        sending.current = Some(Outgoing { is_deciding: true, ..current });
+        let told = sending.withdraw(&[ShardId(1)], Duration::ZERO);
+        assert_eq!(told, [(ShardId(1), Some(NodeId(2)), Withdrawal::TooLate)]);
+        assert!(!sending.current.unwrap().is_withdrawn && sending.queue.len() == 1);
+        sending.current = Some(current);
+        let told = sending.withdraw(&[], Duration::ZERO);
+        assert_eq!(told, [stays(1, 2), stays(5, 2), stays(6, 2)]);
+        assert!(sending.current.unwrap().is_withdrawn);
+        assert!(sending.queue.is_empty() && sending.failed.is_empty());
+        assert!(sending.withdraw(&[], Duration::ZERO).iter().all(|(shard, ..)| shard.0 == 1));
+    }
 }

@@ -1,0 +1,241 @@
+//! What an administrator is refused, and told to do instead.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::ManagerService;
+use crate::FoundTarget;
+use crate::{Manager, ManagerError, map_change};
+use ashlar_coord::local_file::LocalFile;
+use ashlar_env::sim::SimDisk;
+use ashlar_env::{Disk, Env};
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, TargetId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A manager on node 1, which is `first` and has a command or two to carry out.
+struct Site(ManagerService);
+
+const FIRST: NodeId = NodeId(1);
+
+impl Site {
+    /// With nodes 2, 3 and so on of these names and roles; servers listen.
+    fn with(nodes: &[(&str, &[Role])]) -> Site {
+        let env = Env::os();
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        let draft = Manager::draft(&disk, "", &env).unwrap();
+        let manager = Manager::create(draft, Box::new(LocalFile::new(disk, ""))).unwrap();
+        let service = ManagerService::new(manager, env, String::new()).unwrap();
+        service.set_own_node(FIRST);
+        service
+            .manager
+            .change(|state| {
+                let map = &mut state.map;
+                map.nodes[0].roles = [Role::Manager, Role::Admin].into_iter().collect();
+                for (id, (name, roles)) in (2..).map(NodeId).zip(nodes) {
+                    map.nodes.push(Node {
+                        id,
+                        name: (*name).to_owned(),
+                        roles: roles.iter().copied().collect::<Roles>(),
+                        listening: Vec::new(),
+                        policy: NodePolicy::default(),
+                        domain: String::new(),
+                    });
+                }
+                for node in &mut map.nodes {
+                    for role in node
+                        .roles
+                        .iter()
+                        .filter(|role| matches!(role, Role::Manager | Role::Meta | Role::Storage))
+                    {
+                        let at = format!("10.0.0.{}:7400", node.id.0).parse().unwrap();
+                        node.listening
+                            .extend(Places { addresses: vec![at], ..Places::default() }.entries(role));
+                    }
+                }
+                state.last_node = map.nodes.last().unwrap().id;
+                // The first node is no metadata server here.
+                let primary = map
+                    .nodes
+                    .iter()
+                    .find(|node| node.roles.has(Role::Meta))
+                    .map_or(NodeId(99), |node| node.id);
+                map.shards.iter_mut().for_each(|shard| shard.primary = primary);
+                Ok(())
+            })
+            .unwrap();
+        Site(service)
+    }
+
+    fn ask(&self, by: NodeId, request: ManagerRequest) -> Result<(), String> {
+        let roles = self.0.map().read().node(by).unwrap().roles;
+        let peer = PeerId { cluster: self.0.manager.identity().cluster, node: by, roles };
+        match self.0.call(peer, None, request) {
+            ManagerReply::Refused(text) => Err(text),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove(&self, by: NodeId, node: NodeId) -> Result<(), String> {
+        self.ask(by, ManagerRequest::RemoveNode { node, is_own_meant: false })
+    }
+
+    /// A target on `node`, with its hundred chains.
+    fn add_target(&self, node: NodeId) {
+        let n = self.0.map().read().targets.len() as u8 + 1;
+        let found = FoundTarget { id: TargetId(u32::from(n)), uuid: [n; 16], path: format!("/data{n}") };
+        let add = |state: &mut crate::ClusterState| -> Result<(), ManagerError> {
+            state.last_target = found.id;
+            state.map = map_change::with_targets(&state.map, std::slice::from_ref(&found), node)?;
+            Ok(())
+        };
+        self.0.manager.change(add).unwrap();
+    }
+
+    fn drain(&self, targets: &[u32]) -> Result<(), String> {
+        let targets = targets.iter().copied().map(TargetId).collect();
+        self.ask(FIRST, ManagerRequest::SetDraining { targets, is_draining: true })
+    }
+}
+
+#[track_caller]
+fn refused(outcome: Result<(), String>, words: &[&str]) {
+    let text = outcome.unwrap_err();
+    words.iter().for_each(|word| assert!(text.contains(word), "{text}: no `{word}`"));
+}
+
+#[test]
+fn the_last_manager_stays_and_so_does_the_last_one_that_answers() {
+    let admin: &[Role] = &[Role::Admin];
+    let site = Site::with(&[("desk", admin)]);
+    refused(
+        site.remove(NodeId(2), FIRST),
+        &["first is the only manager", "etcd", "ashlar token --role manager"],
+    );
+    let site = Site::with(&[("desk", admin), ("second", &[Role::Manager])]);
+    let second = NodeId(3);
+    refused(site.remove(NodeId(2), FIRST), &["only manager that answers", "nothing was heard of second yet"]);
+    site.0.suppose_silence((second, Role::Manager), Some(Duration::from_secs(34)));
+    refused(site.remove(NodeId(2), FIRST), &["nothing was heard of second for 34 s", "start another one"]);
+    // The other way round nothing is lost: this one goes on.
+    let other = Site::with(&[("desk", admin), ("second", &[Role::Manager])]);
+    other.remove(NodeId(2), second).unwrap();
+    site.0.suppose_silence((second, Role::Manager), None);
+    site.remove(NodeId(2), FIRST).unwrap();
+    assert!(site.0.map().read().node(FIRST).is_none());
+}
+
+#[test]
+fn somebody_may_administer_afterwards() {
+    let site = Site::with(&[("second", &[Role::Manager]), ("client", &[Role::Client])]);
+    site.0.suppose_silence((NodeId(2), Role::Manager), None);
+    let meant = ManagerRequest::RemoveNode { node: FIRST, is_own_meant: true };
+    refused(site.ask(FIRST, meant), &["first is the only machine that may administer", "token --role admin"]);
+    site.remove(FIRST, NodeId(3)).unwrap();
+    refused(site.remove(FIRST, NodeId(3)), &["there is no node-3"]);
+}
+
+#[test]
+fn who_asks_does_not_remove_himself_by_mistake() {
+    let site = Site::with(&[("desk", &[Role::Admin])]);
+    let desk = NodeId(2);
+    refused(site.remove(desk, desk), &["desk is this machine", "--yes-this-one"]);
+    site.ask(desk, ManagerRequest::RemoveNode { node: desk, is_own_meant: true }).unwrap();
+}
+
+#[test]
+fn a_member_of_etcd_is_taken_out_there_first() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let nodes: &[(&str, &[Role])] = &[("desk", &[Role::Admin]), ("second", &[Role::Manager])];
+    let (desk, second) = (NodeId(2), NodeId(3));
+    let site = Site::with(nodes);
+    let members = names(&["first", "second"]);
+    site.0.set_etcd_members(Box::new(move || Ok(members.clone())));
+    refused(site.remove(desk, second), &["second is a member of etcd", "`ashlar etcd remove second`"]);
+    // Who is no manager is not asked about.
+    site.remove(FIRST, desk).unwrap();
+    let site = Site::with(nodes);
+    let members = names(&["first"]);
+    site.0.set_etcd_members(Box::new(move || Ok(members.clone())));
+    site.0.suppose_silence((second, Role::Manager), None);
+    refused(
+        site.remove(desk, FIRST),
+        &["only member", "`ashlar etcd join` on second", "`ashlar etcd remove first`"],
+    );
+    site.remove(desk, second).unwrap();
+    let site = Site::with(nodes);
+    site.0.set_etcd_members(Box::new(|| Err("no answer".into())));
+    refused(site.remove(desk, second), &["does not tell", "no answer"]);
+}
+
+#[test]
+fn a_node_with_targets_or_shards_stays_and_the_commands_are_named() {
+    let site = Site::with(&[("oss", &[Role::Storage, Role::Meta])]);
+    let oss = NodeId(2);
+    site.add_target(oss);
+    let told = [
+        "oss has 1 target, 1:",
+        "ashlar node drain oss",
+        "ashlar target remove",
+        "64 shards",
+        "shard drain oss",
+    ];
+    refused(site.remove(FIRST, oss), &told);
+    site.add_target(oss);
+    refused(site.remove(FIRST, oss), &["oss has 2 targets, 1, 2:"]);
+}
+
+#[test]
+fn what_is_drained_goes_where_somebody_answers_and_saying_it_twice_is_no_error() {
+    let site = Site::with(&[("oss1", &[Role::Storage]), ("oss2", &[Role::Storage])]);
+    let (first, second) = (NodeId(2), NodeId(3));
+    site.add_target(first);
+    refused(site.drain(&[1]), &["no other target of the pool default", "add one first"]);
+    site.add_target(second);
+    refused(site.drain(&[1, 9]), &["there is no target-9", "ashlar target list"]);
+    refused(site.drain(&[1, 2]), &["no other target"]);
+    assert!(site.0.map().read().targets.iter().all(|target| !target.is_draining), "nothing was half done");
+    site.0.suppose_silence((second, Role::Storage), Some(Duration::from_secs(34)));
+    refused(site.drain(&[1]), &["nothing was heard of oss2 for 34 s"]);
+    site.0.suppose_silence((second, Role::Storage), None);
+    site.drain(&[1]).unwrap();
+    let remove = |id| site.ask(FIRST, ManagerRequest::RemoveTarget { target: TargetId(id) });
+    refused(remove(1), &["target-1 is being drained", "100 chains lead to it", "ashlar target moves"]);
+    refused(remove(2), &["100 chains lead to target-2", "ashlar target drain 2"]);
+    refused(remove(9), &["there is no target-9", "ashlar target list"]);
+    let pause = ManagerRequest::SetMoves { is_paused: Some(true), rate_mib_s: None, rebalancing: None };
+    site.ask(FIRST, pause).unwrap();
+    refused(remove(1), &["moves are paused", "--resume"]);
+    // Said once more while the other one is away: it is so already.
+    site.0.suppose_silence((second, Role::Storage), Some(Duration::from_secs(34)));
+    let epoch = site.0.map().read().epoch;
+    site.drain(&[1]).unwrap();
+    assert_eq!(site.0.map().read().epoch, epoch);
+}
+
+#[test]
+fn no_chain_is_sent_to_a_target_whose_server_is_away() {
+    use ashlar_types::message::TargetReport;
+    let site = Site::with(&[("oss1", &[Role::Storage]), ("oss2", &[Role::Storage])]);
+    let (first, second) = (NodeId(2), NodeId(3));
+    site.add_target(first);
+    site.add_target(second);
+    let report = |node, id| {
+        let target = TargetReport {
+            target: TargetId(id),
+            bytes_total: 1 << 30,
+            bytes_free: 1 << 30,
+            bytes_by_chain: Vec::new(),
+        };
+        site.ask(node, ManagerRequest::ReportTargets { targets: vec![target] }).unwrap();
+    };
+    report(first, 1);
+    report(second, 2);
+    site.drain(&[1]).unwrap();
+    let moving = || site.0.map().read().chains.iter().filter(|chain| chain.moving.is_some()).count();
+    site.0.suppose_silence((second, Role::Storage), Some(Duration::from_secs(34)));
+    site.0.plan_moves().unwrap();
+    assert_eq!(moving(), 0);
+    site.0.suppose_silence((second, Role::Storage), None);
+    site.0.plan_moves().unwrap();
+    assert!(moving() > 0);
+}
