@@ -106,7 +106,8 @@ fn a_clock_that_is_a_year_off_is_told() {
     let made = token(&lab, "client");
     lab.manager.stop();
     lab.manager = lab.run_at(2 * DAY, "manager", "manager --state @state --identity @first", "serves");
-    lab.ashlar(&format!("join {made} --name c8 --identity @c8")).refused(&["cannot join"]);
+    lab.ashlar(&format!("join {made} --name c8 --identity @c8"))
+        .refused(&["no manager knows this token", "`ashlar token`"]);
     lab.ashlar("node list --identity @first").expect(0);
     lab.stop();
 }

@@ -234,11 +234,20 @@ impl ManagerService {
         let now = self.now_s();
         let (node, roles) = self.manager.change(|state| {
             let record = state.tokens.iter_mut().find(|record| record.public_key == token);
-            let record =
-                record.filter(|record| is_usable(record, now)).ok_or_else(|| refused("the token was used or is too old"))?;
+            let record = record.filter(|record| is_usable(record, now));
+            let record = record.ok_or_else(|| {
+                refused("the token is too old, or was used long ago: `ashlar token` on a manager makes a new one")
+            })?;
             if let Some((node, key)) = &record.used_by {
-                let is_again = key == public_key && state.map.node(*node).is_some_and(|known| known.name == name);
-                return if is_again { Ok((*node, record.roles)) } else { Err(refused("the token was used already")) };
+                let by = state.map.node(*node).map(|known| known.name.clone());
+                let is_again = key == public_key && by.as_deref() == Some(name);
+                if is_again {
+                    return Ok((*node, record.roles));
+                }
+                return Err(refused(format!(
+                    "the token was used already, by {}: `ashlar token` on a manager makes a new one for this machine",
+                    by.unwrap_or_else(|| node.to_string())
+                )));
             }
             if let Some(other) = state.map.nodes.iter().find(|node| node.name == name) {
                 return Err(refused(format!(

@@ -6,12 +6,12 @@ use super::store::EtcdStore;
 use crate::cli::JoinArgs;
 use crate::node::state::make_private_directory;
 use crate::terminal::say;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, draw_key};
-use ashlar_rpc::net::TlsIdentity;
+use ashlar_rpc::net::{NetError, TlsIdentity};
 use ashlar_rpc::remote::ManagerCalls;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::{ClusterId, Node, Role};
@@ -39,7 +39,10 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     let calls = ManagerCalls::new(caller, token.managers.clone());
     let (key, public_key) = draw_key()?;
     let request = ManagerRequest::Join { name: name.clone(), public_key };
-    let reply = calls.call(&request, Instant::now() + JOIN_MAX).context("cannot join")?;
+    let reply = calls
+        .call(&request, Instant::now() + JOIN_MAX)
+        .map_err(|error| anyhow!(why_not_joined(&error)))
+        .context("cannot join")?;
     let ManagerReply::Joined { cluster, node, roles, certificate, authority, managers, manager } = reply
     else {
         bail!("the manager gave an answer of the wrong kind");
@@ -53,6 +56,15 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     directory.store(&known, &Papers { certificate, key, authority })?;
     say(format_args!("joined file system {cluster} as {}, {node}, for {roles}", known.name));
     Ok(())
+}
+
+/// Why a manager did not let this machine join, and what helps.
+fn why_not_joined(error: &NetError) -> String {
+    // A token is refused as a node of another file system is: by its key.
+    match error.is_of_a_stranger() {
+        true => "no manager knows this token: it is too old, or was used long ago, or another file system is at its addresses by now; `ashlar token` on a manager makes a new one".into(),
+        false => error.to_string(),
+    }
 }
 
 /// What a manager needs, in the directory where it is to have it.

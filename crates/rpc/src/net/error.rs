@@ -43,6 +43,15 @@ pub enum NetError {
     Crowded,
 }
 
+impl NetError {
+    /// Whether the other side says that it does not know the certificate that it was shown.
+    pub fn is_of_a_stranger(&self) -> bool {
+        use rustls::{AlertDescription, Error};
+        let alerts = [AlertDescription::UnknownCA, AlertDescription::DecryptError];
+        matches!(self, NetError::Tls(Error::AlertReceived(alert)) if alerts.contains(alert))
+    }
+}
+
 /// The words of the library, with what to do where people would not know.
 fn tls_text(error: &rustls::Error) -> String {
     use rustls::{AlertDescription, CertificateError, Error};

@@ -120,9 +120,31 @@ enum NotSent {
     Lost(String),
     /// An administrator wants it to stay.
     Withdrawn,
+    /// Its receiver is silent, and others go first meanwhile.
+    Aside,
 }
 
 impl Sending {
+    /// Whether what is being sent only keeps others waiting: its receiver has not answered for a while, and they go elsewhere.
+    fn is_in_the_way(&self, now: Duration) -> bool {
+        let Some(current) = self.current.filter(|current| !current.is_deciding) else { return false };
+        current.silent_since.is_some_and(|since| now.saturating_sub(since) >= SILENT_AFTER)
+            && self.queue.iter().any(|(_, to)| *to != current.to)
+    }
+
+    /// Puts what is being sent at the end, behind all that goes to the same server, which is behind all others.
+    fn put_aside(&mut self) {
+        let Some(current) = self.current.take().filter(|current| !current.is_withdrawn) else { return };
+        let (after, first): (VecDeque<_>, VecDeque<_>) =
+            self.queue.drain(..).partition(|(_, to)| *to == current.to);
+        self.queue = first;
+        self.queue.extend(after);
+        // It may be wanted elsewhere by now.
+        if !self.queue.iter().any(|(shard, _)| *shard == current.shard) {
+            self.queue.push_back((current.shard, current.to));
+        }
+    }
+
     /// See [`MetaService::withdraw`].
     fn withdraw(&mut self, shards: &[ShardId], now: Duration) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
         let is_meant = |shard: ShardId| shards.is_empty() || shards.contains(&shard);
@@ -323,6 +345,12 @@ impl MetaService {
                     attempt.give_up();
                     return Err("it was withdrawn".into());
                 }
+                Err(NotSent::Aside) => {
+                    attempt.give_up();
+                    self.across.sending.lock().put_aside();
+                    tracing::info!(%shard, %to, "the receiver of a shard does not answer; others go first");
+                    return Ok(());
+                }
                 Err(NotSent::NotNow(why)) => last = why.to_owned(),
                 Err(NotSent::Lost(why)) => last = why,
             }
@@ -409,6 +437,9 @@ impl Attempt<'_> {
             match answer {
                 Ok(Answer::Done) => return Ok(()),
                 Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > TELL_PAUSE && !service.is_ending() => {
+                    if service.across.sending.lock().is_in_the_way(service.env.clock.monotonic()) {
+                        return Err(NotSent::Aside);
+                    }
                     service.env.tasks.pause(TELL_PAUSE);
                 }
                 Ok(Answer::Later) | Err(Errno::EHOSTDOWN) => {
@@ -725,5 +756,47 @@ mod tests {
         assert!(sending.current.unwrap().is_withdrawn);
         assert!(sending.queue.is_empty() && sending.failed.is_empty());
         assert!(sending.withdraw(&[], Duration::ZERO).iter().all(|(shard, ..)| shard.0 == 1));
+    }
+
+    #[test]
+    fn a_receiver_that_is_silent_keeps_nobody_else_waiting() {
+        let current = Outgoing {
+            shard: ShardId(1),
+            to: NodeId(3),
+            attempt: 7,
+            is_deciding: false,
+            is_withdrawn: false,
+            silent_since: Some(Duration::from_secs(10)),
+            sent: 0,
+            total: 0,
+        };
+        let queue: VecDeque<_> = [(ShardId(2), NodeId(3)), (ShardId(4), NodeId(2))].into();
+        let mut sending = Sending { queue: queue.clone(), current: Some(current), ..Sending::default() };
+        let later = Duration::from_secs(10) + SILENT_AFTER;
+        assert!(!sending.is_in_the_way(Duration::from_secs(11)) && sending.is_in_the_way(later));
+        sending.current = Some(Outgoing { is_deciding: true, ..current });
+        assert!(!sending.is_in_the_way(later), "it may be there already");
+        sending.current = Some(Outgoing { silent_since: None, ..current });
+        assert!(!sending.is_in_the_way(later));
+        sending.current = Some(current);
+        sending.put_aside();
+        let moves = |all: &[(u16, u32)]| -> Vec<_> {
+            all.iter().map(|(shard, to)| (ShardId(*shard), NodeId(*to))).collect()
+        };
+        assert_eq!(sending.queue, moves(&[(4, 2), (2, 3), (1, 3)]));
+        assert!(sending.current.is_none());
+        // To the silent one alone: there is nobody to be let past.
+        sending.queue = moves(&[(2, 3)]).into();
+        sending.current = Some(current);
+        assert!(!sending.is_in_the_way(later));
+        // Withdrawn meanwhile, or wanted elsewhere.
+        sending.queue = queue;
+        sending.current = Some(Outgoing { is_withdrawn: true, ..current });
+        sending.put_aside();
+        assert_eq!(sending.queue, moves(&[(4, 2), (2, 3)]));
+        sending.queue = moves(&[(1, 2)]).into();
+        sending.current = Some(current);
+        sending.put_aside();
+        assert_eq!(sending.queue, moves(&[(1, 2)]));
     }
 }

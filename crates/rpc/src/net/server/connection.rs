@@ -149,7 +149,8 @@ impl Connection {
                     match pool.token_of(certificate) {
                         Some(token) => Ok((joiner(own.cluster), Some(token))),
                         None if pool.has_tokens() && !pool.identity().is_certified(chain) => {
-                            Err(NetError::Refused("the token was used or is too old".into()))
+                            let what = "the token is too old, or was used long ago: `ashlar token` on a manager makes a new one";
+                            Err(NetError::Refused(what.into()))
                         }
                         None => peer_of(certificate).map(|id| (id, None)),
                     }
