@@ -73,6 +73,7 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     manager.note_changes_in(events.clone());
     let service = Arc::new(ManagerService::new(manager, env.clone(), told)?);
     service.set_own_node(name.node);
+    members.iter().for_each(|(_, membership)| guard_members(membership, &service));
     rotate_keys_in_time(&service);
     let epochs = Arc::new(Epochs::default());
     let metrics = Metrics::new("manager");
@@ -109,14 +110,6 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     announce::serving(Role::Manager, &bound);
     let _presence = watch_servers(&service, identity.clone(), &env)?;
     let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
-    if let Some((_, membership)) = &members {
-        let membership = membership.clone();
-        let names = move || {
-            let members = membership.list().map_err(|error| error.to_string())?;
-            Ok(members.into_iter().map(|member| member.name).filter(|name| !name.is_empty()).collect())
-        };
-        service.set_etcd_members(Box::new(names));
-    }
     let _members = members.map(|members| keep_members(members, &service, &disk, &env)).transpose()?;
     let _watch = watch(&service, &name, &env, is_reached)?;
     let _plan = plan_moves(&service, &env)?;
@@ -153,6 +146,15 @@ fn move_to_etcd(args: &ManagerArgs, name: &NodeName, disk: &Arc<dyn Disk>, env: 
         say(format_args!("the state is in etcd now"));
     }
     Ok(())
+}
+
+/// Has machines not be removed that are members of an etcd that was set up for this file system.
+fn guard_members(membership: &EtcdMembership, service: &ManagerService) {
+    let membership = membership.clone();
+    service.set_etcd_members(Box::new(move || {
+        let members = membership.list().map_err(|error| error.to_string())?;
+        Ok(members.into_iter().map(|member| member.name).filter(|name| !name.is_empty()).collect())
+    }));
 }
 
 /// Keeps in step with the members of an etcd that was set up for this file system: those that follow and have everything count from then on, and
