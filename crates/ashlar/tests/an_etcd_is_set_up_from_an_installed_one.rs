@@ -125,6 +125,8 @@ fn one_member_becomes_three_while_it_serves_and_any_of_them_may_go() {
     second = run_member(&lab, "ssecond");
     join_client(&lab, "c4", "second");
     // A machine that is lost is taken out, and another one takes its place.
+    let words = ["first is a member of etcd", "`ashlar etcd remove first`"];
+    lab.ashlar("node remove first --identity @second").refused(&words);
     lab.ashlar("etcd remove nobody --state @ssecond").refused(&["no member"]);
     lab.ashlar("etcd remove first --state @ssecond").expect(0);
     let rejoin = format!("etcd join --listen {} --state @state --identity @first", free_pair());
