@@ -7,8 +7,8 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::can_mount;
 use support::cluster::Lab;
@@ -122,5 +122,82 @@ fn a_short_cut_is_only_a_wait() {
     }
     assert!(flock(&open(&other.join("locked"))).is_err(), "the lock is kept");
     drop(locked);
+    lab.stop();
+}
+
+/// A directory on the shards of the metadata server `name`.
+#[track_caller]
+fn directory_at(lab: &Lab, name: &str) -> PathBuf {
+    let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+    let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let has = |shard: u64| {
+        let mut all = shards.as_array().unwrap().iter();
+        all.any(|known| known["id"].as_u64() == Some(shard) && known["node"]["name"] == name)
+    };
+    for at in 0..200 {
+        let directory = lab.path("m0").join(format!("{name}-{at}"));
+        fs::create_dir(&directory).unwrap();
+        if has(fs::metadata(&directory).unwrap().ino() >> 48) {
+            return directory;
+        }
+    }
+    panic!("no directory is made at {name}");
+}
+
+#[test]
+fn what_it_has_open_at_a_server_that_is_away_is_told_when_that_is_back() {
+    if !can_mount("a mount whose session ends while a metadata server is away") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    lab.mounts[0].stop();
+    // Each call waits for a server for so long, and no longer.
+    lab.mounts[0] = lab.run("c0", "mount @m0 --identity @c0 --error-after 3", "mounted");
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let line = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
+    let mut second = lab.run("mds2", &line, "serves");
+    lab.ashlar("shard balance --identity @first").expect(0);
+    let (here, there) = (directory_at(&lab, "mds"), directory_at(&lab, "mds2"));
+    let content = vec![7; 3 << 20];
+    for directory in [&here, &there] {
+        fs::write(directory.join("file"), &content).unwrap();
+    }
+    let (near, far) = (open(&here.join("file")), open(&there.join("file")));
+    let listed = lab.ashlar("session list --json --identity @first").expect(0).stdout;
+    let sessions: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let of_mount = sessions.as_array().unwrap().iter().find(|session| session["node"]["name"] == "c0");
+    let id = of_mount.unwrap()["id"].as_u64().unwrap();
+    second.pause();
+    // It does not get through to the one that is away.
+    lab.ashlar(&format!("session remove {id} --identity @first"));
+    let is_told = |text: &str| lab.mounts[0].text().contains(text);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_told("could not be told which files are open") {
+        assert!(Instant::now() < deadline, "it does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Nobody waits for that one who has not to do with it.
+    let mut byte = [0];
+    near.read_exact_at(&mut byte, 1 << 20).unwrap();
+    near.write_all_at(b"n", 1 << 20).unwrap();
+    second.resume();
+    let read = || {
+        let mut content = vec![0; 3 << 20];
+        far.read_exact_at(&mut content, 0).map(|()| content)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let read = loop {
+        match read() {
+            Ok(content) => break content,
+            Err(error) => assert!(Instant::now() < deadline, "an open file is not: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(read == content);
+    far.write_all_at(b"f", 1 << 20).unwrap();
+    drop((near, far));
+    lab.mounts[0].stop();
+    second.stop();
     lab.stop();
 }
