@@ -3,7 +3,6 @@
 use super::background::Background;
 use super::member::Member;
 use anyhow::{Context, Result, bail};
-
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{KeySet, SecretKey};
 use std::time::{Duration, Instant};
