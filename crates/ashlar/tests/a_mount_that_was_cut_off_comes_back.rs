@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::can_mount;
-use support::cluster::Lab;
+use support::cluster::{Lab, Role};
+use support::{can_mount, soon};
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -151,53 +151,52 @@ fn what_it_has_open_at_a_server_that_is_away_is_told_when_that_is_back() {
     }
     let mut lab = Lab::start(1, 1);
     lab.mounts[0].stop();
-    // Each call waits for a server for so long, and no longer.
-    lab.mounts[0] = lab.run("c0", "mount @m0 --identity @c0 --error-after 3", "mounted");
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
-    let line = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
-    let mut second = lab.run("mds2", &line, "serves");
+    // Each call waits for a server for so long, and no longer; and longer than a server waits until it takes a lease from a session that does not answer.
+    lab.mounts[0] = lab.run("c0", "mount @m0 --identity @c0 --error-after 20", "mounted");
+    let mut more = ["mds2", "mds3"].map(|name| {
+        let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+        lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
+        let line = format!("meta --meta @of-{name} --listen {} --identity @{name}", Lab::free_address());
+        lab.run(name, &line, "serves")
+    });
     lab.ashlar("shard balance --identity @first").expect(0);
-    let (here, there) = (directory_at(&lab, "mds"), directory_at(&lab, "mds2"));
+    let directories = ["mds", "mds2", "mds3"].map(|name| directory_at(&lab, name));
     let content = vec![7; 3 << 20];
-    for directory in [&here, &there] {
-        fs::write(directory.join("file"), &content).unwrap();
-    }
-    let (near, far) = (open(&here.join("file")), open(&there.join("file")));
+    directories.iter().for_each(|directory| fs::write(directory.join("file"), &content).unwrap());
+    let [first, away, third] = directories.each_ref().map(|directory| open(&directory.join("file")));
     let listed = lab.ashlar("session list --json --identity @first").expect(0).stdout;
     let sessions: serde_json::Value = serde_json::from_str(&listed).unwrap();
     let of_mount = sessions.as_array().unwrap().iter().find(|session| session["node"]["name"] == "c0");
     let id = of_mount.unwrap()["id"].as_u64().unwrap();
-    second.pause();
-    // It does not get through to the one that is away.
-    lab.ashlar(&format!("session remove {id} --identity @first"));
-    let is_told = |text: &str| lab.mounts[0].text().contains(text);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_told("could not be told which files are open") {
-        assert!(Instant::now() < deadline, "it does not come back");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    // Nobody waits for that one who has not to do with it.
-    let mut byte = [0];
-    near.read_exact_at(&mut byte, 1 << 20).unwrap();
-    near.write_all_at(b"n", 1 << 20).unwrap();
-    second.resume();
-    let read = || {
-        let mut content = vec![0; 3 << 20];
-        far.read_exact_at(&mut content, 0).map(|()| content)
+    more[0].pause();
+    let told = |text: &str| {
+        soon(Duration::from_secs(60), text, || lab.mounts[0].text().contains(text));
     };
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let read = loop {
-        match read() {
-            Ok(content) => break content,
-            Err(error) => assert!(Instant::now() < deadline, "an open file is not: {error}"),
+    std::thread::scope(|scope| {
+        let removed = scope.spawn(|| lab.ashlar(&format!("session remove {id} --identity @first")).expect(0));
+        told("opening another one");
+        let begun = Instant::now();
+        // Nobody waits for that one who has nothing to do with it.
+        for directory in [&directories[0], &directories[2]] {
+            fs::write(directory.join("new"), b"new").unwrap();
         }
-        std::thread::sleep(Duration::from_millis(200));
-    };
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(15), "a server that is away was waited for, {waited:?}");
+        removed.join().unwrap();
+    });
+    // In its session the others know what is open.
+    for file in [&first, &third] {
+        file.write_all_at(b"n", 1 << 20).unwrap();
+    }
+    told("could not be told which files are open");
+    more[0].resume();
+    // Calls wait until it is told, and for what the session before still has there.
+    let mut read = vec![0; 3 << 20];
+    away.read_exact_at(&mut read, 0).unwrap();
     assert!(read == content);
-    far.write_all_at(b"f", 1 << 20).unwrap();
-    drop((near, far));
+    away.write_all_at(b"f", 1 << 20).unwrap();
+    drop((first, away, third));
     lab.mounts[0].stop();
-    second.stop();
+    more.iter_mut().for_each(Role::stop);
     lab.stop();
 }

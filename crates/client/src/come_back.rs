@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Time between two tries to open a session.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// For how long all calls wait until all servers know what is open; later those about the rest alone do.
+const TELL_MAX: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Leases have run out.
@@ -40,18 +42,16 @@ impl Client {
                 }
             }
         };
-        // ORDER: before calls go on in the new session, which would find files closed.
+        // ORDER: before calls go on in the new session, which would find files closed. Those about files of a server that is away wait for it.
         self.untold.begin(grant.session, self.files.all());
-        let is_all_told = self.tell_untold(grant.session);
+        self.begin_telling(grant.session);
+        self.untold.wait(&*self.env.clock, TELL_MAX);
         self.era.fetch_add(1, SeqCst);
         {
             let _turn = self.session_turn.lock();
             self.session.store(grant.session.0, SeqCst);
         }
         self.session_changed.notify_all();
-        if !is_all_told {
-            self.tell_untold_later(grant.session);
-        }
         self.drop_attributes();
         self.drop_pages_later();
         self.ask_again_later();
