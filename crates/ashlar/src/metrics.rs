@@ -10,7 +10,7 @@ use ashlar_metrics::{
 };
 use ashlar_rpc::net::{Endpoint, TlsIdentity};
 use ashlar_rpc::remote::RemoteMeta;
-use ashlar_rpc::serve::{Access, ClientCount, ClientCounts};
+use ashlar_rpc::serve::{Access, ClientCount, ClientCounts, Proofs};
 use ashlar_storage::StorageService;
 use ashlar_types::map::TargetState;
 use ashlar_types::{ClusterMap, Errno};
@@ -91,6 +91,14 @@ impl Metrics {
                 let help = "Content written by clients, by node.";
                 family("ashlar_client_written_bytes_total", help, |count| count.written);
             }
+        });
+    }
+
+    /// Shows what clients have claimed to have open and did not prove.
+    pub fn add_proofs(&self, proofs: Arc<Proofs>) {
+        self.registry.add(move |text| {
+            let help = "Open files and locks that clients claimed to have, and did not prove.";
+            text.single("ashlar_claims_refused_total", Counter, help, proofs.refused());
         });
     }
 

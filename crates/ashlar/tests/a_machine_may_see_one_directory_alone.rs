@@ -5,6 +5,11 @@
 
 mod support;
 
+use ashlar_coord::local_file::LocalFile;
+use ashlar_env::Disk;
+use ashlar_env::os::OsDisk;
+use ashlar_manager::{Manager, Secrets};
+use ashlar_rpc::capability::{open_key, prove, ready, root_key};
 use ashlar_rpc::net::{Answer, Call, Link, NetError, Service, Wanted};
 use ashlar_rpc::wire::{CapabilityWanted, MetaAnswer, MetaCall, StorageCall, Under};
 use ashlar_types::codec::{decode, encode};
@@ -14,7 +19,7 @@ use ashlar_types::message::{
 };
 use ashlar_types::{
     Attr, ChainId, ChunkId, Credentials, DescriptionId, Errno, FileLayout, FilesetId, InodeId, LayoutPolicy,
-    LockOwner, Name, NodeId, OpId, Role, SessionId, TargetId, Timespec,
+    LockOwner, Name, NodeId, OpId, OpenProof, ProvenOpen, Role, SessionId, TargetId, Timespec,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,6 +29,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role as Process};
@@ -235,6 +241,12 @@ impl Stranger {
         let call = MetaCall::Call { op, creds: Credentials::root(), slot: None, request };
         loop {
             return match self.ask(self.server_of(about), &call) {
+                Ok(MetaAnswer::Opened(mut reply, proof, _)) => {
+                    if let MetaReply::Opened { open, .. } = &mut reply {
+                        open.proof = Some(proof);
+                    }
+                    Ok(Ok(reply))
+                }
                 Ok(MetaAnswer::Reply(reply) | MetaAnswer::Granted(reply, _)) => Ok(Ok(reply)),
                 Ok(MetaAnswer::Failed(errno)) => Ok(Err(errno)),
                 Ok(MetaAnswer::Later) => {
@@ -565,6 +577,19 @@ fn a_program_that_makes_every_call_reaches_nothing_outside() {
     lab.stop();
 }
 
+/// Proofs that a node has files open for writing, as metadata servers make them.
+fn proofs(lab: &Lab, node: &str) -> impl Fn(InodeId, Timespec) -> OpenProof {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(lab.path("state")));
+    let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
+    let secrets: Secrets = decode(&manager.secrets(), "secrets").unwrap();
+    let cluster = secrets.cluster;
+    let key = ready(&open_key(&root_key(secrets.ca_key_pem.as_bytes(), cluster)));
+    let text = fs::read_to_string(lab.path(node).join("node.json")).unwrap();
+    let known: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let node = NodeId(known["node"].as_u64().unwrap() as u32);
+    move |inode, born| prove(&key, &ProvenOpen { cluster, node, inode, born, write: true })
+}
+
 /// What is told to servers that were started anew, capabilities, and what is listed at the border.
 fn is_told_of_nothing_else(stranger: &mut Stranger, lab: &Lab, (inside, outside): (&[InodeId], &[InodeId])) {
     let all = lab.path("m0");
@@ -572,6 +597,14 @@ fn is_told_of_nothing_else(stranger: &mut Stranger, lab: &Lab, (inside, outside)
     let mine = inode(&all.join("tenants/a/large"));
     let session = stranger.session.unwrap();
     let handles = || vec![(DescriptionId(7), true)];
+    let (proof, mut free) = (proofs(lab, "tenant"), Stranger::new(lab, "free"));
+    free.open();
+    let mut born = |inode: &InodeId| match free.call(*inode, MetaRequest::Getattr { inode: *inode }) {
+        Ok(Ok(MetaReply::Attr { attr, .. })) => (*inode, attr.btime),
+        other => panic!("{other:?}"),
+    };
+    let born: BTreeMap<InodeId, Timespec> = inside.iter().chain(outside).map(&mut born).collect();
+    free.close();
     for (number, &server) in stranger.meta.keys().cloned().collect::<Vec<_>>().iter().enumerate() {
         let own: Vec<InodeId> = outside
             .iter()
@@ -579,8 +612,13 @@ fn is_told_of_nothing_else(stranger: &mut Stranger, lab: &Lab, (inside, outside)
             .copied()
             .filter(|inode| stranger.server_of(*inode) == server)
             .collect();
-        let file =
-            |inode: &InodeId| ReclaimedFile { inode: *inode, handles: handles(), leases: LeaseSet::CONTENT };
+        // As if it had had all of it open before the policy came.
+        let file = |inode: &InodeId| ReclaimedFile {
+            inode: *inode,
+            handles: handles(),
+            leases: LeaseSet::CONTENT,
+            proof: Some(proof(*inode, born[inode])),
+        };
         let part = Reclaim::Files(own.iter().map(file).collect());
         let incarnation = match stranger.ask(server, &MetaCall::Open(Some(session))).unwrap() {
             MetaAnswer::Session(_, incarnation) => incarnation,

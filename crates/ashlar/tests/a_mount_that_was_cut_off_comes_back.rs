@@ -7,11 +7,11 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::can_mount;
-use support::cluster::Lab;
+use support::cluster::{Lab, Role};
+use support::{can_mount, soon};
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -122,5 +122,82 @@ fn a_short_cut_is_only_a_wait() {
     }
     assert!(flock(&open(&other.join("locked"))).is_err(), "the lock is kept");
     drop(locked);
+    lab.stop();
+}
+
+/// A directory on the shards of the metadata server `name`.
+#[track_caller]
+fn directory_at(lab: &Lab, name: &str) -> PathBuf {
+    let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+    let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let has = |shard: u64| {
+        let mut all = shards.as_array().unwrap().iter();
+        all.any(|known| known["id"].as_u64() == Some(shard) && known["node"]["name"] == name)
+    };
+    for at in 0..200 {
+        let directory = lab.path("m0").join(format!("{name}-{at}"));
+        fs::create_dir(&directory).unwrap();
+        if has(fs::metadata(&directory).unwrap().ino() >> 48) {
+            return directory;
+        }
+    }
+    panic!("no directory is made at {name}");
+}
+
+#[test]
+fn what_it_has_open_at_a_server_that_is_away_is_told_when_that_is_back() {
+    if !can_mount("a mount whose session ends while a metadata server is away") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    lab.mounts[0].stop();
+    // Each call waits for a server for so long, and no longer; and longer than a server waits until it takes a lease from a session that does not answer.
+    lab.mounts[0] = lab.run("c0", "mount @m0 --identity @c0 --error-after 20", "mounted");
+    let mut more = ["mds2", "mds3"].map(|name| {
+        let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+        lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
+        let line = format!("meta --meta @of-{name} --listen {} --identity @{name}", Lab::free_address());
+        lab.run(name, &line, "serves")
+    });
+    lab.ashlar("shard balance --identity @first").expect(0);
+    let directories = ["mds", "mds2", "mds3"].map(|name| directory_at(&lab, name));
+    let content = vec![7; 3 << 20];
+    directories.iter().for_each(|directory| fs::write(directory.join("file"), &content).unwrap());
+    let [first, away, third] = directories.each_ref().map(|directory| open(&directory.join("file")));
+    let listed = lab.ashlar("session list --json --identity @first").expect(0).stdout;
+    let sessions: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let of_mount = sessions.as_array().unwrap().iter().find(|session| session["node"]["name"] == "c0");
+    let id = of_mount.unwrap()["id"].as_u64().unwrap();
+    more[0].pause();
+    let told = |text: &str| {
+        soon(Duration::from_secs(60), text, || lab.mounts[0].text().contains(text));
+    };
+    std::thread::scope(|scope| {
+        let removed = scope.spawn(|| lab.ashlar(&format!("session remove {id} --identity @first")).expect(0));
+        told("opening another one");
+        let begun = Instant::now();
+        // Nobody waits for that one who has nothing to do with it. A name that nobody has asked for is known to servers alone, and no lease is in the way of the question.
+        for directory in [&directories[0], &directories[2]] {
+            let unknown = fs::metadata(directory.join("absent")).unwrap_err();
+            assert_eq!(unknown.kind(), std::io::ErrorKind::NotFound);
+        }
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(15), "a server that is away was waited for, {waited:?}");
+        removed.join().unwrap();
+    });
+    // In its session the others know what is open.
+    for file in [&first, &third] {
+        file.write_all_at(b"n", 1 << 20).unwrap();
+    }
+    told("could not be told which files are open");
+    more[0].resume();
+    // Calls wait until it is told, and for what the session before still has there.
+    let mut read = vec![0; 3 << 20];
+    away.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == content);
+    away.write_all_at(b"f", 1 << 20).unwrap();
+    drop((first, away, third));
+    lab.mounts[0].stop();
+    more.iter_mut().for_each(Role::stop);
     lab.stop();
 }

@@ -70,7 +70,7 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],
-        ManagerRequest::SealingKeys => &[Role::Meta],
+        ManagerRequest::SealingKeys | ManagerRequest::OpenKey => &[Role::Meta],
         ManagerRequest::CheckingKeys => &[Role::Storage],
     }
 }
@@ -176,6 +176,7 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::EndMove { chain: ChainId(0), from: TargetId(1), since: Epoch(1), is_given_up: false },
         ManagerRequest::ReportTargets { targets: Vec::new() },
         ManagerRequest::SealingKeys,
+        ManagerRequest::OpenKey,
         ManagerRequest::CheckingKeys,
         ManagerRequest::RotateKeys,
         ManagerRequest::Report {

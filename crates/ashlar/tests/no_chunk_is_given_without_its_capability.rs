@@ -9,7 +9,7 @@ use ashlar_coord::local_file::LocalFile;
 use ashlar_env::Disk;
 use ashlar_env::os::OsDisk;
 use ashlar_manager::{Manager, Secrets};
-use ashlar_rpc::capability::{ready, root_key, seal, sealing_keys, server_key};
+use ashlar_rpc::capability::{open_key, ready, root_key, seal, sealing_keys, server_key};
 use ashlar_rpc::net::{Call, Link, NetError, Service, Wanted};
 use ashlar_rpc::wire::{CapabilityWanted, MetaAnswer, MetaCall, StorageCall, Under};
 use ashlar_types::codec::{decode, encode};
@@ -80,7 +80,7 @@ impl Program {
     fn open(&self, inode: InodeId, write: bool) -> (FileLayout, GrantedCapability) {
         let handle = DescriptionId(inode.0 * 2 + u64::from(write));
         match self.call(MetaRequest::Open { inode, read: true, write, truncate: false, handle }) {
-            MetaAnswer::Granted(MetaReply::Opened { open, .. }, granted) => match open.data {
+            MetaAnswer::Opened(MetaReply::Opened { open, .. }, _, Some(granted)) => match open.data {
                 DataGrant::Chunks { layout } => (layout, granted),
                 DataGrant::Inline { .. } => panic!("it has no chunks"),
             },
@@ -513,7 +513,7 @@ fn keys_are_in_no_log_and_files_of_keys_are_private() {
     assert!(!lab.path("mds/keys").exists(), "a metadata server keeps the keys of all nowhere");
     let root = root(&lab);
     let keys: Vec<SecretKey> =
-        sealing_keys(&root, 2).0.into_iter().map(|(_, key)| key).chain([root]).collect();
+        sealing_keys(&root, 2).0.into_iter().map(|(_, key)| key).chain([open_key(&root), root]).collect();
     let node = NodeId(
         fs::read_to_string(lab.path("oss0/node.json")).unwrap().lines().find_map(node_number).unwrap(),
     );

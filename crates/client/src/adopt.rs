@@ -4,9 +4,8 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{File, FileState, Handle, OpenFlags};
-use crate::reclaim::{BATCH, NEWEST};
 use ashlar_types::message::LeaseSet;
-use ashlar_types::{DescriptionId, Errno, InodeId};
+use ashlar_types::{DescriptionId, Errno, InodeId, OpenProof};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -27,6 +26,8 @@ pub struct Adopted {
     pub is_directory: bool,
     /// Whether a lock may be held through it: it is lost, so reads and writes through it fail until it is closed, as after a cut.
     pub had_lock: bool,
+    /// That a metadata server has let this machine open it.
+    pub proof: Option<OpenProof>,
 }
 
 impl Client {
@@ -40,19 +41,16 @@ impl Client {
         for adopted in descriptions {
             let number = self.handles_made.fetch_add(1, SeqCst);
             let opened = (DescriptionId(number), adopted.flags, adopted.is_shared);
-            let (file, _) = self.files.open(adopted.inode, opened, FileState::unknown, |_| {});
+            let (file, _) = self.files.open(adopted.inode, opened, adopted.proof, FileState::unknown, |_| {});
             if adopted.had_lock {
                 file.state.lock().lost_locks.push(DescriptionId(number));
             }
             handles.push(Arc::new(Handle::new(number, file, adopted.flags, adopted.is_shared)));
         }
-        let mut files = self.files.all();
-        files.sort_by_key(|file| self.server_of(file.inode));
-        let by_server = files.chunk_by(|one, next| self.server_of(one.inode) == self.server_of(next.inode));
-        for files in by_server.flat_map(|files| files.chunks(BATCH)) {
-            let Some(first) = files.first() else { continue };
-            let start = (self.server_of(first.inode), NEWEST);
-            self.tell_files(self.session(), start, files, LeaseSet::NONE)?;
+        let (files, session) = (self.files.all(), self.session());
+        self.untold.begin(session, files.clone());
+        if !self.tell_untold(session) {
+            return Err(Errno::ETIMEDOUT);
         }
         let is_file = |inode: InodeId| descriptions.iter().any(|one| one.inode == inode && !one.is_directory);
         let may_write = |inode: InodeId| descriptions.iter().any(|one| one.inode == inode && one.flags.write);

@@ -9,6 +9,7 @@ use crate::locks::{HeldLocks, LockWaits};
 use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
+use crate::untold::Untold;
 use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
@@ -62,6 +63,7 @@ pub struct Client {
     pub(crate) split_directories: SplitDirectories,
     pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
+    pub(crate) untold: Untold,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
     /// By shard, as their servers number them: the newest recall of content that was answered, or is being answered, at an instant at which
@@ -118,6 +120,7 @@ impl Client {
             split_directories: SplitDirectories::default(),
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
+            untold: Untold::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
             recall_floors,

@@ -5,18 +5,16 @@
 //! so reads and writes through that description fail with `EIO` until it is closed, as with NFS (`nfs(5)`, lost locks).
 
 use crate::client::{Client, WAIT_MAX};
-use crate::file::{File, Handle};
-use crate::reclaim::{BATCH, NEWEST};
-use ashlar_types::message::LeaseSet;
-use ashlar_types::{Errno, NodeId, SessionId};
+use crate::file::Handle;
+use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// How often files are told of anew because their shards have other servers meanwhile.
-const TELLS_MAX: usize = 8;
 /// Time between two tries to open a session.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// For how long all calls wait until all servers know what is open; later those about the rest alone do.
+const TELL_MAX: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Leases have run out.
@@ -44,8 +42,10 @@ impl Client {
                 }
             }
         };
-        // ORDER: before calls go on in the new session, which would find files closed.
-        self.tell_what_is_open(grant.session, self.files.all());
+        // ORDER: before calls go on in the new session, which would find files closed. Those about files of a server that is away wait for it.
+        self.untold.begin(grant.session, self.files.all());
+        self.begin_telling(grant.session);
+        self.untold.wait(&*self.env.clock, TELL_MAX);
         self.era.fetch_add(1, SeqCst);
         {
             let _turn = self.session_turn.lock();
@@ -56,28 +56,6 @@ impl Client {
         self.drop_pages_later();
         self.ask_again_later();
         tracing::info!(session = %grant.session, "going on in another session");
-    }
-
-    /// Tells in `session` which of `files` are open, each to the server that has it. Those of a shard that gets another server meanwhile are told anew.
-    fn tell_what_is_open(&self, session: SessionId, files: Vec<Arc<File>>) {
-        let mut left: Vec<(NodeId, Arc<File>)> =
-            files.into_iter().map(|file| (self.server_of(file.inode), file)).collect();
-        for _ in 0..TELLS_MAX {
-            left.sort_by_key(|(server, _)| *server);
-            let mut again = Vec::new();
-            for some in left.chunk_by(|one, next| one.0 == next.0).flat_map(|some| some.chunks(BATCH)) {
-                let Some((server, _)) = some.first().cloned() else { continue };
-                let files: Vec<Arc<File>> = some.iter().map(|(_, file)| file.clone()).collect();
-                match self.tell_files(session, (server, NEWEST), &files, LeaseSet::NONE) {
-                    Ok(_) => {}
-                    Err(Errno::EHOSTDOWN) => again.extend(files),
-                    Err(errno) => {
-                        tracing::error!(%errno, %server, "the metadata server could not be told which files are open");
-                    }
-                }
-            }
-            left = again.into_iter().map(|file| (self.server_of(file.inode), file)).collect();
-        }
     }
 
     /// Waits, after a call in `ended` was refused, until there is another session; tells whether there is.

@@ -16,7 +16,7 @@ use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
-use ashlar_types::{DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, Timespec};
+use ashlar_types::{DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, OpenProof, Timespec};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
@@ -162,6 +162,8 @@ pub(crate) struct FileState {
     pub is_acquiring: bool,
     /// Open handles, and whether each is for writing.
     pub handles: SmallVec<[(DescriptionId, bool); 2]>,
+    /// That a server has let this machine open it, for the most that any handle could; of files of other machines only.
+    pub proof: Option<OpenProof>,
     /// Those of them that can read.
     pub readers: u32,
     /// Those that can read and write: only through them a program may store into a mapping, which keeps them open.
@@ -214,6 +216,7 @@ impl FileState {
             is_draining: false,
             is_acquiring: false,
             handles: SmallVec::new(),
+            proof: None,
             readers: 0,
             storers: 0,
             cachers: SmallVec::new(),
@@ -434,6 +437,11 @@ impl File {
         InFlight(self)
     }
 
+    /// What a server has to be shown that does not know that it is open; `None` inside one process.
+    pub fn open_proof(&self) -> Option<OpenProof> {
+        self.state.lock().proof
+    }
+
     /// Notes that a lease is being asked for; the caller has seen under the same lock that none is.
     pub(crate) fn begin_acquiring<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> Acquiring<'a> {
         state.is_acquiring = true;
@@ -569,11 +577,12 @@ impl FileTable {
 
     /// The file's entry with one more handle, `handle`, opened as `flags` say; and whether there was one that can read before. `fresh` makes the state
     /// of a file that was not open; for one that was, what it knows under its own leases is at least as new, so only gains are taken over
-    /// by `update`. One that `is_shared` is never used through the kernel's page cache.
+    /// by `update`. `proof` is that of the open. One that `is_shared` is never used through the kernel's page cache.
     pub(crate) fn open(
         &self,
         inode: InodeId,
         (handle, flags, is_shared): (DescriptionId, OpenFlags, bool),
+        proof: Option<OpenProof>,
         fresh: impl FnOnce() -> FileState,
         update: impl FnOnce(&mut FileState),
     ) -> (Arc<File>, bool) {
@@ -588,6 +597,7 @@ impl FileTable {
         }
         let has_readers = state.readers > 0;
         state.handles.push((handle, flags.write));
+        state.proof = OpenProof::stronger(state.proof, proof);
         if !is_shared && (flags.read || has_readers) {
             state.cachers.push(handle);
         }

@@ -28,6 +28,7 @@ mod reclaim;
 mod reports;
 mod split;
 mod told;
+mod untold;
 mod xattr;
 
 pub use adopt::Adopted;

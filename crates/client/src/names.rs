@@ -260,8 +260,17 @@ impl Client {
     fn opened(&self, reply: MetaReply, opening: &Opening) -> Result<Opened, Errno> {
         let flags = opening.flags;
         let MetaReply::Opened { open, created } = reply else { return Err(unexpected(&reply)) };
-        let OpenReply { attr, data, inline_bytes, leases, recall_mark, is_shared, kept_read, durability } =
-            open;
+        let OpenReply {
+            attr,
+            data,
+            inline_bytes,
+            leases,
+            recall_mark,
+            is_shared,
+            kept_read,
+            durability,
+            proof,
+        } = open;
         let is_shared = is_shared || flags.past_cache;
         let granted = leases.and(LeaseSet::CONTENT);
         let times = (attr.atime, attr.mtime.max(attr.ctime));
@@ -295,6 +304,7 @@ impl Client {
             is_draining: false,
             is_acquiring: false,
             handles: SmallVec::new(),
+            proof: None,
             readers: 0,
             storers: 0,
             cachers: SmallVec::new(),
@@ -329,7 +339,7 @@ impl Client {
             state.times = times;
         };
         let (file, has_readers) =
-            self.files.open(attr.inode, (opening.handle, flags, is_shared), fresh, update);
+            self.files.open(attr.inode, (opening.handle, flags, is_shared), proof, fresh, update);
         let is_known = self.era() == opening.era;
         // ORDER: looked at when the file can be found by the recall: either it sees the lease, or this sees the recall.
         if self.is_overtaken(file.inode, recall_mark) || !is_known {

@@ -110,8 +110,9 @@ impl Client {
         let (mut told, mut parts) = (Vec::new(), Vec::new());
         for file in files {
             let state = file.state.lock();
+            let (handles, proof) = (state.handles.to_vec(), state.proof);
             let claimed = claimed(&state).and(leases);
-            parts.push(ReclaimedFile { inode: file.inode, handles: state.handles.to_vec(), leases: claimed });
+            parts.push(ReclaimedFile { inode: file.inode, handles, leases: claimed, proof });
             let leases = state.leases.and(leases);
             told.push(Told { file: file.clone(), leases, lease_epoch: state.lease_epoch });
         }
@@ -121,6 +122,9 @@ impl Client {
             other => return Err(unexpected(&other)),
         };
         let is_lost = |(told, answer): (Told, Result<Reclaimed, Errno>)| {
+            if let Err(errno) = answer {
+                tracing::warn!(%errno, inode = %told.file.inode, "an open file is not known to the metadata server any more");
+            }
             told.is_lost(answer).then_some(told.file.inode)
         };
         Ok(told.into_iter().zip(answers).filter_map(is_lost).collect())

@@ -1,8 +1,8 @@
 //! The keys of capabilities: metadata servers are given those of the newest epochs, each storage server its own of these, and every hour a new epoch
-//! begins.
+//! begins. The key of what is open is the same for ever, and metadata servers alone have it.
 
 use crate::{KeyEpoch, ManagerError, ManagerService};
-use ashlar_rpc::capability::{checking_keys, sealing_keys};
+use ashlar_rpc::capability::{checking_keys, open_key, sealing_keys};
 use ashlar_types::message::ManagerReply;
 use ashlar_types::{KeySet, NodeId};
 
@@ -16,6 +16,10 @@ impl ManagerService {
 
     pub(crate) fn sealing_keys(&self) -> Result<ManagerReply, ManagerError> {
         Ok(ManagerReply::Keys(self.keys()))
+    }
+
+    pub(crate) fn open_key(&self) -> Result<ManagerReply, ManagerError> {
+        Ok(ManagerReply::OpenKey(open_key(&self.manager().root_key())))
     }
 
     pub(crate) fn checking_keys(&self, server: NodeId) -> Result<ManagerReply, ManagerError> {

@@ -193,6 +193,7 @@ impl ManagerService {
             }
             ManagerRequest::ReportTargets { targets } => self.report_targets(peer.node, targets),
             ManagerRequest::SealingKeys => self.sealing_keys(),
+            ManagerRequest::OpenKey => self.open_key(),
             ManagerRequest::CheckingKeys => self.checking_keys(peer.node),
             ManagerRequest::RotateKeys => self.rotate_keys(),
             ManagerRequest::NewFileset { root, parent } => self.new_fileset(root, parent),
@@ -595,7 +596,7 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
         | ManagerRequest::RestoreMetadata { .. } => &[Role::Meta],
-        ManagerRequest::SealingKeys => &[Role::Meta],
+        ManagerRequest::SealingKeys | ManagerRequest::OpenKey => &[Role::Meta],
         ManagerRequest::CheckingKeys => &[Role::Storage],
         ManagerRequest::NewToken { .. }
         | ManagerRequest::RemoveNode { .. }

@@ -38,6 +38,7 @@ fn of_open(open: &verb::OpenReply, created: bool) -> MetaReply {
         is_shared: true,
         kept_read: false,
         durability: open.durability,
+        proof: None,
     };
     MetaReply::Opened { open, created }
 }

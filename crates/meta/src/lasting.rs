@@ -15,6 +15,7 @@ use crate::across::Inside;
 use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_namespace::lock::LockFrom;
+use ashlar_namespace::record::Inode;
 use ashlar_namespace::{Txn, key, verb};
 use ashlar_rpc::wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
 use ashlar_rpc::{Caller, LastingSessions, SessionEvents, SessionGrant, SessionHolds, SessionHosts};
@@ -22,7 +23,9 @@ use ashlar_types::message::{
     LeaseSet, LockRequest, MetaReply, MetaRequest, Reclaim, Reclaimed, ReclaimedFile,
 };
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{DescriptionId, Epoch, Errno, FilesetId, InodeId, NodeId, OpId, SessionId, ShardId};
+use ashlar_types::{
+    DescriptionId, Epoch, Errno, FilesetId, InodeId, NodeId, OpId, SessionId, ShardId, Timespec,
+};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -168,11 +171,11 @@ impl LastingSessions for MetaService {
     }
 
     fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno> {
-        // It never changes but for an administrator, so nobody's lease is in the way, and no transaction.
-        let reader = self.lane.read();
-        let mut txn = Txn::new(&reader);
-        let found = txn.find_inode(inode).map_err(|error| self.answer(&error))?;
-        Ok(found.map(|found| found.fileset))
+        self.of_inode(inode, |found| found.fileset)
+    }
+
+    fn born(&self, inode: InodeId) -> Result<Option<Timespec>, Errno> {
+        self.of_inode(inode, |found| found.btime)
     }
 
     fn holds(&self) -> FxHashMap<SessionId, SessionHolds> {
@@ -181,6 +184,14 @@ impl LastingSessions for MetaService {
 }
 
 impl MetaService {
+    /// What never changes of an inode but for an administrator, so nobody's lease is in the way, and no transaction.
+    fn of_inode<T>(&self, inode: InodeId, what: impl FnOnce(&Inode) -> T) -> Result<Option<T>, Errno> {
+        let reader = self.lane.read();
+        let mut txn = Txn::new(&reader);
+        let found = txn.find_inode(inode).map_err(|error| self.answer(&error))?;
+        Ok(found.map(what))
+    }
+
     /// Notes what a session tells that it has.
     ///
     /// # Errors

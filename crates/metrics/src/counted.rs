@@ -9,7 +9,7 @@ use ashlar_rpc::{
 };
 use ashlar_types::message::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Epoch, Errno, FilesetId, InodeId, NodeId, SessionId, ShardId};
+use ashlar_types::{Epoch, Errno, FilesetId, InodeId, NodeId, SessionId, ShardId, Timespec};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,6 +72,10 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
 
     fn incarnation(&self) -> u64 {
         self.inner.incarnation()
+    }
+
+    fn born(&self, inode: InodeId) -> Result<Option<Timespec>, Errno> {
+        self.inner.born(inode)
     }
 
     fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno> {

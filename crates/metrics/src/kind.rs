@@ -121,6 +121,7 @@ kinds! {
     EndMove => "end_move",
     ReportTargets => "report_targets",
     SealingKeys => "sealing_keys",
+    OpenKey => "open_key",
     CheckingKeys => "checking_keys",
     RotateKeys => "rotate_keys",
     Report => "report",

@@ -3,11 +3,14 @@
 //! ```text
 //! root of the file system ── epoch ──► key of an epoch ── storage server ──► key of that server in that epoch ──► seals
 //! managers                             metadata servers                      that storage server
+//!         │
+//!         └──────────► key of what is open ──► proofs of opens
+//!                      metadata servers
 //! ```
 //!
 //! Each key is the HMAC-SHA-256 of what is beside the arrow under the key before it, so nobody finds one that is left of his own.
 
-use ashlar_types::{Capability, ClusterId, KeySet, NodeId, Seal, SecretKey};
+use ashlar_types::{Capability, ClusterId, KeySet, NodeId, OpenProof, ProvenOpen, Seal, SecretKey};
 use ring::hmac;
 
 fn derive(key: &SecretKey, label: &[u8], of: &[u8]) -> SecretKey {
@@ -45,6 +48,23 @@ pub fn checking_keys(sealing: &KeySet, server: NodeId) -> KeySet {
     KeySet(sealing.0.iter().map(|(epoch, key)| (*epoch, server_key(key, server))).collect())
 }
 
+/// The key by which opens are proven. It has no epoch: what is open may be so for longer than any.
+pub fn open_key(root: &SecretKey) -> SecretKey {
+    derive(root, b"ashlar open files 1", &[])
+}
+
+/// Proves that `opened` was let happen.
+pub fn prove(key: &hmac::Key, opened: &ProvenOpen) -> OpenProof {
+    let mut mac = [0; 32];
+    mac.copy_from_slice(hmac::sign(key, &opened.sealed_bytes()).as_ref());
+    OpenProof { write: opened.write, mac }
+}
+
+/// Whether whoever made `proof` had `key`, and made it for `opened`. Takes the same time whichever byte is wrong.
+pub fn is_proven(key: &hmac::Key, opened: &ProvenOpen, proof: &OpenProof) -> bool {
+    opened.write == proof.write && hmac::verify(key, &opened.sealed_bytes(), &proof.mac).is_ok()
+}
+
 /// Seals `capability`: fills in the hash of `seal` under the key of its server.
 pub fn seal(key: &hmac::Key, capability: &Capability, seal: Seal) -> Seal {
     let mut mac = [0; 32];
@@ -66,7 +86,7 @@ pub fn is_sealed(key: &SecretKey, capability: &Capability, seal: &Seal) -> bool 
 mod tests {
     use super::*;
     use ashlar_types::node::SessionOwner;
-    use ashlar_types::{InodeId, Rights, SessionId};
+    use ashlar_types::{InodeId, Rights, SessionId, Timespec};
 
     const CLUSTER: ClusterId = ClusterId([1; 16]);
 
@@ -110,6 +130,33 @@ mod tests {
         }
         assert!(!is_sealed(&key, &Capability { rights: Rights::of_open(true), ..capability() }, &sealed));
         assert!(!is_sealed(&key, &capability(), &Seal { since_ms: 10, ..sealed }));
+    }
+
+    #[test]
+    fn an_open_is_proven_to_one_machine_for_one_file_and_access() {
+        let root = root_key(b"secret", CLUSTER);
+        let key = ready(&open_key(&root));
+        let (cluster, node, inode) = (CLUSTER, NodeId(4), InodeId(5));
+        let opened = ProvenOpen { cluster, node, inode, born: Timespec { secs: 6, nanos: 7 }, write: false };
+        let proof = prove(&key, &opened);
+        assert!(is_proven(&key, &opened, &proof));
+        assert!(!is_proven(&key, &ProvenOpen { node: NodeId(5), ..opened }, &proof));
+        assert!(!is_proven(&key, &ProvenOpen { inode: InodeId(4), ..opened }, &proof));
+        assert!(!is_proven(&key, &ProvenOpen { cluster: ClusterId([2; 16]), ..opened }, &proof));
+        assert!(!is_proven(&key, &ProvenOpen { born: Timespec { secs: 6, nanos: 8 }, ..opened }, &proof));
+        let writing = ProvenOpen { write: true, ..opened };
+        assert!(!is_proven(&key, &writing, &proof));
+        assert!(!is_proven(&key, &writing, &OpenProof { write: true, ..proof }));
+        for at in 0..proof.mac.len() * 8 {
+            let mut forged = proof;
+            forged.mac[at / 8] ^= 1 << (at % 8);
+            assert!(!is_proven(&key, &opened, &forged), "bit {at} of the hash");
+        }
+        // Nobody who has another key of the file system can make one.
+        for (_, key) in sealing_keys(&root, 5).0 {
+            let forged = prove(&ready(&key), &opened);
+            assert!(!is_proven(&ready(&open_key(&root)), &opened, &forged));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, 
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
     Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
+    Timespec,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -187,6 +188,12 @@ pub trait LastingSessions: MetaCalls {
     /// # Errors
     /// `EIO` when that cannot be read.
     fn fileset_of(&self, inode: InodeId) -> Result<Option<FilesetId>, Errno>;
+
+    /// When an inode was made that this server answers for; nothing when there is no such inode.
+    ///
+    /// # Errors
+    /// `EIO` when that cannot be read.
+    fn born(&self, inode: InodeId) -> Result<Option<Timespec>, Errno>;
 
     /// A step of a backup.
     ///

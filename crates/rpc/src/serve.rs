@@ -5,5 +5,5 @@ mod meta;
 mod storage;
 
 pub use clients::{ClientCount, ClientCounts};
-pub use meta::MetaEndpoint;
+pub use meta::{MetaEndpoint, Proofs};
 pub use storage::{Access, StorageEndpoint};

@@ -3,8 +3,8 @@
 use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
-    Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, Rights, SealedCapability, SessionId,
-    ShardId, ShardSet,
+    Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights, SealedCapability,
+    SessionId, ShardId, ShardSet,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -314,6 +314,8 @@ pub enum MetaAnswer {
     Backup(BackupTold),
     /// What has become of moves that were to be withdrawn, and where each was to go.
     Withdrawn(Vec<(ShardId, Option<NodeId>, Withdrawal)>),
+    /// Of a call that has opened something, with the proof of it, and with a capability for the chunks if it has any.
+    Opened(MetaReply, OpenProof, Option<GrantedCapability>),
 }
 
 /// What a client must have a capability for to make a call: file, generation, rights. Every request is named, so that a new one is thought about.

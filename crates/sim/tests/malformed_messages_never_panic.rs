@@ -11,7 +11,7 @@ use ashlar_sim::audit;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
     ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, Reclaim, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
+    OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
     StorageRequest, SyncScope, TimeSet,
 };
 use ashlar_types::node::SessionOwner;
@@ -19,7 +19,8 @@ use ashlar_types::testing::mutated;
 use ashlar_types::{
     Capability, ChainId, ChunkId, ClusterId, Credentials, DescriptionId, Durability, Epoch, Errno,
     FileLayout, FileType, FilesetId, GrantedCapability, InodeId, LayoutPolicy, LockOwner, Name, NameHash,
-    NodeId, OfChains, OpId, Rights, Seal, SealedCapability, SessionId, ShardSet, StatFs, TargetId, Timespec,
+    NodeId, OfChains, OpId, OpenProof, Rights, Seal, SealedCapability, SessionId, ShardSet, StatFs, TargetId,
+    Timespec,
 };
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -210,8 +211,13 @@ impl<'s> Sample<'s> {
         let request =
             LockRequest { inode, owner: LockOwner(1), pid: 1, kind: LockKind::Write, range, is_flock: false };
         let offset = 3;
-        let file =
-            ReclaimedFile { inode, handles: vec![(DescriptionId(9), true)], leases: LeaseSet::CONTENT };
+        let proof = Some(OpenProof { write: true, mac: [7; 32] });
+        let file = ReclaimedFile {
+            inode,
+            handles: vec![(DescriptionId(9), true)],
+            leases: LeaseSet::CONTENT,
+            proof,
+        };
         vec![
             MetaRequest::Statfs,
             MetaRequest::Reclaim { server: NodeId(0), incarnation: 1, part: Reclaim::Files(vec![file]) },
@@ -463,7 +469,9 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
         is_shared: false,
         kept_read: true,
         durability: Durability::Async,
+        proof: None,
     };
+    let reclaimed = Reclaimed { leases, size: 1 << 40, generation: Some(3) };
     let entry = DirEntry {
         cookie: 5,
         inode: InodeId(6),
@@ -488,6 +496,7 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
         MetaReply::StatFs(StatFs::default()),
         MetaReply::LockQueued,
         MetaReply::LockConflict { conflict: Some((LockKind::Read, LockRange { start: 0, end: 9 }, 3)) },
+        MetaReply::Reclaimed { files: vec![Ok(reclaimed), Err(Errno::ESTALE)] },
     ];
     assert!(mutate_all(&replies, 3) > ROUNDS / 3);
     let answers = [
@@ -535,6 +544,12 @@ fn ten_thousand_malformed_calls_to_storage_servers_are_answered() {
     let attended = [Attended { standing: 1, now_ms: 2, epochs: (1, 2), fenced: fences }];
     assert!(mutate_all(&attended, 7) > ROUNDS / 3);
     let granted = GrantedCapability { capability, seals: vec![seal, seal] };
-    let answers = [MetaAnswer::Granted(MetaReply::Done, granted.clone()), MetaAnswer::Capability(granted)];
+    let proof = OpenProof { write: true, mac: [9; 32] };
+    let answers = [
+        MetaAnswer::Granted(MetaReply::Done, granted.clone()),
+        MetaAnswer::Opened(MetaReply::Done, proof, Some(granted.clone())),
+        MetaAnswer::Opened(MetaReply::Done, proof, None),
+        MetaAnswer::Capability(granted),
+    ];
     assert!(mutate_all(&answers, 8) > ROUNDS / 3);
 }

@@ -3,8 +3,8 @@
 use super::background::Background;
 use super::member::Member;
 use anyhow::{Context, Result, bail};
-use ashlar_types::KeySet;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{KeySet, SecretKey};
 use std::time::{Duration, Instant};
 
 /// Time between two questions for newer keys.
@@ -46,6 +46,17 @@ pub fn first_checking_keys(member: &Member) -> Result<KeySet> {
 /// When no manager gives any.
 pub fn first_sealing_keys(member: &Member) -> Result<KeySet> {
     keys_of(member.ask(&ManagerRequest::SealingKeys)?)
+}
+
+/// The key by which a metadata server proves what clients have open. It is stored nowhere, and never changes.
+///
+/// # Errors
+/// When no manager gives it.
+pub fn open_key(member: &Member) -> Result<SecretKey> {
+    match member.ask(&ManagerRequest::OpenKey)? {
+        ManagerReply::OpenKey(key) => Ok(key),
+        _ => bail!("the manager gave an answer of the wrong kind"),
+    }
 }
 
 /// Asks for the keys of `request` every now and then, and when they are `wanted`, for as long as what it returns lives; those that are new go to `take`.

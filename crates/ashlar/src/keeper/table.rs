@@ -1,12 +1,12 @@
 //! What is open through a mount, in memory that outlives the process: written at each open and close without a system call, and read by the next process.
 //!
-//! The memory is a file without a name (`memfd_create(2)`): a header of one page, then entries of three words: the number under which the kernel knows the
-//! description (0: free), the inode, and flags. Words are those of this machine; a build with another layout refuses it by its version.
+//! The memory is a file without a name (`memfd_create(2)`): a header of one page, then entries of seven words: the number under which the kernel knows the
+//! description (0: free), the inode, flags, and the proof that a metadata server has let the machine open it, which the next process shows. The memory is this user's alone. Words are those of this machine; a build with another layout refuses it by its version.
 
 use anyhow::{Context, Result, bail};
 use ashlar_client::{Adopted, Handle, OpenFlags};
 use ashlar_fuse::adaptor::HandleLog;
-use ashlar_types::InodeId;
+use ashlar_types::{InodeId, OpenProof};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -15,11 +15,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 /// `ASHLKEEP` and the version of the layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"ASHLKP01");
+const MAGIC: u64 = u64::from_be_bytes(*b"ASHLKP02");
 const HEADER_BYTES: usize = 4096;
-const ENTRY_WORDS: usize = 3;
+const ENTRY_WORDS: usize = 7;
+/// Words of a proof, the last ones of an entry.
+const PROOF_AT: usize = 3;
+const PROOF_WORDS: usize = 4;
 /// Open descriptions that are remembered; those beyond it cannot be used after the next process has taken over (EBADF).
-// LIMIT: 24 bytes each, 12 MiB, of which only what was used takes memory.
+// LIMIT: 56 bytes each, 28 MiB, of which only what was used takes memory.
 const ENTRIES_MAX: usize = 1 << 19;
 const BYTES: usize = HEADER_BYTES + ENTRIES_MAX * ENTRY_WORDS * 8;
 /// Words of the header: magic, then what was agreed with the kernel.
@@ -34,6 +37,8 @@ const NO_ATIME: u64 = 1 << 5;
 const SHARED: u64 = 1 << 6;
 const DIRECTORY: u64 = 1 << 7;
 const LOCKED: u64 = 1 << 8;
+const PROVEN: u64 = 1 << 9;
+const PROVEN_WRITE: u64 = 1 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -132,11 +137,19 @@ impl Table {
             .iter()
             .map(|(fh, slot)| {
                 let (inode, flags) = (self.entry(*slot, 1).load(Acquire), self.entry(*slot, 2).load(Acquire));
-                (*fh, adopted(InodeId(inode), flags))
+                (*fh, Adopted { proof: self.proof(*slot, flags), ..adopted(InodeId(inode), flags) })
             })
             .collect();
         all.sort_by_key(|(fh, _)| *fh);
         all
+    }
+
+    fn proof(&self, slot: usize, bits: u64) -> Option<OpenProof> {
+        let mut mac = [0; 8 * PROOF_WORDS];
+        for (at, part) in mac.chunks_exact_mut(8).enumerate() {
+            part.copy_from_slice(&self.entry(slot, PROOF_AT + at).load(Acquire).to_ne_bytes());
+        }
+        (bits & PROVEN != 0).then_some(OpenProof { write: bits & PROVEN_WRITE != 0, mac })
     }
 
     /// The memory.
@@ -165,7 +178,8 @@ fn adopted(inode: InodeId, bits: u64) -> Adopted {
         // That the kernel caches no pages for it is noted besides.
         past_cache: false,
     };
-    Adopted { inode, flags, is_shared: has(SHARED), is_directory: has(DIRECTORY), had_lock: has(LOCKED) }
+    let (is_shared, is_directory, had_lock) = (has(SHARED), has(DIRECTORY), has(LOCKED));
+    Adopted { inode, flags, is_shared, is_directory, had_lock, proof: None }
 }
 
 fn bits(handle: &Handle, is_directory: bool) -> u64 {
@@ -186,7 +200,7 @@ fn bits(handle: &Handle, is_directory: bool) -> u64 {
 }
 
 impl Table {
-    fn note(&self, fh: u64, inode: InodeId, bits: u64) {
+    fn note(&self, fh: u64, inode: InodeId, bits: u64, proof: Option<OpenProof>) {
         let mut slots = self.slots.lock();
         let slot = match slots.free.pop() {
             Some(slot) => slot,
@@ -198,7 +212,14 @@ impl Table {
         };
         slots.of.insert(fh, slot);
         self.entry(slot, 1).store(inode.0, Release);
+        let (mut bits, mac) = (bits, proof.map_or([0; 8 * PROOF_WORDS], |proof| proof.mac));
+        if let Some(proof) = proof {
+            bits |= PROVEN | if proof.write { PROVEN_WRITE } else { 0 };
+        }
         self.entry(slot, 2).store(bits, Release);
+        for (at, part) in mac.as_chunks::<8>().0.iter().enumerate() {
+            self.entry(slot, PROOF_AT + at).store(u64::from_ne_bytes(*part), Release);
+        }
         // ORDER: last. Whoever reads a number reads what belongs to it, also if this process ends here.
         self.entry(slot, 0).store(fh, Release);
     }
@@ -206,7 +227,7 @@ impl Table {
 
 impl HandleLog for Table {
     fn opened(&self, fh: u64, handle: &Handle, is_directory: bool) {
-        self.note(fh, handle.file.inode, bits(handle, is_directory));
+        self.note(fh, handle.file.inode, bits(handle, is_directory), handle.file.open_proof());
     }
 
     fn locked(&self, fh: u64, is_held: bool) {
@@ -236,10 +257,16 @@ mod tests {
         let table = Table::new().unwrap();
         table.set_terms(&[1, 2, 3, 4, 5, 6]);
         for fh in 1..=100 {
-            table.note(fh, InodeId(1000 + fh), READ | WRITE | if fh == 50 { APPEND | SHARED } else { 0 });
+            table.note(
+                fh,
+                InodeId(1000 + fh),
+                READ | WRITE | if fh == 50 { APPEND | SHARED } else { 0 },
+                None,
+            );
         }
         (1..=90).filter(|fh| *fh != 50).for_each(|fh| table.closed(fh));
-        table.note(101, InodeId(7), READ | DIRECTORY);
+        let proof = |write| Some(OpenProof { write, mac: std::array::from_fn(|at| at as u8) });
+        table.note(101, InodeId(7), READ | DIRECTORY, proof(false));
         table.locked(95, true);
         table.locked(96, true);
         table.locked(96, false);
@@ -252,13 +279,15 @@ mod tests {
         let one = |fh: u64| all.iter().find(|(number, _)| *number == fh).unwrap().1;
         assert!(one(50).flags.append && one(50).is_shared && !one(91).flags.append);
         assert_eq!((one(95).had_lock, one(96).had_lock), (true, false));
+        assert_eq!((one(101).proof, one(95).proof), (proof(false), None));
         assert!(one(101).is_directory && !one(101).flags.write && one(101).inode == InodeId(7));
         // It goes on where the one before was.
         next.closed(50);
-        next.note(102, InodeId(8), READ);
+        next.note(102, InodeId(8), READ, proof(true));
         let third = Table::open(next.memory().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(third.all().len(), 12);
-        assert!(third.all().iter().any(|(fh, one)| *fh == 102 && one.inode == InodeId(8)));
+        let last = third.all().into_iter().find(|(fh, _)| *fh == 102).unwrap().1;
+        assert_eq!((last.inode, last.proof), (InodeId(8), proof(true)), "the place of one that had none");
     }
 
     #[test]

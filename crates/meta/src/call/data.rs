@@ -227,11 +227,12 @@ impl MetaService {
                     }
                     let recall_mark = leases.recall_mark();
                     let data = DataGrant::Chunks { layout };
-                    Shared::Granted(MetaReply::Granted { attr, data, leases: LeaseSet::SHARE, recall_mark })
+                    let leases = LeaseSet::SHARE;
+                    Shared::Granted(Box::new(MetaReply::Granted { attr, data, leases, recall_mark }))
                 },
             )?;
             match shared {
-                Shared::Granted(reply) => return Ok(reply),
+                Shared::Granted(reply) => return Ok(*reply),
                 Shared::IsInline => return self.acquire_data(caller, inode, (true, false)),
                 Shared::NotNow => self.wait_for_leases(deadline)?,
             }
@@ -272,7 +273,7 @@ impl MetaService {
 
 /// What became of a wish to write beside others.
 enum Shared {
-    Granted(MetaReply),
+    Granted(Box<MetaReply>),
     /// The file has no chunks.
     IsInline,
     /// A recall is under way, or somebody wants the file alone.

@@ -185,6 +185,7 @@ impl MetaService {
             is_shared,
             kept_read,
             durability: open.durability,
+            proof: None,
         }
     }
 

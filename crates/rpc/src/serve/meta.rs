@@ -3,7 +3,10 @@
 mod admin;
 mod capability;
 mod policy;
+mod proof;
 mod subtree;
+
+pub use proof::Proofs;
 
 use super::ClientCounts;
 use crate::net::frame::Frame;
@@ -17,6 +20,7 @@ use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
+use proof::{for_something, opens_for_writing};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,6 +50,7 @@ pub struct MetaEndpoint {
     ended: Mutex<VecDeque<SessionId>>,
     started: Duration,
     granter: Arc<Granter>,
+    proofs: Arc<Proofs>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
     clients: Arc<ClientCounts>,
 }
@@ -155,16 +160,19 @@ fn owner_of(peer: &Peer) -> SessionOwner {
 const CALLERS: [Role; 4] = [Role::Client, Role::Admin, Role::Meta, Role::Console];
 
 impl MetaEndpoint {
-    /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current; `granter` gives them capabilities for storage servers.
+    /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current; `granter` gives them capabilities for storage servers,
+    /// and `proofs` what they show when what they have open is not known any more.
     pub fn new(
         meta: Arc<dyn LastingSessions>,
         map: Arc<RwLock<Arc<ClusterMap>>>,
         clock: Arc<dyn Clock>,
         granter: Arc<Granter>,
+        proofs: Arc<Proofs>,
     ) -> MetaEndpoint {
         let started = clock.monotonic();
         let (sessions, ended, reports, clients) = Default::default();
-        let endpoint = MetaEndpoint { meta, clock, map, sessions, ended, started, granter, reports, clients };
+        let endpoint =
+            MetaEndpoint { meta, clock, map, sessions, ended, started, granter, proofs, reports, clients };
         for (id, owner) in endpoint.meta.awaited() {
             let session = endpoint.session_of(owner);
             session.id.get_or_init(|| id);
@@ -427,8 +435,22 @@ impl MetaEndpoint {
             Addressee::Home(inode) => Some(inode),
             _ => None,
         };
-        match self.call_under(&policy, caller, request) {
-            Ok(reply) => self.with_capability(session, (caller.op.session, asked_about), reply),
+        let (may_write, request) = (opens_for_writing(&request), for_something(request));
+        let call = |request| self.call_under(&policy, caller, request);
+        let outcome = match request {
+            MetaRequest::Reclaim { server, incarnation, part } => {
+                let told = (caller.op.session, session.owner.node);
+                self.reclaim_proven(told, part, |part| {
+                    call(MetaRequest::Reclaim { server, incarnation, part })
+                })
+            }
+            request => call(request),
+        };
+        match outcome {
+            Ok(reply) => {
+                let answer = self.with_capability(session, (caller.op.session, asked_about), reply);
+                self.with_proof(session, may_write, answer)
+            }
             // Nothing was done; the caller says for how long it is worth trying.
             Err(Errno::EHOSTDOWN) => MetaAnswer::Later,
             // Its shard has gone while it was looked at, with all that was known of it.

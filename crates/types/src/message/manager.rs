@@ -2,7 +2,7 @@
 
 use crate::{
     ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet, NodeId,
-    NodePolicy, PoolId, Role, Roles, ShardId, Start, TargetId,
+    NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -228,6 +228,8 @@ pub enum ManagerRequest {
         /// It has stopped serving them.
         is_ending: bool,
     },
+    /// The key by which metadata servers prove to clients, and to one another, what these have open.
+    OpenKey,
 }
 
 /// What a target has.
@@ -354,4 +356,6 @@ pub enum ManagerReply {
         /// What they are known by, and words for people.
         lost: Vec<([u8; 16], String)>,
     },
+    /// The key of what is open. Secret.
+    OpenKey(SecretKey),
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Attr, DescriptionId, Durability, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, LockOwner, Name,
-    NodeId, SessionId, StatFs, Timespec,
+    NodeId, OpenProof, SessionId, StatFs, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -505,6 +505,8 @@ pub struct ReclaimedFile {
     pub handles: Vec<(DescriptionId, bool)>,
     /// READ and WRITE as held.
     pub leases: LeaseSet,
+    /// That a server has let the machine open it, for as much as is told here.
+    pub proof: Option<OpenProof>,
 }
 
 /// What the service says to [`ReclaimedFile`].
@@ -582,6 +584,10 @@ pub struct OpenReply {
     pub kept_read: bool,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
+    /// What the client shows a server that does not know of the open; nothing inside one process. It travels beside this, as an answer that is kept for a call which is sent
+    /// again has none in the log.
+    #[serde(skip)]
+    pub proof: Option<OpenProof>,
 }
 
 /// The answer of the metadata service.
@@ -620,7 +626,7 @@ pub enum MetaReply {
     LockConflict { conflict: Option<(LockKind, LockRange, u32)> },
     /// There is such an entry, of something that another server has, to be asked there; `leases`: ENTRIES on the parent.
     Elsewhere { inode: InodeId, leases: LeaseSet },
-    /// What became of each file: `ESTALE` for one that is gone.
+    /// What became of each file: `ESTALE` for one that is gone, or that was not proven to be open.
     Reclaimed { files: Vec<Result<Reclaimed, crate::Errno>> },
     /// How a directory is split.
     Slices(SplitDirectory),

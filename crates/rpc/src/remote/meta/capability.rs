@@ -4,12 +4,13 @@ use super::{LATER_PAUSE, RemoteMeta, exchange_in, primary, wait_longer};
 use crate::net::NetError;
 use crate::remote::wallet::{Shown, Wanted};
 use crate::wire::{CapabilityWanted, MetaAnswer, MetaCall};
+use ashlar_types::message::MetaReply;
 use ashlar_types::{Errno, SessionId};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 impl RemoteMeta {
-    /// Keeps the capability that came with an answer.
+    /// Keeps the capability that came with an answer, and puts the proof of an open into it.
     pub(super) fn keep_capability(
         &self,
         answer: Result<MetaAnswer, NetError>,
@@ -17,6 +18,13 @@ impl RemoteMeta {
         match answer {
             Ok(MetaAnswer::Granted(reply, granted)) => {
                 self.wallet.keep(granted);
+                Ok(MetaAnswer::Reply(reply))
+            }
+            Ok(MetaAnswer::Opened(mut reply, proof, granted)) => {
+                granted.into_iter().for_each(|granted| self.wallet.keep(granted));
+                if let MetaReply::Opened { open, .. } = &mut reply {
+                    open.proof = Some(proof);
+                }
                 Ok(MetaAnswer::Reply(reply))
             }
             other => other,

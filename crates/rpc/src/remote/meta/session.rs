@@ -23,8 +23,9 @@ pub(super) struct Session {
     env: Env,
     // LIMIT: one per metadata server.
     presences: Mutex<FxHashMap<NodeId, Arc<Presence>>>,
-    /// Held by whoever opens the session at one more server.
-    opening: Mutex<()>,
+    /// Each held by whoever opens the session at that server. One that is away is in the way of no other.
+    // LIMIT: one per metadata server.
+    opening: Mutex<FxHashMap<NodeId, Arc<Mutex<()>>>>,
 }
 
 /// A session that was opened at a server.
@@ -93,7 +94,8 @@ impl Session {
         if let Some(presence) = known() {
             return Ok(presence);
         }
-        let _turn = self.opening.try_lock_until(deadline).ok_or(Errno::ETIMEDOUT)?;
+        let turn = self.opening.lock().entry(server).or_default().clone();
+        let _turn = turn.try_lock_until(deadline).ok_or(Errno::ETIMEDOUT)?;
         if let Some(presence) = known() {
             return Ok(presence);
         }

@@ -1,0 +1,275 @@
+//! Files that are open here in a session of which their servers have not been told yet, because another one has their shard meanwhile, or the network was in the way. They are told on
+//! and on, for as long as the session lasts; calls about such a file wait for that, as the server would take it for one that is not open.
+
+use crate::client::{Client, WAIT_MAX};
+use crate::file::File;
+use crate::reclaim::{BATCH, NEWEST};
+use ashlar_env::{Clock, Signal};
+use ashlar_types::message::{Addressee, LeaseSet, MetaRequest};
+use ashlar_types::{Errno, InodeId, NodeId, SessionId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// How often files are told of anew at once because their shards have other servers meanwhile.
+const TELLS_MAX: usize = 8;
+/// Time between two tries, else.
+const TRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Untold {
+    state: Mutex<State>,
+    /// How many there are: asked for every call.
+    count: AtomicUsize,
+    changed: Signal,
+}
+
+#[derive(Default)]
+struct State {
+    /// In which they are to be told.
+    session: SessionId,
+    // LIMIT: as open files.
+    files: FxHashMap<InodeId, Arc<File>>,
+    /// Servers that a thread is telling.
+    // LIMIT: as metadata servers.
+    being_told: BTreeSet<NodeId>,
+}
+
+impl Untold {
+    pub(crate) fn new(changed: Signal) -> Untold {
+        Untold { state: Mutex::default(), count: AtomicUsize::new(0), changed }
+    }
+
+    /// From now on `files` are to be told in `session`, and none in any session before.
+    pub(crate) fn begin(&self, session: SessionId, files: Vec<Arc<File>>) {
+        let mut state = self.state.lock();
+        let files = files.into_iter().map(|file| (file.inode, file)).collect();
+        *state = State { session, files, being_told: BTreeSet::new() };
+        self.count.store(state.files.len(), SeqCst);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The servers, as `server_of` says, of files that are left in `session`.
+    fn servers(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
+        let state = self.state.lock();
+        match state.session == session {
+            true => state.files.keys().map(|inode| server_of(*inode)).collect(),
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Those of them that nobody is telling, who is to be begun with.
+    fn begin_telling(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> Vec<NodeId> {
+        let mut state = self.state.lock();
+        if state.session != session {
+            return Vec::new();
+        }
+        let servers: BTreeSet<NodeId> = state.files.keys().map(|inode| server_of(*inode)).collect();
+        servers.into_iter().filter(|server| state.being_told.insert(*server)).collect()
+    }
+
+    /// Whether nothing is left in `session` that is to be told `server`; then nobody is telling it any more.
+    fn is_told(&self, session: SessionId, server: NodeId, server_of: impl Fn(InodeId) -> NodeId) -> bool {
+        let mut state = self.state.lock();
+        if state.session != session {
+            return true;
+        }
+        // ORDER: under the lock. Who has something to be told there afterwards finds that nobody tells it.
+        let is_told = state.files.keys().all(|inode| server_of(*inode) != server);
+        if is_told {
+            state.being_told.remove(&server);
+        }
+        is_told
+    }
+
+    /// Those that are left in `session` of which `is_wanted`.
+    fn left(&self, session: SessionId, is_wanted: impl Fn(InodeId) -> bool) -> Vec<Arc<File>> {
+        let state = self.state.lock();
+        let wanted = state.files.values().filter(|file| is_wanted(file.inode));
+        if state.session == session { wanted.cloned().collect() } else { Vec::new() }
+    }
+
+    /// Their server knows of `files` in `session`, or nobody is to tell it any more.
+    fn end(&self, session: SessionId, files: &[Arc<File>]) {
+        let mut state = self.state.lock();
+        if state.session != session {
+            return;
+        }
+        files.iter().for_each(|file| drop(state.files.remove(&file.inode)));
+        self.count.store(state.files.len(), SeqCst);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until nothing is left, for at most `bound`.
+    pub(crate) fn wait(&self, clock: &dyn Clock, bound: Duration) {
+        let give_up = clock.monotonic().saturating_add(bound);
+        let mut state = self.state.lock();
+        while !state.files.is_empty() {
+            let left = give_up.saturating_sub(clock.monotonic());
+            if left.is_zero() {
+                return;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+}
+
+/// What came of telling a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    Done,
+    /// Some of it is to be told another one.
+    Moved,
+    /// The server is away.
+    Failed,
+}
+
+impl Client {
+    /// Tells `server` in `session` which of the files that are left there are open.
+    fn tell_server(&self, session: SessionId, server: NodeId) -> Telling {
+        let files = self.untold.left(session, |inode| self.server_of(inode) == server);
+        let mut telling = Telling::Done;
+        for some in files.chunks(BATCH) {
+            match self.tell_files(session, (server, NEWEST), some, LeaseSet::NONE) {
+                Ok(_) => self.untold.end(session, some),
+                // Whoever opens the next one tells everything in that.
+                Err(Errno::ENOTCONN) => {
+                    self.untold.end(session, &self.untold.left(session, |_| true));
+                    return Telling::Done;
+                }
+                Err(Errno::EHOSTDOWN) => telling = Telling::Moved,
+                Err(errno) => {
+                    tracing::warn!(%errno, %server, files = files.len(), "the metadata server could not be told which files are open; trying again");
+                    return Telling::Failed;
+                }
+            }
+        }
+        telling
+    }
+
+    /// Tells in `session` all that is left, each to the server that has it; tells whether none are left.
+    pub(crate) fn tell_untold(&self, session: SessionId) -> bool {
+        for _ in 0..TELLS_MAX {
+            let servers = self.untold.servers(session, |inode| self.server_of(inode));
+            if servers.is_empty() {
+                return true;
+            }
+            for server in servers {
+                if self.tell_server(session, server) == Telling::Failed {
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Tells in `session` all that is left, in a thread for each server, so that one that is away holds up nobody who has nothing to do with it. It is told on and on, until it knows or the session
+    /// is over.
+    pub(crate) fn begin_telling(self: &Arc<Client>, session: SessionId) {
+        for server in self.untold.begin_telling(session, |inode| self.server_of(inode)) {
+            let client = self.clone();
+            let tell = Box::new(move || client.tell_until_told(session, server));
+            if self.env.tasks.spawn("ashlar-untold", tell).is_err() {
+                tracing::error!(%server, "no thread can be started; files that are open are not known to their server");
+                self.untold.end(session, &self.untold.left(session, |inode| self.server_of(inode) == server));
+            }
+        }
+    }
+
+    fn tell_until_told(self: &Arc<Client>, session: SessionId, server: NodeId) {
+        // LIMIT: a turn per second, or per newer map.
+        while !self.untold.is_told(session, server, |inode| self.server_of(inode)) {
+            if self.is_ending.load(SeqCst) {
+                return self.untold.end(session, &self.untold.left(session, |_| true));
+            }
+            if self.tell_server(session, server) == Telling::Failed {
+                self.env.tasks.pause(TRY_PAUSE);
+            }
+            // What has gone to another one.
+            self.begin_telling(session);
+        }
+    }
+
+    /// Waits while the server of what `request` is about does not know yet that it is open.
+    pub(crate) fn wait_until_told(&self, request: &MetaRequest<'_>) {
+        if self.untold.count.load(SeqCst) == 0 {
+            return;
+        }
+        // Others wait for the answer to a recall, which is good also of what is not open.
+        let (Addressee::Home(inode), false) =
+            (request.addressee(), matches!(request, MetaRequest::RecallDone { .. }))
+        else {
+            return;
+        };
+        let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
+        let mut state = self.untold.state.lock();
+        while state.files.contains_key(&inode) && !self.is_ending.load(SeqCst) {
+            let left = give_up.saturating_sub(self.env.clock.monotonic());
+            if left.is_zero() {
+                return;
+            }
+            self.untold.changed.wait_for(&mut state, left.min(TRY_PAUSE));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::file::{FileState, FileTable, OpenFlags};
+    use ashlar_types::DescriptionId;
+
+    fn files(numbers: std::ops::Range<u64>) -> Vec<Arc<File>> {
+        let table = FileTable::new(Signal::default());
+        let open = |number: u64| {
+            let handle = (DescriptionId(number), OpenFlags::default(), false);
+            table.open(InodeId(number), handle, None, FileState::unknown, |_| {}).0
+        };
+        numbers.map(open).collect()
+    }
+
+    #[test]
+    fn what_was_told_in_a_session_that_is_over_is_still_to_be_told_in_the_next_one() {
+        let (untold, all) = (Untold::new(Signal::default()), files(1..4));
+        let (first, next) = (SessionId(1), SessionId(2));
+        let all_of = |_: InodeId| true;
+        untold.begin(first, all.clone());
+        untold.end(first, &all[..1]);
+        assert_eq!(untold.left(first, all_of).len(), 2);
+        untold.begin(next, all.clone());
+        // The answer of the session before comes late.
+        untold.end(first, &all);
+        assert_eq!((untold.left(first, all_of).len(), untold.left(next, all_of).len()), (0, 3));
+        assert_eq!(untold.count.load(SeqCst), 3);
+        untold.end(next, &all);
+        assert_eq!((untold.left(next, all_of).len(), untold.count.load(SeqCst)), (0, 0));
+    }
+
+    #[test]
+    fn each_server_is_told_by_one_thread_that_ends_when_nothing_is_left_there() {
+        let (untold, all) = (Untold::new(Signal::default()), files(1..4));
+        let session = SessionId(1);
+        untold.begin(session, all.clone());
+        let before = |inode: InodeId| NodeId(if inode.0 == 1 { 1 } else { 2 });
+        assert_eq!(untold.begin_telling(session, before), [NodeId(1), NodeId(2)]);
+        assert_eq!(untold.begin_telling(session, before), []);
+        assert!(!untold.is_told(session, NodeId(1), before));
+        untold.end(session, &all[..1]);
+        assert!(untold.is_told(session, NodeId(1), before));
+        // A shard goes to the server that nobody tells any more, and one to a third.
+        let after = |inode: InodeId| NodeId(if inode.0 == 2 { 1 } else { 3 });
+        assert_eq!(untold.begin_telling(session, after), [NodeId(1), NodeId(3)]);
+        assert!(untold.is_told(session, NodeId(2), after));
+        // The session is over: whoever told in it ends, and is in nobody's way.
+        untold.begin(SessionId(2), all);
+        assert!(untold.is_told(session, NodeId(1), after));
+        assert_eq!(untold.begin_telling(session, after), []);
+        assert_eq!(untold.begin_telling(SessionId(2), after), [NodeId(1), NodeId(3)]);
+    }
+}
