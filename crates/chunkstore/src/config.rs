@@ -9,6 +9,9 @@ const RESERVE_BYTES_MIN: u64 = 16 << 20;
 /// Largest reserve of free space, bytes.
 const RESERVE_BYTES_MAX: u64 = 4 << 30;
 
+/// The reserve is this part of the file system. A lane on the same one that gets no more for merging ([`LaneConfig::merge_part`]) does not run short before data does.
+pub const RESERVE_PART: u64 = 100;
+
 /// Settings of a [`crate::ChunkStore`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -50,6 +53,8 @@ impl Default for Config {
             overlay_bytes_max: 32 << 20,
             log_bytes_max: 64 << 20,
             reserve_bytes: 16 << 20,
+            // What data leaves free besides.
+            merge_part: RESERVE_PART,
             ..LaneConfig::default()
         };
         Config {
@@ -95,7 +100,7 @@ impl Config {
     /// The reserve on a file system of `bytes_total`.
     pub(crate) fn reserve(&self, bytes_total: u64) -> u64 {
         let own = self.reserve_bytes.unwrap_or_else(|| {
-            let share = (bytes_total / 100).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
+            let share = (bytes_total / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
             share + 2 * self.index.reserve_bytes
         });
         own + self.reserve_for_others_bytes

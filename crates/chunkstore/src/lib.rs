@@ -48,7 +48,7 @@ mod tick;
 mod verb;
 
 pub use checksum::{BLOCK_BYTES, SUM_HOLE, SUM_RESERVED, seal, sum_of};
-pub use config::Config;
+pub use config::{Config, RESERVE_PART};
 pub use counters::StoreStats;
 pub use error::ChunkError;
 pub use open::{ENGINE_DIR, INDEX_DIR, TargetLock};

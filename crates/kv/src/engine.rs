@@ -77,10 +77,11 @@ pub trait Engine: Send + Sync {
         0
     }
 
-    /// Gives back what deleted pairs hold, if that is much, and if `bytes_free` of the disk are enough to do so; tells whether it did. It may take long; everything else goes on meanwhile.
+    /// Gives back what deleted pairs hold, if that is much, and if `bytes_free` of the disk are enough to do so; tells whether it did: then there may be more. It may take long; everything
+    /// else goes on meanwhile.
     ///
     /// # Errors
-    /// [`KvError::NoSpace`]: others have taken the space meanwhile, and nothing has changed. [`KvError::Io`], [`KvError::Corrupt`].
+    /// [`KvError::NoSpace`]: others have taken the space meanwhile. No pair has changed, but files that nobody needs may take space until the engine is opened again. [`KvError::Io`], [`KvError::Corrupt`].
     fn give_back(&self, bytes_free: u64) -> Result<bool, KvError> {
         let _ = bytes_free;
         Ok(false)

@@ -376,12 +376,31 @@ fn room_to_merge_is_kept_free_and_used_when_space_is_low() {
     // Others take it meanwhile: that is no error of the disk.
     engine.has_no_space.store(true, Ordering::Relaxed);
     lane.tick().unwrap();
+    lane.tick().unwrap();
+    // And not tried again and again: what it had written may take space.
     assert_eq!((lane.stopped(), offered().len()), (None, 1));
     lane.write().commit(vec![delete("a")], Urgency::FreesSpace).unwrap();
     disk.remove("other").unwrap();
     lane.tick().unwrap();
     commit(&lane, vec![put("b", "1")]).unwrap();
     assert_eq!((offered().len(), lane.stats().is_space_low), (0, false));
+}
+
+#[test]
+fn where_others_fill_the_disk_merging_keeps_no_more_free_than_they_leave() {
+    let is_low = |merge_part| {
+        let (disk, engine) = (SimDisk::new(), Merging { wants: 200 << 10, ..Merging::default() });
+        disk.set_capacity(1 << 20);
+        let config = LaneConfig { merge_part, ..full_disk_config() };
+        let lane = Lane::open(Arc::new(disk.clone()), "lane", Box::new(engine), &sim_env(1), CLUSTER, config);
+        let lane = lane.unwrap();
+        commit(&lane, vec![put("a", "1")]).unwrap();
+        fill(&disk, 160 << 10);
+        lane.tick().unwrap();
+        lane.stats().is_space_low
+    };
+    assert!(is_low(1), "128 KiB and 200 KiB");
+    assert!(!is_low(100), "128 KiB and 10 KiB");
 }
 
 /// Opens a lane that was killed and whose disk others have filled since; what is on the disk besides is given, and whether it opens.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env, replace_file};
-use ashlar_kv::{Frame, KEY_BYTES_MAX, Key, Lane, Urgency, WriteSet};
+use ashlar_kv::{Frame, KEY_BYTES_MAX, Key, Lane, LaneConfig, Urgency, WriteSet};
 use ashlar_manager::{Manager, SECRETS_FILE};
 use ashlar_types::{Epoch, OpId, ShardId};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub fn restore(file: &Path, meta: &Path) -> Result<Summary> {
     let env = Env::os();
     let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
     // ORDER: `cluster-state` last, because it is what makes the directory a file system.
-    let lane = open_lane(&disk, meta, &env, cluster, None)?;
+    let lane = open_lane(&disk, meta, &env, cluster, LaneConfig::default())?;
     let stored = read(file, Some(&lane));
     let closed = lane.close().context("cannot store the metadata");
     stored.and(closed)?;
@@ -102,7 +102,9 @@ pub fn restore_state(file: &Path, meta: &Path) -> Result<()> {
     let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     // Opening tells whether the metadata is of the same file system, before anything is changed.
     let cluster = Reader::new(BufReader::new(open(file)?))?.header.cluster;
-    open_lane(&disk, meta, &Env::os(), cluster, None)?.close().context("cannot close the metadata")?;
+    open_lane(&disk, meta, &Env::os(), cluster, LaneConfig::default())?
+        .close()
+        .context("cannot close the metadata")?;
     store(&disk, meta, SECRETS_FILE, &files.secrets)?;
     store(&disk, meta, STATE_FILE, &files.cluster_state)?;
     verify_state(&disk, meta)

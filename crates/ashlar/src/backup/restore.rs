@@ -9,7 +9,7 @@ use crate::node::{MetaLock, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
-use ashlar_kv::{Frame, Key, Lane, Snapshot, Urgency, WriteSet};
+use ashlar_kv::{Frame, Key, Lane, LaneConfig, Snapshot, Urgency, WriteSet};
 use ashlar_meta::Unfinished;
 use ashlar_namespace::{OpContext, Placement, Txn, key};
 use ashlar_types::{
@@ -44,7 +44,7 @@ pub fn restore_parts(set: &PartSet, note: &RestoredNote, meta: &Path) -> Result<
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(meta));
     let _lock = MetaLock::take(&disk, meta, &format!("ashlar restore, process {}", std::process::id()))?;
     let env = Env::os();
-    let lane = open_lane(&disk, meta, &env, set.header.cluster, None)?;
+    let lane = open_lane(&disk, meta, &env, set.header.cluster, LaneConfig::default())?;
     let stored = store(set, &note.shards, &lane);
     let closed = lane.close().context("cannot store the metadata");
     let pairs = stored.and_then(|pairs| closed.map(|()| pairs))?;

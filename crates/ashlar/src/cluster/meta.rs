@@ -17,6 +17,7 @@ use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Disk;
 use ashlar_env::os::OsDisk;
+use ashlar_kv::LaneConfig;
 use ashlar_meta::{MetaConfig, MetaService, Transferred};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::Reports;
@@ -58,7 +59,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     // ORDER: which shards are here, and whether the root is, says the map.
     member.wait_for_epoch(epoch)?;
     restored.iter().try_for_each(|note| note.require_shards(&member.map().read()))?;
-    let lane = open_lane(&disk, &path, &member.env, member.name.cluster, None)?;
+    let lane = open_lane(&disk, &path, &member.env, member.name.cluster, LaneConfig::default())?;
     older.iter().try_for_each(|older| older.skip_starts(&disk, &lane))?;
     let metrics = Metrics::new("meta");
     metrics.add_map(member.map());

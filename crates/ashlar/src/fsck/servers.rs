@@ -132,7 +132,13 @@ impl Servers {
                 format!("cannot look at the part of {} in a temporary directory (TMPDIR)", server.name)
             })?;
             let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
-            let lane = crate::node::state::open_lane(&disk, &path, &env, set.header.cluster, None)?;
+            let lane = crate::node::state::open_lane(
+                &disk,
+                &path,
+                &env,
+                set.header.cluster,
+                ashlar_kv::LaneConfig::default(),
+            )?;
             let (name, shards) =
                 (format!("{} in backup {}", server.name, shown_set(set.head.set)), server.shards.clone());
             stores.push(Store { node: server.node, name, path, shards, lane, disk });

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{TargetHeader, TargetIdentity};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, OpenMode};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,12 @@ pub struct Directories {
 }
 
 impl Directories {
+    /// Whether the target at `path` is on the file system that the metadata is on. What cannot be asked is not; that shows up when it is opened.
+    pub fn are_on_one_disk(&self, path: &Path) -> bool {
+        let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        device(path).is_some_and(|target| device(&self.meta) == Some(target))
+    }
+
     /// Looks at the directories that the arguments name; makes nothing.
     ///
     /// # Errors

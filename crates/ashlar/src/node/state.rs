@@ -13,6 +13,7 @@ use super::scratch::Scratch;
 use super::trouble;
 use super::{Directories, MetaLock, require_owner};
 use anyhow::{Context, Result, bail};
+use ashlar_chunkstore::RESERVE_PART;
 use ashlar_coord::local_file::{LocalFile, STATE_FILE};
 use ashlar_env::os::ViewDisk;
 use ashlar_env::{Disk, Env, OpenMode};
@@ -207,7 +208,11 @@ impl State {
     ) -> Result<Lane> {
         let cluster = self.cluster();
         let Some(scratch) = &self.scratch else {
-            return open_lane(disk, meta, &self.env, cluster, give_up_from);
+            let is_beside_data =
+                self.directories.targets.iter().any(|(path, _)| self.directories.are_on_one_disk(path));
+            let merge_part = if is_beside_data { RESERVE_PART } else { LaneConfig::default().merge_part };
+            let config = LaneConfig { give_up_from, merge_part, ..LaneConfig::default() };
+            return open_lane(disk, meta, &self.env, cluster, config);
         };
         let path = meta.join(ENGINE_DIR);
         let engine = FjallEngine::open_view(&path, scratch.place(), engine_options()).map_err(|error| {
@@ -274,7 +279,7 @@ pub fn open_lane(
     meta: &Path,
     env: &Env,
     cluster: ClusterId,
-    give_up_from: Option<Position>,
+    config: LaneConfig,
 ) -> Result<Lane> {
     let path = meta.join(ENGINE_DIR);
     let engine = FjallEngine::open(&path, engine_options()).map_err(|error| {
@@ -282,7 +287,6 @@ pub fn open_lane(
         anyhow::Error::new(error)
             .context(format!("cannot open the metadata in {}; {way_out}", path.display()))
     })?;
-    let config = LaneConfig { give_up_from, ..LaneConfig::default() };
     Lane::open(disk.clone(), LANE_DIR, Box::new(engine), env, cluster, config).map_err(|error| {
         let way_out = match trouble::way_out(&error) {
             Some(way_out) => way_out.to_owned(),
@@ -335,7 +339,7 @@ fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
         }
     }
     let draft = Manager::draft(disk, "", env)?;
-    let lane = open_lane(disk, meta, env, draft.identity.cluster, None)?;
+    let lane = open_lane(disk, meta, env, draft.identity.cluster, LaneConfig::default())?;
     let config = MetaConfig {
         keeps_sessions: false,
         lane,

@@ -14,7 +14,6 @@ use ashlar_kv::{Engine, FjallEngine, FjallOptions, KvError, Lane, LaneConfig};
 use ashlar_manager::FoundTarget;
 use ashlar_types::map::TargetState;
 use ashlar_types::{ClusterId, ClusterMap, NodeId, Start, TargetId};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -263,13 +262,8 @@ fn open_beside(
     state: &State,
     (holder, start): (&str, Start),
 ) -> Result<Arc<ChunkStore>, ChunkError> {
-    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev());
-    let is_shared = match (device(path), device(&state.directories.meta)) {
-        (Ok(target), Ok(meta)) => target == meta,
-        // Whatever cannot be asked shows up when it is opened.
-        _ => false,
-    };
     let lane = LaneConfig::default();
+    let is_shared = state.directories.are_on_one_disk(path);
     let reserve_for_others_bytes = if is_shared { lane.segment_bytes + lane.reserve_bytes } else { 0 };
     open_with(
         path,

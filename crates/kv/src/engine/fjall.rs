@@ -28,7 +28,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where the note is: one byte, so that it is below every key (keys begin with two bytes of shard) and equal to none.
@@ -90,6 +90,8 @@ pub struct FjallEngine {
     is_merging: bool,
     /// Deletions that the last merge of everything has left: somebody looks at what was before them.
     deletions_left: AtomicU64,
+    /// It has found values out of line that nobody needs, which the next one gives back.
+    are_values_left: AtomicBool,
 }
 
 impl FjallEngine {
@@ -162,7 +164,8 @@ impl FjallEngine {
             Ok(Open { keyspace, database })
         })?;
         let deletions_left = AtomicU64::new(0);
-        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging, deletions_left })
+        let are_values_left = AtomicBool::new(false);
+        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging, deletions_left, are_values_left })
     }
 
     fn with_open<T>(&self, what: &str, run: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T, KvError> {
@@ -363,16 +366,16 @@ impl Engine for FjallEngine {
         let is_done = self.with_open("merge the tables of", |open| {
             let (tree, left) = (&open.keyspace.tree, self.deletions_left.load(Ordering::Relaxed));
             let wanted = (tree.approximate_len() as u64 / DELETED_PART).max(DELETED_MIN);
-            if tree.tombstone_count() < left.saturating_add(wanted)
+            let are_values_left = self.are_values_left.load(Ordering::Relaxed);
+            if !are_values_left && tree.tombstone_count() < left.saturating_add(wanted)
                 || sizes(&open.keyspace).for_a_merge() > bytes_free
             {
                 return Ok(false);
             }
             open.keyspace.major_compact()?;
             // Which values out of line nobody needs is known when it ends, and what is known when a merge begins is what it gives back.
-            if tree.stale_blob_bytes() > sizes(&open.keyspace).values / VALUES_PART {
-                open.keyspace.major_compact()?;
-            }
+            let is_much = tree.stale_blob_bytes() > sizes(&open.keyspace).values / VALUES_PART;
+            self.are_values_left.store(is_much && !are_values_left, Ordering::Relaxed);
             self.deletions_left.store(tree.tombstone_count(), Ordering::Relaxed);
             Ok(true)
         });

@@ -22,6 +22,10 @@ const LOW_CHANGES_MIN: usize = 64;
 const BESIDE_CHANGES: u64 = 1 << 20;
 /// But no more than this part of the reserve, which is small on a small disk.
 const BESIDE_CHANGES_PART: u64 = 8;
+/// Merges that give space back, one after the other: the second gives back what the first has found.
+const GIVE_BACK_TURNS: usize = 2;
+/// Time after one that found no space.
+const GIVE_BACK_PAUSE: Duration = Duration::from_secs(600);
 
 /// Who checkpoints, and who waits for it.
 pub(super) struct Checkpoints {
@@ -36,6 +40,8 @@ pub(super) struct Checkpoints {
     began_us: AtomicU64,
     /// The last one did not begin, because there was no room for it.
     is_held_back: AtomicBool,
+    /// Before this moment of the monotonic clock, microseconds, nothing is merged to give space back.
+    give_back_from_us: AtomicU64,
     done_lock: Mutex<()>,
     /// Wakes writers.
     done: Signal,
@@ -50,6 +56,7 @@ impl Checkpoints {
             work: tasks.signal(),
             began_us: AtomicU64::new(0),
             is_held_back: AtomicBool::default(),
+            give_back_from_us: AtomicU64::new(0),
             done_lock: Mutex::default(),
             done: tasks.signal(),
         }
@@ -170,7 +177,12 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        if self.space.is_low() { self.give_back() } else { Ok(()) }
+        if !self.space.is_low() {
+            return Ok(());
+        }
+        // A checkpoint may have taken some.
+        self.look_for_space()?;
+        self.give_back()
     }
 
     fn look_for_space(&self) -> Result<(), KvError> {
@@ -189,20 +201,34 @@ impl Shared {
 
     /// Has the engine give back what deleted pairs hold, if it can.
     fn give_back(&self) -> Result<(), KvError> {
-        let start = self.clock.monotonic();
-        match self.engine.give_back(self.space.bytes_free()) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                let took = self.clock.monotonic().saturating_sub(start);
-                tracing::info!(?took, "space of deleted records was given back: {}", self.space.describe());
-                self.look_for_space()
+        for _ in 0..GIVE_BACK_TURNS {
+            let start = self.clock.monotonic();
+            if start < Duration::from_micros(self.checkpoints.give_back_from_us.load(Ordering::Relaxed)) {
+                return Ok(());
             }
-            Err(KvError::NoSpace { what }) => {
-                tracing::warn!(what, "no space to give back what deleted records hold");
-                Ok(())
+            match self.engine.give_back(self.space.bytes_free()) {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    let took = self.clock.monotonic().saturating_sub(start);
+                    tracing::info!(
+                        ?took,
+                        "space of deleted records was given back: {}",
+                        self.space.describe()
+                    );
+                    self.look_for_space()?;
+                }
+                Err(KvError::NoSpace { what }) => {
+                    tracing::warn!(what, "no space to give back what deleted records hold");
+                    // What such a merge has written takes space until the engine is opened again: many must not fill the disk.
+                    let next = self.clock.monotonic() + GIVE_BACK_PAUSE;
+                    let next_us = u64::try_from(next.as_micros()).unwrap_or(u64::MAX);
+                    self.checkpoints.give_back_from_us.store(next_us, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
+        Ok(())
     }
 
     pub(super) fn checkpoint(&self) -> Result<(), KvError> {
@@ -223,7 +249,6 @@ impl Shared {
         let dropped = applied.and_then(|()| self.drop_log_before(position));
         self.checkpoints.wake_writers();
         dropped.map_err(|error| self.stop_on(error))?;
-        self.checkpoints.is_held_back.store(false, Ordering::Relaxed);
         let took_us = self.clock.monotonic().saturating_sub(start).as_micros();
         let took_us = u64::try_from(took_us).unwrap_or(u64::MAX);
         self.counters.last_checkpoint_us.store(took_us, Ordering::Relaxed);
@@ -236,6 +261,7 @@ impl Shared {
     fn require_room(&self) -> Result<(), KvError> {
         let bytes = self.read_state().active.bytes() as u64;
         if bytes == 0 {
+            self.checkpoints.is_held_back.store(false, Ordering::Relaxed);
             return Ok(());
         }
         // Twice: the new files, and what merging them into older ones takes meanwhile. For want of that the reserve is given up.
@@ -246,6 +272,8 @@ impl Shared {
         });
         let look = |error| KvError::io("look for space before a checkpoint", error);
         if is_enough.map_err(|error| self.stop_on(look(error)))? {
+            // ORDER: before it begins: writers wait for one that will end.
+            self.checkpoints.is_held_back.store(false, Ordering::Relaxed);
             return Ok(());
         }
         if !self.checkpoints.is_held_back.swap(true, Ordering::Relaxed) {

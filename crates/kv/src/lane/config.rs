@@ -31,6 +31,9 @@ pub struct LaneConfig {
     /// Space kept back for deletes and checkpoints, bytes; it is taken from the file system at once. Below the same amount of
     /// free space, changes that do not free any are refused. 0 switches both off.
     pub reserve_bytes: u64,
+    /// Besides, so much is kept free as merging the engine's tables may take, but no more than one part in this many of the file system. 1: however much it is. More where others, which leave as
+    /// much free, fill the file system: a lane must not run short before they do.
+    pub merge_part: u64,
     /// Who works in the background.
     pub background: Background,
     /// Takes damage of the log at this position for its end: the way out of a damaged log, as the error names it. Everything
@@ -48,6 +51,7 @@ impl Default for LaneConfig {
             flush_interval: Duration::from_secs(1),
             stall_max: Duration::from_secs(30),
             reserve_bytes: 64 << 20,
+            merge_part: 1,
             background: Background::Threads,
             give_up_from: None,
         }

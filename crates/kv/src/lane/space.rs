@@ -22,6 +22,7 @@ pub(super) struct Space {
     /// The reserve file.
     path: String,
     reserve_bytes: u64,
+    merge_part: u64,
     is_low: AtomicBool,
     bytes_free: AtomicU64,
     /// What the engine may need besides, bytes.
@@ -42,6 +43,7 @@ impl Space {
             dir: dir.to_owned(),
             path,
             reserve_bytes: config.reserve_bytes,
+            merge_part: config.merge_part.max(1),
             is_low: AtomicBool::new(false),
             bytes_free: AtomicU64::new(u64::MAX),
             merge_bytes: AtomicU64::new(0),
@@ -85,7 +87,9 @@ impl Space {
             self.take_reserve()?;
         }
         let is_held = self.is_held.lock();
-        let bytes_free = self.disk.space()?.bytes_free;
+        let space = self.disk.space()?;
+        let (bytes_free, merge_bytes) =
+            (space.bytes_free, merge_bytes.min(space.bytes_total / self.merge_part));
         self.bytes_free.store(bytes_free, Ordering::Relaxed);
         self.merge_bytes.store(merge_bytes, Ordering::Relaxed);
         let is_low = !*is_held || bytes_free < self.reserve_bytes.saturating_add(merge_bytes);
