@@ -262,9 +262,13 @@ pub struct LayoutSetArgs {
     /// When an operation is answered: async (safe against the death of any process) or sync (safe against power loss).
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityChoice>,
-    /// Split this directory into 2 to 64 slices, so that several metadata servers carry it. It must not have more than 1024 entries, and stays split.
+    /// Split this directory into 2 to 64 slices, so that several metadata servers carry it; it stays split. It can be in use. With many entries that takes a while,
+    /// and goes on if this command is ended.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(2..=64))]
     pub slices: Option<u16>,
+    /// Do not wait until all entries are in slices; `ashlar layout show` says how far it is.
+    #[arg(long, requires = "slices")]
+    pub no_wait: bool,
     /// Split directories that are made in this one from now on, but not those made in them, into 2 to 64 slices; 0 means not to.
     #[arg(long, value_name = "COUNT", value_parser = parse_slices_of_new)]
     pub slices_of_new: Option<u16>,

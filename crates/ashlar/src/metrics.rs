@@ -208,6 +208,11 @@ fn tell_meta(meta: &MetaService, text: &mut Text) {
         "Inodes that somebody has a lease on.",
         measures.leased_inodes,
     );
+    let splits = &measures.splits;
+    text.single("ashlar_splits_under_way", Gauge, "Directories that are being split.", splits.under_way);
+    text.single("ashlar_splits_total", Counter, "Large directories that were split.", splits.ended);
+    let help = "Entries of directories that went to slices.";
+    text.single("ashlar_split_entries_total", Counter, help, splits.entries_moved);
     text.single("ashlar_open_inodes", Gauge, "Inodes that somebody has open.", measures.open_inodes);
     text.single("ashlar_locks_held", Gauge, "Locks that are held.", measures.locks_held);
     text.single("ashlar_locks_awaited", Gauge, "Requests that wait for a lock.", measures.locks_awaited);

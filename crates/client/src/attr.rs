@@ -111,10 +111,10 @@ impl Client {
         Ok(found)
     }
 
-    /// Splits a directory into so many slices, or, `of_new`, has directories split so that are made in it from now on.
+    /// Splits a directory into so many slices, or begins to if it has many entries, or, `of_new`, has directories split so that are made in it from now on.
     ///
     /// # Errors
-    /// `EINVAL` for a number out of range, `EPERM` for somebody else's directory, `ENOTEMPTY` for one with too many entries, `EEXIST` for one that is split
+    /// `EINVAL` for a number out of range, `EPERM` for somebody else's directory, `EEXIST` for one that is split
     /// otherwise.
     pub fn split(&self, who: &Who, directory: InodeId, slices: u16, of_new: bool) -> Result<(), Errno> {
         self.call_done(who, MetaRequest::Split { directory, slices, of_new })?;

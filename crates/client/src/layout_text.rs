@@ -2,8 +2,8 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
-use ashlar_types::message::{MetaReply, MetaRequest};
-use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, TargetChoice};
+use ashlar_types::message::{MetaReply, MetaRequest, SplitDirectory};
+use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
 use std::fmt::Write as _;
 
 /// Name of the attribute.
@@ -41,8 +41,13 @@ impl Client {
                 .collect();
             // Writing into a String cannot fail.
             let _ = write!(text, " targets={}", targets.join(","));
-        } else if let Some((slices, of_new)) = self.slice_counts(who, inode)? {
-            for (key, count) in [("slices", slices), ("slices_of_new", usize::from(of_new))] {
+        } else if let Some(split) = self.slices_shown(who, inode)? {
+            if !split.slices.is_empty() && !split.is_whole() {
+                let share = u128::from(split.border) * 100 / u128::from(NameHash::END.0);
+                let _ = write!(text, " split_percent={share}");
+            }
+            for (key, count) in [("slices", split.slices.len()), ("slices_of_new", usize::from(split.of_new))]
+            {
                 if count > 0 {
                     let _ = write!(text, " {key}={count}");
                 }
@@ -51,10 +56,10 @@ impl Client {
         Ok(text)
     }
 
-    /// Into how many slices a directory is split, and directories that are made in it; `None` for what is no directory.
-    fn slice_counts(&self, who: &Who, directory: InodeId) -> Result<Option<(usize, u16)>, Errno> {
+    /// How a directory is split, and directories that are made in it; `None` for what is no directory.
+    fn slices_shown(&self, who: &Who, directory: InodeId) -> Result<Option<SplitDirectory>, Errno> {
         match self.call(who, MetaRequest::Slices { directory }) {
-            Ok(MetaReply::Slices(split)) => Ok(Some((split.slices.len(), split.of_new))),
+            Ok(MetaReply::Slices(split)) => Ok(Some(split)),
             Ok(other) => Err(unexpected(&other)),
             Err(Errno::ENOTDIR) => Ok(None),
             Err(errno) => Err(errno),

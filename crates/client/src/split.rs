@@ -4,13 +4,17 @@
 //!
 //! A directory is split once, and its slices are its slices until it is removed, so what was learnt of one stays right: there is nothing to be recalled. Who
 //! has not learnt it yet is told `EREMOTE`, and asks.
+//!
+//! While a directory is being split, names go to slices in the order of their hashes. Up to where they have gone is learnt with the slices: the border. It
+//! grows only. So names below what is known of it are in slices, and will be; of the others the directory itself either has them, or says `EREMOTE`, and
+//! then it is asked how far it is by now. A slice is never asked for a name that it does not have yet.
 
 use crate::ahead::changes_something;
 use crate::call::Who;
 use crate::client::Client;
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SplitDirectory};
-use ashlar_types::{Attr, Credentials, Errno, InodeId, NameHash, SessionId};
+use ashlar_types::{Attr, Credentials, Errno, InodeId, Name, NameHash, SessionId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -49,7 +53,9 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct Known {
     directory: InodeId,
-    pub split: SplitDirectory,
+    split: SplitDirectory,
+    /// The largest that was told.
+    border: AtomicU64,
     told: Mutex<Told>,
 }
 
@@ -82,7 +88,29 @@ struct Asked {
 impl Known {
     fn new(directory: InodeId, split: SplitDirectory) -> Known {
         let parts = vec![None; split.slices.len() + 1];
-        Known { directory, split, told: Mutex::new(Told { parts, changes: 0 }) }
+        let border = AtomicU64::new(split.border);
+        Known { directory, split, border, told: Mutex::new(Told { parts, changes: 0 }) }
+    }
+
+    /// How it is split, as far as is known.
+    pub(crate) fn split(&self) -> SplitDirectory {
+        SplitDirectory { border: self.border.load(SeqCst), ..self.split.clone() }
+    }
+
+    /// Whether another answer is about the same slices; then the border is that of the newer one.
+    fn learn(&self, told: &SplitDirectory) -> bool {
+        let is_same = self.split.slices == told.slices;
+        if is_same {
+            self.border.fetch_max(told.border, SeqCst);
+        }
+        is_same
+    }
+
+    /// The part that has `name`: a slice, or, while it is being split, perhaps the directory itself.
+    fn holder(&self, name: Name<'_>) -> InodeId {
+        let hash = NameHash::of(name, &self.split.hash_key);
+        let slice = self.split.slices.get(hash.slice(self.split.slices.len()));
+        slice.filter(|_| hash.0 < self.border.load(SeqCst)).copied().unwrap_or(self.directory)
     }
 
     /// All parts, in their order.
@@ -139,6 +167,14 @@ impl SplitDirectories {
     fn note(&self, known: &Arc<Known>) -> bool {
         let directory = known.directory;
         let mut table = self.table.write();
+        if table.by_directory.get(&directory).is_some_and(|before| !before.learn(&known.split))
+            && let Some(before) = table.by_directory.remove(&directory)
+        {
+            // A power cut has taken its split back, and it was split anew.
+            for slice in &before.split.slices {
+                table.by_slice.remove(slice);
+            }
+        }
         if table.by_directory.len() >= DIRECTORIES_MAX && !table.by_directory.contains_key(&directory) {
             return false;
         }
@@ -170,16 +206,14 @@ impl SplitDirectories {
         }
     }
 
-    /// Makes a call one for the slices that have its names; these, and the directories.
+    /// Makes a call one for the parts that have its names; these, and the directories.
     fn route(&self, request: &mut MetaRequest<'_>, learnt: &Learnt) -> SmallVec<[(InodeId, Arc<Known>); 2]> {
         let mut routed = SmallVec::new();
         for (parent, name) in request.places().into_iter().flatten() {
             let just_learnt = || learnt.iter().find(|known| known.directory == *parent).cloned();
             let Some(known) = self.find(*parent).or_else(just_learnt) else { continue };
-            let at = NameHash::of(name, &known.split.hash_key).slice(known.split.slices.len());
-            let Some(&slice) = known.split.slices.get(at) else { continue };
-            *parent = slice;
-            routed.push((slice, known));
+            *parent = known.holder(name);
+            routed.push((*parent, known));
         }
         routed
     }
@@ -204,16 +238,23 @@ impl Client {
                 }
             };
             note();
+            let changed: SmallVec<[InodeId; 2]> = match changes_something(&request) {
+                true => routed.places().into_iter().flatten().map(|(parent, _)| *parent).collect(),
+                false => SmallVec::new(),
+            };
             let answer = self.call_directly(session, creds, routed);
             note();
+            // Somebody may have learnt meanwhile that a directory is being split, and what it was like before this call.
+            changed.iter().for_each(|parent| self.split_directories.note_change(*parent));
             if matches!(request, MetaRequest::Rename { .. } | MetaRequest::Rmdir { .. }) {
                 self.split_directories.renames.fetch_add(1, SeqCst);
             }
             match answer {
                 Err(Errno::EREMOTE) => learnt = self.learn_slices(session, creds, request.clone())?,
                 // With the directory its slices go. What is so then the server of the directory knows; if it is there, something else was meant.
-                Err(Errno::ESTALE) if !split.is_empty() => {
+                Err(Errno::ESTALE) if split.iter().any(|(part, known)| *part != known.directory) => {
                     return match self.call_directly(session, creds, request) {
+                        // It is there, and something else was meant; or its split was taken back by a power cut.
                         Err(Errno::EREMOTE) => Err(Errno::ESTALE),
                         told => {
                             split
@@ -248,8 +289,8 @@ impl Client {
         Ok(learnt)
     }
 
-    /// How `directory` is split, if it is.
-    fn ask_slices(
+    /// How `directory` is split, if it is, by what it says now.
+    pub(crate) fn ask_slices(
         &self,
         session: SessionId,
         creds: &Credentials,
@@ -371,7 +412,6 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ashlar_types::Name;
 
     fn lookup(parent: u64, name: &[u8]) -> MetaRequest<'_> {
         MetaRequest::Lookup { parent: InodeId(parent), name: Name::new(name).unwrap() }
@@ -379,7 +419,7 @@ mod tests {
 
     fn split(directory: u64, slices: &[u64]) -> Arc<Known> {
         let slices = slices.iter().map(|id| InodeId(*id)).collect();
-        let split = SplitDirectory { slices, of_new: 0, hash_key: [1; 16] };
+        let split = SplitDirectory { slices, of_new: 0, border: NameHash::END.0, hash_key: [1; 16] };
         Arc::new(Known::new(InodeId(directory), split))
     }
 
@@ -427,6 +467,41 @@ mod tests {
         let mut other = lookup(8, b"x");
         assert!(known.route(&mut other, &Learnt::new()).is_empty());
         assert_eq!(other, lookup(8, b"x"));
+    }
+
+    #[test]
+    fn names_behind_the_border_stay_until_it_is_known_to_have_passed_them() {
+        let known = SplitDirectories::default();
+        let with_border = |border: u64| {
+            let split = SplitDirectory { border, ..split(7, &[20, 21]).split() };
+            Arc::new(Known::new(InodeId(7), split))
+        };
+        let parent_of = |text: &str| {
+            let mut request = lookup(7, text.as_bytes());
+            let routed = known.route(&mut request, &Learnt::new());
+            let MetaRequest::Lookup { parent, .. } = request else { panic!() };
+            assert_eq!(routed[0].0, parent, "what changes in it is noted, wherever it is");
+            parent.0
+        };
+        let hash = |text: &str| NameHash::of(Name::new(text.as_bytes()).unwrap(), &[1; 16]);
+        let mut names: Vec<String> = (0..64).map(|number| format!("n{number}")).collect();
+        names.sort_by_key(|text| hash(text));
+        for at in [0, 20, 10, 63] {
+            assert!(known.note(&with_border(hash(&names[at]).0)));
+            // A later answer to an earlier question takes nothing back.
+            let border = if at == 10 { 20 } else { at };
+            for (number, text) in names.iter().enumerate() {
+                let slice = 20 + hash(text).slice(2) as u64;
+                assert_eq!(parent_of(text), if number < border { slice } else { 7 }, "{number} at {border}");
+            }
+        }
+        let other =
+            Arc::new(Known::new(InodeId(7), SplitDirectory { border: 0, ..split(7, &[30, 31]).split() }));
+        assert!(known.note(&other));
+        assert_eq!(
+            (parent_of(&names[0]), known.shown(InodeId(20)), known.shown(InodeId(31))),
+            (7, InodeId(20), InodeId(7))
+        );
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub(crate) mod verb {
     pub(crate) const SET_FILESET: u8 = 35;
     /// A directory is split, or is to have directories split that are made in it.
     pub(crate) const SPLIT: u8 = 36;
+    /// A part of the entries of a directory that is being split goes to a slice.
+    pub(crate) const SPLIT_STEP: u8 = 37;
 }
 
 impl MetaCalls for MetaService {

@@ -110,6 +110,7 @@ impl MetaService {
         self.is_stopping.store(true, Release);
         self.garbage.woken.notify_all();
         self.trim_pause.notify_all();
+        self.splits.wake();
         self.end_backup();
         self.lane.close()
     }

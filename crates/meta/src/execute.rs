@@ -116,6 +116,7 @@ impl MetaService {
                 let is_settling = is_of_a_client && leases.is_settling(&outcome);
                 let conflicts = self.conflicts(&leases, session, &outcome, &reported);
                 if conflicts.is_empty() && !is_settling {
+                    leases.withhold(&outcome.in_split);
                     return Ok(grant(reply, &mut leases));
                 }
                 conflicts
@@ -148,7 +149,9 @@ impl MetaService {
         let (mut _wanting, mut _alone) = (None, None);
         let mut is_again = false;
         loop {
-            self.come_again_if_closing(is_again && caller.op.sequence != 0)?;
+            // So does who splits directories.
+            let comes_again = caller.op.sequence != 0 || verb == number::SPLIT_STEP;
+            self.come_again_if_closing(is_again && comes_again)?;
             is_again = true;
             let (mut writer, reply, mut outcome, across) = match self
                 .try_to_decide(caller, &decide, &view, &reported)?
@@ -212,10 +215,12 @@ impl MetaService {
             if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
                 leases.note_links_changed(&outcome.changed);
             }
+            leases.withhold(&outcome.in_split);
             let granted = grant(reply, &mut leases);
             drop(leases);
             drop(writer);
             self.let_go(&outcome);
+            self.note_grown(&outcome.grown);
             if let Some(decision) = decision {
                 self.tell_decision(decision, position);
             }

@@ -43,6 +43,18 @@ fn of_open(open: &verb::OpenReply, created: bool) -> MetaReply {
     MetaReply::Opened { open, created }
 }
 
+impl Told for verb::SplitProgress {
+    fn told(&self) -> MetaReply {
+        MetaReply::Done
+    }
+}
+
+impl Told for crate::split::Begun {
+    fn told(&self) -> MetaReply {
+        MetaReply::Done
+    }
+}
+
 impl Told for Attr {
     fn told(&self) -> MetaReply {
         of_attr(self.clone())

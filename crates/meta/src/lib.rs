@@ -23,12 +23,14 @@ mod recovery;
 mod room;
 mod sessions;
 mod settle;
+mod split;
 mod trim;
 mod unsettled;
 
 pub use across::{Transfer, Transferred, Unfinished};
 pub use measures::MetaMeasures;
 pub use recovery::RecoveryReport;
+pub use split::SplitMeasures;
 
 use ashlar_env::{Env, Signal};
 use ashlar_kv::Lane;
@@ -86,6 +88,7 @@ pub struct MetaService {
     unsettled: unsettled::Unsettled,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
+    splits: split::Splits,
     is_stopping: AtomicBool,
     reports: OnceLock<Arc<dyn Reports>>,
 }

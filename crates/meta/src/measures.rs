@@ -19,6 +19,8 @@ pub struct MetaMeasures {
     pub locks_awaited: usize,
     /// Inodes that somebody has open.
     pub open_inodes: usize,
+    /// Directories that are split.
+    pub splits: crate::SplitMeasures,
     /// The log and the engine.
     pub lane: LaneStats,
 }
@@ -51,6 +53,7 @@ impl MetaService {
             locks_held,
             locks_awaited,
             open_inodes,
+            splits: self.splits.measures(),
             lane: self.lane.stats(),
         }
     }

@@ -8,6 +8,7 @@
 //! | `C` counter | - | u64, last inode counter given out in the shard |
 //! | `D` directory | inode u64, hash 7 bytes | [`crate::Bucket`] |
 //! | `G` garbage | inode u64, generation u32 | [`crate::record::Garbage`], chunks still to delete |
+//! | `H` halfway | inode u64 | empty: the directory is being split |
 //! | `I` inode | inode u64 | [`crate::Inode`] |
 //! | `L` link target | inode u64 | bytes of a symbolic link |
 //! | `N` session | session u64 (shard 0 only); 0 is the service itself | [`ashlar_types::node::SessionOwner`]; of the service how often it was started, u64 |
@@ -65,6 +66,11 @@ pub fn bucket_hash(key: &[u8]) -> Option<NameHash> {
     let mut bytes = [0; 8];
     bytes[1..].copy_from_slice(&tail);
     Some(NameHash(u64::from_be_bytes(bytes)))
+}
+
+/// Key of the note that a directory is being split.
+pub fn halfway(directory: InodeId) -> Key {
+    of_inode(b'H', directory)
 }
 
 /// Key of a piece of an inline file's bytes.

@@ -107,6 +107,8 @@ pub struct LeaseTable {
     /// Calls under way that have SHARE taken back: nobody gets it before they are done.
     // LIMIT: one per call under way.
     alone: FxHashMap<InodeId, u32>,
+    /// Directories on whose names no lease is given by the call that is granting: they are being split.
+    withheld: SmallVec<[InodeId; 1]>,
     last_recall: u64,
     // LIMIT: one per call under way.
     asked: FxHashMap<InodeId, Asked>,
@@ -290,6 +292,12 @@ impl LeaseTable {
         }
     }
 
+    /// Gives nobody a lease on names in `directories`, until told otherwise: what is cached of them nobody would take back when they move to slices.
+    pub fn withhold(&mut self, directories: &[InodeId]) {
+        self.withheld.clear();
+        self.withheld.extend_from_slice(directories);
+    }
+
     /// Grants as much of `wanted` as nobody else's lease or a recall under way forbids; tells what is held now of `wanted`.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, wanted: LeaseSet) -> LeaseSet {
         self.grant_below(session, inode, wanted, LEASED_INODES_MAX)
@@ -303,6 +311,7 @@ impl LeaseTable {
         wanted: LeaseSet,
         inodes_max: usize,
     ) -> LeaseSet {
+        let wanted = if self.withheld.contains(&inode) { wanted.without(LeaseSet::ENTRIES) } else { wanted };
         match session.is_close_to_open() {
             true => self.grant_loosely(session, inode, wanted, inodes_max),
             false => self.grant_noted(session, inode, wanted, inodes_max),

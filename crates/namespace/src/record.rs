@@ -4,7 +4,8 @@ use crate::error::NsError;
 use ashlar_types::attr::MODE_TYPE_MASK;
 use ashlar_types::message::MetaReply;
 use ashlar_types::{
-    Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, NodeId, Timespec,
+    Attr, Durability, Errno, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, NameHash, NodeId,
+    Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,34 @@ pub enum Kind {
         /// That of the directory.
         slices_of_new: u16,
     },
+    /// A directory that is being split: names whose hashes are below the border are in its slices, the others still here.
+    DirectoryInSplit {
+        /// As of any directory.
+        parent: InodeId,
+        /// As of any directory.
+        policy: LayoutPolicy,
+        /// As of a directory that is split.
+        wide: Wide,
+        /// The smallest hash of names that are here.
+        border: NameHash,
+        /// Whether names here have changed since the modification time was last set: then it is that of the last change.
+        has_changed: bool,
+    },
+    /// A slice that does not have all of its names yet.
+    SliceInSplit {
+        /// As of any slice.
+        of: InodeId,
+        /// As of any slice.
+        index: u16,
+        /// As of any slice.
+        count: u16,
+        /// As of any slice.
+        policy: LayoutPolicy,
+        /// As of any slice.
+        slices_of_new: u16,
+        /// The smallest hash of its range of which the directory still has the names.
+        until: NameHash,
+    },
 }
 
 /// How a directory is split.
@@ -118,6 +147,11 @@ impl Kind {
         if policy.durability == Some(Durability::Sync) { Kind::SyncSpecial } else { Kind::Special }
     }
 
+    /// Whether it is a part of a directory that is split.
+    pub fn is_slice(&self) -> bool {
+        matches!(self, Kind::Slice { .. } | Kind::SliceInSplit { .. })
+    }
+
     /// Whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         matches!(self, Kind::Symlink | Kind::SyncSymlink)
@@ -129,6 +163,8 @@ impl Kind {
             Kind::Directory { policy, .. }
             | Kind::WideDirectory { policy, .. }
             | Kind::Slice { policy, .. }
+            | Kind::DirectoryInSplit { policy, .. }
+            | Kind::SliceInSplit { policy, .. }
             | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
                 policy.durability == Some(Durability::Sync)
             }
@@ -187,7 +223,10 @@ impl Inode {
 
     /// Whether it is a directory, or a slice of one.
     pub fn is_directory(&self) -> bool {
-        matches!(self.kind, Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. })
+        match self.kind {
+            Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::DirectoryInSplit { .. } => true,
+            _ => self.kind.is_slice(),
+        }
     }
 
     /// Parent and policy of a directory; of a slice, the directory and its policy.
@@ -196,25 +235,30 @@ impl Inode {
     /// `ENOTDIR` for anything else.
     pub fn as_directory(&self) -> Result<(InodeId, LayoutPolicy), NsError> {
         match &self.kind {
-            Kind::Directory { parent, policy } | Kind::WideDirectory { parent, policy, .. } => {
-                Ok((*parent, *policy))
-            }
-            Kind::Slice { of, policy, .. } => Ok((*of, *policy)),
+            Kind::Directory { parent, policy }
+            | Kind::WideDirectory { parent, policy, .. }
+            | Kind::DirectoryInSplit { parent, policy, .. } => Ok((*parent, *policy)),
+            Kind::Slice { of, policy, .. } | Kind::SliceInSplit { of, policy, .. } => Ok((*of, *policy)),
             _ => Err(Errno::ENOTDIR.into()),
         }
     }
 
     /// Notes where a directory is now.
     pub fn set_parent(&mut self, new: InodeId) {
-        if let Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. } = &mut self.kind {
+        if let Kind::Directory { parent, .. }
+        | Kind::WideDirectory { parent, .. }
+        | Kind::DirectoryInSplit { parent, .. } = &mut self.kind
+        {
             *parent = new;
         }
     }
 
-    /// The slices of a directory that is split and has not been removed.
+    /// The slices of a directory that is split, or being split, and has not been removed.
     pub fn slices(&self) -> &[InodeId] {
         match &self.kind {
-            Kind::WideDirectory { wide, .. } if self.nlink > 0 => &wide.slices,
+            Kind::WideDirectory { wide, .. } | Kind::DirectoryInSplit { wide, .. } if self.nlink > 0 => {
+                &wide.slices
+            }
             _ => &[],
         }
     }
@@ -222,16 +266,35 @@ impl Inode {
     /// How many slices directories get that are made in this one; 0: they are not split.
     pub fn slices_of_new(&self) -> u16 {
         match &self.kind {
-            Kind::WideDirectory { wide, .. } => wide.slices_of_new,
-            Kind::Slice { slices_of_new, .. } => *slices_of_new,
+            Kind::WideDirectory { wide, .. } | Kind::DirectoryInSplit { wide, .. } => wide.slices_of_new,
+            Kind::Slice { slices_of_new, .. } | Kind::SliceInSplit { slices_of_new, .. } => *slices_of_new,
             _ => 0,
+        }
+    }
+
+    /// Whether it is a directory that has a name and no slices.
+    pub fn can_be_split(&self) -> bool {
+        match &self.kind {
+            Kind::Directory { .. } => self.nlink > 0,
+            Kind::WideDirectory { wide, .. } => self.nlink > 0 && wide.slices.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Names with hashes below are in the slices of the directory, the others in itself: 0 for a directory that has no slices, [`NameHash::END`] for one that
+    /// is split.
+    pub fn border(&self) -> NameHash {
+        match &self.kind {
+            Kind::DirectoryInSplit { border, .. } if !self.slices().is_empty() => *border,
+            _ if !self.slices().is_empty() => NameHash::END,
+            _ => NameHash(0),
         }
     }
 
     /// The directory that users see where this inode, which is `id`, has the entries.
     pub fn shown_as(&self, id: InodeId) -> InodeId {
         match &self.kind {
-            Kind::Slice { of, .. } => *of,
+            Kind::Slice { of, .. } | Kind::SliceInSplit { of, .. } => *of,
             _ => id,
         }
     }
@@ -241,7 +304,7 @@ impl Inode {
     /// # Errors
     /// `ESTALE`.
     pub fn require_whole(&self) -> Result<(), NsError> {
-        if matches!(self.kind, Kind::Slice { .. }) { Err(Errno::ESTALE.into()) } else { Ok(()) }
+        if self.kind.is_slice() { Err(Errno::ESTALE.into()) } else { Ok(()) }
     }
 
     /// The data of a regular file.
@@ -258,7 +321,10 @@ impl Inode {
 
     /// What stat reports; of a directory that is split, what it reports with [`Attr::of_whole`].
     pub fn attr(&self, inode: InodeId) -> Attr {
-        let slices = self.slices().len() as u32;
+        let mut slices = self.slices().len() as u32;
+        if slices > 0 && matches!(self.kind, Kind::DirectoryInSplit { has_changed: true, .. }) {
+            slices |= Attr::CHANGED_ITSELF;
+        }
         Attr {
             inode,
             mode: self.mode,

@@ -7,7 +7,7 @@
 use crate::elsewhere::{Charge, Elsewhere, Intent, ShardChange};
 use crate::error::NsError;
 use crate::key::{self, NameHash, shard_of};
-use crate::record::{self, Account, Bucket, Inode};
+use crate::record::{self, Account, Bucket, Inode, Kind};
 use ashlar_kv::{Key, Snapshot, WriteSet};
 use ashlar_types::{Errno, InodeId, Name, Reach, SessionId, ShardId, codec};
 use bytes::Bytes;
@@ -41,6 +41,10 @@ pub struct TxnOutcome {
     pub entries: SmallVec<[(InodeId, SmallVec<[u8; 24]>); 2]>,
     /// Inodes whose attributes are in the reply.
     pub revealed: Revealed,
+    /// Directories that are being split: as long as they are, nobody gets a lease on names in them.
+    pub in_split: SmallVec<[InodeId; 1]>,
+    /// Directories that have more entries after it than before, and how many.
+    pub grown: SmallVec<[(InodeId, u64); 1]>,
     /// Whether the transaction frees space or takes none worth counting (it is then taken even when space runs out).
     pub frees_space: bool,
     /// Whether a directory or file that changed wants its operations durable before they are answered.
@@ -311,6 +315,9 @@ impl<'a> Txn<'a> {
                     None => None,
                 };
                 let record = record.filter(|found| self.is_in_reach(found));
+                if record.as_ref().is_some_and(|found| matches!(found.kind, Kind::DirectoryInSplit { .. })) {
+                    self.outcome.in_split.push(id);
+                }
                 self.inodes.push(Slot { id, original: None, current: record, is_dirty: false });
                 self.inodes.len() - 1
             }
@@ -558,6 +565,12 @@ impl<'a> Txn<'a> {
             let id = slot.id;
             let (before, after) = (slot.account_before(), slot.account_after());
             let is_sync = wants_sync(slot);
+            if let (Some(before), Some(now)) = (&slot.original, &slot.current)
+                && now.size > before.size
+                && now.can_be_split()
+            {
+                self.outcome.grown.push((id, now.size));
+            }
             let value = slot.current.as_ref().map(codec::encode_exact);
             if self.outcome.recounted.contains(&id) {
                 assert!(slot.differs_in_blocks_only(), "{id:?} was only to be recounted");

@@ -6,7 +6,9 @@
 use ashlar_namespace::check::{CheckArgs, Finding, check};
 use ashlar_namespace::key::{self, Cookie, NameHash};
 use ashlar_namespace::testing::{HASH_KEY, World, name};
-use ashlar_namespace::verb::{self, CreateArgs, SPLIT_ENTRIES_MAX, SetxattrArgs, SetxattrMode};
+use ashlar_namespace::verb::{
+    self, CreateArgs, SPLIT_ENTRIES_MAX, SetxattrArgs, SetxattrMode, SplitProgress,
+};
 use ashlar_namespace::{Inode, Kind, Txn};
 use ashlar_types::message::{RenameFlags, SetAttr, TimeSet};
 use ashlar_types::{Attr, Credentials, Errno, InodeId, SessionId, Timespec};
@@ -28,8 +30,9 @@ fn split(world: &mut World, directory: InodeId, count: u16) -> Result<(), Errno>
 /// Where `text` is to be asked for.
 fn holder(world: &World, directory: InodeId, text: &str) -> InodeId {
     let inode = world.inode(directory);
-    let at = NameHash::of(name(text), &HASH_KEY).slice(inode.slices().len());
-    inode.slices().get(at).copied().unwrap_or(directory)
+    let hash = NameHash::of(name(text), &HASH_KEY);
+    let slice = inode.slices().get(hash.slice(inode.slices().len()));
+    slice.filter(|_| hash < inode.border()).copied().unwrap_or(directory)
 }
 
 fn make_file(world: &mut World, directory: InodeId, text: &str) -> InodeId {
@@ -50,15 +53,16 @@ fn whole(world: &World, directory: InodeId) -> Attr {
 
 /// Names and cookies, without `.` and `..`.
 fn list(world: &mut World, directory: InodeId) -> Vec<(Cookie, String)> {
-    let parts = match world.inode(directory).slices() {
-        [] => vec![directory],
-        slices => slices.to_vec(),
-    };
+    let inode = world.inode(directory);
+    let mut parts: Vec<_> = inode.slices().iter().map(|slice| (*slice, verb::COOKIE_DOT_DOT)).collect();
+    if inode.border() < NameHash::END {
+        parts.push((directory, Cookie::before(inode.border()).max(verb::COOKIE_DOT_DOT)));
+    }
     let mut listed = Vec::new();
-    for part in parts {
+    for (part, after) in parts {
         world
             .as_root(|txn, context| {
-                verb::readdir(txn, context, part, verb::COOKIE_DOT_DOT, false, &mut |entry| {
+                verb::readdir(txn, context, part, after, false, &mut |entry| {
                     listed.push((entry.cookie, String::from_utf8(entry.name.to_vec()).unwrap()));
                     ControlFlow::Continue(())
                 })
@@ -129,17 +133,157 @@ fn what_cannot_be_split_is_refused_and_stays_as_it_is() {
     assert_eq!(split(&mut world, directory, SHARDS), Err(Errno::EINVAL), "one shard has the directory");
     let file = world.make_file(ROOT, "f");
     assert_eq!(split(&mut world, file, 2), Err(Errno::ENOTDIR));
-    for number in 0..=SPLIT_ENTRIES_MAX {
-        world.make_file(directory, &format!("{number}"));
-    }
-    assert_eq!(split(&mut world, directory, 2), Err(Errno::ENOTEMPTY));
-    world.as_root(|txn, context| verb::unlink(txn, context, directory, name("7"))).unwrap();
     split(&mut world, directory, 2).unwrap();
     let slices = world.inode(directory).slices().to_vec();
     assert_eq!(split(&mut world, directory, 2), Ok(()), "it is so already");
     assert_eq!(split(&mut world, directory, 3), Err(Errno::EEXIST));
     assert_eq!(split(&mut world, slices[0], 2), Err(Errno::ESTALE), "a slice is nothing by itself");
     assert_eq!(world.inode(directory).slices(), slices);
+    assert_eq!(findings(&world), []);
+}
+
+fn step(world: &mut World, directory: InodeId, entries_max: usize) -> SplitProgress {
+    world.as_root(|txn, context| verb::split_step(txn, context, directory, entries_max)).unwrap()
+}
+
+/// Nothing is said of the world but by [`whole`], [`find`] and [`list`], which is what clients see.
+#[test]
+fn a_large_one_is_split_step_by_step_and_is_one_directory_all_the_time() {
+    let mut world = world();
+    let directory = world.make_directory(ROOT, "d");
+    let mut made: Vec<(String, InodeId)> = (0..=SPLIT_ENTRIES_MAX)
+        .map(|number| {
+            let text = format!("entry {number}");
+            let inode = match number % 100 {
+                0 => world.make_directory(directory, &text),
+                _ => world.make_file(directory, &text),
+            };
+            (text, inode)
+        })
+        .collect();
+    let (before, seen) = (list(&mut world, directory), whole(&world, directory));
+    split(&mut world, directory, 4).unwrap();
+    let begun = world.now;
+    assert_eq!(split(&mut world, directory, 4), Ok(()), "it goes on");
+    assert_eq!(split(&mut world, directory, 3), Err(Errno::EEXIST));
+    let slices = world.inode(directory).slices().to_vec();
+    assert_eq!(list(&mut world, directory), before);
+    assert!(world.outcome.in_split.is_empty() || world.outcome.in_split[..] == [directory]);
+    let (mut steps, mut moved) = (0, 0);
+    loop {
+        assert_eq!(findings(&world), [], "after {steps} steps");
+        match step(&mut world, directory, 100) {
+            SplitProgress::Moved(entries) => moved += entries,
+            SplitProgress::Over(is_now) => break assert!(is_now),
+        }
+        steps += 1;
+        assert_eq!(list(&mut world, directory), before, "after {steps} steps");
+        assert_eq!(whole(&world, directory), Attr { ctime: begun, ..seen.clone() });
+        let (text, inode) = &made[steps * 31 % made.len()];
+        assert_eq!(find(&mut world, directory, text), Some(*inode));
+    }
+    assert_eq!((moved, world.inode(directory).size), (SPLIT_ENTRIES_MAX + 1, 0));
+    assert!((11..=16).contains(&steps), "{steps} steps");
+    assert!(matches!(world.inode(directory).kind, Kind::WideDirectory { .. }));
+    assert_eq!((list(&mut world, directory), world.inode(directory).slices()), (before, &slices[..]));
+    assert_eq!(whole(&world, directory), Attr { ctime: begun, ..seen });
+    made.retain(|(text, inode)| find(&mut world, directory, text) != Some(*inode));
+    assert!(made.is_empty(), "{made:?}");
+    assert_eq!(world.store.table(b'H').count(), 0);
+    assert_eq!(step(&mut world, directory, 100), SplitProgress::Over(false));
+    assert_eq!(findings(&world), []);
+}
+
+fn in_split(world: &mut World, entries: u32, count: u16) -> InodeId {
+    let directory = world.make_directory(ROOT, "d");
+    for number in 0..entries {
+        world.make_file(directory, &format!("n{number}"));
+    }
+    world.as_root(|txn, context| verb::split_above(txn, context, directory, count, 0)).unwrap();
+    directory
+}
+
+#[test]
+fn while_it_is_split_its_times_rules_and_parent_are_those_of_one_directory() {
+    let mut world = world();
+    let directory = in_split(&mut world, 40, 3);
+    for turn in 0..60 {
+        let text = format!("late {turn}");
+        make_file(&mut world, directory, &text);
+        assert_eq!(whole(&world, directory).mtime, world.now);
+        let set = Timespec::new(1000 + i64::from(turn), 5);
+        let changes = SetAttr { mtime: Some(TimeSet::At(set)), ..SetAttr::default() };
+        world.as_root(|txn, context| verb::setattr(txn, context, directory, &changes)).unwrap();
+        assert_eq!(whole(&world, directory).mtime, set);
+        let changes = SetAttr { mode: Some(0o700 + turn), ..SetAttr::default() };
+        world.as_root(|txn, context| verb::setattr(txn, context, directory, &changes)).unwrap();
+        let inode = world.inode(directory);
+        assert!(inode.slices().iter().all(|slice| world.inode(*slice).mode == inode.mode));
+        step(&mut world, directory, 2);
+        assert_eq!(whole(&world, directory).mtime, set, "turn {turn}");
+        assert_eq!(findings(&world), []);
+    }
+    assert!(matches!(world.inode(directory).kind, Kind::WideDirectory { .. }));
+    assert_eq!(whole(&world, directory).size, 100);
+}
+
+#[test]
+fn one_that_is_being_split_is_removed_with_its_slices_and_the_note_of_it() {
+    let mut world = world();
+    let directory = in_split(&mut world, 2, 3);
+    step(&mut world, directory, 1);
+    let rmdir = |world: &mut World| {
+        world.as_root(|txn, context| verb::rmdir(txn, context, ROOT, name("d"))).map(|reply| reply.before)
+    };
+    for text in ["n0", "n1"] {
+        assert_eq!(rmdir(&mut world).unwrap_err(), Errno::ENOTEMPTY);
+        let parent = holder(&world, directory, text);
+        world.as_root(|txn, context| verb::unlink(txn, context, parent, name(text))).unwrap();
+    }
+    world.hold_open(directory, SessionId(1));
+    rmdir(&mut world).unwrap();
+    assert_eq!((world.store.table(b'H').count(), world.store.table(b'I').count()), (0, 2));
+    assert_eq!(step(&mut world, directory, 1), SplitProgress::Over(false));
+    assert_eq!(findings(&world), []);
+}
+
+#[test]
+fn what_is_wrong_with_one_that_is_being_split_is_found_and_repaired() {
+    let mut world = world();
+    let directory = in_split(&mut world, 30, 3);
+    for _ in 0..4 {
+        step(&mut world, directory, 4);
+    }
+    let before = list(&mut world, directory);
+
+    // Without the note nobody would go on.
+    damage(&mut world, |txn| txn.delete(key::halfway(directory)));
+    repair(&mut world, |finding| *finding == Finding::SplitForgotten { inode: directory });
+    assert_eq!(world.store.table(b'H').count(), 1);
+
+    // The border has gone on, and the entries have not.
+    let inode = world.inode(directory);
+    let end = NameHash::begin_of_slice(2, 3);
+    assert!(inode.border() < end);
+    world.edit(directory, |inode| {
+        if let Kind::DirectoryInSplit { border, .. } = &mut inode.kind {
+            *border = end;
+        }
+    });
+    repair(&mut world, |finding| matches!(finding, Finding::EntryOutside { .. }));
+    assert_eq!(list(&mut world, directory), before);
+
+    // A slice says that it has more.
+    world.edit(inode.slices()[2], |inode| {
+        if let Kind::SliceInSplit { until, .. } = &mut inode.kind {
+            *until = NameHash(until.0 + 1);
+        }
+    });
+    repair(&mut world, |finding| matches!(finding, Finding::SliceRules { .. }));
+    damage(&mut world, |txn| txn.put(key::halfway(ROOT), Default::default()));
+    repair(&mut world, |finding| matches!(finding, Finding::RecordStray { .. }));
+    while let SplitProgress::Moved(_) = step(&mut world, directory, 4) {}
+    assert_eq!(list(&mut world, directory), before);
     assert_eq!(findings(&world), []);
 }
 

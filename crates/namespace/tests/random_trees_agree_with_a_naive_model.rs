@@ -8,9 +8,10 @@ mod audit;
 #[path = "random_tree/model.rs"]
 mod model;
 
-use ashlar_namespace::key::NameHash;
+use ashlar_namespace::Kind;
+use ashlar_namespace::key::{self, Cookie, NameHash};
 use ashlar_namespace::testing::{COLLIDING_NAMES, HASH_KEY, World, name};
-use ashlar_namespace::verb::{self, CreateArgs, MknodArgs};
+use ashlar_namespace::verb::{self, CreateArgs, MknodArgs, SplitProgress};
 use ashlar_types::message::RenameFlags;
 use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
 use model::{Making, Model, Node, NodeIndex};
@@ -74,6 +75,7 @@ enum Call {
     List(bool),
     Access(u32),
     Split(bool),
+    StepOfSplit,
 }
 
 impl Race {
@@ -98,6 +100,9 @@ impl Race {
         let making = |file_type| Making { file_type, mode, umask, rdev: 0, target_bytes: 0 };
         if self.splits && self.random.below(30) == 0 {
             return Call::Split(mode & 1 == 0);
+        }
+        if self.splits && self.random.below(20) == 0 {
+            return Call::StepOfSplit;
         }
         match self.random.below(28) {
             0..4 => Call::Make(making(FileType::Regular), mode & 1 == 0),
@@ -157,6 +162,7 @@ impl Race {
             Call::OpenOrClose => self.open_or_close(),
             Call::Chmod => self.chmod(),
             Call::Split(of_new) => self.split(parent, of_new),
+            Call::StepOfSplit => self.step_of_split(),
             Call::List(with_attributes) => self.list(&creds, parent, with_attributes),
             Call::Access(mask) => {
                 let (node, id) = (other, self.model.nodes[other].id);
@@ -195,16 +201,41 @@ impl Race {
     fn holder(&self, node: NodeIndex, text: &str) -> InodeId {
         let id = self.model.nodes[node].id;
         let Some(inode) = self.world.find_inode(id) else { return id };
-        let at = NameHash::of(name(text), &HASH_KEY).slice(inode.slices().len());
-        inode.slices().get(at).copied().unwrap_or(id)
+        let hash = NameHash::of(name(text), &HASH_KEY);
+        let slice = inode.slices().get(hash.slice(inode.slices().len()));
+        slice.filter(|_| hash < inode.border()).copied().unwrap_or(id)
+    }
+
+    /// Another part of the entries of a directory that is being split goes to its slices: nobody notices.
+    fn step_of_split(&mut self) {
+        let halfway = |(key, _): (&ashlar_kv::Key, &bytes::Bytes)| key::inode_of(key).expect("a directory");
+        let in_split: Vec<InodeId> = self.world.store.table(b'H').map(halfway).collect();
+        if in_split.is_empty() {
+            return;
+        }
+        let (id, entries_max) = (self.random.pick(&in_split), 1 + self.random.below(2));
+        let progress = self
+            .world
+            .as_root(|txn, context| verb::split_step(txn, context, id, entries_max))
+            .expect("a step is always possible");
+        let kind = match progress {
+            SplitProgress::Moved(0) => "step over nothing",
+            SplitProgress::Moved(_) => "step",
+            SplitProgress::Over(true) => "last step",
+            SplitProgress::Over(false) => panic!("{id} was not being split"),
+        };
+        self.seen.insert((kind, None));
+        let node = self.model.nodes.iter().position(|node| node.id == id && node.is_alive);
+        self.compare(node.expect("it is there"));
     }
 
     fn split(&mut self, node: NodeIndex, of_new: bool) {
         let (id, count) = (self.model.nodes[node].id, 2 + self.random.below(3) as u16);
+        let at_once = self.random.pick(&[0, 0, verb::SPLIT_ENTRIES_MAX]);
         let was_split = self.world.find_inode(id).is_some_and(|inode| !inode.slices().is_empty());
         let real = self.world.as_root(|txn, context| match of_new {
             true => verb::split_new(txn, context, id, count),
-            false => verb::split(txn, context, id, count),
+            false => verb::split_above(txn, context, id, count, at_once),
         });
         let now = self.world.now;
         let node = &mut self.model.nodes[node];
@@ -339,12 +370,20 @@ impl Race {
     fn list(&mut self, creds: &Credentials, directory: NodeIndex, with_attributes: bool) {
         let id = self.model.nodes[directory].id;
         let (mut listed, mut last) = (Vec::new(), Default::default());
-        let slices = self.world.find_inode(id).map(|inode| inode.slices().to_vec()).unwrap_or_default();
+        let inode = self.world.find_inode(id);
+        let slices = inode.as_ref().map(|inode| inode.slices().to_vec()).unwrap_or_default();
+        let mut parts: Vec<(InodeId, Cookie)> = vec![(id, Cookie::default())];
+        parts.extend(slices.into_iter().map(|slice| (slice, Cookie::default())));
+        if let Some(inode) =
+            inode.filter(|inode| matches!(inode.kind, Kind::DirectoryInSplit { .. }) && inode.nlink > 0)
+        {
+            parts.push((id, Cookie::before(inode.border()).max(verb::COOKIE_DOT_DOT)));
+        }
         let mut real = Ok(false);
-        for part in std::iter::once(id).chain(slices) {
+        for (part, after) in parts {
             real = real.and_then(|_| {
                 self.world.run(creds, |txn, context| {
-                    verb::readdir(txn, context, part, Default::default(), with_attributes, &mut |entry| {
+                    verb::readdir(txn, context, part, after, with_attributes, &mut |entry| {
                         assert!(entry.cookie > last, "cookies ascend");
                         last = entry.cookie;
                         listed.push(String::from_utf8(entry.name.to_vec()).expect("names are text here"));
@@ -417,7 +456,9 @@ fn run(seed: u64, splits: bool) {
     race.compare_all();
     let missing: Vec<_> = EXPECTED_ANSWERS.iter().filter(|answer| !race.seen.contains(answer)).collect();
     assert!(missing.is_empty(), "seed {seed} never reached {missing:?}");
-    assert_eq!(race.seen.contains(&("split", None)), splits, "seed {seed}");
+    for kind in ["split", "step", "step over nothing", "last step"] {
+        assert_eq!(race.seen.contains(&(kind, None)), splits, "seed {seed}: {kind}");
+    }
 }
 
 /// Answers that a run must have met, or it has not tested what it is for.

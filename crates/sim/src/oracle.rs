@@ -393,7 +393,7 @@ impl Oracle {
         // Nobody knows of slices.
         let is_inode = |value: &Bytes| {
             let inode = codec::decode::<Inode>(value, "inode record").ok();
-            inode.is_none_or(|inode| !matches!(inode.kind, Kind::Slice { .. }))
+            inode.is_none_or(|inode| !inode.kind.is_slice())
         };
         let inodes = writes
             .iter()

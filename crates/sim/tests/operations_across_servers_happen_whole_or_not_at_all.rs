@@ -72,6 +72,9 @@ struct Site {
     /// Whether directories are split, and those of which that is known.
     splits: AtomicBool,
     split: Mutex<BTreeMap<InodeId, SplitDirectory>>,
+    /// Entries that went to slices in steps, and splits that have ended so.
+    moved: AtomicU64,
+    ended: AtomicU64,
     sequence: AtomicU64,
 }
 
@@ -133,6 +136,8 @@ impl Site {
             is_troubled: AtomicBool::new(false),
             splits: AtomicBool::new(false),
             split: Mutex::default(),
+            moved: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
         });
         (0..2).for_each(|at| site.start(at));
@@ -142,8 +147,20 @@ impl Site {
     fn lane(&self, at: usize) -> Lane {
         let (disk, engine) = &self.disks[at];
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
-        Lane::open(disk, "lane", Box::new(engine.clone()), &self.env, CLUSTER, config).unwrap()
+        let open = || {
+            let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
+            Lane::open(disk.clone(), "lane", Box::new(engine.clone()), &self.env, CLUSTER, config)
+        };
+        // What splits directories may be about to end in the service before.
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            match open() {
+                Err(KvError::Io { .. }) if std::time::Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                lane => return lane.unwrap(),
+            }
+        }
     }
 
     fn start(self: &Arc<Site>, at: usize) {
@@ -164,6 +181,8 @@ impl Site {
             peers: Some((peers, NodeId(1 + at as u32))),
         };
         let (meta, _) = MetaService::start(config, RootSettings::default()).unwrap();
+        meta.split_in_steps(1, 1);
+        meta.start_splitter(0).unwrap();
         let owner = SessionOwner { node: NodeId(9), instance: [1; 16] };
         meta.open_lasting(Some(SESSION), owner, Arc::new(Deaf)).unwrap();
         *self.running[at].lock() = Some(meta);
@@ -172,11 +191,18 @@ impl Site {
     /// Cuts a server's power, and has it start again.
     fn cut_power(self: &Arc<Site>, at: usize) {
         let before = self.running[at].lock().take().unwrap();
+        self.note_splits(&before);
         self.disks[at].0.crash(self.dice.below(u64::MAX));
         // Only for whoever is waiting in it: nothing of it reaches the disk any more.
         let _ = before.stop();
         drop(before);
         self.start(at);
+    }
+
+    fn note_splits(&self, server: &MetaService) {
+        let splits = server.measures().splits;
+        self.moved.fetch_add(splits.entries_moved, SeqCst);
+        self.ended.fetch_add(splits.ended, SeqCst);
     }
 
     fn server_of(&self, shard: ShardId) -> usize {
@@ -284,9 +310,11 @@ impl Site {
         for _ in 0..6 {
             let (mut routed, mut parents) = (request.clone(), Vec::new());
             for (parent, name) in routed.places().into_iter().flatten() {
-                if let Some(known) = self.split.lock().get(parent) {
+                let slice =
+                    self.split.lock().get(parent).map(|known| known.slice_of(NameHash::of(name, &HASH_KEY)));
+                if let Some(Some(slice)) = slice {
                     parents.push(*parent);
-                    *parent = known.slices[NameHash::of(name, &HASH_KEY).slice(known.slices.len())];
+                    *parent = slice;
                 }
             }
             match self.call_directly(routed) {
@@ -339,7 +367,9 @@ impl Site {
 
     /// One operation on names that others use, too. Whether it is done or refused is all the same here.
     fn act(&self, directories: &[InodeId], dice: &SimEntropy) -> Result<(), Errno> {
-        let name = |kind: &str| format!("{kind}{}", dice.below(3));
+        // Where directories are split there are enough names for many steps.
+        let names = if self.splits.load(SeqCst) { 6 } else { 3 };
+        let name = |kind: &str| format!("{kind}{}", dice.below(names));
         let directory = || directories[dice.below(directories.len() as u64) as usize];
         let (one, other) = (directory(), directory());
         let (file, to, tree, into) = (name("f"), name("f"), name("t"), name("t"));
@@ -448,7 +478,7 @@ fn count_slices(site: &Site) -> usize {
         let (from, to) = ashlar_namespace::key::table_range(ShardId(shard), b'I');
         let mut visit = |_: &[u8], value: &[u8]| {
             let inode: ashlar_namespace::Inode = ashlar_types::codec::decode(value, "inode").unwrap();
-            slices += usize::from(matches!(inode.kind, ashlar_namespace::Kind::Slice { .. }));
+            slices += usize::from(inode.kind.is_slice());
             ControlFlow::Continue(())
         };
         lane.read().scan(&from, &to, &mut visit).unwrap();
@@ -538,10 +568,17 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
     });
     for server in &site.running {
         let server = server.lock().take().unwrap();
+        site.note_splits(&server);
         server.close_session(SESSION);
         server.stop().unwrap();
     }
     require_sound(&site, seed);
+    let (moved, ended) = (site.moved.load(SeqCst), site.ended.load(SeqCst));
+    assert_eq!(
+        splits,
+        moved > 5 && ended > 0,
+        "seed {seed}: {moved} entries in steps, {ended} splits to the end"
+    );
     assert_eq!(splits, count_slices(&site) > 0, "seed {seed}: directories were split, or not");
     (done.load(SeqCst), site.truth.lock().epoch.0)
 }

@@ -98,8 +98,12 @@ impl Attr {
     /// How many slices a directory has of which these are the attributes as metadata tells them: then they are without what its slices count, and without
     /// the times of changes of names. 0 for anything else.
     pub fn slices(&self) -> u32 {
-        if self.file_type() == FileType::Directory { self.rdev } else { 0 }
+        if self.file_type() == FileType::Directory { self.rdev & !Attr::CHANGED_ITSELF } else { 0 }
     }
+
+    /// In `rdev` beside the number of slices: the directory is being split, and its own modification time is that of a change of names which it has
+    /// itself, not one that was set.
+    pub const CHANGED_ITSELF: u32 = 1 << 31;
 
     /// As a program is told it, where [`Attr::slices`] may have said something.
     #[must_use]
@@ -111,10 +115,14 @@ impl Attr {
     /// The attributes of a directory that is split, given those of all its slices.
     #[must_use]
     pub fn of_whole(self, slices: &[Attr]) -> Attr {
-        let mut whole = self.for_programs();
+        let mut whole = self.clone().for_programs();
         // A time that was set is in all of them, and says nothing once a change of names has stamped a slice, not even one that is later.
         let stamped = slices.iter().map(|slice| slice.mtime).filter(|mtime| *mtime != whole.mtime).max();
-        whole.mtime = stamped.unwrap_or(whole.mtime);
+        whole.mtime = match stamped {
+            // Or its own change is later.
+            Some(stamped) if self.rdev & Attr::CHANGED_ITSELF != 0 => whole.mtime.max(stamped),
+            stamped => stamped.unwrap_or(whole.mtime),
+        };
         for slice in slices {
             whole.size = whole.size.saturating_add(slice.size);
             whole.nlink = whole.nlink.saturating_add(slice.nlink.saturating_sub(2));
@@ -168,6 +176,15 @@ mod tests {
         let whole = directory(5, 0, 2).of_whole(&[directory(5, 3, 4), directory(9, 2, 2)]);
         assert_eq!((whole.size, whole.nlink, whole.rdev), (5, 4, 0));
         assert_eq!((whole.mtime.secs, whole.ctime.secs), (9, 9));
+    }
+
+    #[test]
+    fn of_a_directory_that_is_being_split_a_change_of_its_own_counts_as_well() {
+        let itself = |mtime| Attr { rdev: 2 | Attr::CHANGED_ITSELF, ..directory(mtime, 4, 3) };
+        let later = itself(9).of_whole(&[directory(5, 3, 4), directory(7, 2, 2)]);
+        assert_eq!((later.mtime.secs, later.size, later.nlink, later.rdev), (9, 9, 5, 0));
+        assert_eq!(itself(6).of_whole(&[directory(5, 0, 2), directory(7, 1, 2)]).mtime.secs, 7);
+        assert_eq!((itself(9).slices(), directory(9, 0, 2).slices()), (2, 2));
     }
 
     #[test]

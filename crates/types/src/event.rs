@@ -113,6 +113,8 @@ kinds! {
     CopyAccepted = 31, "copy-accepted";
     /// An administrator has had a target or metadata be taken over from a server that seemed to be there.
     TakenOver = 32, "taken-over";
+    /// A directory has grown large, and is being split.
+    DirectorySplit = 33, "directory-split";
 }
 
 impl EventKind {
@@ -131,6 +133,7 @@ impl EventKind {
                 | EventKind::SessionEvicted
                 | EventKind::SessionRemoved
                 | EventKind::DamageFound
+                | EventKind::DirectorySplit
                 | EventKind::ServerStarted
                 | EventKind::ServerStopped
                 | EventKind::EventsLost

@@ -166,6 +166,9 @@ pub struct MetaArgs {
     /// managers by it, and clients never do. Repeat for several.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_meta_address)]
     pub management: Vec<SocketAddr>,
+    /// Split a directory of this server, over all metadata servers, when it has more entries than that; 0: none. Where there is only one metadata server none is.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 50_000)]
+    pub split_at: u64,
     #[command(flatten)]
     pub copies: CopyArgs,
     #[command(flatten)]

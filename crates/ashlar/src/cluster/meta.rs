@@ -86,6 +86,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     }
     meta.start_collector().context("cannot start a thread")?;
     meta.start_trimmer().context("cannot start a thread")?;
+    meta.start_splitter(args.split_at).context("cannot start a thread")?;
     metrics.add_meta(&meta);
     let counted = Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Served, ServiceKinds::META)));
     let keys = keys::first_sealing_keys(&member)?;

@@ -9,8 +9,8 @@ use ashlar_types::message::{
 };
 use ashlar_types::policy::Subtree;
 use ashlar_types::{
-    Attr, ClusterMap, Coherence, Credentials, Errno, FileType, FilesetId, InodeId, Name, NameHash, OpId,
-    Role, SessionId,
+    Attr, ClusterMap, Coherence, Cookie, Credentials, Errno, FileType, FilesetId, InodeId, Name, NameHash,
+    OpId, Role, SessionId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PAGE_BYTES: u32 = 64 << 10;
 /// LIMIT: how often a tree is gone through in which names are moved meanwhile.
 const PASSES_MAX: usize = 32;
+/// Cookie of the entry `..`, behind which are those with names.
+const AFTER_DOTS: u64 = 2;
 /// How often is told how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
@@ -79,25 +81,45 @@ impl Tree {
         let mut parent = directory.inode;
         if directory.slices() > 0 {
             let split = self.split(parent)?;
-            let at = NameHash::of(name, &split.hash_key).slice(split.slices.len());
-            parent = split.slices.get(at).copied().unwrap_or(parent);
+            let hash = NameHash::of(name, &split.hash_key);
+            parent = split.slice_of(hash).unwrap_or(parent);
         }
-        self.attr(MetaRequest::Lookup { parent, name })
+        match self.attr(MetaRequest::Lookup { parent, name }) {
+            // It is being split, or has been since.
+            Err(Errno::EREMOTE) => {
+                let split = self.split(directory.inode)?;
+                let parent = split.slice_of(NameHash::of(name, &split.hash_key)).unwrap_or(directory.inode);
+                self.attr(MetaRequest::Lookup { parent, name })
+            }
+            told => told,
+        }
     }
 
     /// All of a directory, but for itself and the one above.
     fn list(&self, directory: InodeId) -> Result<Vec<DirEntry>, Errno> {
-        let slices = self.split(directory)?.slices;
-        let mut all = self.list_one(directory)?;
-        for slice in slices {
-            all.append(&mut self.list_one(slice)?);
+        for _ in 0..PASSES_MAX {
+            let split = self.split(directory)?;
+            let mut all = Vec::new();
+            for slice in &split.slices {
+                all.append(&mut self.list_one(*slice, AFTER_DOTS)?);
+            }
+            if split.slices.is_empty() || !split.is_whole() {
+                // While it is being split, the rest is behind.
+                let after = Cookie::before(NameHash(split.border)).0.max(AFTER_DOTS);
+                match self.list_one(directory, after) {
+                    // Some of them have gone to slices meanwhile.
+                    Err(Errno::EREMOTE) => continue,
+                    rest => all.append(&mut rest?),
+                }
+            }
+            return Ok(all);
         }
-        Ok(all)
+        Err(Errno::EAGAIN)
     }
 
-    /// Of a directory that is split, or of a slice.
-    fn list_one(&self, directory: InodeId) -> Result<Vec<DirEntry>, Errno> {
-        let (mut all, mut after) = (Vec::new(), 0);
+    /// Entries behind a cookie, of a directory or of a slice.
+    fn list_one(&self, directory: InodeId, mut after: u64) -> Result<Vec<DirEntry>, Errno> {
+        let mut all = Vec::new();
         loop {
             // LIMIT: of entries of a directory in memory, with their attributes: about 300 bytes each.
             let request =

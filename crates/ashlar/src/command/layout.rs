@@ -8,7 +8,12 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+/// Time between looks how far a split is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Shortest time between lines that say so.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 const ATTRIBUTE: &std::ffi::CStr = c"ashlar.layout";
 /// Longest text of a layout, bytes: 256 chains and their targets.
 const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -70,9 +75,6 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         let error = std::io::Error::last_os_error();
         let splits = args.slices.is_some() || args.slices_of_new.is_some();
         let hint = match error.raw_os_error() {
-            Some(libc::ENOTEMPTY) => {
-                "it has more than 1024 entries: a directory is split before that; make a new one, split it, and move what is in this one there"
-            }
             Some(libc::EEXIST) => "it is split already, into another number of slices, and is split once",
             Some(libc::ENOTDIR) => "only directories are split",
             // Ranges were checked with the command line.
@@ -92,7 +94,29 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         return Err(error)
             .with_context(|| format!("cannot set the layout of {} ({hint})", args.path.display()));
     }
+    if args.slices.is_some() && !args.no_wait {
+        await_split(&args.path)?;
+    }
     Ok(())
+}
+
+/// Waits until all entries of a directory are in its slices, and tells how far it is.
+fn await_split(path: &Path) -> Result<()> {
+    let mut told = None;
+    let mut told_at = Instant::now();
+    loop {
+        let text = get(path)?;
+        let percent = text.split_whitespace().find_map(|pair| pair.strip_prefix("split_percent="));
+        let Some(percent) = percent else { return Ok(()) };
+        if told.as_deref() != Some(percent) && told_at.elapsed() >= TELL_EVERY {
+            eprintln!(
+                "{}: {percent} % of its names are in slices; it goes on without this command",
+                path.display()
+            );
+            (told, told_at) = (Some(percent.to_owned()), Instant::now());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn get(path: &Path) -> Result<String> {

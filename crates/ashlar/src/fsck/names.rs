@@ -118,10 +118,12 @@ fn shown(snapshot: &dyn Snapshot, inode: InodeId) -> Result<InodeId> {
     Ok(record.map_or(inode, |record| record.shown_as(inode)))
 }
 
-/// The inodes that have the entries of `directory`: itself, or its slices.
+/// The inodes that may have entries of `directory`: its slices and itself.
 fn holders(snapshot: &dyn Snapshot, directory: InodeId) -> Result<Vec<InodeId>> {
     let bytes = snapshot.get(&key::inode(directory)).context("cannot read an inode")?;
     let inode = bytes.and_then(|bytes| codec::decode::<Inode>(&bytes, "inode record").ok());
-    let slices = inode.map(|inode| inode.slices().to_vec()).unwrap_or_default();
-    Ok(if slices.is_empty() { vec![directory] } else { slices })
+    let mut holders = inode.map(|inode| inode.slices().to_vec()).unwrap_or_default();
+    // Only one that is being split has both, and nothing is found in another's.
+    holders.push(directory);
+    Ok(holders)
 }

@@ -78,12 +78,14 @@ fn problem(finding: &Finding) -> Problem {
         | F::Parent { inode, .. }
         | F::Loop { inode }
         | F::SliceStray { inode, .. }
+        | F::SplitForgotten { inode }
         | F::SliceMissing { directory: inode, .. }
         | F::SliceRules { directory: inode, .. }
         | F::Unreachable { inode }
         | F::Forgotten { inode } => (Some(*inode), None),
         F::BucketMalformed { directory, .. } => (Some(*directory), None),
         F::EntryMisplaced { entry }
+        | F::EntryOutside { entry }
         | F::EntryDangling { entry, .. }
         | F::EntryType { entry, .. }
         | F::EntryExtra { entry, .. } => (Some(entry.directory), Some(entry.name.to_vec())),

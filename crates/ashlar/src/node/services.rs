@@ -80,6 +80,8 @@ impl Services {
         }
         meta.start_collector().context("cannot start a thread")?;
         meta.start_trimmer().context("cannot start a thread")?;
+        // On one machine there is nothing to gain by it, but for who says so.
+        meta.start_splitter(0).context("cannot start a thread")?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let background = start_background(&storage, &is_stopping, state.env.tasks.clone())?;
         Ok(Services { state, config, storage, meta, is_stopping, background: Some(background) })

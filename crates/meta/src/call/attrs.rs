@@ -66,22 +66,36 @@ impl MetaService {
                 |txn, _| verb::set_fileset(txn, inode, from, fileset),
                 |(), _| MetaReply::Done,
             ),
-            MetaRequest::Slices { directory } => self.inspect(
-                caller,
-                |txn, context| verb::slices(txn, context, directory),
-                |split, _| MetaReply::Slices(split),
-            ),
-            MetaRequest::Split { directory, slices, of_new } => self.mutate(
-                caller,
-                number::SPLIT,
-                |txn, context| match of_new {
-                    true => verb::split_new(txn, context, directory, slices),
-                    false => verb::split(txn, context, directory, slices),
-                },
-                |(), _| MetaReply::Done,
-            ),
+            MetaRequest::Slices { directory } => self.slices(caller, directory),
+            MetaRequest::Split { directory, slices, of_new } => {
+                let done = self.mutate(
+                    caller,
+                    number::SPLIT,
+                    |txn, context| match of_new {
+                        true => verb::split_new(txn, context, directory, slices),
+                        false => verb::split_above(txn, context, directory, slices, self.splits.at_once()),
+                    },
+                    |(), leases| {
+                        // What the caller itself was told of names nobody takes back: they change in slices from now on. It forgets them by itself.
+                        leases.drop_leases(caller.op.session, directory, LeaseSet::ENTRIES);
+                        MetaReply::Done
+                    },
+                );
+                self.splits.wake();
+                done
+            }
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn slices(&self, caller: Caller<'_>, directory: InodeId) -> Result<MetaReply, Errno> {
+        let split =
+            self.inspect(caller, |txn, context| verb::slices(txn, context, directory), |split, _| split)?;
+        if !split.slices.is_empty() {
+            // ORDER: before it is told. Who lists the directory goes by it, and no power cut may give names back that were in slices.
+            self.lane.flush(self.lane.appended()).map_err(|error| self.answer(&error.into()))?;
+        }
+        Ok(MetaReply::Slices(split))
     }
 
     /// Makes everything acknowledged durable, and notes whose content is promised to be.

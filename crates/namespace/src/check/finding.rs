@@ -62,6 +62,8 @@ pub enum Finding {
     GarbageAhead { inode: InodeId, generation: u32 },
     /// An entry whose name does not have the hash it is stored under.
     EntryMisplaced { entry: EntryName },
+    /// An entry in a part of a split directory that has names of other hashes.
+    EntryOutside { entry: EntryName },
     /// An entry that points to nothing.
     EntryDangling { entry: EntryName, inode: InodeId },
     /// An entry that tells another type than the inode.
@@ -74,6 +76,8 @@ pub enum Finding {
     Loop { inode: InodeId },
     /// A slice that its directory does not have.
     SliceStray { inode: InodeId, of: InodeId },
+    /// There is no note that a directory is being split, and so nobody goes on with it.
+    SplitForgotten { inode: InodeId },
     /// A slice of a directory is not there.
     SliceMissing { directory: InodeId, index: u16, inode: InodeId },
     /// A slice has another owner, mode, access control list or other settings than its directory.
@@ -133,6 +137,12 @@ impl fmt::Display for Finding {
                 )
             }
             F::EntryMisplaced { entry } => write!(f, "{entry} is stored under another name's hash"),
+            F::EntryOutside { entry } => {
+                write!(f, "{entry} is in a part of its directory that has other names")
+            }
+            F::SplitForgotten { inode } => {
+                write!(f, "directory {inode} is being split, and there is no note to go on with it")
+            }
             F::EntryDangling { entry, inode } => write!(f, "{entry} points to {inode}, which is not there"),
             F::EntryType { entry, stored, actual } => {
                 write!(f, "{entry} says {stored:?}, the inode is {actual:?}")
@@ -181,6 +191,8 @@ impl Finding {
             F::BodyBeyondEnd { .. } => "drop the bytes behind the end",
             F::GarbageAhead { .. } => "move the file past that generation",
             F::EntryMisplaced { .. } => "store the entry under its own hash",
+            F::EntryOutside { .. } => "move the entry to the part that has its name, unless that has one",
+            F::SplitForgotten { .. } => "note it",
             F::EntryDangling { .. } | F::EntryExtra { .. } => "remove the entry",
             F::EntryType { .. } => "set the entry to the inode's type",
             F::Parent { .. } => "set the parent to where the directory is",

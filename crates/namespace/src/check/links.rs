@@ -94,8 +94,12 @@ fn target(id: InodeId, inode: Option<Inode>) -> Target {
         is_slice: false,
     };
     match inode.map(|inode| inode.kind) {
-        Some(Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. }) => target.parent = parent,
-        Some(Kind::Slice { .. }) => target.is_slice = true,
+        Some(
+            Kind::Directory { parent, .. }
+            | Kind::WideDirectory { parent, .. }
+            | Kind::DirectoryInSplit { parent, .. },
+        ) => target.parent = parent,
+        Some(Kind::Slice { .. } | Kind::SliceInSplit { .. }) => target.is_slice = true,
         _ => {}
     }
     target
@@ -259,7 +263,10 @@ impl Reachable {
             path.push(at);
             match checker.inode(at)? {
                 Some(Some(Inode {
-                    kind: Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. },
+                    kind:
+                        Kind::Directory { parent, .. }
+                        | Kind::WideDirectory { parent, .. }
+                        | Kind::DirectoryInSplit { parent, .. },
                     ..
                 })) if parent != at => at = parent,
                 _ => break,

@@ -3,7 +3,7 @@
 use super::side::{Side, TABLES, check_record};
 use super::{Checker, Finding, Stop, slices, table_from};
 use crate::acl::Acl;
-use crate::key;
+use crate::key::{self, NameHash};
 use crate::record::{Arriving, FileData, Inode, KeptReply, Kind};
 use ashlar_kv::Key;
 use ashlar_types::attr::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 const BATCH: usize = 1024;
 
 /// The tables that exist.
-const LETTERS: &[u8] = b"ABCDGIJLMNOPRSTWX";
+const LETTERS: &[u8] = b"ABCDGHIJLMNOPRSTWX";
 
 /// An inode of a batch, `None` when it does not decode.
 struct Member {
@@ -141,14 +141,24 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
     slices::check(checker, id, inode)?;
     let mut blocks = 0;
     match &inode.kind {
-        Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. } => {
-            if side.entries > 0 && !inode.slices().is_empty() {
-                let what = "it is split, and has entries besides those of its slices";
-                checker.found(Finding::InodeMalformed { inode: id, what })?;
-            }
+        Kind::Directory { .. }
+        | Kind::WideDirectory { .. }
+        | Kind::Slice { .. }
+        | Kind::DirectoryInSplit { .. }
+        | Kind::SliceInSplit { .. } => {
             if inode.size != side.entries {
                 let (stored, counted) = (inode.size, side.entries);
                 checker.found(Finding::DirectorySize { inode: id, stored, counted })?;
+            }
+            if side.entries > 0
+                && matches!(inode.kind, Kind::WideDirectory { .. })
+                && !inode.slices().is_empty()
+            {
+                let what = "it is split, and has entries besides those of its slices";
+                checker.found(Finding::InodeMalformed { inode: id, what })?;
+            }
+            if matches!(inode.kind, Kind::DirectoryInSplit { .. }) && inode.nlink > 0 && !side.is_halfway {
+                checker.found(Finding::SplitForgotten { inode: id })?;
             }
             let counted = side.subdirectories.saturating_add(2);
             let is_removed = inode.nlink == 0 && side.entries == 0;
@@ -188,8 +198,14 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
 fn damage(inode: &Inode) -> Option<&'static str> {
     let is_type_right = matches!(
         (FileType::from_mode(inode.mode), &inode.kind),
-        (Some(FileType::Directory), Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. })
-            | (Some(FileType::Regular), Kind::Regular(_))
+        (
+            Some(FileType::Directory),
+            Kind::Directory { .. }
+                | Kind::WideDirectory { .. }
+                | Kind::Slice { .. }
+                | Kind::DirectoryInSplit { .. }
+                | Kind::SliceInSplit { .. }
+        ) | (Some(FileType::Regular), Kind::Regular(_))
             | (Some(FileType::Symlink), Kind::Symlink | Kind::SyncSymlink)
             | (
                 Some(FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice),
@@ -200,6 +216,8 @@ fn damage(inode: &Inode) -> Option<&'static str> {
         Kind::Directory { policy, .. }
         | Kind::WideDirectory { policy, .. }
         | Kind::Slice { policy, .. }
+        | Kind::DirectoryInSplit { policy, .. }
+        | Kind::SliceInSplit { policy, .. }
         | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
             policy.check().is_ok() && policy.or(LayoutPolicy::root_default()) == *policy
         }
@@ -211,7 +229,12 @@ fn damage(inode: &Inode) -> Option<&'static str> {
     };
     let is_split_right = match &inode.kind {
         Kind::WideDirectory { wide, .. } => wide.slices.len() <= usize::from(SLICES_MAX),
-        Kind::Slice { index, count, .. } => index < count && *count <= SLICES_MAX && inode.nlink >= 2,
+        Kind::DirectoryInSplit { wide, border, .. } => {
+            (2..=usize::from(SLICES_MAX)).contains(&wide.slices.len()) && *border <= NameHash::END
+        }
+        Kind::Slice { index, count, .. } | Kind::SliceInSplit { index, count, .. } => {
+            index < count && *count <= SLICES_MAX && inode.nlink >= 2
+        }
         _ => true,
     };
     let times = [inode.atime, inode.mtime, inode.ctime, inode.btime];

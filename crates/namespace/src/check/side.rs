@@ -4,6 +4,7 @@ use super::{Checker, EntryName, Finding, Stop};
 use crate::body;
 use crate::key::{self, BODY_PIECE_BYTES, COLLISIONS_MAX, NameHash};
 use crate::record::{Bucket, FileData, Garbage, Inode, Kind};
+use crate::verb::slice;
 use ashlar_types::{FileType, InodeId, Name, SessionId, codec};
 
 /// Sums over the records of one inode.
@@ -15,11 +16,12 @@ pub(super) struct Side {
     pub(super) body_end: u64,
     pub(super) link_bytes: Option<u64>,
     pub(super) has_xattrs: bool,
+    pub(super) is_halfway: bool,
 }
 
 /// The tables whose records belong to an inode, and the length of their keys; `X` keys are longer by a name.
-pub(super) const TABLES: [(u8, usize); 7] =
-    [(b'B', 15), (b'D', 18), (b'G', 15), (b'L', 11), (b'O', 19), (b'W', 19), (b'X', 12)];
+pub(super) const TABLES: [(u8, usize); 8] =
+    [(b'B', 15), (b'D', 18), (b'G', 15), (b'H', 11), (b'L', 11), (b'O', 19), (b'W', 19), (b'X', 12)];
 
 /// Looks at one record of an inode that is there and adds it up.
 pub(super) fn check_record(
@@ -31,8 +33,12 @@ pub(super) fn check_record(
 ) -> Result<(), Stop> {
     let is_at_home = match (table, &inode.kind) {
         (b'B', Kind::Regular(FileData::Inline { .. })) => add_piece(side, record_key, value),
-        (b'D', Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::Slice { .. }) => {
-            return check_bucket(checker, id, record_key, value, side);
+        (b'D', _) if inode.is_directory() => {
+            return check_bucket(checker, (id, inode), record_key, value, side);
+        }
+        (b'H', Kind::DirectoryInSplit { .. }) => {
+            side.is_halfway = true;
+            true
         }
         (b'G', Kind::Regular(data)) => return check_garbage(checker, id, data, record_key, value),
         (b'L', Kind::Symlink | Kind::SyncSymlink) => {
@@ -65,7 +71,7 @@ fn add_piece(side: &mut Side, record_key: &[u8], value: &[u8]) -> bool {
 
 fn check_bucket(
     checker: &mut Checker<'_>,
-    directory: InodeId,
+    (directory, inode): (InodeId, &Inode),
     record_key: &[u8],
     value: &[u8],
     side: &mut Side,
@@ -88,6 +94,9 @@ fn check_bucket(
         if NameHash::of(name, checker.args.hash_key) != hash {
             let entry = EntryName { directory, hash, name: entry.name.clone() };
             checker.found(Finding::EntryMisplaced { entry })?;
+        } else if !matches!(inode.kind, Kind::WideDirectory { .. }) && !slice::has(inode, hash) {
+            let entry = EntryName { directory, hash, name: entry.name.clone() };
+            checker.found(Finding::EntryOutside { entry })?;
         }
     }
     Ok(())

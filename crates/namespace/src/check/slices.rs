@@ -8,8 +8,10 @@ use ashlar_types::InodeId;
 /// Looks at an inode that is split, or a slice; there is nothing to see of others.
 pub(super) fn check(checker: &mut Checker<'_>, id: InodeId, inode: &Inode) -> Result<(), Stop> {
     match &inode.kind {
-        Kind::Slice { of, index, count, .. } => check_slice(checker, id, (*of, *index, *count)),
-        Kind::WideDirectory { .. } => check_directory(checker, id, inode),
+        Kind::Slice { of, index, count, .. } | Kind::SliceInSplit { of, index, count, .. } => {
+            check_slice(checker, id, (*of, *index, *count))
+        }
+        Kind::WideDirectory { .. } | Kind::DirectoryInSplit { .. } => check_directory(checker, id, inode),
         _ => Ok(()),
     }
 }
@@ -47,7 +49,9 @@ fn check_directory(checker: &mut Checker<'_>, id: InodeId, directory: &Inode) ->
             }
             Some(None) => {}
             Some(Some(record)) => {
-                let is_its = matches!(&record.kind, Kind::Slice { of, index, count: slices, .. }
+                let is_its = matches!(&record.kind,
+                    Kind::Slice { of, index, count: slices, .. }
+                    | Kind::SliceInSplit { of, index, count: slices, .. }
                     if *of == id && usize::from(*index) == at && usize::from(*slices) == count);
                 if !is_its {
                     let what = "what it names as a slice is none of its";

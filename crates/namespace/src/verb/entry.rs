@@ -4,7 +4,7 @@ use super::{permission, slice};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{COLLISIONS_MAX, NameHash};
-use crate::record::{Bucket, BucketEntry, Inode};
+use crate::record::{Bucket, BucketEntry, Inode, Kind};
 use crate::txn::Txn;
 use ashlar_types::{Errno, FileType, InodeId, Name, Timespec};
 use smallvec::SmallVec;
@@ -109,5 +109,8 @@ pub(crate) fn count(
     directory.size = directory.size.checked_add_signed(entries).ok_or(Errno::EIO)?;
     directory.nlink = directory.nlink.checked_add_signed(subdirectories).ok_or(Errno::EMLINK)?;
     (directory.mtime, directory.ctime) = (now, now);
+    if let Kind::DirectoryInSplit { has_changed, .. } = &mut directory.kind {
+        *has_changed = true;
+    }
     Ok(())
 }

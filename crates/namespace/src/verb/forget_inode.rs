@@ -53,6 +53,8 @@ pub(crate) fn forget_inode(txn: &mut Txn<'_>, inode: InodeId) -> Result<(), NsEr
         Kind::Directory { .. }
         | Kind::WideDirectory { .. }
         | Kind::Slice { .. }
+        | Kind::DirectoryInSplit { .. }
+        | Kind::SliceInSplit { .. }
         | Kind::Special
         | Kind::SyncSpecial => {}
     }

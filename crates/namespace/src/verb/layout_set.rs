@@ -26,7 +26,7 @@ pub fn layout_set(
     }
     let is_settled = inode.size > 0 || inode.blocks > 0;
     match &inode.kind {
-        Kind::Directory { .. } | Kind::WideDirectory { .. } => {}
+        Kind::Directory { .. } | Kind::WideDirectory { .. } | Kind::DirectoryInSplit { .. } => {}
         Kind::Regular(FileData::Inline { .. }) if !is_settled => {}
         _ => return Err(Errno::EINVAL.into()),
     }
@@ -35,13 +35,15 @@ pub fn layout_set(
     let policy = match &mut inode.kind {
         Kind::Directory { policy, .. }
         | Kind::WideDirectory { policy, .. }
+        | Kind::DirectoryInSplit { policy, .. }
         | Kind::Regular(FileData::Inline { policy, .. }) => policy,
         Kind::Regular(FileData::Chunks { .. })
         | Kind::Symlink
         | Kind::Special
         | Kind::SyncSymlink
         | Kind::SyncSpecial
-        | Kind::Slice { .. } => {
+        | Kind::Slice { .. }
+        | Kind::SliceInSplit { .. } => {
             return Err(Errno::EINVAL.into());
         }
     };

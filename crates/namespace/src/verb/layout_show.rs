@@ -24,6 +24,8 @@ pub fn layout_show(txn: &mut Txn<'_>, _context: &OpContext<'_>, id: InodeId) -> 
         Kind::Directory { policy, .. }
         | Kind::WideDirectory { policy, .. }
         | Kind::Slice { policy, .. }
+        | Kind::DirectoryInSplit { policy, .. }
+        | Kind::SliceInSplit { policy, .. }
         | Kind::Regular(FileData::Inline { policy, .. }) => (*policy, None),
         Kind::Regular(FileData::Chunks { layout, policy }) => (*policy, Some(layout.clone())),
         Kind::Symlink | Kind::Special | Kind::SyncSymlink | Kind::SyncSpecial => {

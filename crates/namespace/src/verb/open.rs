@@ -79,6 +79,8 @@ pub fn open(
         Kind::Directory { .. }
         | Kind::WideDirectory { .. }
         | Kind::Slice { .. }
+        | Kind::DirectoryInSplit { .. }
+        | Kind::SliceInSplit { .. }
         | Kind::Symlink
         | Kind::Special
         | Kind::SyncSymlink

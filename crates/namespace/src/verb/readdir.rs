@@ -7,7 +7,7 @@ use super::permission;
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{self, Cookie, NameHash};
-use crate::record::{Bucket, BucketEntry};
+use crate::record::{Bucket, BucketEntry, Kind};
 use crate::txn::Txn;
 use ashlar_types::codec::{self, CodecError};
 use ashlar_types::{Attr, Errno, FileType, InodeId};
@@ -44,7 +44,8 @@ pub type Emit<'e> = dyn FnMut(DirEntry<'_>) -> ControlFlow<()> + 'e;
 /// is left behind the last entry that was taken.
 ///
 /// `with_attributes` gives the attributes of all entries but `..` to callers who may search the directory. A session that has the directory
-/// open was checked when it opened it and may go on listing. A directory that is split lists `.` and `..`, and each of its slices its entries.
+/// open was checked when it opened it and may go on listing. A directory that is split lists `.` and `..`, and each of its slices its entries; one that is being
+/// split also those that it still has, behind the last cookie of those in slices.
 ///
 /// # Errors
 /// `ENOTDIR`, `EACCES` without read permission, `ESTALE`; `EREMOTE` for names of a directory that is split.
@@ -78,8 +79,14 @@ pub fn readdir(
             txn.reveal(directory);
         }
     }
-    if !record.slices().is_empty() {
-        return if after < COOKIE_DOT_DOT { Ok(false) } else { Err(Errno::EREMOTE.into()) };
+    let is_split = !record.slices().is_empty();
+    if is_split && after < COOKIE_DOT_DOT {
+        return Ok(false);
+    }
+    // What is in slices comes first. Of a directory that is being split the rest is here.
+    let is_in_split = matches!(record.kind, Kind::DirectoryInSplit { .. });
+    if is_split && (!is_in_split || after < Cookie::before(record.border())) {
+        return Err(Errno::EREMOTE.into());
     }
     if record.size == 0 {
         return Ok(true);

@@ -196,7 +196,11 @@ fn is_same_or_below(txn: &Txn<'_>, directory: InodeId, ancestor: InodeId) -> Res
             return Ok(false);
         }
         match txn.peek_inode(at)?.map(|inode| inode.kind) {
-            Some(Kind::Directory { parent, .. } | Kind::WideDirectory { parent, .. }) => at = parent,
+            Some(
+                Kind::Directory { parent, .. }
+                | Kind::WideDirectory { parent, .. }
+                | Kind::DirectoryInSplit { parent, .. },
+            ) => at = parent,
             // A removed directory that is still open keeps its last parent, which may be gone: nothing is above it.
             None if at != directory => return Ok(false),
             _ => return Err(KvError::Corrupt { what: format!("{at} should be a directory") }.into()),

@@ -48,6 +48,11 @@ pub fn repair(txn: &mut Txn<'_>, context: &OpContext<'_>, finding: &Finding) -> 
         F::BodyBeyondEnd { inode, .. } => cut_body(txn, *inode),
         F::GarbageAhead { inode, generation } => pass_generation(txn, *inode, *generation),
         F::EntryMisplaced { entry } => move_entry(txn, context, entry),
+        F::EntryOutside { entry } => move_to_its_part(txn, context, entry),
+        F::SplitForgotten { inode } => {
+            txn.put(key::halfway(*inode), bytes::Bytes::new());
+            Ok(true)
+        }
         F::EntryDangling { entry, inode } | F::EntryExtra { entry, inode } => {
             remove_entry(txn, entry, *inode)
         }
@@ -58,7 +63,10 @@ pub fn repair(txn: &mut Txn<'_>, context: &OpContext<'_>, finding: &Finding) -> 
         }
         F::SliceRules { directory, inode } => {
             let directory = txn.inode(*directory)?.clone();
-            set(txn, *inode, |inode| slice::copy_rules(&directory, inode))
+            set(txn, *inode, |inode| {
+                slice::copy_rules(&directory, inode);
+                slice::set_filled_until(inode, directory.border());
+            })
         }
         F::Parent { inode, found, .. } => set(txn, *inode, |inode| {
             inode.set_parent(*found);
@@ -175,6 +183,36 @@ fn move_entry(txn: &mut Txn<'_>, context: &OpContext<'_>, place: &EntryName) -> 
     Ok(true)
 }
 
+/// Moves an entry to the part of its directory that has names of its hash.
+fn move_to_its_part(txn: &mut Txn<'_>, context: &OpContext<'_>, place: &EntryName) -> Result<bool, NsError> {
+    let name = Name::new(&place.name)?;
+    let hash = NameHash::of(name, context.hash_key);
+    let Some(record) = txn.find_inode(place.directory)? else { return Ok(false) };
+    let shown = record.shown_as(place.directory);
+    if txn.find_inode(shown)?.is_none() {
+        return Ok(false);
+    }
+    let holder = slice::holder(txn, context, shown, name)?;
+    if hash != place.hash || holder == place.directory {
+        return Ok(false);
+    }
+    // As above: one that was made meanwhile stays.
+    if txn.bucket(holder, hash)?.entries.iter().any(|entry| entry.name == place.name) {
+        return Ok(false);
+    }
+    let Some(entry) = take_entry(txn, place)? else { return Ok(false) };
+    let subdirectories = u32::from(entry.file_type == FileType::Directory);
+    put_entry(txn, holder, hash, entry)?;
+    set(txn, place.directory, |directory| {
+        directory.size = directory.size.saturating_sub(1);
+        directory.nlink = directory.nlink.saturating_sub(subdirectories);
+    })?;
+    set(txn, holder, |directory| {
+        directory.size = directory.size.saturating_add(1);
+        directory.nlink = directory.nlink.saturating_add(subdirectories);
+    })
+}
+
 fn remove_entry(txn: &mut Txn<'_>, place: &EntryName, id: InodeId) -> Result<bool, NsError> {
     let bucket = txn.bucket(place.directory, place.hash)?;
     if !bucket.entries.iter().any(|entry| entry.name == place.name && entry.inode == id) {
@@ -247,7 +285,9 @@ fn own_stray_slice(
 ) -> Result<bool, NsError> {
     let is_named = txn.find_inode(of)?.is_some_and(|directory| directory.slices().contains(&id));
     let Some(record) = txn.find_inode(id)?.filter(|_| !is_named) else { return Ok(false) };
-    let Kind::Slice { policy, .. } = record.kind else { return Ok(false) };
+    let (Kind::Slice { policy, .. } | Kind::SliceInSplit { policy, .. }) = record.kind else {
+        return Ok(false);
+    };
     if record.size == 0 {
         txn.remove_inode(id)?;
         return Ok(true);
@@ -268,7 +308,8 @@ fn make_slice_anew(
         return Ok(false);
     }
     let count = directory.slices().len() as u16;
-    let record = slice::new_slice((id, &directory), (index, count), context.now);
+    let mut record = slice::new_slice((id, &directory), (index, count), context.now);
+    slice::set_filled_until(&mut record, directory.border());
     // Not as a new one: that there is none under this id has been read.
     *txn.inode_slot(slice)? = Some(record);
     Ok(true)

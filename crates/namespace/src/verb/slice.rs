@@ -2,7 +2,7 @@
 
 use crate::context::OpContext;
 use crate::error::NsError;
-use crate::key::NameHash;
+use crate::key::{self, NameHash};
 use crate::record::{Inode, Kind};
 use crate::txn::Txn;
 use ashlar_types::{Attr, Errno, InodeId, Name, Timespec};
@@ -16,14 +16,21 @@ pub(crate) fn require_here(
     directory: &Inode,
     name: Name<'_>,
 ) -> Result<(), NsError> {
-    let is_here = match &directory.kind {
-        Kind::WideDirectory { .. } => directory.slices().is_empty(),
-        Kind::Slice { index, count, .. } => {
-            NameHash::of(name, context.hash_key).slice(usize::from(*count)) == usize::from(*index)
+    let is_here = matches!(directory.kind, Kind::Directory { .. })
+        || has(directory, NameHash::of(name, context.hash_key));
+    if is_here { Ok(()) } else { Err(Errno::EREMOTE.into()) }
+}
+
+/// Whether `directory`, which may be a slice, has the names with this hash itself.
+pub(crate) fn has(directory: &Inode, hash: NameHash) -> bool {
+    match &directory.kind {
+        Kind::WideDirectory { .. } | Kind::DirectoryInSplit { .. } => hash >= directory.border(),
+        Kind::Slice { index, count, .. } => hash.slice(usize::from(*count)) == usize::from(*index),
+        Kind::SliceInSplit { index, count, until, .. } => {
+            hash.slice(usize::from(*count)) == usize::from(*index) && hash < *until
         }
         _ => true,
-    };
-    if is_here { Ok(()) } else { Err(Errno::EREMOTE.into()) }
+    }
 }
 
 /// The inode that has the entry of `name` of the directory `id`: itself, or a slice.
@@ -36,9 +43,10 @@ pub(crate) fn holder(
     id: InodeId,
     name: Name<'_>,
 ) -> Result<InodeId, NsError> {
-    let slices = txn.inode(id)?.slices();
-    let at = NameHash::of(name, context.hash_key).slice(slices.len());
-    Ok(slices.get(at).copied().unwrap_or(id))
+    let directory = txn.inode(id)?;
+    let (slices, hash) = (directory.slices(), NameHash::of(name, context.hash_key));
+    let slice = slices.get(hash.slice(slices.len())).filter(|_| hash < directory.border());
+    Ok(slice.copied().unwrap_or(id))
 }
 
 /// The record of a new slice of the directory `of`, which is `directory`; its entries are yet to be counted.
@@ -57,22 +65,41 @@ pub(crate) fn new_slice(
     slice
 }
 
+/// Says of a slice up to where it has its names: none at all, all of them, or those below a hash.
+pub(crate) fn set_filled_until(record: &mut Inode, border: NameHash) {
+    let (Kind::Slice { of, index, count, policy, slices_of_new }
+    | Kind::SliceInSplit { of, index, count, policy, slices_of_new, .. }) = record.kind
+    else {
+        return;
+    };
+    let range = |index: u16| NameHash::begin_of_slice(usize::from(index), usize::from(count));
+    record.kind = if border >= range(index + 1) {
+        Kind::Slice { of, index, count, policy, slices_of_new }
+    } else {
+        let until = border.max(range(index));
+        Kind::SliceInSplit { of, index, count, policy, slices_of_new, until }
+    };
+}
+
 /// Gives a slice what decides who may do what in its directory.
 pub(crate) fn copy_rules(directory: &Inode, slice: &mut Inode) {
     (slice.mode, slice.uid, slice.gid) = (directory.mode, directory.uid, directory.gid);
     slice.acl_access.clone_from(&directory.acl_access);
     slice.acl_default.clone_from(&directory.acl_default);
-    if let (Ok((_, of_directory)), Kind::Slice { policy, slices_of_new, .. }) =
-        (directory.as_directory(), &mut slice.kind)
+    if let (
+        Ok((_, of_directory)),
+        Kind::Slice { policy, slices_of_new, .. } | Kind::SliceInSplit { policy, slices_of_new, .. },
+    ) = (directory.as_directory(), &mut slice.kind)
     {
         (*policy, *slices_of_new) = (of_directory, directory.slices_of_new());
     }
 }
 
-/// Whether a slice has the rules of its directory.
+/// Whether a slice has the rules of its directory, and those of its names that it is to have.
 pub(crate) fn has_rules(directory: &Inode, slice: &Inode) -> bool {
     let mut right = slice.clone();
     copy_rules(directory, &mut right);
+    set_filled_until(&mut right, directory.border());
     right == *slice
 }
 
@@ -95,6 +122,9 @@ pub(crate) fn mirror(
         let Inode { mode, uid, gid, acl_access, acl_default, .. } = inode.clone();
         (mode, uid, gid, acl_access, acl_default, inode.as_directory().ok(), inode.slices_of_new())
     };
+    if sets_mtime && let Kind::DirectoryInSplit { has_changed, .. } = &mut txn.inode_mut(id)?.kind {
+        *has_changed = false;
+    }
     if rules(&directory) == rules(before) && !sets_mtime {
         return Ok(());
     }
@@ -109,7 +139,7 @@ pub(crate) fn mirror(
 }
 
 /// Does something with each slice. Whatever has to be asked of other servers is asked for all of them at once.
-fn all(
+pub(super) fn all(
     txn: &mut Txn<'_>,
     slices: &[InodeId],
     mut each: impl FnMut(&mut Txn<'_>, InodeId) -> Result<(), NsError>,
@@ -161,7 +191,17 @@ pub(crate) fn require_empty(txn: &mut Txn<'_>, id: InodeId) -> Result<(), NsErro
 /// # Errors
 /// As [`mirror`].
 pub(crate) fn forget_slices(txn: &mut Txn<'_>, id: InodeId) -> Result<(), NsError> {
-    let slices = txn.inode(id)?.slices().to_vec();
+    let directory = txn.inode(id)?;
+    let (slices, is_in_split) =
+        (directory.slices().to_vec(), matches!(directory.kind, Kind::DirectoryInSplit { .. }));
+    if is_in_split {
+        txn.delete(key::halfway(id));
+    }
+    if !slices.is_empty() && !txn.is_elsewhere(id) {
+        // With the slices goes what they know of the last change of names, which whoever has the directory open may ask for.
+        let mtime = whole_attr(txn, id)?.mtime;
+        txn.inode_mut(id)?.mtime = mtime;
+    }
     // Nobody has a slice open: who opens the directory opens the directory.
     all(txn, &slices, |txn, slice| txn.remove_inode(slice))
 }

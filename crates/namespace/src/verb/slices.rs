@@ -15,5 +15,6 @@ pub fn slices(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId) -> Result
     directory.as_directory()?;
     directory.require_whole()?;
     let (slices, of_new) = (directory.slices().to_vec(), directory.slices_of_new());
-    Ok(SplitDirectory { slices, of_new, hash_key: *context.hash_key })
+    let border = directory.border().0;
+    Ok(SplitDirectory { slices, of_new, border, hash_key: *context.hash_key })
 }

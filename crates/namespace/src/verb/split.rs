@@ -1,6 +1,6 @@
 //! `split`: a directory gets slices, each of which has the entries whose names have a certain range of hashes, so that several servers carry it.
 
-use super::{privilege, slice};
+use super::{privilege, slice, split_step};
 use crate::context::OpContext;
 use crate::error::NsError;
 use crate::key::{self, NameHash};
@@ -11,20 +11,34 @@ use ashlar_types::{Capabilities, Errno, FileType, InodeId, SLICES_MAX, codec};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 
-/// Most entries that a directory may have when it is split.
-// LIMIT: they go to the slices in one transaction, in one message to each server. Before there are more a directory that is to be large is split.
+/// Most entries that a directory may have to be split at once.
+// LIMIT: they go to the slices in one transaction, in one message to each server.
 pub const SPLIT_ENTRIES_MAX: u64 = 1024;
 
-/// Splits the directory `id` into `count` slices, with the entries it has. One that is split into as many stays as it is.
+/// Splits the directory `id` into `count` slices, with the entries it has: at once, or, with more than [`SPLIT_ENTRIES_MAX`], step by step
+/// ([`super::split_step()`]), which this begins. One that is split into as many, or being split, stays as it is.
 ///
 /// Entries keep their hashes, so a listing that is under way goes on where it was. Inodes of files stay where they are; those of files that are made from then on
 /// are with the slice of their name.
 ///
 /// # Errors
 /// `EPERM` unless the caller owns the directory or is privileged; `EINVAL` for a number of slices out of 2 to [`SLICES_MAX`], or one for which there are not
-/// enough shards; `EEXIST` when it is split otherwise; `ENOTEMPTY` above [`SPLIT_ENTRIES_MAX`] entries; `ENOTDIR`; `ENOENT` for a directory that has been
-/// removed; `EHOSTDOWN` when a server that is to have a slice does not answer.
+/// enough shards; `EEXIST` when it is split otherwise; `ENOTDIR`; `ENOENT` for a directory that has been removed; `EHOSTDOWN` when a server that is to have a slice does not answer.
 pub fn split(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId, count: u16) -> Result<(), NsError> {
+    split_above(txn, context, id, count, SPLIT_ENTRIES_MAX)
+}
+
+/// As [`split`], with steps for a directory of more than `at_once` entries.
+///
+/// # Errors
+/// As [`split`].
+pub fn split_above(
+    txn: &mut Txn<'_>,
+    context: &OpContext<'_>,
+    id: InodeId,
+    count: u16,
+    at_once: u64,
+) -> Result<(), NsError> {
     let directory = may_split(txn, context, id)?;
     if !(2..=SLICES_MAX).contains(&count) {
         return Err(Errno::EINVAL.into());
@@ -37,9 +51,6 @@ pub fn split(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId, count: u16
         slices if slices == usize::from(count) => return Ok(()),
         _ => return Err(Errno::EEXIST.into()),
     }
-    if directory.size > SPLIT_ENTRIES_MAX {
-        return Err(Errno::ENOTEMPTY.into());
-    }
     let shards = context.placement.shards_for_slices(id.home(), count);
     match shards.len() {
         0 => return Err(Errno::EHOSTDOWN.into()),
@@ -47,6 +58,9 @@ pub fn split(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId, count: u16
         _ => {}
     }
     let slices = txn.allocate_inode_ids(&shards)?;
+    if directory.size > at_once.min(SPLIT_ENTRIES_MAX) {
+        return split_step::begin(txn, context.now, (id, &directory), slices);
+    }
     let records = move_entries(txn, context, (id, &directory), &slices)?;
     for (slice, record) in slices.iter().zip(records) {
         txn.insert_inode(*slice, record)?;
@@ -72,16 +86,16 @@ pub fn split_new(txn: &mut Txn<'_>, context: &OpContext<'_>, id: InodeId, count:
     }
     let (parent, policy) = before.as_directory()?;
     let directory = txn.inode_mut(id)?;
-    let slices = match &directory.kind {
-        Kind::WideDirectory { wide, .. } => wide.slices.clone(),
-        _ => Vec::new(),
-    };
-    let wide = Wide { slices, slices_of_new: count };
-    directory.kind = if wide == Wide::default() {
-        Kind::Directory { parent, policy }
-    } else {
-        Kind::WideDirectory { parent, policy, wide }
-    };
+    match &mut directory.kind {
+        Kind::WideDirectory { wide, .. } | Kind::DirectoryInSplit { wide, .. } => wide.slices_of_new = count,
+        kind => {
+            let wide = Wide { slices: Vec::new(), slices_of_new: count };
+            *kind = Kind::WideDirectory { parent, policy, wide };
+        }
+    }
+    if matches!(&directory.kind, Kind::WideDirectory { wide, .. } if *wide == Wide::default()) {
+        directory.kind = Kind::Directory { parent, policy };
+    }
     directory.ctime = context.now;
     slice::mirror(txn, id, &before, false)
 }

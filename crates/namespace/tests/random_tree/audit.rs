@@ -4,7 +4,7 @@ use ashlar_kv::Key;
 use ashlar_namespace::check::{CheckArgs, check};
 use ashlar_namespace::record::{Account, month};
 use ashlar_namespace::testing::{HASH_KEY, World};
-use ashlar_namespace::{Bucket, Inode, Kind, key};
+use ashlar_namespace::{Bucket, Inode, key};
 use ashlar_types::{InodeId, codec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -30,6 +30,9 @@ pub fn audit(world: &World) {
         for entry in bucket.entries {
             let target = inodes.get(&entry.inode).expect("entries point to inodes");
             assert_eq!(target.file_type(), entry.file_type);
+            let hash = key::bucket_hash(key).expect("a hash");
+            let is_below = hash < inodes[&directory].border();
+            assert_eq!(holder != directory, is_below, "{entry:?} is where a client looks for it");
             names.entry(entry.inode).or_default().push(directory);
             *sizes.entry(holder).or_default() += 1;
         }
@@ -40,7 +43,7 @@ pub fn audit(world: &World) {
         let found = names.remove(id).unwrap_or_default();
         if let Ok((parent, _)) = inode.as_directory() {
             assert_eq!(inode.size, sizes.remove(id).unwrap_or(0), "size of {id}");
-            if matches!(inode.kind, Kind::Slice { .. }) {
+            if inode.kind.is_slice() {
                 assert!(found.is_empty() && inodes[&parent].slices().contains(id), "slice {id}");
             } else if *id == InodeId::ROOT {
                 assert!(found.is_empty() && parent == *id);
@@ -73,7 +76,7 @@ fn check_with_fsck(world: &World) {
 
 fn check_subdirectories(inodes: &BTreeMap<InodeId, Inode>) {
     let mut below: BTreeMap<InodeId, u32> = BTreeMap::new();
-    let is_slice = |inode: &Inode| matches!(inode.kind, Kind::Slice { .. });
+    let is_slice = |inode: &Inode| inode.kind.is_slice();
     for (id, inode) in inodes {
         if let Ok((parent, _)) = inode.as_directory()
             && !is_slice(inode)

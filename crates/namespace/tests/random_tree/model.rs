@@ -288,8 +288,19 @@ impl Model {
 
     /// Whether `directory` is `ancestor` or below it, by looking downwards.
     fn contains(&self, ancestor: NodeIndex, directory: NodeIndex) -> bool {
+        // One that has been removed, and is open, is still below where it was last, as on Linux.
+        let last = &self.nodes[directory];
+        let is_kept = last.nlink == 0 && last.is_directory() && self.nodes[last.parent].is_alive;
         ancestor == directory
-            || self.nodes[ancestor].entries.values().any(|&node| self.contains(node, directory))
+            || self.has_below(ancestor, directory)
+            || is_kept && self.contains(ancestor, last.parent)
+    }
+
+    fn has_below(&self, ancestor: NodeIndex, directory: NodeIndex) -> bool {
+        self.nodes[ancestor]
+            .entries
+            .values()
+            .any(|&node| node == directory || self.has_below(node, directory))
     }
 
     pub fn rename(

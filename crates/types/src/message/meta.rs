@@ -2,7 +2,7 @@
 
 use crate::{
     Attr, DescriptionId, Durability, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, LockOwner, Name,
-    NodeId, OpenProof, SessionId, StatFs, Timespec,
+    NameHash, NodeId, OpenProof, SessionId, StatFs, Timespec,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -481,8 +481,23 @@ pub struct SplitDirectory {
     pub slices: Vec<InodeId>,
     /// How many slices directories get that are made in it; 0: they are not split.
     pub of_new: u16,
+    /// While it is being split: names whose hashes are below are in the slices, the others still in the directory itself. It grows only, and what is told
+    /// survives a power cut. [`NameHash::END`] when all are in the slices.
+    pub border: u64,
     /// The key of the name hash.
     pub hash_key: [u8; 16],
+}
+
+impl SplitDirectory {
+    /// The slice that has names with this hash; `None` where the directory itself does.
+    pub fn slice_of(&self, hash: NameHash) -> Option<InodeId> {
+        (hash.0 < self.border).then(|| self.slices.get(hash.slice(self.slices.len())).copied()).flatten()
+    }
+
+    /// Whether all names are in the slices.
+    pub fn is_whole(&self) -> bool {
+        self.border >= NameHash::END.0
+    }
 }
 
 /// A part of what a session has.

@@ -1,0 +1,162 @@
+//! Goal: a directory that grows large is split over all metadata servers by itself, and whoever makes, lists, renames and removes names in it meanwhile, from
+//! whichever mount, loses none and sees none twice.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use support::PATIENCE;
+use support::cluster::{Lab, Role};
+
+/// From so many entries on the second server splits.
+const SPLIT_AT: usize = 5_000;
+/// Names that each mount makes at least.
+const NAMES: usize = 10_000;
+/// Names that are there all the time.
+const KEPT: usize = 300;
+
+fn nodes_of_shards(lab: &Lab) -> Vec<String> {
+    let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+    let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let mut nodes: Vec<(u64, String)> = shards
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|shard| (shard["id"].as_u64().unwrap(), shard["node"].to_string()))
+        .collect();
+    nodes.sort();
+    nodes.into_iter().map(|(_, node)| node).collect()
+}
+
+/// A directory at the second server, which is added.
+fn directory_at_second(lab: &Lab, address: &str) -> (Role, String) {
+    let first = nodes_of_shards(lab)[0].clone();
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let arguments = format!("meta --meta @meta2 --listen {address} --split-at {SPLIT_AT} --identity @mds2");
+    let role = lab.run("mds2", &arguments, "serves");
+    let deadline = Instant::now() + PATIENCE;
+    while nodes_of_shards(lab).iter().filter(|node| **node != first).count() < 32 {
+        assert!(Instant::now() < deadline, "shards do not come");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let nodes = nodes_of_shards(lab);
+    for at in 0.. {
+        let name = format!("big{at}");
+        fs::create_dir(lab.path("m0").join(&name)).unwrap();
+        let shard = fs::metadata(lab.path("m0").join(&name)).unwrap().ino() >> 48;
+        if nodes[shard as usize] != first {
+            return (role, name);
+        }
+    }
+    unreachable!()
+}
+
+fn list(directory: &Path) -> BTreeSet<String> {
+    let names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let count = names.len();
+    let names: BTreeSet<String> = names.into_iter().collect();
+    assert_eq!(names.len(), count, "a name is listed twice");
+    names
+}
+
+/// Makes names, renames some and removes some, until enough are made and the split is over; how many.
+fn work(directory: &Path, prefix: &str, is_split: &AtomicBool) -> usize {
+    let path = |number: usize| directory.join(format!("{prefix}{number}"));
+    let mut number = 0;
+    while number < NAMES || !is_split.load(SeqCst) {
+        fs::File::create_new(path(number)).unwrap();
+        // A name that was made a while ago, and may be in a slice by now.
+        let before = number.wrapping_sub(500);
+        match before % 10 {
+            _ if number < 500 => {}
+            3 => fs::rename(path(before), directory.join(format!("renamed-{prefix}{before}"))).unwrap(),
+            7 => fs::remove_file(path(before)).unwrap(),
+            _ => assert!(fs::metadata(path(before)).unwrap().is_file()),
+        }
+        number += 1;
+    }
+    number
+}
+
+/// What [`work`] leaves.
+fn left(prefix: &str, count: usize) -> impl Iterator<Item = String> {
+    (0..count).filter_map(move |number| match number % 10 {
+        _ if number + 500 >= count => Some(format!("{prefix}{number}")),
+        3 => Some(format!("renamed-{prefix}{number}")),
+        7 => None,
+        _ => Some(format!("{prefix}{number}")),
+    })
+}
+
+/// Ends whoever goes on until he is told.
+struct End<'a>([&'a AtomicBool; 2]);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|flag| flag.store(true, SeqCst));
+    }
+}
+
+#[test]
+fn names_are_made_listed_renamed_and_removed_while_it_is_split() {
+    let mut lab = Lab::start(1, 2);
+    let (mut second, name) = directory_at_second(&lab, &Lab::free_address());
+    let (here, there) = (lab.path("m0").join(&name), lab.path("m1").join(&name));
+    (0..KEPT).for_each(|at| drop(fs::File::create_new(here.join(format!("kept{at}"))).unwrap()));
+    let (is_split, is_over, listings) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let kept: BTreeSet<String> = (0..KEPT).map(|at| format!("kept{at}")).collect();
+    let show = || lab.ashlar(&format!("layout show @m0/{name}")).expect(0).stdout;
+    let (made_here, made_there) = std::thread::scope(|scope| {
+        let workers = [(&here, "a"), (&there, "b")]
+            .map(|(directory, prefix)| scope.spawn(|| work(directory, prefix, &is_split)));
+        for directory in [&here, &there] {
+            let (kept, is_over, listings) = (&kept, &is_over, &listings);
+            scope.spawn(move || {
+                while !is_over.load(SeqCst) {
+                    let listed = list(directory);
+                    assert!(listed.is_superset(kept), "{:?} not listed", kept.difference(&listed));
+                    listings.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        // Should this fail, nobody is to go on for ever.
+        let _end = End([&is_split, &is_over]);
+        let deadline = Instant::now() + 10 * PATIENCE;
+        loop {
+            let shown = show();
+            if shown.contains("slices: 2") && !shown.contains("split_percent") {
+                break;
+            }
+            let is_at_work = workers.iter().any(|worker| !worker.is_finished());
+            assert!(is_at_work && Instant::now() < deadline, "it is not split: {shown}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        is_split.store(true, SeqCst);
+        let [made_here, made_there] = workers.map(|worker| worker.join());
+        is_over.store(true, SeqCst);
+        (made_here.unwrap(), made_there.unwrap())
+    });
+    assert!(made_here + made_there >= 20_000 && listings.load(SeqCst) > 2);
+    let expected: BTreeSet<String> =
+        kept.into_iter().chain(left("a", made_here)).chain(left("b", made_there)).collect();
+    for directory in [&here, &there] {
+        assert_eq!(list(directory), expected);
+        assert_eq!(fs::metadata(directory).unwrap().len(), expected.len() as u64);
+        assert!(expected.iter().all(|name| fs::metadata(directory.join(name)).is_ok()));
+    }
+    let happened = lab.ashlar("event list --kind directory-split --identity @first").expect(0).stdout;
+    assert!(happened.contains("2 slices"), "{happened}");
+    lab.mounts.iter_mut().for_each(Role::stop);
+    second.stop();
+    lab.stop();
+}
