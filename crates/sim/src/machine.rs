@@ -35,6 +35,8 @@ pub struct Setup {
     pub durability: Durability,
     pub overlay_bytes: u64,
     pub force_codec: bool,
+    /// Directories with an entry are split an entry at a time while they are used.
+    pub splits_in_steps: bool,
 }
 
 struct TargetDisk {
@@ -255,6 +257,10 @@ impl Machine {
         let (meta, _) =
             started.map_err(|errno| format!("the metadata service does not recover: {errno:?}"))?;
         meta.start_collector().map_err(|error| text("start the collector")(&error))?;
+        if self.setup.splits_in_steps {
+            meta.split_in_steps(0, 1);
+            meta.start_splitter(0).map_err(|error| text("start what splits directories")(&error))?;
+        }
         self.start_background(&env, &storage)?;
         self.running = Some(Running { meta, storage, map: manager.map(), name_hash_key });
         Ok(())

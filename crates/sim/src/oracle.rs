@@ -37,7 +37,7 @@ mod verb {
     pub const REMOVEXATTR: u8 = 15;
     pub const WRITE_INLINE: u8 = 16;
     pub const ALLOCATE_INLINE: u8 = 17;
-    pub const SPLIT: u8 = 35;
+    pub const SPLIT: u8 = 36;
 }
 
 /// One group of frames in the log, and the model after it.

@@ -89,6 +89,7 @@ impl Plan {
             durability: if random.below(5) == 0 { Durability::Sync } else { Durability::Async },
             overlay_bytes: pick(&[32 << 10, 128 << 10, 4 << 20]),
             force_codec: random.below(4) == 0,
+            splits_in_steps: (SPLIT_SEEDS..SHARE_SEEDS).contains(&seed),
         };
         let write_max = pick(&[2000, 20_000, 150_000]);
         let mix = Mix {

@@ -5,6 +5,7 @@
 
 pub(super) mod lab;
 mod programs;
+mod split;
 
 use std::path::Path;
 use std::process::Command;
@@ -78,7 +79,16 @@ enum Suite {
     Build,
     /// An MPI program that writes one checkpoint file through two mounts.
     Mpi,
-    /// The short form of all but the build, as `cargo xtask test` runs it.
+    /// A directory that grows large and is split by itself while it is used: nothing is lost, and how long calls take meanwhile is told.
+    Split {
+        /// Entries that it has when the split begins.
+        #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2000..=10_000_000))]
+        names: u64,
+        /// With programs that are not optimized.
+        #[arg(long)]
+        debug: bool,
+    },
+    /// The short form of all but the build and the split, as `cargo xtask test` runs it.
     Short,
 }
 
@@ -105,6 +115,12 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         }
         Suite::Build => {
             on_lab(site, "build", false, 2, |_, _, lab| programs::build(repository, &lab.mounts()))
+        }
+        Suite::Split { names, debug } => {
+            let site = &Site { meta: site.meta.max(2), ..*site };
+            let split_at = names.to_string();
+            let more = ["--split-at", &split_at];
+            on_lab_with(site, "split", !debug, (2, &more), |_, _, lab| split::run(lab, names))
         }
         Suite::Short => short_at(site),
         Suite::Mpi => on_lab(site, "mpi", false, 2, |_, work, lab| {

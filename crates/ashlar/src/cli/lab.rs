@@ -57,6 +57,9 @@ pub struct LabUpArgs {
     /// What mounts see of each other's changes: `strict` or `close-to-open`.
     #[arg(long, value_name = "KIND", default_value_t = Coherence::Strict)]
     pub coherence: Coherence,
+    /// Split a directory, over all metadata servers, when it has more entries than that; 0: none.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 50_000)]
+    pub split_at: u64,
     /// How much the link of each node carries, each way, Mbit/s. Without it: whatever the processors do.
     #[arg(long, value_name = "MBIT_PER_S", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub link_mbit: Option<u32>,

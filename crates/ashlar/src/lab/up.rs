@@ -44,7 +44,7 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
     let mut places = Places::of(dir);
     let record = Record::begin(&places, nodes, args.link_mbit, id)?;
     places = Places::of(&places.dir);
-    let mut lab = Lab { places, record, is_told_to_stop, coherence: args.coherence };
+    let mut lab = Lab { places, record, is_told_to_stop, coherence: args.coherence, split_at: args.split_at };
     if let Err(error) = lab.make() {
         if let Err(other) = remove(&lab.places, &lab.record) {
             eprintln!("ashlar: not everything could be removed ({other:#}); `ashlar lab down` tries again");
@@ -61,6 +61,7 @@ struct Lab {
     record: Record,
     is_told_to_stop: Arc<AtomicBool>,
     coherence: Coherence,
+    split_at: u64,
 }
 
 impl Lab {
@@ -117,6 +118,7 @@ impl Lab {
             }
             LabRole::Meta => {
                 command.arg("meta").arg("--meta").arg(&data).args(["--listen", &address]);
+                command.arg("--split-at").arg(self.split_at.to_string());
                 "meta serves at "
             }
             LabRole::Storage => {
