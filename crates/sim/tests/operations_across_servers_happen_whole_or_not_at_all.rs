@@ -38,6 +38,8 @@ const HASH_KEY: [u8; 16] = [7; 16];
 const SHARDS: u16 = 8;
 const SESSION: SessionId = SessionId(77);
 const DIRECTORIES: usize = 6;
+/// Runs in which directories are split go on until more steps than that were made.
+const STEPS_MIN: u64 = 5;
 
 /// Hears nothing: nobody else has a session.
 struct Deaf;
@@ -181,7 +183,7 @@ impl Site {
             peers: Some((peers, NodeId(1 + at as u32))),
         };
         let (meta, _) = MetaService::start(config, RootSettings::default()).unwrap();
-        meta.split_in_steps(1, 1);
+        meta.split_in_steps(0, 1);
         meta.start_splitter(0).unwrap();
         let owner = SessionOwner { node: NodeId(9), instance: [1; 16] };
         meta.open_lasting(Some(SESSION), owner, Arc::new(Deaf)).unwrap();
@@ -203,6 +205,21 @@ impl Site {
         let splits = server.measures().splits;
         self.moved.fetch_add(splits.entries_moved, SeqCst);
         self.ended.fetch_add(splits.ended, SeqCst);
+    }
+
+    /// Waits until entries have gone to slices in steps, and a split has ended so: on a busy machine little happens between cuts.
+    fn await_steps(&self) {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let running = |count: fn(&MetaService) -> u64| {
+            let servers = self.running.iter().filter_map(|server| server.lock().clone());
+            servers.map(|server| count(&server)).sum::<u64>()
+        };
+        while self.moved.load(SeqCst) + running(|server| server.measures().splits.entries_moved) <= STEPS_MIN
+            || self.ended.load(SeqCst) + running(|server| server.measures().splits.ended) == 0
+        {
+            assert!(std::time::Instant::now() < until, "nothing is split");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn server_of(&self, shard: ShardId) -> usize {
@@ -533,6 +550,8 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
                 at_work.fetch_sub(1, SeqCst);
             });
         }
+        // Also when something does not come that is waited for: else the others would go on for ever.
+        let _ended = OverAtEnd(&is_over);
         for cut in 0..cuts {
             let pause = if moves { 600 } else { 150 };
             let before = site.truth.lock().epoch;
@@ -541,6 +560,9 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
                 site.await_map_after(before);
             }
             site.cut_power((cut + seed as usize) % 2);
+        }
+        if splits {
+            site.await_steps();
         }
         is_over.store(true, SeqCst);
     });
@@ -576,7 +598,7 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
     let (moved, ended) = (site.moved.load(SeqCst), site.ended.load(SeqCst));
     assert_eq!(
         splits,
-        moved > 5 && ended > 0,
+        moved > STEPS_MIN && ended > 0,
         "seed {seed}: {moved} entries in steps, {ended} splits to the end"
     );
     assert_eq!(splits, count_slices(&site) > 0, "seed {seed}: directories were split, or not");
@@ -607,7 +629,8 @@ fn with_directories_that_are_split_while_they_are_used_each_stays_whole() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, more) = (number("ASHLAR_SEED").unwrap_or(1000), number("ASHLAR_SEEDS").unwrap_or(0));
     let more = (first..first + more).map(|seed| (seed, seed % 2 == 0));
-    for (seed, moves) in [(21, false), (22, false), (23, true)].into_iter().chain(more) {
+    // In the run of 8 almost nothing was split before it was over.
+    for (seed, moves) in [(8, true), (21, false), (22, false), (23, true)].into_iter().chain(more) {
         let (done, _) = run(seed, 4, 6, (moves, true));
         assert!(done > 50, "seed {seed}: only {done} operations were done");
     }
