@@ -301,6 +301,11 @@ impl Site {
         server.moves().iter().any(|info| !matches!(info.state, MoveState::Failed(_)))
     }
 
+    /// Whether a directory is still being split.
+    fn is_splitting(&self, at: usize) -> bool {
+        self.running[at].lock().clone().unwrap().measures().splits.under_way > 0
+    }
+
     /// Wants a shard to be with the other server.
     fn want_a_move(&self) {
         let shard = ShardId(self.dice.below(u64::from(SHARDS)) as u16);
@@ -476,6 +481,8 @@ fn require_sound(site: &Site, seed: u64) -> u64 {
     for shard in 0..SHARDS {
         let (from, to) = ashlar_namespace::key::table_range(ShardId(shard), b'T');
         both.scan(&from, &to, &mut |key, _| panic!("seed {seed}: still under way: {key:?}")).unwrap();
+        let (from, to) = ashlar_namespace::key::table_range(ShardId(shard), b'H');
+        both.scan(&from, &to, &mut |key, _| panic!("seed {seed}: still being split: {key:?}")).unwrap();
     }
     let mut found = Vec::new();
     let mut tell = |finding: check::Finding| {
@@ -577,7 +584,11 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
         });
         // What is half on its way is given up: its receiver asks after a while.
         let until = std::time::Instant::now() + Duration::from_millis(if moves { 8000 } else { 1000 });
-        while std::time::Instant::now() < until || (0..2).any(|at| site.is_moving(at)) {
+        let unfinished = until + Duration::from_secs(60);
+        while std::time::Instant::now() < until
+            || (0..2).any(|at| site.is_moving(at))
+            || (0..2).any(|at| site.is_splitting(at)) && std::time::Instant::now() < unfinished
+        {
             (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
             std::thread::sleep(Duration::from_millis(5));
         }
