@@ -4,7 +4,7 @@
 //! they were asked; in some runs directories are split, before anybody is in them and while others are. In the end the stores of both together must be a sound name space, with nothing under way, and each shard in one of them alone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ashlar_env::sim::{SimDisk, SimEntropy};
+use ashlar_env::sim::{FaultOp, SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env};
 use ashlar_kv::{
     Frame, Key, KvError, Lane, LaneConfig, LaneReader, MemoryEngine, Snapshot, Urgency, Visit, WriteSet,
@@ -18,7 +18,7 @@ use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, S
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Pool, Shard};
 use ashlar_types::message::{
-    Addressee, MetaReply, MetaRequest, RenameFlags, SessionEvent, SetAttr, SplitDirectory,
+    Addressee, MetaReply, MetaRequest, RenameFlags, SessionEvent, SetAttr, SplitDirectory, SyncScope,
 };
 use ashlar_types::node::{Listening, SessionOwner};
 use ashlar_types::{
@@ -645,6 +645,57 @@ fn with_directories_that_are_split_while_they_are_used_each_stays_whole() {
         let (done, _) = run(seed, 4, 6, (moves, true));
         assert!(done > 50, "seed {seed}: only {done} operations were done");
     }
+}
+
+#[test]
+fn a_decision_that_a_power_cut_can_take_back_is_told_to_nobody_who_asks() {
+    let site = Site::new(41);
+    let make = |at: usize| {
+        let name = format!("d{at}");
+        let name = Name::new(name.as_bytes()).unwrap();
+        let made = site.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+        let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
+        attr.inode
+    };
+    let made: Vec<InodeId> = (0..DIRECTORIES).map(make).collect();
+    let at_server = |server: usize| *made.iter().find(|id| site.server_of(id.home()) == server).unwrap();
+    let (one, other) = (at_server(0), at_server(1));
+    site.create(one, "f").unwrap();
+    let tick_for = |turns: usize| {
+        for _ in 0..turns {
+            site.tick();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // Nothing is to be said about these any more.
+    tick_for(50);
+    let server = site.running[0].lock().clone().unwrap();
+    let op = OpId { session: SESSION, sequence: site.sequence.fetch_add(1, SeqCst) };
+    server.call(Caller::new(op, &Credentials::root()), MetaRequest::Sync(SyncScope::All)).unwrap();
+    drop(server);
+    // What it decides from now on is in its log, and never durable.
+    site.disks[0].0.fail_nth(FaultOp::Sync, 1, libc::EIO);
+    let name = Name::new(b"f").unwrap();
+    let flags = RenameFlags::Replace;
+    site.call(MetaRequest::Rename {
+        from_parent: one,
+        from_name: name,
+        to_parent: other,
+        to_name: name,
+        flags,
+    })
+    .unwrap();
+    tick_for(30);
+    site.cut_power(0);
+    tick_for(100);
+    assert!(site.find(one, "f").is_ok(), "it was taken back");
+    assert_eq!(site.find(other, "f"), Err(Errno::ENOENT), "everywhere");
+    for server in &site.running {
+        let server = server.lock().take().unwrap();
+        server.close_session(SESSION);
+        server.stop().unwrap();
+    }
+    require_sound(&site, 41);
 }
 
 #[test]

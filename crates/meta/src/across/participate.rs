@@ -162,6 +162,11 @@ impl MetaService {
             self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
             self.let_go(&outcome);
         }
+        if out.iter().any(|command| matches!(command, Command::Send { message: Message::Commit { .. }, .. }))
+        {
+            // ORDER: see the module. A decision that is asked for is in the log, and may be ahead of what is durable.
+            self.lane.flush_all().map_err(|error| self.answer(&error.into()))?;
+        }
         Ok(said_to(from, out))
     }
 

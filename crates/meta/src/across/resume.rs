@@ -128,7 +128,6 @@ impl MetaService {
     pub fn resume_across(&self) {
         self.forget_idle_backup();
         let mut wanted: Vec<(ShardId, Vec<Command<Key, ShardChange>>)> = Vec::new();
-        let durable = self.lane.appended();
         {
             let machines = self.across.machines.lock();
             for (shard, machine) in machines.by_shard.iter().filter(|(_, machine)| !machine.is_idle()) {
@@ -137,8 +136,10 @@ impl MetaService {
                 wanted.push((*shard, out));
             }
         }
+        // ORDER: looked up after the machines were asked, whose decisions were in the log before they knew of them.
+        let logged = self.lane.appended();
         for (shard, commands) in wanted {
-            self.send_later(shard, commands, Some(durable));
+            self.send_later(shard, commands, Some(logged));
         }
     }
 
