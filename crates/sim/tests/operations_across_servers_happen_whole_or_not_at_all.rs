@@ -510,6 +510,35 @@ fn count_slices(site: &Site) -> usize {
     slices
 }
 
+/// Waits until all that is under way has come to its end.
+fn settle(site: &Arc<Site>, moves: bool) {
+    let is_quiet = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_quiet.load(SeqCst) {
+                site.tick();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // What is half on its way is given up: its receiver asks after a while.
+        let until = std::time::Instant::now() + Duration::from_millis(if moves { 8000 } else { 1000 });
+        let unfinished = until + Duration::from_secs(60);
+        while std::time::Instant::now() < until
+            || (0..2).any(|at| site.is_moving(at))
+            || (0..2).any(|at| site.is_splitting(at)) && std::time::Instant::now() < unfinished
+        {
+            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // And what was left behind goes.
+        for _ in 0..100 {
+            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        is_quiet.store(true, SeqCst);
+    });
+}
+
 /// Lets `threads` act until `cuts` cuts of power are over, with shards on the move or not; tells how many operations were done, and how many maps there were.
 fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (u64, u64) {
     let site = Site::new(seed);
@@ -574,31 +603,7 @@ fn run(seed: u64, threads: u64, cuts: usize, (moves, splits): (bool, bool)) -> (
         is_over.store(true, SeqCst);
     });
     site.is_troubled.store(false, SeqCst);
-    let is_quiet = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_quiet.load(SeqCst) {
-                site.tick();
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
-        // What is half on its way is given up: its receiver asks after a while.
-        let until = std::time::Instant::now() + Duration::from_millis(if moves { 8000 } else { 1000 });
-        let unfinished = until + Duration::from_secs(60);
-        while std::time::Instant::now() < until
-            || (0..2).any(|at| site.is_moving(at))
-            || (0..2).any(|at| site.is_splitting(at)) && std::time::Instant::now() < unfinished
-        {
-            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // And what was left behind goes.
-        for _ in 0..100 {
-            (0..2).filter(|_| moves).for_each(|at| site.move_shards(at));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        is_quiet.store(true, SeqCst);
-    });
+    settle(&site, moves);
     for server in &site.running {
         let server = server.lock().take().unwrap();
         site.note_splits(&server);
