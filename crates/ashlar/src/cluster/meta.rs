@@ -84,9 +84,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     if is_behind && restored::settle(&member, &meta, &*storage, args.accept_missing_targets)? {
         forget_notes(&disk, restored.is_some(), older.is_some())?;
     }
-    meta.start_collector().context("cannot start a thread")?;
-    meta.start_trimmer().context("cannot start a thread")?;
-    meta.start_splitter(args.split_at).context("cannot start a thread")?;
+    start_threads(&meta, args.split_at).context("cannot start a thread")?;
     metrics.add_meta(&meta);
     let counted = Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Served, ServiceKinds::META)));
     let keys = keys::first_sealing_keys(&member)?;
@@ -136,6 +134,13 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     meta.stop().context("could not close the metadata log")?;
     starts.end(&member);
     Ok(())
+}
+
+/// Starts what works behind calls.
+fn start_threads(meta: &Arc<MetaService>, split_at: u64) -> std::io::Result<()> {
+    meta.start_collector()?;
+    meta.start_trimmer()?;
+    meta.start_splitter(split_at)
 }
 
 /// Takes away the notes that targets are to be compared.
