@@ -28,12 +28,13 @@
 mod clear;
 mod handed;
 mod join;
+mod queue;
 mod receive;
 mod send;
 mod track;
 
+pub(super) use queue::Sending;
 pub(super) use receive::Incoming;
-pub(super) use send::Sending;
 pub use send::{Transfer, Transferred};
 pub(super) use track::Tracker;
 

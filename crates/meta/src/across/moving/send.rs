@@ -1,6 +1,7 @@
 //! The sender's side: a shard is copied while it is served, then nobody is served for a moment while the rest is sent and the map is changed.
 
 use super::super::message::{Answer, Moving, Say};
+use super::queue::{Outgoing, Queued, SILENT_AFTER};
 use crate::MetaService;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::key;
@@ -11,7 +12,6 @@ use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, NodeId, Role, SessionId, ShardId};
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -37,8 +37,6 @@ const TELL_MAX: Duration = Duration::from_secs(60);
 const TELL_FROZEN_MAX: Duration = Duration::from_secs(2);
 /// For how long it may take for one of the tries to say something: whether the move is to go on is looked at between two.
 const TRY_MAX: Duration = Duration::from_secs(5);
-/// After how long without an answer of the receiver it is told that there is none.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// Time between two tries to say something.
 const TELL_PAUSE: Duration = Duration::from_millis(20);
 /// Questions to the manager that may be refused because the map has changed.
@@ -84,34 +82,6 @@ impl Transferred {
 /// Asks the manager: shards of `.1` are to be `.2`'s, if the map is still of epoch `.3`.
 pub type Transfer<'a> = dyn Fn(&[ShardId], NodeId, NodeId, Epoch) -> Transferred + 'a;
 
-/// Shards to be sent. Its lock is a leaf.
-#[derive(Default)]
-pub(in crate::across) struct Sending {
-    // LIMIT: as shards.
-    queue: VecDeque<(ShardId, NodeId)>,
-    current: Option<Outgoing>,
-    /// Those that could not be sent, and why, until they are to be sent again.
-    // LIMIT: as shards.
-    failed: Vec<(ShardId, NodeId, String)>,
-    /// Those that were withdrawn, and when: whoever waits for one learns it.
-    // LIMIT: as shards, for a while.
-    withdrawn: Vec<(ShardId, NodeId, Duration)>,
-}
-
-#[derive(Clone, Copy)]
-struct Outgoing {
-    shard: ShardId,
-    to: NodeId,
-    attempt: u64,
-    is_deciding: bool,
-    /// An administrator wants it to stay. Never together with `is_deciding`, so such a move does not come to its end.
-    is_withdrawn: bool,
-    /// Since when the receiver has not answered.
-    silent_since: Option<Duration>,
-    sent: u64,
-    total: u64,
-}
-
 /// Why a shard was not sent.
 enum NotSent {
     /// Somebody is always inside its gate, or the manager is away: it is good as it is, and can be tried again.
@@ -122,64 +92,6 @@ enum NotSent {
     Withdrawn,
     /// Its receiver is silent, and others go first meanwhile.
     Aside,
-}
-
-impl Sending {
-    /// Whether what is being sent only keeps others waiting: its receiver has not answered for a while, and they go elsewhere.
-    fn is_in_the_way(&self, now: Duration) -> bool {
-        let Some(current) = self.current.filter(|current| !current.is_deciding) else { return false };
-        current.silent_since.is_some_and(|since| now.saturating_sub(since) >= SILENT_AFTER)
-            && self.queue.iter().any(|(_, to)| *to != current.to)
-    }
-
-    /// Puts what is being sent at the end, behind all that goes to the same server, which is behind all others.
-    fn put_aside(&mut self) {
-        let Some(current) = self.current.take().filter(|current| !current.is_withdrawn) else { return };
-        let (after, first): (VecDeque<_>, VecDeque<_>) =
-            self.queue.drain(..).partition(|(_, to)| *to == current.to);
-        self.queue = first;
-        self.queue.extend(after);
-        // It may be wanted elsewhere by now.
-        if !self.queue.iter().any(|(shard, _)| *shard == current.shard) {
-            self.queue.push_back((current.shard, current.to));
-        }
-    }
-
-    /// See [`MetaService::withdraw`].
-    fn withdraw(&mut self, shards: &[ShardId], now: Duration) -> Vec<(ShardId, Option<NodeId>, Withdrawal)> {
-        let is_meant = |shard: ShardId| shards.is_empty() || shards.contains(&shard);
-        let mut told = Vec::new();
-        self.queue.retain(|&(shard, to)| {
-            if is_meant(shard) {
-                told.push((shard, Some(to), Withdrawal::Withdrawn));
-            }
-            !is_meant(shard)
-        });
-        // What could not be moved is not told of any more.
-        for (shard, to, _) in self.failed.extract_if(.., |(shard, ..)| is_meant(*shard)) {
-            told.push((shard, Some(to), Withdrawal::Withdrawn));
-        }
-        if let Some(current) = self.current.as_mut().filter(|current| is_meant(current.shard)) {
-            current.is_withdrawn = !current.is_deciding;
-            let outcome = if current.is_deciding { Withdrawal::TooLate } else { Withdrawal::Withdrawn };
-            // This one tells: it may be in the queue as well, to another server.
-            told.retain(|(shard, ..)| *shard != current.shard);
-            told.push((current.shard, Some(current.to), outcome));
-        }
-        self.withdrawn.retain(|(shard, ..)| !is_meant(*shard));
-        for (shard, to, outcome) in &told {
-            if let (Some(to), Withdrawal::Withdrawn) = (to, outcome) {
-                self.withdrawn.push((*shard, *to, now));
-            }
-        }
-        for shard in shards {
-            if !told.iter().any(|(known, ..)| known == shard) {
-                told.push((*shard, None, Withdrawal::NotMoving));
-            }
-        }
-        told.sort_by_key(|(shard, ..)| *shard);
-        told
-    }
 }
 
 /// One attempt to send a shard.
@@ -211,25 +123,14 @@ impl MetaService {
             return Err(Errno::EHOSTDOWN);
         }
         let mut sending = self.across.sending.lock();
-        for &shard in shards {
-            sending.failed.retain(|(failed, ..)| *failed != shard);
-            sending.withdrawn.retain(|(withdrawn, ..)| *withdrawn != shard);
-            let is_on_its_way = |now: Outgoing| (now.shard, now.to, now.is_withdrawn) == (shard, to, false);
-            if sending.current.is_some_and(is_on_its_way) {
-                continue;
-            }
-            match sending.queue.iter_mut().find(|(queued, _)| *queued == shard) {
-                Some(queued) => queued.1 = to,
-                None => sending.queue.push_back((shard, to)),
-            }
-        }
+        shards.iter().for_each(|shard| sending.enqueue(*shard, to));
         Ok(())
     }
 
     pub(crate) fn is_to_be_sent(&self, shard: ShardId) -> bool {
         let sending = self.across.sending.lock();
         sending.current.is_some_and(|current| current.shard == shard)
-            || sending.queue.iter().any(|(queued, _)| *queued == shard)
+            || sending.queue.iter().any(|queued| queued.shard == shard)
     }
 
     /// Whether chunks of removed files in `shard` are left to whoever has it next.
@@ -248,17 +149,14 @@ impl MetaService {
         let sending = self.across.sending.lock();
         let shown = |shard, to, state, sent, total| MoveInfo { shard, to, state, sent, total };
         let now = self.env.clock.monotonic();
-        let state = |current: &Outgoing| {
-            let silent = current.silent_since.map(|since| now.saturating_sub(since));
-            match silent.filter(|silent| *silent >= SILENT_AFTER) {
-                _ if current.is_deciding => MoveState::Deciding,
-                Some(silent) => MoveState::Stalled(format!("it has not answered for {} s", silent.as_secs())),
-                None => MoveState::Copying,
-            }
+        let state = |current: &Outgoing| match sending.silence(now).filter(|silent| *silent >= SILENT_AFTER) {
+            _ if current.is_deciding => MoveState::Deciding,
+            Some(silent) => MoveState::Stalled(format!("it has not answered for {} s", silent.as_secs())),
+            None => MoveState::Copying,
         };
         let current = sending.current.iter();
         let current = current.map(|now| shown(now.shard, now.to, state(now), now.sent, now.total));
-        let waiting = sending.queue.iter().map(|(shard, to)| shown(*shard, *to, MoveState::Waiting, 0, 0));
+        let waiting = sending.queue.iter().map(|next| shown(next.shard, next.to, MoveState::Waiting, 0, 0));
         let failed = sending.failed.iter();
         let failed = failed.map(|(shard, to, why)| shown(*shard, *to, MoveState::Failed(why.clone()), 0, 0));
         let is_new = |at: Duration| now.saturating_sub(at) < WITHDRAWN_TOLD;
@@ -279,24 +177,10 @@ impl MetaService {
         if self.is_awaiting() {
             return IDLE;
         }
-        let next = {
-            let mut sending = self.across.sending.lock();
-            let next = sending.queue.pop_front();
-            sending.current = next.map(|(shard, to)| Outgoing {
-                shard,
-                to,
-                attempt: 0,
-                is_deciding: false,
-                is_withdrawn: false,
-                silent_since: None,
-                sent: 0,
-                total: 0,
-            });
-            next
-        };
-        let Some((shard, to)) = next else { return IDLE };
+        let next = self.across.sending.lock().begin_next(self.env.clock.monotonic());
+        let Some(Queued { shard, to, tries }) = next else { return IDLE };
         // Another one has it by now: who asked for the move asks there.
-        let sent = if self.is_here(shard) { self.send_shard(shard, to, transfer) } else { Ok(()) };
+        let sent = if self.is_here(shard) { self.send_shard(shard, to, tries, transfer) } else { Ok(()) };
         let mut sending = self.across.sending.lock();
         let is_withdrawn = sending.current.take().is_some_and(|current| current.is_withdrawn);
         if is_withdrawn {
@@ -309,10 +193,16 @@ impl MetaService {
         Duration::ZERO
     }
 
-    fn send_shard(&self, shard: ShardId, to: NodeId, transfer: &Transfer<'_>) -> Result<(), String> {
-        let mut last = String::new();
-        for turn in 0..TRIES {
-            if turn > 0 {
+    fn send_shard(
+        &self,
+        shard: ShardId,
+        to: NodeId,
+        tried: u32,
+        transfer: &Transfer<'_>,
+    ) -> Result<(), String> {
+        let mut last = format!("{to} has been silent again and again");
+        for tries in tried..TRIES {
+            if tries > tried {
                 self.env.tasks.pause(TRY_PAUSE);
             }
             if self.is_ending() {
@@ -335,9 +225,12 @@ impl MetaService {
                 tell_max: TELL_MAX,
                 deciding: Deciding::default(),
             };
-            self.note_progress(|now| (now.attempt, now.sent, now.total) = (attempt.attempt, 0, 0));
+            let begun = self.env.clock.monotonic();
+            self.note_progress(|now| {
+                (now.attempt, now.sent, now.total) = (attempt.attempt, 0, 0);
+                (now.tries, now.begun) = (tries, begun);
+            });
             let sent = attempt.send(transfer);
-            self.note_progress(|now| now.is_deciding = false);
             self.across.tracker.end();
             match sent {
                 Ok(()) => return Ok(()),
@@ -358,8 +251,13 @@ impl MetaService {
                 // ORDER: the receiver keeps what it has: the question may be carried out before the next start makes it void.
                 return Err(last);
             }
+            // ORDER: only now. Until here it may be the receiver's, and whoever wants it to stay is told that it is too late.
+            self.note_progress(|now| now.is_deciding = false);
             attempt.give_up();
             tracing::info!(%shard, %to, why = last, "a shard is not moved for now");
+            if self.across.sending.lock().is_given_up(self.env.clock.monotonic()) {
+                return Err(last);
+            }
         }
         Err(last)
     }
@@ -431,13 +329,18 @@ impl Attempt<'_> {
             let left = deadline.saturating_sub(begun);
             let answer = service.say_to(self.to, &say, left.min(TRY_MAX));
             let is_silent = answer == Err(Errno::EHOSTDOWN);
-            service.note_progress(|now| {
-                now.silent_since = is_silent.then(|| now.silent_since.unwrap_or(begun));
-            });
+            let now = service.env.clock.monotonic();
+            let (is_in_the_way, is_given_up) = {
+                let mut sending = service.across.sending.lock();
+                sending.note_answer(self.to, is_silent, begun, now);
+                (sending.is_in_the_way(now), sending.is_given_up(now))
+            };
             match answer {
                 Ok(Answer::Done) => return Ok(()),
-                Ok(Answer::Later) | Err(Errno::EHOSTDOWN) if left > TELL_PAUSE && !service.is_ending() => {
-                    if service.across.sending.lock().is_in_the_way(service.env.clock.monotonic()) {
+                Ok(Answer::Later) | Err(Errno::EHOSTDOWN)
+                    if left > TELL_PAUSE && !is_given_up && !service.is_ending() =>
+                {
+                    if is_in_the_way {
                         return Err(NotSent::Aside);
                     }
                     service.env.tasks.pause(TELL_PAUSE);
@@ -716,87 +619,4 @@ struct MapSeen {
 pub(super) fn behind(mut key: Key) -> Key {
     key.push(0);
     key
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_move_can_be_withdrawn_until_it_is_being_handed_over() {
-        let current = Outgoing {
-            shard: ShardId(1),
-            to: NodeId(2),
-            attempt: 7,
-            is_deciding: false,
-            is_withdrawn: false,
-            silent_since: None,
-            sent: 0,
-            total: 0,
-        };
-        let mut sending = Sending {
-            queue: [(ShardId(3), NodeId(2)), (ShardId(1), NodeId(4)), (ShardId(5), NodeId(2))].into(),
-            current: Some(current),
-            failed: vec![(ShardId(6), NodeId(2), "no room".into())],
-            withdrawn: Vec::new(),
-        };
-        let told = sending.withdraw(&[ShardId(3), ShardId(9)], Duration::ZERO);
-        let stays = |shard, to| (ShardId(shard), Some(NodeId(to)), Withdrawal::Withdrawn);
-        assert_eq!(told, [stays(3, 2), (ShardId(9), None, Withdrawal::NotMoving)]);
-        assert_eq!(sending.queue.len(), 2);
-        // No more than a moment later it is being handed over.
-        sending.current = Some(Outgoing { is_deciding: true, ..current });
-        let told = sending.withdraw(&[ShardId(1)], Duration::ZERO);
-        assert_eq!(told, [(ShardId(1), Some(NodeId(2)), Withdrawal::TooLate)]);
-        assert!(!sending.current.unwrap().is_withdrawn && sending.queue.len() == 1);
-        sending.current = Some(current);
-        let told = sending.withdraw(&[], Duration::ZERO);
-        assert_eq!(told, [stays(1, 2), stays(5, 2), stays(6, 2)]);
-        assert!(sending.current.unwrap().is_withdrawn);
-        assert!(sending.queue.is_empty() && sending.failed.is_empty());
-        assert!(sending.withdraw(&[], Duration::ZERO).iter().all(|(shard, ..)| shard.0 == 1));
-    }
-
-    #[test]
-    fn a_receiver_that_is_silent_keeps_nobody_else_waiting() {
-        let current = Outgoing {
-            shard: ShardId(1),
-            to: NodeId(3),
-            attempt: 7,
-            is_deciding: false,
-            is_withdrawn: false,
-            silent_since: Some(Duration::from_secs(10)),
-            sent: 0,
-            total: 0,
-        };
-        let queue: VecDeque<_> = [(ShardId(2), NodeId(3)), (ShardId(4), NodeId(2))].into();
-        let mut sending = Sending { queue: queue.clone(), current: Some(current), ..Sending::default() };
-        let later = Duration::from_secs(10) + SILENT_AFTER;
-        assert!(!sending.is_in_the_way(Duration::from_secs(11)) && sending.is_in_the_way(later));
-        sending.current = Some(Outgoing { is_deciding: true, ..current });
-        assert!(!sending.is_in_the_way(later), "it may be there already");
-        sending.current = Some(Outgoing { silent_since: None, ..current });
-        assert!(!sending.is_in_the_way(later));
-        sending.current = Some(current);
-        sending.put_aside();
-        let moves = |all: &[(u16, u32)]| -> Vec<_> {
-            all.iter().map(|(shard, to)| (ShardId(*shard), NodeId(*to))).collect()
-        };
-        assert_eq!(sending.queue, moves(&[(4, 2), (2, 3), (1, 3)]));
-        assert!(sending.current.is_none());
-        // To the silent one alone: there is nobody to be let past.
-        sending.queue = moves(&[(2, 3)]).into();
-        sending.current = Some(current);
-        assert!(!sending.is_in_the_way(later));
-        // Withdrawn meanwhile, or wanted elsewhere.
-        sending.queue = queue.clone();
-        sending.current = Some(Outgoing { is_withdrawn: true, ..current });
-        sending.put_aside();
-        assert_eq!(sending.queue, queue);
-        sending.queue = moves(&[(1, 2)]).into();
-        sending.current = Some(current);
-        sending.put_aside();
-        assert_eq!(sending.queue, moves(&[(1, 2)]));
-    }
 }
