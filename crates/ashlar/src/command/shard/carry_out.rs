@@ -86,6 +86,13 @@ pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()>
     Ok(())
 }
 
+/// Whether moves have come further. That one is begun or stalls is nothing: those to several servers that do not answer take turns, and each tells for how long.
+fn has_changed(before: &[MoveInfo], now: &[MoveInfo]) -> bool {
+    let key = |info: &MoveInfo| (info.shard, info.to, matches!(info.state, MoveState::Deciding), info.sent);
+    let keys = |all: &[MoveInfo]| all.iter().map(key).collect::<BTreeSet<_>>();
+    keys(before) != keys(now)
+}
+
 impl Moves<'_> {
     /// Looks how far they are, and asks for those that nobody works at; whether all are done.
     fn look(&mut self) -> Result<bool> {
@@ -107,12 +114,10 @@ impl Moves<'_> {
         for (server, wanted) in &left {
             seen.extend(self.look_at(&map, *server, wanted)?);
         }
-        if seen != self.seen.0 {
-            self.seen = (seen, Instant::now());
-        }
+        let since = if has_changed(&self.seen.0, &seen) { Instant::now() } else { self.seen.1 };
+        self.seen = (seen, since);
         if !left.is_empty() && self.seen.1.elapsed() > STILL_MAX {
-            let why = self.trouble.as_deref().unwrap_or("`ashlar shard list` shows what is on its way");
-            bail!("nothing has changed for {} s: {why}", STILL_MAX.as_secs());
+            bail!("nothing has changed for {} s: {}", STILL_MAX.as_secs(), self.why_still(&map));
         }
         if self.looked_away.elapsed() > AWAY_EVERY {
             self.require_receivers(&map, left.values().flatten())?;
@@ -127,6 +132,21 @@ impl Moves<'_> {
             }
         }
         Ok(left.is_empty())
+    }
+
+    /// Why nothing changes.
+    fn why_still(&self, map: &ClusterMap) -> String {
+        let is_stalled = |info: &&MoveInfo| matches!(info.state, MoveState::Stalled(_));
+        match (self.seen.0.iter().find(is_stalled), &self.trouble) {
+            (Some(info), _) => format!(
+                "{} {}; `ashlar shard move --cancel {}` has it stay",
+                info.shard,
+                progress(map, info),
+                info.shard.0
+            ),
+            (None, Some(trouble)) => trouble.clone(),
+            (None, None) => "`ashlar shard list` shows what is on its way".into(),
+        }
     }
 
     /// Ends when a server that is to have one of the shards is away for long.
@@ -193,5 +213,28 @@ impl Moves<'_> {
         let from = self.from.get(&shard).map(|from| node::name(map, *from)).unwrap_or_default();
         let left = self.wanted.iter().filter(|(wanted, _)| !self.done.contains(wanted)).count();
         say(format_args!("moved {shard} from {from} to {}, {left} to go", node::name(map, to)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_goes_on_being_silent_is_no_change() {
+        let info = |shard: u16, state: MoveState, sent| MoveInfo {
+            shard: ShardId(shard),
+            to: NodeId(2),
+            state,
+            sent,
+            total: 9,
+        };
+        let stalled = |seconds: u32| MoveState::Stalled(format!("it has not answered for {seconds} s"));
+        let before = [info(1, stalled(5), 0), info(2, MoveState::Waiting, 0)];
+        assert!(!has_changed(&before, &[info(1, stalled(6), 0), info(2, MoveState::Waiting, 0)]));
+        assert!(!has_changed(&before, &[info(2, stalled(5), 0), info(1, MoveState::Waiting, 0)]), "turns");
+        assert!(has_changed(&before, &[info(1, MoveState::Copying, 4), info(2, MoveState::Waiting, 0)]));
+        assert!(has_changed(&before, &[info(1, MoveState::Deciding, 0), info(2, MoveState::Waiting, 0)]));
+        assert!(has_changed(&before, &before[..1]));
     }
 }
