@@ -18,8 +18,12 @@ use std::time::Duration;
 
 /// How long figures of free space are used before they are asked for again.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
-/// The same while a target is about to be full, so that it gets little more than it has room for.
+/// The same of targets that are about to be full, so that they get little more than they have room for.
 const SPACE_AGE_NEARLY_FULL: Duration = Duration::from_millis(250);
+/// Targets are asked for at most so great a part of the time, one in so many.
+const SPACE_ASKING_PART: u32 = 4;
+/// LIMIT: how long one asks for all. A disk that hangs longer does not keep the others from asking.
+const SPACE_ASKING_MAX: Duration = Duration::from_secs(10);
 
 /// A target with less free space than so many hundredths of its size gets no new files while another one has more. Chains are not moved to it either (`manager/src/plan.rs`).
 const FULL_BELOW_HUNDREDTHS: u64 = 3;
@@ -44,13 +48,43 @@ pub(crate) struct PlacementState {
 
 #[derive(Default)]
 struct KnownSpace {
-    /// When it was asked for, by the monotonic clock; `None` when it is to be asked for anew.
-    asked_at: Option<Duration>,
+    /// When all were asked last.
+    all: Asked,
+    /// When those were that are about to be full.
+    nearly_full: Asked,
+    /// Since when somebody asks, by the monotonic clock.
+    asking_since: Option<Duration>,
+    /// How often the figures were said to be no good.
+    forgotten: u64,
     by_target: SpaceByTarget,
     /// Those that did not answer. One that has come since was not asked.
     silent: FxHashSet<TargetId>,
     /// Those that were full when they last answered.
     full: FxHashSet<TargetId>,
+}
+
+/// When targets were asked.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    /// When the last of them had answered, by the monotonic clock; `None` when they are to be asked anew. Not when it was begun: with slow targets all figures would be
+    /// old before they are here.
+    ended_at: Option<Duration>,
+    took: Duration,
+}
+
+impl Asked {
+    fn is_due(&self, now: Duration, age_max: Duration) -> bool {
+        let age_max = age_max.max(self.took * SPACE_ASKING_PART);
+        self.ended_at.is_none_or(|ended| now.saturating_sub(ended) >= age_max)
+    }
+}
+
+/// Targets are asked by whoever has this.
+struct Asking {
+    /// `None`: all of them.
+    only: Option<FxHashSet<TargetId>>,
+    begun: Duration,
+    forgotten: u64,
 }
 
 /// Free bytes below which a target of `bytes_total` is full.
@@ -66,24 +100,67 @@ fn is_full(was_full: bool, (bytes_total, bytes_free): (u64, u64)) -> bool {
 }
 
 impl KnownSpace {
-    /// For how long it is used.
-    fn age_max(&self) -> Duration {
-        let is_nearly_full = |(target, &(total, free)): (&TargetId, &(u64, u64))| {
-            !self.full.contains(target) && free / 4 < full_below(total)
+    /// Whom the caller is to ask; `None`: nobody, what is known is new enough, or somebody else asks.
+    fn begin(&mut self, now: Duration) -> Option<Asking> {
+        let is_asked = self.asking_since.is_some_and(|since| now.saturating_sub(since) < SPACE_ASKING_MAX);
+        // While nothing is known there is nothing to be used meanwhile.
+        if is_asked && !self.by_target.is_empty() {
+            return None;
+        }
+        let only = if self.all.is_due(now, SPACE_AGE_MAX) {
+            None
+        } else {
+            let is_nearly_full = |&(target, &(total, free)): &(&TargetId, &(u64, u64))| {
+                !self.full.contains(target) && free / 4 < full_below(total)
+            };
+            let only: FxHashSet<TargetId> =
+                self.by_target.iter().filter(is_nearly_full).map(|(target, _)| *target).collect();
+            if only.is_empty() || !self.nearly_full.is_due(now, SPACE_AGE_NEARLY_FULL) {
+                return None;
+            }
+            Some(only)
         };
-        if self.by_target.iter().any(is_nearly_full) { SPACE_AGE_NEARLY_FULL } else { SPACE_AGE_MAX }
+        self.asking_since = Some(now);
+        Some(Asking { only, begun: now, forgotten: self.forgotten })
     }
 
     /// Takes answers; those that did not answer are as full as they were.
-    fn take(&mut self, now: Duration, by_target: SpaceByTarget, silent: FxHashSet<TargetId>) {
-        let still_full = self.full.iter().copied().filter(|target| silent.contains(target));
+    fn take(&mut self, now: Duration, asking: &Asking, answered: SpaceByTarget, silent: FxHashSet<TargetId>) {
+        if asking.only.is_none() {
+            (self.by_target, self.silent) = (answered, silent);
+        } else {
+            self.silent.retain(|target| !answered.contains_key(target));
+            self.by_target.retain(|target, _| !silent.contains(target));
+            self.by_target.extend(answered);
+            self.silent.extend(silent);
+        }
+        let still_full = self.full.iter().copied().filter(|target| self.silent.contains(target));
         let full_now =
-            by_target.iter().filter(|(target, space)| is_full(self.full.contains(target), **space));
+            self.by_target.iter().filter(|(target, space)| is_full(self.full.contains(target), **space));
         let full: FxHashSet<TargetId> = full_now.map(|(target, _)| *target).chain(still_full).collect();
         if full != self.full {
             tracing::info!(targets = ?full, "targets that are full: new files go to others while there are some");
         }
-        *self = KnownSpace { asked_at: Some(now), by_target, silent, full };
+        self.full = full;
+        // What was asked before somebody made room says nothing of it.
+        let is_good = asking.forgotten == self.forgotten;
+        let asked = Asked { ended_at: is_good.then_some(now), took: now.saturating_sub(asking.begun) };
+        if asking.only.is_none() {
+            self.all = asked;
+            // A round of a few takes no longer than one of all; how long, the first one shows.
+            self.nearly_full.ended_at = asked.ended_at;
+        } else {
+            self.nearly_full = asked;
+        }
+        if self.asking_since == Some(asking.begun) {
+            self.asking_since = None;
+        }
+    }
+
+    /// Has all be asked anew.
+    fn forget(&mut self) {
+        self.forgotten += 1;
+        self.all.ended_at = None;
     }
 
     /// Leaves those of `targets` that have room. If none has, those that have about as much as the one that has most.
@@ -101,7 +178,7 @@ impl KnownSpace {
 impl PlacementState {
     /// Lets the next question about space ask the targets.
     pub(crate) fn forget_space(&self) {
-        self.space.lock().asked_at = None;
+        self.space.lock().forget();
     }
 }
 
@@ -260,31 +337,33 @@ impl MetaService {
         }
     }
 
-    /// Total and free bytes of the online targets, at most [`SPACE_AGE_MAX`] old, and less while one is about to be full. A target that does not answer is left out.
+    /// Total and free bytes of the online targets, about [`SPACE_AGE_MAX`] old at most, and less of those that are about to be full; older where it takes long to ask,
+    /// and while somebody else does. A target that does not answer is left out.
     pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
-        let now = self.env.clock.monotonic();
-        {
-            let known = self.placement.space.lock();
-            if known.asked_at.is_some_and(|when| now.saturating_sub(when) < known.age_max()) {
-                return known.by_target.clone();
+        let asking = {
+            let mut known = self.placement.space.lock();
+            match known.begin(self.env.clock.monotonic()) {
+                Some(asking) => asking,
+                None => return known.by_target.clone(),
             }
-        }
+        };
         // Not under the lock: a disk that hangs holds up nobody but whoever asks it.
         let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
-        let space: SpaceByTarget = online
-            .filter_map(|target| {
-                match self.storage.call(&StorageRequest::Space { target: target.id }, Payload::None) {
-                    Ok(StorageReply::Space { bytes_total, bytes_free }) => {
-                        Some((target.id, (bytes_total, bytes_free)))
-                    }
-                    _ => None,
+        let is_asked = |id: &TargetId| asking.only.as_ref().is_none_or(|only| only.contains(id));
+        let (mut answered, mut silent) = (SpaceByTarget::default(), FxHashSet::default());
+        for target in online.map(|target| target.id).filter(is_asked) {
+            match self.storage.call(&StorageRequest::Space { target }, Payload::None) {
+                Ok(StorageReply::Space { bytes_total, bytes_free }) => {
+                    answered.insert(target, (bytes_total, bytes_free));
                 }
-            })
-            .collect();
-        let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
-        let silent = online.map(|target| target.id).filter(|id| !space.contains_key(id)).collect();
-        self.placement.space.lock().take(now, space.clone(), silent);
-        space
+                _ => {
+                    silent.insert(target);
+                }
+            }
+        }
+        let mut known = self.placement.space.lock();
+        known.take(self.env.clock.monotonic(), &asking, answered, silent);
+        known.by_target.clone()
     }
 
     /// Whether `target` answered when the targets were last asked ([`MetaService::space`]), or was not there yet; one that has stopped does not. Asks nobody, so
@@ -299,6 +378,9 @@ impl MetaService {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
     fn shards(primaries: &[u32]) -> Vec<Shard> {
         let shard =
             |(at, primary): (usize, &u32)| Shard { id: ShardId(at as u16), primary: NodeId(*primary) };
@@ -307,10 +389,13 @@ mod tests {
 
     fn known(free: &[(u32, u64)], before: KnownSpace) -> KnownSpace {
         let mut known = before;
-        let by_target =
-            free.iter().map(|(target, free)| (TargetId(*target), (1000 << 30, *free << 30))).collect();
-        known.take(Duration::from_secs(1), by_target, FxHashSet::default());
+        let asking = Asking { only: None, begun: SECOND, forgotten: known.forgotten };
+        known.take(SECOND, &asking, answers(free), FxHashSet::default());
         known
+    }
+
+    fn answers(free: &[(u32, u64)]) -> SpaceByTarget {
+        free.iter().map(|(target, free)| (TargetId(*target), (1000 << 30, *free << 30))).collect()
     }
 
     fn roomy(known: &KnownSpace, targets: &[u32]) -> Vec<u32> {
@@ -343,11 +428,58 @@ mod tests {
     }
 
     #[test]
-    fn space_is_asked_for_more_often_while_a_target_is_about_to_be_full() {
-        assert_eq!(known(&[(1, 10), (2, 121)], KnownSpace::default()).age_max(), SPACE_AGE_MAX);
-        assert_eq!(known(&[(1, 10), (2, 119)], KnownSpace::default()).age_max(), SPACE_AGE_NEARLY_FULL);
+    fn only_targets_that_are_about_to_be_full_are_asked_more_often() {
+        let mut known = known(&[(1, 10), (2, 121)], KnownSpace::default());
+        assert!(known.begin(SECOND + SPACE_AGE_NEARLY_FULL).is_none(), "one is full, the other has room");
+        assert!(known.begin(SECOND + SPACE_AGE_MAX).is_some_and(|asking| asking.only.is_none()));
+        known.asking_since = None;
+        let mut known = self::known(&[(1, 500), (2, 119)], KnownSpace::default());
+        assert!(known.begin(SECOND + SPACE_AGE_NEARLY_FULL - MS).is_none());
+        let asking = known.begin(SECOND + SPACE_AGE_NEARLY_FULL).unwrap();
+        assert_eq!(asking.only, Some([TargetId(2)].into_iter().collect()));
+        known.take(asking.begun, &asking, answers(&[(2, 29)]), FxHashSet::default());
+        assert_eq!(roomy(&known, &[1, 2]), [1]);
+        assert_eq!(known.by_target[&TargetId(1)].1, 500 << 30, "what is known of others stays");
+        assert!(known.begin(SECOND + SPACE_AGE_MAX).is_some_and(|asking| asking.only.is_none()));
         assert_eq!(full_below(64 << 20), 8 << 20);
         assert_eq!(full_below(1 << 30), 64 << 20);
+    }
+
+    /// Each first write asked all targets, one after another.
+    #[test]
+    fn figures_that_took_long_to_get_are_used_for_longer_and_one_asks_for_all() {
+        let mut known = known(&[(1, 500), (2, 119)], KnownSpace::default());
+        let begun = SECOND + SPACE_AGE_NEARLY_FULL;
+        let asking = known.begin(begun).unwrap();
+        assert!(known.begin(begun + SECOND).is_none(), "others use what is known");
+        assert!(known.begin(begun + SPACE_ASKING_MAX).is_some(), "but not for ever");
+        let ended = begun + SECOND;
+        known.take(ended, &asking, answers(&[(2, 118)]), FxHashSet::default());
+        known.all.ended_at = Some(ended);
+        known.asking_since = None;
+        assert!(known.begin(ended + SECOND).is_none(), "it takes a second, so it is asked for every fifth");
+        // All of them, for three seconds.
+        let begun = ended + SPACE_AGE_MAX;
+        let asking = known.begin(begun).unwrap();
+        assert!(asking.only.is_none());
+        let ended = begun + 3 * SECOND;
+        known.take(ended, &asking, answers(&[(1, 500), (2, 300)]), FxHashSet::default());
+        assert!(known.begin(ended + 11 * SECOND).is_none() && known.begin(ended + 12 * SECOND).is_some());
+    }
+
+    #[test]
+    fn figures_from_before_room_was_made_are_asked_for_again() {
+        let mut known = known(&[(1, 5), (2, 500)], KnownSpace::default());
+        known.forget();
+        let asking = known.begin(SECOND).unwrap();
+        known.forget();
+        known.take(SECOND, &asking, answers(&[(1, 5), (2, 500)]), FxHashSet::default());
+        let asking = known.begin(SECOND).unwrap();
+        known.take(SECOND, &asking, answers(&[(1, 50), (2, 500)]), FxHashSet::default());
+        assert_eq!(roomy(&known, &[1, 2]), [1, 2]);
+        assert!(known.begin(SECOND).is_none());
+        let mut unknown = KnownSpace::default();
+        assert!(unknown.begin(SECOND).is_some() && unknown.begin(SECOND).is_some(), "nothing is known yet");
     }
 
     fn numbers(found: Vec<ShardId>) -> Vec<u16> {
