@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two renewals of a session.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// A server that has answered no renewal for so long cannot be reached.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// Time between two looks at the map.
 const MAP_PAUSE: Duration = Duration::from_millis(5);
@@ -45,6 +47,8 @@ pub(super) struct Presence {
     reclaiming: Mutex<Reclaiming>,
     reclaimed: Condvar,
     followed: Mutex<Followed>,
+    /// When the server answered last that it was asked to renew the session, or was told of it.
+    heard: Mutex<Instant>,
     /// The server is none any more.
     pub is_retired: AtomicBool,
 }
@@ -83,6 +87,7 @@ impl Presence {
             reclaiming,
             reclaimed: Condvar::new(),
             followed: Mutex::new(Followed::of(server, map)),
+            heard: Mutex::new(Instant::now()),
             is_retired: AtomicBool::new(false),
         }
     }
@@ -109,6 +114,11 @@ impl Presence {
     /// Whether it knows of the map of `epoch`, or a newer one, and is where shards have gone by it.
     fn has_followed(&self, epoch: Epoch) -> bool {
         self.followed.lock().epoch >= epoch
+    }
+
+    /// Whether the server does not even answer renewals ([`SILENT_AFTER`]). One that only takes long for a call does.
+    pub fn is_silent(&self) -> bool {
+        self.heard.lock().elapsed() > SILENT_AFTER
     }
 
     /// Whether the server has nothing that a session could have something of.
@@ -236,7 +246,11 @@ impl Presence {
             let asked = since_boot();
             // A term that has ended is told of at once, and not when the server has been waited for.
             let wait = if term.has_expired || is_idle { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
-            match exchange(routes, self.server, &call, (false, true), Instant::now() + wait) {
+            let answer = exchange(routes, self.server, &call, (false, true), Instant::now() + wait);
+            if answer.is_ok() {
+                *self.heard.lock() = Instant::now();
+            }
+            match answer {
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
                 Ok(MetaAnswer::MustReclaim(incarnation)) => self.tell(routes, incarnation),
                 Ok(MetaAnswer::Renewed(epoch)) if self.has_followed(epoch) => {

@@ -9,17 +9,17 @@ use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
 /// For how long servers are waited for that make room: a little longer than each takes for it.
-const ROOM_MAX: Duration = Duration::from_secs(6);
+const ROOM_MAX: Duration = Duration::from_secs(7);
 /// For how long one may take to get the question.
 const REACH_MAX: Duration = Duration::from_secs(1);
-/// For how long one that did not answer in time is not asked again: it would hold up every write.
+/// For how long one that could not be reached is not asked again: it would hold up every write.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Who asks, and whom.
 #[derive(Default)]
 pub(super) struct Room {
     rounds: Rounds,
-    /// Servers that did not answer, and since when.
+    /// Servers that could not be reached, and since when. Not those that only took long: they may be about to free a lot.
     // LIMIT: one per metadata server.
     silent: Mutex<FxHashMap<NodeId, Instant>>,
 }
@@ -68,8 +68,8 @@ impl Rounds {
 }
 
 impl RemoteMeta {
-    /// Has every server delete what removed files still hold, all of them at the same time, whether or not the session has anything at them. One that cannot be reached, or does not
-    /// answer, holds nobody up for longer than [`ROOM_MAX`], and that once in [`SILENT_MAX`]; what it did not free is not there. So the only error is `ENOTCONN`, when the session has ended.
+    /// Has every server delete what removed files still hold, all of them at the same time, whether or not the session has anything at them. One that does not answer
+    /// in time holds nobody up for longer than [`ROOM_MAX`], and one that cannot be reached that once in [`SILENT_MAX`]; what it did not free is not there. So the only error is `ENOTCONN`, when the session has ended.
     pub(super) fn make_room_everywhere(
         &self,
         caller: Caller<'_>,
@@ -82,12 +82,23 @@ impl RemoteMeta {
         };
         let begin = Instant::now();
         let ask = |(server, shard): (NodeId, ShardId)| {
-            let reached = session.presence(server, deadline.min(begin + REACH_MAX));
-            let outcome = reached.and_then(|_| {
-                self.call_home(caller, MetaRequest::MakeRoom, shard, deadline.min(begin + ROOM_MAX))
-            });
-            if let Err(errno) = outcome {
-                tracing::warn!(%errno, %server, "a metadata server was not there to make room");
+            let is_silent = match session.presence(server, deadline.min(begin + REACH_MAX)) {
+                Ok(presence) => {
+                    let until = deadline.min(begin + ROOM_MAX);
+                    match self.call_home(caller, MetaRequest::MakeRoom, shard, until) {
+                        Ok(_) => return,
+                        Err(errno) => {
+                            tracing::warn!(%errno, %server, "a metadata server made no room in time")
+                        }
+                    }
+                    presence.is_silent()
+                }
+                Err(errno) => {
+                    tracing::warn!(%errno, %server, "a metadata server was not there to make room");
+                    true
+                }
+            };
+            if is_silent {
                 self.room.silent.lock().insert(server, Instant::now());
             }
         };
