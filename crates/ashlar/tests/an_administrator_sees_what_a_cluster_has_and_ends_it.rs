@@ -144,9 +144,19 @@ fn a_session_that_is_ended_gives_its_locks_to_others_and_its_mount_comes_back() 
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(fs::read_to_string(lab.path("m1/new")).unwrap(), "new");
-    assert_ne!(session_of(&lab, "c0").unwrap()["id"].as_u64(), Some(id));
+    let id = session_of(&lab, "c0").unwrap()["id"].as_u64().filter(|newer| *newer != id).unwrap();
     drop((held, other));
+    // A server that may have it and does not answer: it may go on there.
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let line = format!("meta --meta @mds2.meta --listen {} --identity @mds2", Lab::free_address());
+    let mut mds2 = lab.run("mds2", &line, "serves");
+    mds2.pause();
+    let half = lab.ashlar(&format!("session remove {id} --identity @first"));
+    mds2.resume();
+    half.refused(&["has ended at all servers that answer", "mds2 does not answer"]);
     lab.stop();
+    mds2.stop();
 }
 
 /// Longest time for a mount to be taken away: `detach` promises a few seconds, and the machine may have much else to do.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// LIMIT: how long a metadata server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// LIMIT: the same for one that managers believe to be away: they may be wrong, so it is asked where something is to be done there.
+const AWAY_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// LIMIT: servers that are asked at once.
 const ASKED_MAX: usize = 64;
 /// LIMIT: how long the end of a session may take: the term of its leases, and a little more.
@@ -64,21 +66,26 @@ impl Unanswered {
 /// What servers have told, each with the one that did, and those that have told nothing.
 type Asked<T> = (Vec<(NodeId, T)>, Vec<Unanswered>);
 
-/// Asks all servers beside each other, but for those that are known to be away.
+/// Asks all servers beside each other, those that managers believe to be away for `away_max`.
 fn ask_all<T: Send>(
     member: &Member,
     servers: &[NodeId],
+    away_max: Option<Duration>,
     ask: impl Fn(RemoteSessions, Instant) -> Result<T, NetError> + Sync,
 ) -> Asked<T> {
     let away = presence::ask(member);
     let routes = member.routes();
     let ask_one = |server: NodeId| -> Result<T, Unanswered> {
-        if let Some(seconds) = away.seconds(server, Role::Meta) {
-            let reason = format!("nothing was heard of it for {seconds} s");
-            return Err(Unanswered { server, away_s: Some(seconds), reason });
-        }
-        ask(RemoteSessions::new(routes.clone(), server), Instant::now() + ANSWER_MAX)
-            .map_err(|error| Unanswered { server, away_s: None, reason: error.to_string() })
+        let away_s = away.seconds(server, Role::Meta);
+        let wait = if away_s.is_some() { away_max } else { Some(ANSWER_MAX) };
+        let answer = wait.map(|wait| ask(RemoteSessions::new(routes.clone(), server), Instant::now() + wait));
+        let reason = match (answer, away_s) {
+            (Some(Ok(answer)), _) => return Ok(answer),
+            (_, Some(seconds)) => format!("nothing was heard of it for {seconds} s"),
+            (Some(Err(error)), None) => error.to_string(),
+            (None, None) => "it was not asked".to_owned(),
+        };
+        Err(Unanswered { server, away_s, reason })
     };
     let (mut told, mut unanswered) = (Vec::new(), Vec::new());
     for some in servers.chunks(ASKED_MAX) {
@@ -102,7 +109,7 @@ fn ask_all<T: Send>(
 }
 
 fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], is_json: bool) -> Result<()> {
-    let (told, unanswered) = ask_all(member, servers, |sessions, deadline| sessions.list(deadline));
+    let (told, unanswered) = ask_all(member, servers, None, |sessions, deadline| sessions.list(deadline));
     if told.is_empty() {
         let all: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
         bail!("no metadata server tells which sessions it has: {}", all.join("; "));
@@ -138,8 +145,12 @@ fn print(map: &ClusterMap, info: &SessionInfo) {
 }
 
 /// Ends a session at all servers that know it, and waits until it has ended.
+///
+/// # Errors
+/// When no server knows it, when it does not end in time, and when a server that may have it did not answer: it may go on there.
 fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) -> Result<()> {
-    let (told, unanswered) = ask_all(member, servers, |sessions, deadline| sessions.end(id, deadline));
+    let end = |sessions: RemoteSessions, deadline| sessions.end(id, deadline);
+    let (told, unanswered) = ask_all(member, servers, Some(AWAY_ANSWER_MAX), end);
     let silent: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
     let there: Vec<NodeId> =
         told.into_iter().filter(|(_, is_there)| *is_there).map(|(server, _)| server).collect();
@@ -156,9 +167,13 @@ fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) 
             std::thread::sleep(LOOK_EVERY);
         }
     }
-    say(format_args!("ended {id}"));
-    for silent in silent {
-        say(format_args!("{silent}; it ends there by itself if its mount is not heard of"));
+    if silent.is_empty() {
+        say(format_args!("ended {id}"));
+        return Ok(());
     }
-    Ok(())
+    bail!(
+        "{id} has ended at all servers that answer, but {}; there it ends by itself if its mount is not heard of, or `ashlar session remove {}` ends it once they answer",
+        silent.join("; "),
+        id.0
+    )
 }
