@@ -26,7 +26,7 @@ pub use etcd_authority::EtcdAuthority;
 pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
 pub use plan::place_copies;
-pub use service::{EtcdMembers, ManagerService};
+pub use service::{EtcdMembers, KnownMember, ManagerService};
 pub use state::{ClusterState, KeyEpoch, MetadataRecord, PromisedTarget, StartRecord, TokenRecord};
 pub use token::{Token, token_key};
 

@@ -11,7 +11,7 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
-pub use removal::EtcdMembers;
+pub use removal::{EtcdMembers, KnownMember};
 
 use crate::state::{ClusterState, MetadataRecord, PromisedTarget};
 use crate::token::Token;

@@ -13,17 +13,17 @@ use crate::node::MetaLock;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
 use ashlar_coord::Coord;
-use ashlar_coord::etcd::EtcdMembership;
+use ashlar_coord::etcd::{EtcdMember, EtcdMembership};
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::events::EventLog;
-use ashlar_manager::{Manager, ManagerEndpoint, ManagerService};
+use ashlar_manager::{KnownMember, Manager, ManagerEndpoint, ManagerService};
 use ashlar_rpc::net::{Epochs, KnowsToken, ServerConfig, Service, TlsIdentity};
 use ashlar_rpc::remote::Routes;
 use ashlar_types::message::ManagerReply;
 use ashlar_types::{EventKind, Node, Role};
 use parking_lot::RwLock;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -153,8 +153,20 @@ fn guard_members(membership: &EtcdMembership, service: &ManagerService) {
     let membership = membership.clone();
     service.set_etcd_members(Box::new(move || {
         let members = membership.list().map_err(|error| error.to_string())?;
-        Ok(members.into_iter().map(|member| member.name).filter(|name| !name.is_empty()).collect())
+        Ok(members.iter().map(known_member).collect())
     }));
+}
+
+fn known_member(member: &EtcdMember) -> KnownMember {
+    let host = |url: &String| -> Option<IpAddr> {
+        let address: SocketAddr = url.rsplit('/').next()?.parse().ok()?;
+        Some(address.ip())
+    };
+    KnownMember {
+        name: member.name.clone(),
+        number: format!("{:x}", member.id),
+        hosts: member.peer_urls.iter().filter_map(host).collect(),
+    }
 }
 
 /// Keeps in step with the members of an etcd that was set up for this file system: those that follow and have everything count from then on, and

@@ -6,12 +6,24 @@ use crate::state::ClusterState;
 use ashlar_types::map::{Target, TargetState};
 use ashlar_types::message::ManagerReply;
 use ashlar_types::{ClusterMap, Node, NodeId, Role};
+use std::net::IpAddr;
 
 /// LIMIT: things that a refusal names one by one.
 const NAMED_MAX: usize = 8;
 
-/// Tells the names of the members of an etcd that was set up for the file system, which are those of their nodes; or why that is not known.
-pub type EtcdMembers = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
+/// A member of an etcd that was set up for the file system.
+#[derive(Clone, Debug)]
+pub struct KnownMember {
+    /// Its name, which is that of its node; empty until it was started for the first time.
+    pub name: String,
+    /// Its number, as it is shown.
+    pub number: String,
+    /// Where other members reach it.
+    pub hosts: Vec<IpAddr>,
+}
+
+/// Tells all members; or why they are not known.
+pub type EtcdMembers = dyn Fn() -> Result<Vec<KnownMember>, String> + Send + Sync;
 
 impl ManagerService {
     /// Has nodes not be removed that `members` tells of. Only the first one that is given counts.
@@ -59,11 +71,11 @@ impl ManagerService {
                 node.name
             ))
         })?;
-        if !members.contains(&node.name) {
-            return Ok(());
-        }
         let name = &node.name;
-        let others = members.iter().any(|member| member != name);
+        if !members.iter().any(|member| member.name == *name) {
+            return require_none_to_come(&members, node);
+        }
+        let others = members.iter().any(|member| !member.name.is_empty() && member.name != *name);
         Err(refused(match others {
             true => format!(
                 "{name} is a member of etcd, where the state of the file system is: `ashlar etcd remove {name}` on another manager takes it out there first"
@@ -107,6 +119,18 @@ impl ManagerService {
             others.join("; ")
         )))
     }
+}
+
+/// Refuses a node with whose address a member was added that has not been started yet: it counts as soon as it has, and has no name until then.
+fn require_none_to_come(members: &[KnownMember], node: &Node) -> Result<(), ManagerError> {
+    let is_own =
+        |host: &IpAddr| node.listening.iter().flat_map(|known| &known.addresses).any(|own| own.ip() == *host);
+    let to_come = members.iter().find(|member| member.name.is_empty() && member.hosts.iter().any(is_own));
+    let Some(member) = to_come else { return Ok(()) };
+    let (name, number) = (&node.name, &member.number);
+    Err(refused(format!(
+        "a member of etcd that has not been started yet, {number}, is to be on {name}: `ashlar etcd remove {number}` on another manager takes it out there first"
+    )))
 }
 
 /// Refuses a node that has targets or shards.

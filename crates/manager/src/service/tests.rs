@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::ManagerService;
+use super::removal::KnownMember;
 use crate::FoundTarget;
 use crate::{Manager, ManagerError, map_change};
 use ashlar_coord::local_file::LocalFile;
@@ -144,7 +145,12 @@ fn who_asks_does_not_remove_himself_by_mistake() {
 
 #[test]
 fn a_member_of_etcd_is_taken_out_there_first() {
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let member = |name: &str, host: u8| KnownMember {
+        name: name.to_owned(),
+        number: "8e9e05c52164694d".to_owned(),
+        hosts: vec![[10, 0, 0, host].into()],
+    };
+    let names = |names: &[&str]| names.iter().map(|name| member(name, 1)).collect::<Vec<_>>();
     let nodes: &[(&str, &[Role])] = &[("desk", &[Role::Admin]), ("second", &[Role::Manager])];
     let (desk, second) = (NodeId(2), NodeId(3));
     let site = Site::with(nodes);
@@ -165,6 +171,16 @@ fn a_member_of_etcd_is_taken_out_there_first() {
     let site = Site::with(nodes);
     site.0.set_etcd_members(Box::new(|| Err("no answer".into())));
     refused(site.remove(desk, second), &["does not tell", "no answer"]);
+    // One that was added and has not been started has no name yet.
+    let site = Site::with(nodes);
+    let members = vec![member("first", 1), member("", 3)];
+    site.0.set_etcd_members(Box::new(move || Ok(members.clone())));
+    let told = ["not been started yet", "on second", "`ashlar etcd remove 8e9e05c52164694d`"];
+    refused(site.remove(desk, second), &told);
+    let site = Site::with(nodes);
+    let members = vec![member("first", 1), member("", 4)];
+    site.0.set_etcd_members(Box::new(move || Ok(members.clone())));
+    site.remove(desk, second).unwrap();
 }
 
 #[test]
