@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ashlar_coord::local_file::LocalFile;
+use ashlar_coord::{Coord, CoordError};
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, ManagerService};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{Holding, NodeId, PeerId, Role, Start, StartPlace, Timespec};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// More than a loaded machine takes for what these tests do.
@@ -203,4 +204,63 @@ fn servers_that_start_and_serve_at_the_same_time_are_all_answered() {
     for _ in 0..8 {
         assert_eq!(ended.recv_timeout(PATIENCE), Ok(40), "every start has its number");
     }
+}
+
+/// A store that several managers use.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<(u64, Vec<u8>)>>);
+
+impl Coord for Shared {
+    fn load(&self) -> Result<(u64, Vec<u8>), CoordError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    fn compare_and_set(&self, expected: u64, value: &[u8]) -> Result<u64, CoordError> {
+        let mut held = self.0.lock().unwrap();
+        if held.0 != expected {
+            return Err(CoordError::Conflict { expected, found: held.0 });
+        }
+        *held = (expected + 1, value.to_vec());
+        Ok(held.0)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_manager_that_another_one_is_ahead_of_refuses_nothing_that_is_in_order() {
+    let (env, _) = Env::simulated(1, Timespec::new(1, 0));
+    let (disk, store): (Arc<dyn Disk>, Shared) = (Arc::new(SimDisk::new()), Shared::default());
+    let draft = Manager::draft(&disk, "", &env).unwrap();
+    let first = Manager::create(draft, Box::new(store.clone())).unwrap();
+    let behind = || {
+        let manager = Manager::open(&disk, "", Box::new(store.clone())).unwrap();
+        ManagerService::new(manager, env.clone(), String::new()).unwrap()
+    };
+    let service = ManagerService::new(first, env.clone(), String::new()).unwrap();
+    promise(&service, 1, 7);
+    let mut own = directory(7, 1, Start::default());
+    start(&service, 1, &mut own, 10, [false; 2]);
+    let others: Vec<ManagerService> = (0..2).map(|_| behind()).collect();
+    // Its disk goes to another machine, where it is started twice; and metadata is made.
+    hold(&service, 1, std::slice::from_ref(&own), true);
+    let mut moved = Holding { start: own.start, ..directory(7, 2, Start::default()) };
+    start(&service, 2, &mut moved, 11, [false, true]);
+    start(&service, 2, &mut moved, 12, [false; 2]);
+    let meta = |service: &ManagerService, uuid| {
+        let request = ManagerRequest::MetaIdentity { uuid: [uuid; 16], path: "/meta".to_owned() };
+        service.call(peer(service, 1), None, request)
+    };
+    assert!(matches!(meta(&service, 5), ManagerReply::MetaIdentity { .. }));
+    // What they are asked is about what they have not heard of.
+    assert_eq!(hold(&others[0], 2, std::slice::from_ref(&moved), false), 0);
+    start(&others[0], 2, &mut moved, 13, [false; 2]);
+    assert!(matches!(meta(&others[1], 5), ManagerReply::MetaIdentity { .. }));
+    assert!(matches!(meta(&others[1], 6), ManagerReply::Refused(_)), "it has another one");
+    // A copy that a manager hears of first, right after the directory was served.
+    let copy = Holding { start: moved.start, ..directory(7, 4, Start::default()) };
+    let taken = claim(&others[1], 4, &copy, 14, [false; 2]);
+    assert!(matches!(&taken, ManagerReply::StartTaken(text) if text.contains("a moment ago")), "{taken:?}");
 }

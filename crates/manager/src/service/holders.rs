@@ -77,6 +77,10 @@ impl ManagerService {
     pub(super) fn claim_start(&self, peer: PeerId, claim: &Claim) -> Result<ManagerReply, ManagerError> {
         require(peer, claim.role, std::slice::from_ref(&claim.found))?;
         let Claim { role, found, .. } = claim;
+        if self.require_metadata(peer.node, *role, found).is_err() && self.manager.is_shared() {
+            // Another manager may know better.
+            self.manager.refresh()?;
+        }
         self.require_metadata(peer.node, *role, found)?;
         let mut outcome = self.give_start(peer.node, claim);
         if matches!(outcome, Ok(Err(_))) && self.manager.is_shared() {
