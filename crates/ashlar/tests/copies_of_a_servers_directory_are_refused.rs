@@ -141,6 +141,88 @@ fn an_older_copy_of_metadata_is_refused_and_served_when_an_administrator_accepts
 }
 
 #[test]
+fn an_older_copy_of_metadata_is_not_served_if_shards_have_come_to_the_server_since() {
+    if !can_mount("older metadata, and shards that moved") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    for number in 0..8 {
+        fs::write(lab.path(&format!("m0/file{number}")), vec![number; 1 << 20]).unwrap();
+    }
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let start = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
+    let mut second = lab.run("mds2", &start, "serves");
+    second.stop();
+    copy(&lab.path("meta2"), &lab.path("older"));
+    let mut second = lab.run("mds2", &start, "serves");
+    lab.ashlar("shard drain mds --identity @first").expect(0);
+    let deadline = Instant::now() + PATIENCE;
+    let are_there = || {
+        let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+        !listed.contains("\"mds\"")
+    };
+    while !are_there() {
+        assert!(Instant::now() < deadline, "shards do not move");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    lab.mounts[0].stop();
+    second.stop();
+    fs::rename(lab.path("meta2"), lab.path("newest")).unwrap();
+    copy(&lab.path("older"), &lab.path("meta2"));
+    let told = ["shard-0, ", "came to this server after this copy", "restore a backup"];
+    lab.ashlar(&format!("{start} --accept-older-copies")).refused(&told);
+    // Nothing was deleted, and the newest one is served as ever.
+    fs::remove_dir_all(lab.path("meta2")).unwrap();
+    fs::rename(lab.path("newest"), lab.path("meta2")).unwrap();
+    let mut second = lab.run("mds2", &start, "serves");
+    lab.start_mount(0);
+    for number in 0..8 {
+        assert!(fs::read(lab.path(&format!("m0/file{number}"))).unwrap() == vec![number; 1 << 20]);
+    }
+    lab.mounts[0].stop();
+    second.stop();
+    lab.stop();
+}
+
+#[test]
+fn a_torn_copy_of_metadata_takes_the_directory_over_from_nobody() {
+    if !can_mount("torn metadata") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    fs::write(lab.path("m0/file"), "there").unwrap();
+    lab.mounts[0].stop();
+    lab.meta.stop();
+    copy(&lab.path("meta"), &lab.path("torn"));
+    let mut torn = 0;
+    let mut left = vec![lab.path("torn")];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.parent() != Some(&lab.path("torn")) {
+                // What was copied of a log and its tables is no log.
+                fs::write(&path, "torn").unwrap();
+                torn += 1;
+            }
+        }
+    }
+    assert!(torn > 0);
+    let of_copy = format!("meta --meta @torn --listen {} --identity @mds", Lab::free_address());
+    lab.ashlar(&of_copy).expect(1);
+    let begun = Instant::now();
+    // Not older than what was never served.
+    lab.start_meta();
+    assert!(begun.elapsed() < PATIENCE);
+    lab.start_mount(0);
+    assert_eq!(fs::read_to_string(lab.path("m0/file")).unwrap(), "there");
+    lab.mounts[0].stop();
+    lab.stop();
+}
+
+#[test]
 fn an_older_copy_of_a_target_is_refused_and_served_when_an_administrator_accepts_it() {
     if !can_mount("an older target") {
         return;

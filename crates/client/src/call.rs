@@ -58,7 +58,7 @@ impl Client {
         // LIMIT: a turn per session that this client has had.
         loop {
             let session = self.session();
-            self.wait_until_told(&request);
+            self.wait_until_told(&request)?;
             match self.call_as(session, creds, request.clone()) {
                 Err(Errno::ENOTCONN) if self.has_come_back(session) => request = without_session(request)?,
                 other => return other,

@@ -36,6 +36,8 @@ struct State {
     /// Servers that a thread is telling.
     // LIMIT: as metadata servers.
     being_told: BTreeSet<NodeId>,
+    /// No thread could be started for one of them: whoever waits tells them himself.
+    lacks_threads: bool,
 }
 
 impl Untold {
@@ -47,7 +49,7 @@ impl Untold {
     pub(crate) fn begin(&self, session: SessionId, files: Vec<Arc<File>>) {
         let mut state = self.state.lock();
         let files = files.into_iter().map(|file| (file.inode, file)).collect();
-        *state = State { session, files, being_told: BTreeSet::new() };
+        *state = State { session, files, ..State::default() };
         self.count.store(state.files.len(), SeqCst);
         drop(state);
         self.changed.notify_all();
@@ -70,6 +72,46 @@ impl Untold {
         }
         let servers: BTreeSet<NodeId> = state.files.keys().map(|inode| server_of(*inode)).collect();
         servers.into_iter().filter(|server| state.being_told.insert(*server)).collect()
+    }
+
+    /// Nobody tells `server` any more, as no thread can be started.
+    fn stop_telling(&self, session: SessionId, server: NodeId) {
+        let mut state = self.state.lock();
+        if state.session == session {
+            state.being_told.remove(&server);
+            state.lacks_threads = true;
+        }
+    }
+
+    /// Waits until nothing of `inode` is left, for at most `bound`; or until `is_over`. If nobody tells its server for want of a thread, `tell` does.
+    fn wait_for(
+        &self,
+        inode: InodeId,
+        (clock, bound): (&dyn Clock, Duration),
+        is_over: impl Fn() -> bool,
+        (server_of, tell): (impl Fn(InodeId) -> NodeId, impl Fn(SessionId, NodeId)),
+    ) -> Result<(), Errno> {
+        let give_up = clock.monotonic().saturating_add(bound);
+        let mut state = self.state.lock();
+        while state.files.contains_key(&inode) && !is_over() {
+            let (session, server) = (state.session, server_of(inode));
+            if state.lacks_threads && state.being_told.insert(server) {
+                drop(state);
+                tell(session, server);
+                self.stop_telling(session, server);
+                state = self.state.lock();
+                if !state.files.contains_key(&inode) {
+                    break;
+                }
+            }
+            let left = give_up.saturating_sub(clock.monotonic());
+            if left.is_zero() {
+                // Its server would say that it is not open, which is not so.
+                return Err(Errno::ETIMEDOUT);
+            }
+            self.changed.wait_for(&mut state, left.min(TRY_PAUSE));
+        }
+        Ok(())
     }
 
     /// Whether nothing is left in `session` that is to be told `server`; then nobody is telling it any more.
@@ -142,10 +184,15 @@ impl Client {
                     self.untold.end(session, &self.untold.left(session, |_| true));
                     return Telling::Done;
                 }
+                Err(Errno::EHOSTDOWN) if telling == Telling::Failed => {}
                 Err(Errno::EHOSTDOWN) => telling = Telling::Moved,
                 Err(errno) => {
-                    tracing::warn!(%errno, %server, files = files.len(), "the metadata server could not be told which files are open; trying again");
-                    return Telling::Failed;
+                    tracing::warn!(%errno, %server, files = some.len(), "the metadata server could not be told which files are open; trying again");
+                    telling = Telling::Failed;
+                    // Others that it does not answer either would keep what it can be told waiting.
+                    if errno == Errno::ETIMEDOUT {
+                        return telling;
+                    }
                 }
             }
         }
@@ -175,8 +222,8 @@ impl Client {
             let client = self.clone();
             let tell = Box::new(move || client.tell_until_told(session, server));
             if self.env.tasks.spawn("ashlar-untold", tell).is_err() {
-                tracing::error!(%server, "no thread can be started; files that are open are not known to their server");
-                self.untold.end(session, &self.untold.left(session, |inode| self.server_of(inode) == server));
+                tracing::error!(%server, "no thread can be started; files that are open are told to their server when they are used");
+                self.untold.stop_telling(session, server);
             }
         }
     }
@@ -196,25 +243,30 @@ impl Client {
     }
 
     /// Waits while the server of what `request` is about does not know yet that it is open.
-    pub(crate) fn wait_until_told(&self, request: &MetaRequest<'_>) {
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when it does not learn of it.
+    pub(crate) fn wait_until_told(&self, request: &MetaRequest<'_>) -> Result<(), Errno> {
         if self.untold.count.load(SeqCst) == 0 {
-            return;
+            return Ok(());
         }
         // Others wait for the answer to a recall, which is good also of what is not open.
         let (Addressee::Home(inode), false) =
             (request.addressee(), matches!(request, MetaRequest::RecallDone { .. }))
         else {
-            return;
+            return Ok(());
         };
-        let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
-        let mut state = self.untold.state.lock();
-        while state.files.contains_key(&inode) && !self.is_ending.load(SeqCst) {
-            let left = give_up.saturating_sub(self.env.clock.monotonic());
-            if left.is_zero() {
-                return;
-            }
-            self.untold.changed.wait_for(&mut state, left.min(TRY_PAUSE));
-        }
+        let tell = |session, server| {
+            // Whether it came to know shows in what is left.
+            let _ = self.tell_server(session, server);
+        };
+        let is_ending = || self.is_ending.load(SeqCst);
+        self.untold.wait_for(
+            inode,
+            (&*self.env.clock, WAIT_MAX),
+            is_ending,
+            (|inode| self.server_of(inode), tell),
+        )
     }
 }
 
@@ -271,5 +323,33 @@ mod tests {
         assert!(untold.is_told(session, NodeId(1), after));
         assert_eq!(untold.begin_telling(session, after), []);
         assert_eq!(untold.begin_telling(SessionId(2), after), [NodeId(1), NodeId(3)]);
+    }
+
+    #[test]
+    fn who_waits_for_a_server_that_does_not_learn_what_is_open_is_told_that_and_tells_it_without_a_thread() {
+        let (untold, all) = (Untold::new(Signal::default()), files(1..4));
+        let (session, clock, server) = (SessionId(1), ashlar_env::Env::os().clock, |_| NodeId(1));
+        untold.begin(session, all.clone());
+        assert_eq!(untold.begin_telling(session, server), [NodeId(1)]);
+        let told = std::cell::RefCell::new(Vec::new());
+        let wait = |inode, tells: &dyn Fn(SessionId)| {
+            let tell = |session, server| {
+                told.borrow_mut().push(server);
+                tells(session);
+            };
+            untold.wait_for(inode, (&*clock, Duration::from_millis(5)), || false, (server, tell))
+        };
+        let nothing = |_: SessionId| {};
+        assert_eq!(wait(InodeId(1), &nothing), Err(Errno::ETIMEDOUT));
+        assert_eq!(wait(InodeId(9), &nothing), Ok(()), "nothing of it is to be told");
+        assert!(told.borrow().is_empty(), "a thread does");
+        // It could not be started.
+        untold.stop_telling(session, NodeId(1));
+        assert_eq!(wait(InodeId(1), &|session| untold.end(session, &all[..1])), Ok(()));
+        assert_eq!(*told.borrow(), [NodeId(1)]);
+        assert_eq!(wait(InodeId(2), &nothing), Err(Errno::ETIMEDOUT));
+        assert!(told.borrow().len() > 1, "each call tries it");
+        // And whoever has a thread tells what is left.
+        assert_eq!(untold.begin_telling(session, server), [NodeId(1)]);
     }
 }

@@ -376,8 +376,22 @@ impl ManagerService {
         Ok(ManagerReply::Target(id))
     }
 
+    /// As [`Manager::change`]; before it refuses, this manager looks whether another one knows better.
+    fn change_or_look<T>(
+        &self,
+        mut change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
+    ) -> Result<T, ManagerError> {
+        match self.manager.change(&mut change) {
+            Err(ManagerError::Invalid(_)) if self.manager.is_shared() => {
+                self.manager.refresh()?;
+                self.manager.change(change)
+            }
+            other => other,
+        }
+    }
+
     fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {
-        let served = self.manager.change(|state| {
+        let served = self.change_or_look(|state| {
             // Ids are given out before targets serve, and not all that were given out ever do.
             let ClusterState { map, promised, starts, .. } = state;
             let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
@@ -418,7 +432,7 @@ impl ManagerService {
     /// ORDER: a new epoch before it serves. What it had agreed on with another server before it was started, and does not know any more, is not
     /// carried out by a question that comes late.
     fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
-        self.manager.change(|state| {
+        self.change_or_look(|state| {
             let known = state.metadata.iter().position(|known| known.uuid == uuid);
             require_only_metadata(state, node, uuid, path)?;
             let held = state.starts.iter().find(|known| known.uuid == uuid);

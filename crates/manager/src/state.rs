@@ -59,7 +59,9 @@ pub struct StartRecord {
     /// The last start that it was served in.
     pub last: Start,
     /// Starts that were given out since then: the directory may say one of them.
-    pub joining: Vec<Start>,
+    pub joining: Vec<Joining>,
+    /// Starts that it was served in before the last one, the newest last: who says one has a copy of it, and none is made up.
+    pub earlier: Vec<Start>,
     /// The node that served it last.
     pub node: NodeId,
     /// Its path there.
@@ -67,6 +69,21 @@ pub struct StartRecord {
     /// Where it was.
     pub place: StartPlace,
     /// Since when, seconds since 1970.
+    pub since_s: u64,
+}
+
+/// A start of a directory that was given out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joining {
+    /// Which.
+    pub start: Start,
+    /// The node that asked for it.
+    pub node: NodeId,
+    /// The path of the directory there.
+    pub path: String,
+    /// Where it is.
+    pub place: StartPlace,
+    /// When it asked last, seconds since 1970.
     pub since_s: u64,
 }
 

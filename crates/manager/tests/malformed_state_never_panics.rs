@@ -5,7 +5,9 @@ use ashlar_coord::Coord;
 use ashlar_coord::local_file::{self, LocalFile, STATE_FILE};
 use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env, OpenMode};
-use ashlar_manager::{ClusterState, FoundTarget, Manager, SECRETS_FILE, Secrets, StartRecord, TokenRecord};
+use ashlar_manager::{
+    ClusterState, FoundTarget, Joining, Manager, SECRETS_FILE, Secrets, StartRecord, TokenRecord,
+};
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
 use ashlar_types::{
@@ -78,7 +80,14 @@ fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
     state.starts.push(StartRecord {
         uuid: [1; 16],
         last: Start { number: 3, tag: 4 },
-        joining: vec![Start { number: 4, tag: 5 }],
+        joining: vec![Joining {
+            start: Start { number: 4, tag: 5 },
+            node: NodeId(2),
+            path: "/disk2".to_owned(),
+            place: StartPlace::default(),
+            since_s: 7,
+        }],
+        earlier: vec![Start { number: 2, tag: 1 }],
         node: NodeId(1),
         path: "/disk1".to_owned(),
         place: StartPlace::default(),

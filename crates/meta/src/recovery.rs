@@ -87,10 +87,15 @@ impl MetaService {
         } else {
             let creds = itself();
             let caller = Caller::new(OpId::default(), &creds);
+            let shards: Vec<_> = service.shards_here().0.iter().collect();
             service.mutate(
                 caller,
                 number::BOOTSTRAP,
-                |txn, context| bootstrap(txn, root, context.now),
+                |txn, context| {
+                    bootstrap(txn, root, context.now)?;
+                    // As after any other start, each shard that is here has a counter: that it was here is told by it.
+                    shards.iter().try_for_each(|&shard| verb::begin_inode_ids(txn, shard))
+                },
                 |(), _| (),
             )?;
             service.lane.flush_all().map_err(|error| service.answer(&error.into()))?;

@@ -80,7 +80,7 @@ pub use set_fileset::set_fileset;
 pub use set_layout::set_layout;
 pub use setattr::{SetattrReply, setattr};
 pub use setattr_removed::setattr_removed;
-pub use skip_inode_ids::{INODE_IDS_SKIPPED, skip_inode_ids};
+pub use skip_inode_ids::{INODE_IDS_SKIPPED, begin_inode_ids, skip_inode_ids};
 pub use slices::slices;
 pub use split::{SPLIT_ENTRIES_MAX, split, split_above, split_new};
 pub use split_step::{SPLIT_STEP_ENTRIES, SplitProgress, split_step};

@@ -54,12 +54,12 @@ pub struct OpenProof {
 }
 
 impl OpenProof {
-    /// The one of two proofs of the same file that is good for more.
+    /// The one of two proofs of the same file that is good for more; else the newer one: the earlier is no good any more if servers have got another key since.
     #[must_use]
-    pub fn stronger(one: Option<OpenProof>, other: Option<OpenProof>) -> Option<OpenProof> {
-        match (one, other) {
-            (Some(one), Some(other)) if other.write && !one.write => Some(other),
-            (one, other) => one.or(other),
+    pub fn stronger(earlier: Option<OpenProof>, newer: Option<OpenProof>) -> Option<OpenProof> {
+        match (earlier, newer) {
+            (Some(earlier), Some(newer)) if earlier.write && !newer.write => Some(earlier),
+            (earlier, newer) => newer.or(earlier),
         }
     }
 }
@@ -103,6 +103,14 @@ mod tests {
         assert_eq!(OpenProof::stronger(Some(proof(false)), Some(proof(true))), Some(proof(true)));
         assert_eq!(OpenProof::stronger(Some(proof(true)), Some(proof(false))), Some(proof(true)));
         assert_eq!(OpenProof::stronger(Some(proof(true)), None), Some(proof(true)));
+        for write in [false, true] {
+            let newer = OpenProof { write, mac: [1; 32] };
+            assert_eq!(
+                OpenProof::stronger(Some(proof(write)), Some(newer)),
+                Some(newer),
+                "as good, and newer"
+            );
+        }
         let shown = format!("{:?}", proof(true));
         assert!(!shown.contains("ab") && !shown.contains("171"), "{shown}");
     }

@@ -126,7 +126,9 @@ pub fn confirm(member: &Member, role: Role, held: &[Holding], is_claimed: bool) 
 pub struct HeldStarts {
     lost: Arc<Mutex<Option<String>>>,
     role: Role,
-    held: Vec<Holding>,
+    held: Arc<Mutex<Vec<Holding>>>,
+    /// Held while something is being said.
+    turn: Arc<Mutex<()>>,
     _saying: Background,
 }
 
@@ -137,9 +139,16 @@ impl HeldStarts {
     /// When no thread can be started.
     pub fn keep(member: &Member, role: Role, held: Vec<Holding>) -> Result<HeldStarts> {
         let (routes, lost) = (member.routes(), Arc::new(Mutex::new(None)));
-        let (request, noted) =
-            (ManagerRequest::HoldStarts { role, held: held.clone(), is_ending: false }, lost.clone());
+        let held = Arc::new(Mutex::new(held));
+        let (said, noted, turn) = (held.clone(), lost.clone(), Arc::new(Mutex::new(())));
+        let of_turn = turn.clone();
         let say = move || {
+            let _turn = of_turn.lock();
+            let held = said.lock().clone();
+            if held.is_empty() {
+                return HOLD_EVERY;
+            }
+            let request = ManagerRequest::HoldStarts { role, held, is_ending: false };
             for answer in ask_managers(&routes, &request, HOLD_MAX) {
                 if let ManagerReply::StartsHeld { lost } = answer
                     && let Some((_, why)) = lost.into_iter().next()
@@ -150,7 +159,12 @@ impl HeldStarts {
             HOLD_EVERY
         };
         let saying = Background::start(&*member.env.tasks, "ashlar-starts", say)?;
-        Ok(HeldStarts { lost, role, held, _saying: saying })
+        Ok(HeldStarts { lost, role, held, turn, _saying: saying })
+    }
+
+    /// Says from now on that `own` is served as well.
+    pub fn add(&self, own: Holding) {
+        self.held.lock().push(own);
     }
 
     /// Whether everything may go on being served.
@@ -170,7 +184,10 @@ impl HeldStarts {
 
     /// Tells managers that nothing is served any more, and all is closed: another server need not wait.
     pub fn end(self, member: &Member) {
-        let HeldStarts { role, held, .. } = self;
+        let HeldStarts { role, held, turn, .. } = self;
+        let held = std::mem::take(&mut *held.lock());
+        // ORDER: nothing else is said any more, so that managers hear the last word last.
+        drop(turn.lock());
         tell_managers(
             &member.routes(),
             &ManagerRequest::HoldStarts { role, held, is_ending: true },

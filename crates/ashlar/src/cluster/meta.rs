@@ -10,14 +10,14 @@ use super::meta_directory;
 use super::node_directory::NodeDirectory;
 use super::older_copy::OlderCopy;
 use super::restored::{self, RestoredNote};
-use crate::cli::MetaArgs;
+use crate::cli::{CopyArgs, MetaArgs};
 use crate::metrics::Metrics;
 use crate::node::state::{make_private_directory, open_lane, root_settings};
 use crate::node::{MetaLock, open_files, require_owner};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Disk;
 use ashlar_env::os::OsDisk;
-use ashlar_kv::LaneConfig;
+use ashlar_kv::{Lane, LaneConfig};
 use ashlar_meta::{MetaConfig, MetaService, Transferred};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::Reports;
@@ -26,7 +26,9 @@ use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage};
 use ashlar_rpc::serve::{MetaEndpoint, Proofs};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{Epoch, EventKind, NodeId, Role, ShardId};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// For how long a target that does not answer is waited for.
@@ -49,9 +51,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let _lock = MetaLock::take(&disk, &path, &format!("ashlar meta, process {}", std::process::id()))?;
     let restored = RestoredNote::load(&disk)?;
     restored.iter().try_for_each(|note| note.take_effect(&member, &disk, &path))?;
-    let own = meta_directory::begin(&member, (&disk, &path), args.copies, &is_told)?;
-    let (uuid, starts) = (own.uuid, HeldStarts::keep(&member, Role::Meta, vec![own])?);
-    let older = OlderCopy::load(&disk)?;
+    let Opened { lane, uuid, older, starts } = open(&member, (&disk, &path), args.copies, &is_told)?;
     let reply = member.ask(&ManagerRequest::MetaIdentity { uuid, path: path.display().to_string() })?;
     let ManagerReply::MetaIdentity { name_hash_key, epoch } = reply else {
         bail!("the manager gave an answer of the wrong kind");
@@ -59,7 +59,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     // ORDER: which shards are here, and whether the root is, says the map.
     member.wait_for_epoch(epoch)?;
     restored.iter().try_for_each(|note| note.require_shards(&member.map().read()))?;
-    let lane = open_lane(&disk, &path, &member.env, member.name.cluster, LaneConfig::default())?;
+    older.iter().try_for_each(|older| require_shards(older, &lane, &member))?;
     older.iter().try_for_each(|older| older.skip_starts(&disk, &lane))?;
     let metrics = Metrics::new("meta");
     metrics.add_map(member.map());
@@ -80,6 +80,8 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     if report.sessions_reaped > 0 {
         tracing::info!(?report, "cleaned up after sessions that had not ended");
     }
+    // Whoever has taken it over meanwhile is not to be settled with.
+    starts.stop_if_lost();
     let is_behind = restored.is_some() || older.is_some();
     if is_behind && restored::settle(&member, &meta, &*storage, args.accept_missing_targets)? {
         forget_notes(&disk, restored.is_some(), older.is_some())?;
@@ -141,6 +143,37 @@ fn start_threads(meta: &Arc<MetaService>, split_at: u64) -> std::io::Result<()> 
     meta.start_collector()?;
     meta.start_trimmer()?;
     meta.start_splitter(split_at)
+}
+
+/// Metadata that may be served.
+struct Opened {
+    lane: Lane,
+    uuid: [u8; 16],
+    older: Option<OlderCopy>,
+    starts: HeldStarts,
+}
+
+/// Has the metadata in `disk`, the directory `path`, begin its next start, and opens it.
+fn open(
+    member: &Member,
+    (disk, path): (&Arc<dyn Disk>, &Path),
+    copies: CopyArgs,
+    is_told: &AtomicBool,
+) -> Result<Opened> {
+    let own = meta_directory::begin(member, (disk, path), copies, is_told)?;
+    let older = OlderCopy::load(disk)?;
+    let lane = open_lane(disk, path, &member.env, member.name.cluster, LaneConfig::default())?;
+    // ORDER: who is refused has not taken it over from the newest one.
+    older.iter().try_for_each(|older| require_shards(older, &lane, member))?;
+    meta_directory::confirm(member, &own)?;
+    let (uuid, starts) = (own.uuid, HeldStarts::keep(member, Role::Meta, vec![own])?);
+    Ok(Opened { lane, uuid, older, starts })
+}
+
+/// Refuses shards that came to this server after the copy was made.
+fn require_shards(older: &OlderCopy, lane: &Lane, member: &Member) -> Result<()> {
+    let map = member.map().read().clone();
+    older.require_shards(lane, (&map, member.name.node))
 }
 
 /// Takes away the notes that targets are to be compared.

@@ -1,6 +1,6 @@
 //! What a metadata directory says of itself: which metadata it is, and in which start it was served last.
 
-use super::claim::{claim, confirm, place_of};
+use super::claim::{self, claim, place_of};
 use super::member::Member;
 use super::older_copy::OlderCopy;
 use crate::cli::CopyArgs;
@@ -103,7 +103,7 @@ fn note_start(disk: &Arc<dyn Disk>, path: &Path, is_in_place: bool, said: &Said)
     store().with_context(|| format!("cannot write {}", path.join(UUID_FILE).display()))
 }
 
-/// Has the metadata in `disk`, the directory `path`, which is locked, begin its next start; an empty one becomes that of a new server, if the managers say so.
+/// Has the metadata in `disk`, the directory `path`, which is locked, begin its next start, and note it; an empty one becomes that of a new server, if the managers say so.
 ///
 /// # Errors
 /// When it is not to be served, with the reason and the way out.
@@ -130,9 +130,16 @@ pub fn begin(
     }
     own.start = claimed.start;
     note_start(disk, path, is_in_place, &(uuid, own.start))?;
-    // ORDER: managers hear of a start when the directory says it, durably. Heard before, it would lock a server out that ends in between.
-    confirm(member, Role::Meta, std::slice::from_ref(&own), true)?;
     Ok(own)
+}
+
+/// Says that the metadata is served in the start of [`begin`]: its log could be opened. A copy that is torn takes the directory over from nobody.
+///
+/// # Errors
+/// When it is not to be served any more.
+pub fn confirm(member: &Member, own: &Holding) -> Result<()> {
+    // ORDER: managers hear of a start when the directory says it, durably. Heard before, it would lock a server out that ends in between.
+    claim::confirm(member, Role::Meta, std::slice::from_ref(own), true)
 }
 
 fn draw(member: &Member, disk: &Arc<dyn Disk>, path: &Path) -> Result<[u8; 16]> {

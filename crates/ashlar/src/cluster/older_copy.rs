@@ -1,10 +1,10 @@
 //! The note in a metadata directory that is an older copy, and is served all the same: the first start compares it with all targets, as after a restore.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ashlar_env::{Disk, OpenMode, replace_file};
 use ashlar_kv::{Frame, Lane, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::key;
-use ashlar_types::{Epoch, OpId, codec};
+use ashlar_types::{ClusterMap, Epoch, NodeId, OpId, codec};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -57,6 +57,34 @@ impl OlderCopy {
         disk.remove(FILE)
             .and_then(|()| disk.sync_dir(""))
             .with_context(|| format!("cannot remove {}", disk.describe(FILE)))
+    }
+
+    /// Refuses to serve shards by `map` that came to `node` after the copy was made: here they are empty, and all of their files would be deleted as newer than the copy. `lane` has a counter of
+    /// inodes for each shard that was here at a start, and they move with their shards.
+    ///
+    /// # Errors
+    /// With the shards, and when the log cannot be read.
+    pub fn require_shards(&self, lane: &Lane, (map, node): (&ClusterMap, NodeId)) -> Result<()> {
+        let (seen, mut missing) = (lane.read(), Vec::new());
+        for shard in map.shards.iter().filter(|shard| shard.primary == node) {
+            let has = |key: &[u8]| {
+                Ok::<_, anyhow::Error>(seen.get(key).context("cannot read the metadata log")?.is_some())
+            };
+            let was_here = has(&key::counter(shard.id))? && !has(&key::arriving(shard.id))?;
+            if !was_here {
+                missing.push(shard.id.to_string());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // LIMIT: of names in the message.
+        let (count, named) = (missing.len(), missing.iter().take(8).cloned().collect::<Vec<_>>().join(", "));
+        let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
+        bail!(
+            "{named}{more} came to this server after this copy of its metadata was made, and nothing of their files is in it: to serve them would delete all of these. \
+             Serve the newest metadata, or restore a backup with `ashlar restore`"
+        );
     }
 
     /// Has the number of this start in `lane` be higher than any that others have seen.

@@ -1,6 +1,6 @@
 //! Opening the targets of a storage server: each is locked, then managers are asked whether it may be served, then it is opened.
 
-use super::claim::{claim, confirm, place_of};
+use super::claim::{HeldStarts, claim, confirm, place_of};
 use super::member::Member;
 use crate::cli::CopyArgs;
 use crate::node::targets;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Opens the targets `found`; tells in which start each is. `is_known`: the map says that this server serves them.
+/// Opens the targets `found`; says from then on in which start each is. `is_known`: the map says that this server serves them.
 ///
 /// # Errors
 /// When one cannot be opened, or is not to be served: with its directory, the reason and the way out.
@@ -21,9 +21,11 @@ pub fn open_targets(
     found: &[(PathBuf, TargetIdentity)],
     (copies, is_known): (CopyArgs, bool),
     is_told: &AtomicBool,
-) -> Result<(Vec<Arc<ChunkStore>>, Vec<Holding>)> {
+) -> Result<(Vec<Arc<ChunkStore>>, HeldStarts)> {
     let holder = format!("ashlar storage, process {}", std::process::id());
-    let (mut stores, mut held, mut is_answered) = (Vec::new(), Vec::new(), true);
+    let (mut stores, mut untold, mut is_answered) = (Vec::new(), Vec::new(), true);
+    // Opening many targets takes long, and what is silent for a while may be taken over.
+    let starts = HeldStarts::keep(member, Role::Storage, Vec::new())?;
     for (path, identity) in found {
         let context = || {
             format!(
@@ -55,9 +57,17 @@ pub fn open_targets(
         let opened = targets::open_alone(path, identity, &member.env, (lock, &holder, start));
         stores.push(opened.with_context(context)?);
         own.start = start.unwrap_or(own.start);
-        held.push(own);
+        // ORDER: managers hear of a start when its directory says it, durably. Heard before, it would lock a server out that ends in between.
+        if is_answered {
+            confirm(member, Role::Storage, std::slice::from_ref(&own), true)?;
+            starts.add(own);
+        } else {
+            untold.push(own);
+        }
     }
-    // ORDER: managers hear of a start when its directory says it, durably. Heard before, it would lock a server out that ends in between.
-    confirm(member, Role::Storage, &held, is_answered)?;
-    Ok((stores, held))
+    if !untold.is_empty() {
+        confirm(member, Role::Storage, &untold, false)?;
+        untold.into_iter().for_each(|own| starts.add(own));
+    }
+    Ok((stores, starts))
 }

@@ -3,7 +3,6 @@
 use super::affinity::{self, Affinity, OnNode, Topology, interfaces};
 use super::announce;
 use super::background::Background;
-use super::claim::HeldStarts;
 use super::doors::Doors;
 use super::keys;
 use super::member::{Member, stop_flag, until_told_to_stop};
@@ -58,8 +57,7 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let is_known = are_served(&member.map().read(), member.name.node, &targets);
     let moves = Arc::new(moves(&member));
     let service = Arc::new(StorageService::with_moves(moves.clone()));
-    let (stores, held) = open_targets(&member, &found, (args.copies, is_known), &is_told)?;
-    let starts = HeldStarts::keep(&member, Role::Storage, held)?;
+    let (stores, starts) = open_targets(&member, &found, (args.copies, is_known), &is_told)?;
     for ((path, identity), store) in found.iter().zip(stores) {
         moves
             .take_target(identity.target, &store)

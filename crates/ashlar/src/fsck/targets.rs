@@ -26,7 +26,7 @@ const LOST: &str =
 /// The targets that are open, and the uuids of those that take part in the start that a repair is.
 type Checked = (Stores, Vec<[u8; 16]>);
 
-/// Opens all targets that can be opened, and checks them; those that are not listed are told, unless others are to be asked for them. `lane` is that of a single machine, which has seen them start; servers of many do not take part in starts. `None` when the metadata is older than they are: then nothing can be compared.
+/// Opens all targets that can be opened, and checks them; those that are not listed are told, unless others are to be asked for them. `lane` is that of a single machine, which has seen them start, unless managers have; what servers use takes part in no start here. `None` when the metadata is older than they are: then nothing can be compared.
 ///
 /// # Errors
 /// When a target is in use or of another file system, or cannot be read.
@@ -38,6 +38,8 @@ pub fn check_targets(
     ledger: &mut Ledger,
 ) -> Result<Option<Checked>> {
     let map = state.manager.map().read().clone();
+    // Servers note starts that managers count, and the lane knows nothing of: also if all directories of a file system are looked at as those of one machine.
+    let lane = lane.filter(|_| state.manager.state().starts.is_empty());
     let starts = match lane {
         Some(lane) => node::starts::load(state, lane)?,
         None => starts_of_servers(state),
@@ -71,7 +73,7 @@ pub fn check_targets(
     for (path, TargetHeader { identity, .. }) in found {
         if let Some(store) = check_one(state, (&path, &identity), (is_quick, holder, start), ledger)? {
             stores.insert(identity.target, store);
-            joined.push(identity.uuid.0);
+            joined.extend(lane.map(|_| identity.uuid.0));
         }
     }
     let is_missing = |id: TargetId| !others_follow && !stores.contains_key(&id);

@@ -6,7 +6,7 @@ use crate::ManagerError;
 use crate::holders::{self, Standing};
 use crate::state::{ClusterState, MetadataRecord, StartRecord};
 use ashlar_types::message::ManagerReply;
-use ashlar_types::{EventKind, Holding, NodeId, PeerId, Role, Start, StartPlace, Timespec};
+use ashlar_types::{EventKind, Holding, NodeId, PeerId, Role, Start, Timespec};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,43 +49,53 @@ pub(super) struct Claim {
 struct Other {
     node: NodeId,
     path: String,
+    is: Serving,
+}
+
+/// What is known of another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serving {
+    /// He has just said so.
+    Said,
+    /// He was given a start.
+    About,
     /// Nothing was heard of him, but this manager cannot tell yet.
-    is_guessed: bool,
+    Guessed,
+}
+
+/// A start that was given out.
+struct Given {
+    start: Start,
+    /// The last one, of what is an older copy.
+    older_than: Option<Start>,
+    /// Whom it was taken from, and where that one has it.
+    taken_over: Option<(String, String)>,
 }
 
 impl ManagerService {
     /// Gives the next start of a directory out.
     pub(super) fn claim_start(&self, peer: PeerId, claim: &Claim) -> Result<ManagerReply, ManagerError> {
         require(peer, claim.role, std::slice::from_ref(&claim.found))?;
-        let Claim { role, found, tag, is_older_accepted, is_taking_over } = claim;
+        let Claim { role, found, .. } = claim;
+        if self.require_metadata(peer.node, *role, found).is_err() && self.manager.is_shared() {
+            // Another manager may know better.
+            self.manager.refresh()?;
+        }
         self.require_metadata(peer.node, *role, found)?;
-        let mut taken_over = None;
-        let outcome = self.manager.change(|state| {
-            let known = state.starts.iter().find(|known| known.uuid == found.uuid);
-            let standing = holders::standing(known, found.start);
-            let what = self.subject(state, *role, found.uuid);
-            if standing != Standing::Current && !is_older_accepted {
-                let text =
-                    known.map(|known| older(state, &what, (found, standing), known)).unwrap_or_default();
-                return Ok(Err((true, text)));
-            }
-            let other = self.other(known, &found.uuid, found.place);
-            if let Some(other) = other.as_ref().filter(|_| !is_taking_over) {
-                return Ok(Err((false, taken(state, *role, &what, found, other))));
-            }
-            taken_over = other.map(|other| (name(state, other.node), other.path));
-            let before = known.map(|known| known.last);
-            let start = holders::claim(state, found, (peer.node, *tag, self.now_s())).map_err(refused)?;
-            Ok(Ok((start, (standing != Standing::Current).then_some(before).flatten())))
-        });
+        let mut outcome = self.give_start(peer.node, claim);
+        if matches!(outcome, Ok(Err(_))) && self.manager.is_shared() {
+            // Another manager may know better.
+            self.manager.refresh()?;
+            outcome = self.give_start(peer.node, claim);
+        }
         let outcome = match outcome {
             // The server decides: it may serve as before, what it has served before.
             Err(ManagerError::Coord(error)) => return Ok(ManagerReply::StartUnknown(error.to_string())),
             other => other?,
         };
         let subject = self.manager.with_state(|state| self.subject(state, *role, found.uuid));
-        let (start, older_than) = match outcome {
-            Ok(begun) => begun,
+        let Given { start, older_than, taken_over } = match outcome {
+            Ok(given) => given,
             Err((true, text)) => {
                 self.note_once(peer.node, EventKind::CopyRefused, &subject, &text);
                 return Err(refused(text));
@@ -108,8 +118,34 @@ impl ManagerService {
             let text = format!("from {node}, where it was at {path}; it is at {} now", found.path);
             self.note_once(peer.node, EventKind::TakenOver, &subject, &text);
         }
-        self.hear(peer.node, found);
         Ok(ManagerReply::StartClaimed { start, is_older: older_than.is_some() })
+    }
+
+    /// Gives a start out, or tells why not, and whether that is so for good.
+    fn give_start(&self, node: NodeId, claim: &Claim) -> Result<Result<Given, (bool, String)>, ManagerError> {
+        let Claim { role, found, tag, is_older_accepted, is_taking_over } = claim;
+        self.manager.change(|state| {
+            let known = state.starts.iter().find(|known| known.uuid == found.uuid);
+            let standing = holders::standing(known, found.start);
+            let what = self.subject(state, *role, found.uuid);
+            if let Some(text) = unproven(state, &what, (node, *role), found) {
+                return Ok(Err((true, text)));
+            }
+            if standing != Standing::Current && !is_older_accepted {
+                let text =
+                    known.map(|known| older(state, &what, (found, standing), known)).unwrap_or_default();
+                return Ok(Err((true, text)));
+            }
+            let other = self.other(known, found);
+            if let Some(other) = other.as_ref().filter(|_| !is_taking_over) {
+                return Ok(Err((false, taken(state, *role, &what, found, other))));
+            }
+            let taken_over = other.map(|other| (name(state, other.node), other.path));
+            let before = known.map(|known| known.last);
+            let start = holders::claim(state, found, (node, *tag, self.now_s())).map_err(refused)?;
+            let older_than = (standing != Standing::Current).then_some(before).flatten();
+            Ok(Ok(Given { start, older_than, taken_over }))
+        })
     }
 
     /// Notes who serves what in which start, and tells whose start is none any more.
@@ -124,13 +160,17 @@ impl ManagerService {
         if is_ending {
             let mut by_uuid = self.held.by_uuid.lock();
             for found in held {
-                let heard = by_uuid.get_mut(&found.uuid).filter(|heard| heard.found.place == found.place);
+                let is_his = |heard: &&mut Heard| heard.node == peer.node && heard.found.place == found.place;
+                let heard = by_uuid.get_mut(&found.uuid).filter(is_his);
                 heard.into_iter().for_each(|heard| heard.has_ended = true);
             }
             return Ok(ManagerReply::StartsHeld { lost: Vec::new() });
         }
         let by = (peer.node, self.now_s());
-        if self.manager.with_state(|state| held.iter().any(|found| holders::is_joining(state, found))) {
+        if self
+            .manager
+            .with_state(|state| held.iter().any(|found| holders::is_joining(state, found, peer.node)))
+        {
             self.manager.change(|state| {
                 held.iter().for_each(|found| {
                     holders::hold(state, found, by);
@@ -172,9 +212,22 @@ impl ManagerService {
             if role == Role::Meta && state.metadata.iter().any(is_other) {
                 return Some(format!("the metadata at {} was replaced by that of a backup", held.path));
             }
+            if !holders::is_of_role(state, held.uuid, role) {
+                return Some(format!("what is at {} is nothing that a {role} server serves", held.path));
+            }
             let known = state.starts.iter().find(|known| known.uuid == held.uuid)?;
-            let is_current = held.start == known.last || held.start.number > known.last.number;
-            if !is_current {
+            if let Some(later) = holders::overtaken(known, held) {
+                return Some(format!(
+                    "{} at {} is about to be served by {}, at {}, which was given {}, and this server {}",
+                    what(),
+                    held.path,
+                    name(state, later.node),
+                    later.path,
+                    later.start,
+                    held.start
+                ));
+            }
+            if !holders::may_serve(known, held, node) {
                 return Some(format!(
                     "{} at {} was taken over by {}, at {}, which serves it in {}, and this server in {}",
                     what(),
@@ -199,21 +252,40 @@ impl ManagerService {
         })
     }
 
-    /// Who serves a directory, other than the one that is at `place`.
-    fn other(&self, known: Option<&StartRecord>, uuid: &[u8; 16], place: StartPlace) -> Option<Other> {
-        if let Some(heard) = self.held.by_uuid.lock().get(uuid) {
-            let is_other = !heard.has_ended && !heard.found.place.is_same(&place);
-            let (node, path) = (heard.node, heard.found.path.clone());
-            let may_be_there = heard.is_there() || !self.presences.can_tell();
-            let is_guessed = !heard.is_there();
-            return (is_other && may_be_there).then_some(Other { node, path, is_guessed });
+    /// Who serves the directory `found`, other than who is at its place.
+    fn other(&self, known: Option<&StartRecord>, found: &Holding) -> Option<Other> {
+        let of = |node, path: &String, is| Some(Other { node, path: path.clone(), is });
+        if let Some(told) = known.and_then(|known| holders::about_to_serve(known, found, self.now_s())) {
+            return of(told.node, &told.path, Serving::About);
         }
-        let known = known.filter(|known| known.last != Start::default() && !known.place.is_same(&place))?;
-        let (node, path) = (known.node, known.path.clone());
-        (!self.presences.can_tell()).then_some(Other { node, path, is_guessed: true })
+        if let Some(heard) = self.held.by_uuid.lock().get(&found.uuid) {
+            let is_other = !heard.has_ended && !heard.found.place.is_same(&found.place);
+            return match heard.is_there() {
+                true if is_other => of(heard.node, &heard.found.path, Serving::Said),
+                false if is_other && !self.presences.can_tell() => {
+                    of(heard.node, &heard.found.path, Serving::Guessed)
+                }
+                _ => None,
+            };
+        }
+        let is_other =
+            |known: &&StartRecord| known.last != Start::default() && !known.place.is_same(&found.place);
+        let known = known.filter(is_other)?;
+        // What another manager was told a moment ago was not said to this one yet.
+        let is_fresh = self.manager.is_shared() && holders::is_fresh(known.since_s, self.now_s());
+        (is_fresh || !self.presences.can_tell()).then(|| Other {
+            node: known.node,
+            path: known.path.clone(),
+            is: Serving::Guessed,
+        })
     }
 
+    /// Remembers who serves a directory. Of what no start is counted, and of what was not given to him, nobody is believed.
     fn hear(&self, node: NodeId, found: &Holding) {
+        let is_his = |known: &StartRecord| known.uuid == found.uuid && holders::may_serve(known, found, node);
+        if !self.manager.with_state(|state| state.starts.iter().any(is_his)) {
+            return;
+        }
         let heard = Heard { at: Instant::now(), node, found: found.clone(), has_ended: false };
         let mut by_uuid = self.held.by_uuid.lock();
         by_uuid.insert(found.uuid, heard);
@@ -272,6 +344,30 @@ fn name(state: &ClusterState, node: NodeId) -> String {
     state.map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
 }
 
+/// Why it is not believed that a server has a directory, or a copy of it, if it is not. A metadata server is believed.
+fn unproven(
+    state: &ClusterState,
+    what: &str,
+    (node, role): (NodeId, Role),
+    found: &Holding,
+) -> Option<String> {
+    let Holding { uuid, start, path, .. } = found;
+    if !holders::is_of_role(state, *uuid, role) {
+        return Some(format!("what is at {path} is nothing that a {role} server serves"));
+    }
+    let Some(known) = state.starts.iter().find(|known| known.uuid == *uuid) else {
+        return (!holders::may_be_first(state, *uuid, (node, role)))
+            .then(|| format!("{what} at {path} is that of another server, which has to serve it first"));
+    };
+    (role != Role::Meta && !holders::is_proven(known, *start, node)).then(|| {
+        format!(
+            "{what} at {path} says {start}, and managers do not know that it was ever served in it: serve it where it was last, by {}, at {}; an older copy as well",
+            name(state, known.node),
+            known.path
+        )
+    })
+}
+
 /// What to say of a directory that was served in a later start than it says.
 fn older(
     state: &ClusterState,
@@ -296,7 +392,11 @@ fn older(
 fn taken(state: &ClusterState, role: Role, what: &str, found: &Holding, other: &Other) -> String {
     let addresses = state.map.node(other.node).map(|node| node.addresses(role)).unwrap_or_default();
     let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-    let serves = if other.is_guessed { "was served a moment ago" } else { "is served" };
+    let serves = match other.is {
+        Serving::Said => "is served",
+        Serving::About => "is about to be served",
+        Serving::Guessed => "was served a moment ago",
+    };
     format!(
         "{what} at {} {serves} by {} ({}) at {}: one of the two is a copy, or its disk is attached to both; stop one of them. If that server is known to be dead, \
          --take-over starts this one",

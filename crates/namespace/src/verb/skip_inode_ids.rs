@@ -31,6 +31,17 @@ pub fn skip_inode_ids(txn: &mut Txn<'_>, shard: ShardId) -> Result<(), NsError> 
     Ok(())
 }
 
+/// Stores the counter of a shard of which no id was given out yet: what it would be taken for without.
+///
+/// # Errors
+/// `EIO` from the store.
+pub fn begin_inode_ids(txn: &mut Txn<'_>, shard: ShardId) -> Result<(), NsError> {
+    if txn.get_record::<u64>(&key::counter(shard), "inode counter")?.is_none() {
+        txn.put_record(key::counter(shard), &1u64);
+    }
+    Ok(())
+}
+
 /// The last id in use above `counter`; there is none in a sound shard.
 fn last_id_above(txn: &Txn<'_>, shard: ShardId, counter: u64) -> Result<Option<u64>, NsError> {
     let Some(first) = counter.checked_add(1).and_then(|next| InodeId::new(shard, next)) else {

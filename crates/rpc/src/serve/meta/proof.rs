@@ -78,6 +78,36 @@ pub(super) fn opens_for_writing(request: &MetaRequest<'_>) -> bool {
     }
 }
 
+/// What was found of each file of a message. What is wrong with one, such as a record that cannot be read, takes none of the others; that some are to be told another server is of the whole.
+pub(super) fn of_each<T>(
+    found: impl Iterator<Item = Result<T, Errno>>,
+) -> Result<Vec<Result<T, Errno>>, Errno> {
+    let of_one = |one| match one {
+        Err(Errno::EHOSTDOWN) => Err(Errno::EHOSTDOWN),
+        other => Ok(other),
+    };
+    found.map(of_one).collect()
+}
+
+/// Has `call` take those of `files` that are admitted, and answers for all, in their order: `ESTALE` for those that are not.
+pub(super) fn reclaim_admitted(
+    files: Vec<ReclaimedFile>,
+    admitted: Vec<Result<bool, Errno>>,
+    call: impl FnOnce(Reclaim) -> Result<MetaReply, Errno>,
+) -> Result<MetaReply, Errno> {
+    let told = files.into_iter().zip(&admitted);
+    let told = told.filter_map(|(file, is_admitted)| (*is_admitted == Ok(true)).then_some(file));
+    let MetaReply::Reclaimed { files } = call(Reclaim::Files(told.collect()))? else {
+        return Err(Errno::EPROTO);
+    };
+    let mut files = files.into_iter();
+    let answer = |is_admitted: Result<bool, Errno>| match is_admitted? {
+        true => files.next().unwrap_or(Err(Errno::EPROTO)),
+        false => Err(Errno::ESTALE),
+    };
+    Ok(MetaReply::Reclaimed { files: admitted.into_iter().map(answer).collect() })
+}
+
 impl MetaEndpoint {
     /// `answer`, with a proof if it tells that something was opened.
     pub(super) fn with_proof(
@@ -123,26 +153,17 @@ impl MetaEndpoint {
     ) -> Result<MetaReply, Errno> {
         match part {
             Reclaim::Files(mut files) => {
-                let standings: Vec<Standing> = files
-                    .iter_mut()
-                    .map(|file| self.standing_of(node, file))
-                    .collect::<Result<_, Errno>>()?;
+                let standings = of_each(files.iter_mut().map(|file| self.standing_of(node, file)))?;
                 self.note_unproven((session, node), "is not proven to be open", || {
                     let of_all = files.iter().zip(&standings);
-                    of_all.filter(|(_, is)| **is == Standing::Unproven).map(|(file, _)| file.inode).collect()
+                    of_all
+                        .filter(|(_, is)| **is == Ok(Standing::Unproven))
+                        .map(|(file, _)| file.inode)
+                        .collect()
                 });
-                let is_good = |standing: &Standing| *standing == Standing::Proven;
-                let told = files.into_iter().zip(&standings);
-                let told = told.filter_map(|(file, standing)| is_good(standing).then_some(file));
-                let MetaReply::Reclaimed { files } = call(Reclaim::Files(told.collect()))? else {
-                    return Err(Errno::EPROTO);
-                };
-                let mut files = files.into_iter();
-                let answer = |standing: &Standing| match is_good(standing) {
-                    true => files.next().unwrap_or(Err(Errno::EPROTO)),
-                    false => Err(Errno::ESTALE),
-                };
-                Ok(MetaReply::Reclaimed { files: standings.iter().map(answer).collect() })
+                let admitted =
+                    standings.iter().map(|standing| Ok((*standing)? == Standing::Proven)).collect();
+                reclaim_admitted(files, admitted, call)
             }
             Reclaim::Locks(mut locks) => {
                 // To be told to who has it, which knows what is open there.
@@ -176,6 +197,7 @@ impl MetaEndpoint {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use ashlar_types::DescriptionId;
@@ -190,6 +212,27 @@ mod tests {
     fn file(proof: Option<OpenProof>, writes: &[bool]) -> ReclaimedFile {
         let handles = writes.iter().enumerate().map(|(at, write)| (DescriptionId(at as u64), *write));
         ReclaimedFile { inode: InodeId(5), handles: handles.collect(), leases: LeaseSet::CONTENT, proof }
+    }
+
+    #[test]
+    fn a_file_of_which_nothing_can_be_read_takes_none_of_the_others() {
+        let files: Vec<ReclaimedFile> =
+            (1..5).map(|inode| ReclaimedFile { inode: InodeId(inode), ..file(None, &[false]) }).collect();
+        let found = [Ok(true), Err(Errno::EIO), Ok(false), Ok(true)];
+        let admitted = of_each(found.into_iter()).unwrap();
+        let call = |part| {
+            let Reclaim::Files(files) = part else { return Err(Errno::EPROTO) };
+            assert_eq!(files.iter().map(|file| file.inode.0).collect::<Vec<_>>(), [1, 4]);
+            Ok(MetaReply::Reclaimed { files: vec![Err(Errno::EAGAIN), Err(Errno::ENOSPC)] })
+        };
+        let MetaReply::Reclaimed { files } = reclaim_admitted(files, admitted, call).unwrap() else {
+            panic!()
+        };
+        let answers: Vec<Errno> = files.into_iter().map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(answers, [Errno::EAGAIN, Errno::EIO, Errno::ESTALE, Errno::ENOSPC]);
+        // To be told another server: all of it.
+        let elsewhere = [Ok(true), Err(Errno::EIO), Err(Errno::EHOSTDOWN)];
+        assert_eq!(of_each(elsewhere.into_iter()), Err(Errno::EHOSTDOWN));
     }
 
     #[test]

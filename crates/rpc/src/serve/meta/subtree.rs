@@ -2,6 +2,7 @@
 //! (`Caller::reach`); here it is what a call names by number, also where no record is read, and what an answer tells of the directory above.
 
 use super::MetaEndpoint;
+use super::proof::{of_each, reclaim_admitted};
 use crate::Caller;
 use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
 use ashlar_types::policy::Subtree;
@@ -103,24 +104,16 @@ impl MetaEndpoint {
         };
         match part {
             Reclaim::Files(files) => {
-                let inside: Vec<bool> =
-                    files.iter().map(|file| is_inside(file.inode)).collect::<Result<_, Errno>>()?;
-                let told = files.into_iter().zip(&inside).filter_map(|(file, inside)| inside.then_some(file));
-                let MetaReply::Reclaimed { files } = call(Reclaim::Files(told.collect()))? else {
-                    return Err(Errno::EPROTO);
-                };
-                let mut files = files.into_iter();
-                let answer = |inside: bool| match inside {
-                    true => files.next().unwrap_or(Err(Errno::EPROTO)),
-                    false => Err(Errno::ESTALE),
-                };
-                Ok(MetaReply::Reclaimed { files: inside.into_iter().map(answer).collect() })
+                let inside = of_each(files.iter().map(|file| is_inside(file.inode)))?;
+                reclaim_admitted(files, inside, call)
             }
             Reclaim::Locks(mut locks) => {
                 let mut outcome = Ok(());
                 locks.retain(|(request, _)| {
                     is_inside(request.inode).unwrap_or_else(|errno| {
-                        outcome = Err(errno);
+                        if errno == Errno::EHOSTDOWN {
+                            outcome = Err(errno);
+                        }
                         false
                     })
                 });
