@@ -252,17 +252,18 @@ impl MetaService {
                     |progress, _| progress,
                 )?
             };
-            match progress {
-                verb::SplitProgress::Moved(entries) => {
-                    moved += entries;
-                    self.splits.moved.fetch_add(entries, Relaxed);
-                }
-                verb::SplitProgress::Over(is_now) => {
-                    self.splits.ended.fetch_add(u64::from(is_now), Relaxed);
-                    let seconds = clock.monotonic().saturating_sub(began).as_secs_f64();
-                    tracing::info!(%directory, moved, seconds, "all entries of a directory are in its slices");
-                    return Ok(());
-                }
+            let (entries, is_end) = match progress {
+                verb::SplitProgress::Moved(entries) => (entries, false),
+                verb::SplitProgress::Ended(entries) => (entries, true),
+                verb::SplitProgress::Nothing => return Ok(()),
+            };
+            moved += entries;
+            self.splits.moved.fetch_add(entries, Relaxed);
+            if is_end {
+                self.splits.ended.fetch_add(1, Relaxed);
+                let seconds = clock.monotonic().saturating_sub(began).as_secs_f64();
+                tracing::info!(%directory, moved, seconds, "all entries of a directory are in its slices");
+                return Ok(());
             }
             let took = clock.monotonic().saturating_sub(before);
             self.env.tasks.pause((took * 2).clamp(STEP_PAUSE_MIN, STEP_PAUSE_MAX));

@@ -106,8 +106,9 @@ pub enum Kind {
         wide: Wide,
         /// The smallest hash of names that are here.
         border: NameHash,
-        /// Whether names here have changed since the modification time was last set: then it is that of the last change.
-        has_changed: bool,
+        /// The modification time that the slices were given, once names here have changed since: then the directory's is that of the last change of
+        /// names here.
+        mtime_of_slices: Option<Timespec>,
     },
     /// A slice that does not have all of its names yet.
     SliceInSplit {
@@ -322,7 +323,7 @@ impl Inode {
     /// What stat reports; of a directory that is split, what it reports with [`Attr::of_whole`].
     pub fn attr(&self, inode: InodeId) -> Attr {
         let mut slices = self.slices().len() as u32;
-        if slices > 0 && matches!(self.kind, Kind::DirectoryInSplit { has_changed: true, .. }) {
+        if slices > 0 && matches!(self.kind, Kind::DirectoryInSplit { mtime_of_slices: Some(_), .. }) {
             slices |= Attr::CHANGED_ITSELF;
         }
         Attr {

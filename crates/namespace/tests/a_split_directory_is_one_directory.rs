@@ -12,6 +12,7 @@ use ashlar_namespace::verb::{
 use ashlar_namespace::{Inode, Kind, Txn};
 use ashlar_types::message::{RenameFlags, SetAttr, TimeSet};
 use ashlar_types::{Attr, Credentials, Errno, InodeId, SessionId, Timespec};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -174,7 +175,8 @@ fn a_large_one_is_split_step_by_step_and_is_one_directory_all_the_time() {
         assert_eq!(findings(&world), [], "after {steps} steps");
         match step(&mut world, directory, 100) {
             SplitProgress::Moved(entries) => moved += entries,
-            SplitProgress::Over(is_now) => break assert!(is_now),
+            SplitProgress::Ended(entries) => break moved += entries,
+            SplitProgress::Nothing => panic!("it is being split"),
         }
         steps += 1;
         assert_eq!(list(&mut world, directory), before, "after {steps} steps");
@@ -190,7 +192,7 @@ fn a_large_one_is_split_step_by_step_and_is_one_directory_all_the_time() {
     made.retain(|(text, inode)| find(&mut world, directory, text) != Some(*inode));
     assert!(made.is_empty(), "{made:?}");
     assert_eq!(world.store.table(b'H').count(), 0);
-    assert_eq!(step(&mut world, directory, 100), SplitProgress::Over(false));
+    assert_eq!(step(&mut world, directory, 100), SplitProgress::Nothing);
     assert_eq!(findings(&world), []);
 }
 
@@ -201,6 +203,44 @@ fn in_split(world: &mut World, entries: u32, count: u16) -> InodeId {
     }
     world.as_root(|txn, context| verb::split_above(txn, context, directory, count, 0)).unwrap();
     directory
+}
+
+#[test]
+fn each_step_the_last_one_included_needs_the_directory_and_one_slice() {
+    let mut world = world();
+    let directory = in_split(&mut world, 60, 4);
+    for turn in 0.. {
+        let before = world.inode(directory);
+        // In itself, and in the others, which are in use.
+        make_file(&mut world, directory, &format!("late {turn}"));
+        let (seen, at) = (whole(&world, directory), before.border().slice(4));
+        let progress = step(&mut world, directory, 7);
+        let inodes: BTreeSet<_> = world.outcome.reads.iter().filter_map(|key| key::inode_of(key)).collect();
+        assert!(inodes.is_subset(&[directory, before.slices()[at]].into()), "turn {turn}: {inodes:?}");
+        let changed: BTreeSet<_> = world.outcome.changed.iter().copied().collect();
+        assert_eq!(changed, [directory, before.slices()[at]].into(), "turn {turn}");
+        assert_eq!(whole(&world, directory), seen, "turn {turn}");
+        assert_eq!(findings(&world), []);
+        if let SplitProgress::Ended(_) = progress {
+            break;
+        }
+    }
+    assert!(matches!(world.inode(directory).kind, Kind::WideDirectory { .. }));
+    assert_eq!(world.store.table(b'H').count(), 0);
+}
+
+#[test]
+fn a_time_in_the_future_is_over_with_the_first_change_whichever_part_has_the_name() {
+    let mut world = world();
+    let directory = in_split(&mut world, 10, 2);
+    let set = Timespec::new(world.now.secs + 1_000_000, 0);
+    let changes = SetAttr { mtime: Some(TimeSet::At(set)), ..SetAttr::default() };
+    world.as_root(|txn, context| verb::setattr(txn, context, directory, &changes)).unwrap();
+    // All of them are in the directory itself.
+    make_file(&mut world, directory, "late");
+    let changed = world.now;
+    while let SplitProgress::Moved(_) = step(&mut world, directory, 3) {}
+    assert_eq!(whole(&world, directory).mtime, changed);
 }
 
 #[test]
@@ -243,7 +283,7 @@ fn one_that_is_being_split_is_removed_with_its_slices_and_the_note_of_it() {
     world.hold_open(directory, SessionId(1));
     rmdir(&mut world).unwrap();
     assert_eq!((world.store.table(b'H').count(), world.store.table(b'I').count()), (0, 2));
-    assert_eq!(step(&mut world, directory, 1), SplitProgress::Over(false));
+    assert_eq!(step(&mut world, directory, 1), SplitProgress::Nothing);
     assert_eq!(findings(&world), []);
 }
 

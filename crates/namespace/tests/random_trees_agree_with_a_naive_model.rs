@@ -221,8 +221,8 @@ impl Race {
         let kind = match progress {
             SplitProgress::Moved(0) => "step over nothing",
             SplitProgress::Moved(_) => "step",
-            SplitProgress::Over(true) => "last step",
-            SplitProgress::Over(false) => panic!("{id} was not being split"),
+            SplitProgress::Ended(_) => "last step",
+            SplitProgress::Nothing => panic!("{id} was not being split"),
         };
         self.seen.insert((kind, None));
         let node = self.model.nodes.iter().position(|node| node.id == id && node.is_alive);
@@ -524,8 +524,8 @@ fn seed_5_with_directories_that_are_split() {
 }
 
 #[test]
-fn seed_6_with_directories_that_are_split() {
-    run(6, true);
+fn seed_7_with_directories_that_are_split() {
+    run(7, true);
 }
 
 /// Once a directory that had been removed was taken for one that is nowhere, by the model.

@@ -108,9 +108,9 @@ pub(crate) fn count(
     // INVARIANT: size is the number of entries and nlink 2 + subdirectories; fsck repairs both.
     directory.size = directory.size.checked_add_signed(entries).ok_or(Errno::EIO)?;
     directory.nlink = directory.nlink.checked_add_signed(subdirectories).ok_or(Errno::EMLINK)?;
-    (directory.mtime, directory.ctime) = (now, now);
-    if let Kind::DirectoryInSplit { has_changed, .. } = &mut directory.kind {
-        *has_changed = true;
+    if let Kind::DirectoryInSplit { mtime_of_slices, .. } = &mut directory.kind {
+        mtime_of_slices.get_or_insert(directory.mtime);
     }
+    (directory.mtime, directory.ctime) = (now, now);
     Ok(())
 }

@@ -122,8 +122,8 @@ pub(crate) fn mirror(
         let Inode { mode, uid, gid, acl_access, acl_default, .. } = inode.clone();
         (mode, uid, gid, acl_access, acl_default, inode.as_directory().ok(), inode.slices_of_new())
     };
-    if sets_mtime && let Kind::DirectoryInSplit { has_changed, .. } = &mut txn.inode_mut(id)?.kind {
-        *has_changed = false;
+    if sets_mtime && let Kind::DirectoryInSplit { mtime_of_slices, .. } = &mut txn.inode_mut(id)?.kind {
+        *mtime_of_slices = None;
     }
     if rules(&directory) == rules(before) && !sets_mtime {
         return Ok(());
@@ -139,7 +139,7 @@ pub(crate) fn mirror(
 }
 
 /// Does something with each slice. Whatever has to be asked of other servers is asked for all of them at once.
-pub(super) fn all(
+fn all(
     txn: &mut Txn<'_>,
     slices: &[InodeId],
     mut each: impl FnMut(&mut Txn<'_>, InodeId) -> Result<(), NsError>,

@@ -29,8 +29,10 @@ const STEP_BYTES: usize = 64 << 10;
 pub enum SplitProgress {
     /// So many entries were moved, and there may be more.
     Moved(u64),
-    /// It is over: with this step, `true`; or there was nothing to be done, as the directory is not being split, or has been removed.
-    Over(bool),
+    /// So many entries were moved, the last ones: the directory is split.
+    Ended(u64),
+    /// There was nothing to be done: the directory is not being split, or has been removed.
+    Nothing,
 }
 
 /// Begins to split the directory `id`, which is `directory`: its slices are there, and empty.
@@ -49,7 +51,7 @@ pub(super) fn begin(
     let (parent, policy) = directory.as_directory()?;
     let wide = Wide { slices, slices_of_new: directory.slices_of_new() };
     let head = txn.inode_mut(id)?;
-    head.kind = Kind::DirectoryInSplit { parent, policy, wide, border: NameHash(0), has_changed: false };
+    head.kind = Kind::DirectoryInSplit { parent, policy, wide, border: NameHash(0), mtime_of_slices: None };
     head.ctime = now;
     txn.put(key::halfway(id), Bytes::new());
     // Names have been told under a lease on the directory. As long as this goes on no such lease is given, so steps have nothing to take back.
@@ -57,7 +59,7 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// Moves up to `entries_max` entries, or ends the split when none are left.
+/// Moves up to `entries_max` entries. With the last ones the split ends. Whatever a step does, it needs the directory and one slice.
 ///
 /// # Errors
 /// [`NsError::Kv`] when the store cannot answer; [`NsError::Elsewhere`]; `ESTALE` for a slice that is not there; `EIO` where the counts in the store are wrong.
@@ -73,14 +75,10 @@ pub fn split_step(
         _ => None,
     }) else {
         txn.delete(key::halfway(id));
-        return Ok(SplitProgress::Over(false));
+        return Ok(SplitProgress::Nothing);
     };
-    if border >= NameHash::END {
-        end(txn, id, &directory)?;
-        return Ok(SplitProgress::Over(true));
-    }
     let count = directory.slices().len();
-    let index = border.slice(count);
+    let index = border.slice(count).min(count - 1);
     let slice = *directory.slices().get(index).ok_or(Errno::EIO)?;
     // Asked for before anything is looked for: it may be at another server.
     let record = txn.inode_mut(slice)?;
@@ -97,17 +95,23 @@ pub fn split_step(
         txn.put(key::bucket(slice, hash), value);
         txn.delete(bucket_key);
     }
-    let record = txn.inode_mut(slice)?;
+    let mut record = txn.inode(slice)?.clone();
     record.size = record.size.checked_add(entries).ok_or(Errno::EIO)?;
     record.nlink = record.nlink.checked_add(subdirectories).ok_or(Errno::EMLINK)?;
-    slice::set_filled_until(record, next);
+    slice::set_filled_until(&mut record, next);
     let head = txn.inode_mut(id)?;
     head.size = head.size.checked_sub(entries).ok_or(Errno::EIO)?;
     head.nlink = head.nlink.checked_sub(subdirectories).ok_or(Errno::EIO)?;
     if let Kind::DirectoryInSplit { border, .. } = &mut head.kind {
         *border = next;
     }
-    Ok(SplitProgress::Moved(entries))
+    let is_end = next >= NameHash::END;
+    if is_end {
+        end(head, &mut record)?;
+        txn.delete(key::halfway(id));
+    }
+    *txn.inode_mut(slice)? = record;
+    Ok(if is_end { SplitProgress::Ended(entries) } else { SplitProgress::Moved(entries) })
 }
 
 /// Buckets with their keys.
@@ -147,25 +151,21 @@ fn take(
     damage.map_or(Ok((buckets, next)), |error| Err(error.into()))
 }
 
-/// Makes of a directory all of whose entries are in its slices one that is split.
-fn end(txn: &mut Txn<'_>, id: InodeId, directory: &Inode) -> Result<(), NsError> {
-    let whole = slice::whole_attr(txn, id)?;
-    slice::all(txn, directory.slices(), |txn, slice| {
-        let record = txn.inode_mut(slice)?;
-        // From now on it is that of the slices that says when names changed: one that differs from the directory's is later.
-        record.mtime = whole.mtime;
-        // Somebody may have taken the directory into another fileset who had not seen its slices yet.
-        record.fileset = directory.fileset;
-        Ok(())
-    })?;
-    if directory.size != 0 {
+/// Makes of a directory all of whose entries are in its slices one that is split; `last` is the slice that was filled last.
+///
+/// No other slice has a part in it. They are in use by now, and whoever wanted all of them unchanged for a moment would hardly ever get them.
+fn end(head: &mut Inode, last: &mut Inode) -> Result<(), NsError> {
+    let Kind::DirectoryInSplit { parent, policy, wide, mtime_of_slices, .. } = head.kind.clone() else {
+        return Err(Errno::EIO.into());
+    };
+    if head.size != 0 {
         return Err(Errno::EIO.into());
     }
-    let head = txn.inode_mut(id)?;
-    head.mtime = whole.mtime;
-    if let Kind::DirectoryInSplit { parent, policy, wide, .. } = head.kind.clone() {
-        head.kind = Kind::WideDirectory { parent, policy, wide };
+    // From now on slices alone say when names changed: one whose time differs from the directory's is later.
+    if let Some(set) = mtime_of_slices {
+        last.mtime = if last.mtime == set { head.mtime } else { last.mtime.max(head.mtime) };
+        head.mtime = set;
     }
-    txn.delete(key::halfway(id));
+    head.kind = Kind::WideDirectory { parent, policy, wide };
     Ok(())
 }
