@@ -179,6 +179,12 @@ impl Client {
     ) -> Result<Option<Attr>, Errno> {
         let reply =
             self.call(who, MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags })?;
+        if matches!(reply, MetaReply::Removed { leases, .. } if !leases.has(LeaseSet::ENTRIES))
+            && let Some(kernel) = self.kernel.get()
+        {
+            // What the kernel has moved it keeps for as long as where it was; where it is now nobody would take it back.
+            kernel.drop_entries(to_parent);
+        }
         removed(reply)
     }
 
@@ -386,7 +392,7 @@ impl Client {
 
 fn removed(reply: MetaReply) -> Result<Option<Attr>, Errno> {
     match reply {
-        MetaReply::Removed { last } => Ok(last),
+        MetaReply::Removed { last, .. } => Ok(last),
         other => Err(unexpected(&other)),
     }
 }

@@ -153,13 +153,17 @@ impl MetaService {
             let comes_again = caller.op.sequence != 0 || verb == number::SPLIT_STEP;
             self.come_again_if_closing(is_again && comes_again)?;
             is_again = true;
+            let mut keeps_elsewhere = false;
             let (mut writer, reply, mut outcome, across) = match self
                 .try_to_decide(caller, &decide, &view, &reported)?
             {
                 Tried::Ready(writer, reply, outcome) => (writer, reply, outcome, None),
                 Tried::Spans(id, reply, outcome) => match self.collect_votes(id, session, &outcome.parts)? {
-                    Voted::Yes => match self.lock_unless_moved(id, &view) {
-                        Some(writer) => (writer, reply, outcome, Some(id)),
+                    Voted::Yes { keeps_entries } => match self.lock_unless_moved(id, &view) {
+                        Some(writer) => {
+                            keeps_elsewhere = keeps_entries;
+                            (writer, reply, outcome, Some(id))
+                        }
                         None => continue,
                     },
                     voted => {
@@ -216,6 +220,7 @@ impl MetaService {
                 leases.note_links_changed(&outcome.changed);
             }
             leases.withhold(&outcome.in_split);
+            leases.note_kept_elsewhere(keeps_elsewhere);
             let granted = grant(reply, &mut leases);
             drop(leases);
             drop(writer);

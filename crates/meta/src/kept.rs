@@ -63,7 +63,7 @@ impl Told for Attr {
 
 impl Told for Option<Attr> {
     fn told(&self) -> MetaReply {
-        MetaReply::Removed { last: self.clone() }
+        MetaReply::Removed { last: self.clone(), leases: LeaseSet::NONE }
     }
 }
 

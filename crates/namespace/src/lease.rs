@@ -109,6 +109,8 @@ pub struct LeaseTable {
     alone: FxHashMap<InodeId, u32>,
     /// Directories on whose names no lease is given by the call that is granting: they are being split.
     withheld: SmallVec<[InodeId; 1]>,
+    /// Whether the session of the call that is granting has leases on names in all directories of other servers that the call changes.
+    keeps_entries_elsewhere: bool,
     last_recall: u64,
     // LIMIT: one per call under way.
     asked: FxHashMap<InodeId, Asked>,
@@ -296,6 +298,24 @@ impl LeaseTable {
     pub fn withhold(&mut self, directories: &[InodeId]) {
         self.withheld.clear();
         self.withheld.extend_from_slice(directories);
+    }
+
+    /// Notes whether the session of the call that grants next has leases on names in all directories of other servers that the call changes.
+    pub fn note_kept_elsewhere(&mut self, keeps: bool) {
+        self.keeps_entries_elsewhere = keeps;
+    }
+
+    /// What [`LeaseTable::note_kept_elsewhere`] noted.
+    pub fn keeps_entries_elsewhere(&self) -> bool {
+        self.keeps_entries_elsewhere
+    }
+
+    /// Whether `session` may have a name of `directory` cached that it has not looked up there, but moved there: whoever changes the name takes it back.
+    pub fn keeps_entries(&self, session: SessionId, directory: InodeId) -> bool {
+        // Of one that was asked for its lease the answer may be on its way.
+        session.is_close_to_open()
+            || !self.recalling.contains_key(&directory)
+                && self.held(session, directory).has(LeaseSet::ENTRIES)
     }
 
     /// Grants as much of `wanted` as nobody else's lease or a recall under way forbids; tells what is held now of `wanted`.

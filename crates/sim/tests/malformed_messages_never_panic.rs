@@ -483,7 +483,7 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
     let replies = [
         MetaReply::Done,
         MetaReply::Attr { attr: attr(), leases },
-        MetaReply::Removed { last: Some(attr()) },
+        MetaReply::Removed { last: Some(attr()), leases },
         MetaReply::NoEntry { leases },
         MetaReply::Opened { open, created: true },
         MetaReply::Granted { attr: attr(), data: chunks, leases, recall_mark: 9 },

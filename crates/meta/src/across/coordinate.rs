@@ -17,8 +17,11 @@ pub(super) const DECIDED: u8 = 1;
 /// What came of asking for votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Voted {
-    /// All parts are locked.
-    Yes,
+    /// All parts are locked; and whether the session has leases on names in all directories of theirs.
+    Yes {
+        /// Names stay cached.
+        keeps_entries: bool,
+    },
     /// One is not; what was known of others is old.
     No,
     /// A server did not answer.
@@ -53,6 +56,7 @@ impl MetaService {
         session: SessionId,
         parts: &[(ShardId, ShardChange)],
     ) -> Result<Voted, Errno> {
+        let mut keeps_all = true;
         for (shard, part) in parts {
             let mut asked = Vec::new();
             let part = Part { keys: part.locks(), writes: part.clone() };
@@ -61,7 +65,7 @@ impl MetaService {
             let message = Message::Prepare { id, part };
             let say = Say::Transaction { session, shard: *shard, from: id.coordinator, message };
             let voted = match self.say(*shard, &say, VOTE_MAX) {
-                Ok(Answer::Messages(messages)) => {
+                Ok(Answer::Prepared { messages, keeps_entries }) => {
                     let is_for = |message: &Message<Key, ShardChange>| matches!(message, Message::Vote { id: of, ticket: Some(_) } if *of == id);
                     match messages.into_iter().find(is_for) {
                         Some(vote) => {
@@ -69,7 +73,8 @@ impl MetaService {
                             let mut out = Vec::new();
                             self.across
                                 .with(|machines| machines.of(id.coordinator).receive(*shard, vote, &mut out));
-                            Voted::Yes
+                            keeps_all &= keeps_entries;
+                            continue;
                         }
                         None => Voted::No,
                     }
@@ -85,12 +90,10 @@ impl MetaService {
                 Ok(Answer::Later) | Err(_) => Voted::Silence,
                 Ok(_) => Voted::No,
             };
-            if voted != Voted::Yes {
-                self.abort_across(id);
-                return Ok(voted);
-            }
+            self.abort_across(id);
+            return Ok(voted);
         }
-        Ok(Voted::Yes)
+        Ok(Voted::Yes { keeps_entries: keeps_all })
     }
 
     /// It does not happen.

@@ -100,6 +100,13 @@ pub(crate) enum Answer {
     Failed(Errno),
     /// The shard is not here, or this server is not ready: ask again later.
     Later,
+    /// What the machine says to a part.
+    Prepared {
+        /// The vote.
+        messages: Vec<Message<Key, ShardChange>>,
+        /// Whether the session has leases on names in all directories that the part changes.
+        keeps_entries: bool,
+    },
 }
 
 /// What a server says to the one that is to have a shard next, in this order.

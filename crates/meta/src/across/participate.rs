@@ -90,6 +90,11 @@ impl MetaService {
         }
         let mut writer = self.lane.write();
         let mut out = Vec::new();
+        let keeps_entries = {
+            let leases = self.leases.lock();
+            change.entries.iter().all(|(directory, _)| leases.keeps_entries(session, *directory))
+        };
+        let prepared = |out| Answer::Prepared { messages: said_to(id.coordinator, out), keeps_entries };
         // Asked for once more: the machine knows.
         let is_known = self.across.with(|machines| machines.of(shard).has_prepared(id));
         if !is_known {
@@ -120,7 +125,7 @@ impl MetaService {
         });
         let Some(Command::Append(record)) = out.first().cloned() else {
             drop(writer);
-            return Ok(Answer::Messages(said_to(id.coordinator, out)));
+            return Ok(prepared(out));
         };
         let Record::Prepared { ticket, part, .. } = &record else { return Err(Errno::EIO) };
         let kept = PreparedRecord { ticket: *ticket, part: part.writes.clone() };
@@ -139,7 +144,7 @@ impl MetaService {
             return Err(errno);
         }
         self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
-        Ok(Answer::Messages(said_to(id.coordinator, out)))
+        Ok(prepared(out))
     }
 
     /// Gives `message` of the machine of `from` to that of `shard`, and does what it wants done; what it says to that one.

@@ -192,10 +192,10 @@ impl MetaService {
     fn release(&self, caller: Caller<'_>, inode: InodeId, handle: DescriptionId) -> Result<MetaReply, Errno> {
         let session = caller.op.session;
         if !self.opens.lock().close(session, inode, handle) {
-            return Ok(MetaReply::Removed { last: None });
+            return Ok(MetaReply::Removed { last: None, leases: LeaseSet::NONE });
         }
         let last = self.forget_orphan(caller.op, inode)?;
-        Ok(MetaReply::Removed { last })
+        Ok(MetaReply::Removed { last, leases: LeaseSet::NONE })
     }
 
     /// Has `session` not hold an inode without a name any more, unless it has it open.

@@ -8,7 +8,7 @@ use ashlar_namespace::key::Cookie;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest};
+use ashlar_types::message::{DirEntry, LeaseSet, MetaReply, MetaRequest, RenameFlags};
 use ashlar_types::{Attr, Errno, InodeId, Name, SessionId};
 use bytes::BytesMut;
 use std::cell::RefCell;
@@ -119,7 +119,7 @@ impl MetaService {
                     let reply = verb::unlink(txn, context, parent, name)?;
                     last_of(txn, context, Some(reply.before))
                 },
-                |last, _| MetaReply::Removed { last },
+                |last, _| MetaReply::Removed { last, leases: LeaseSet::NONE },
             ),
             MetaRequest::Rmdir { parent, name } => self.mutate(
                 caller,
@@ -128,7 +128,7 @@ impl MetaService {
                     let reply = verb::rmdir(txn, context, parent, name)?;
                     last_of(txn, context, Some(reply.before))
                 },
-                |last, _| MetaReply::Removed { last },
+                |last, _| MetaReply::Removed { last, leases: LeaseSet::NONE },
             ),
             MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
                 caller,
@@ -138,7 +138,17 @@ impl MetaService {
                     verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
                     last_of(txn, context, victim)
                 },
-                |last, _| MetaReply::Removed { last },
+                |last, leases| {
+                    let both = [to_parent, from_parent];
+                    let named = if flags == RenameFlags::Exchange { &both[..] } else { &both[..1] };
+                    let keeps = from_parent == to_parent
+                        || named.iter().all(|parent| match self.is_here(parent.home()) {
+                            true => leases.keeps_entries(session, *parent),
+                            false => leases.keeps_entries_elsewhere(),
+                        });
+                    let leases = if keeps { LeaseSet::ENTRIES } else { LeaseSet::NONE };
+                    MetaReply::Removed { last, leases }
+                },
             ),
             MetaRequest::Readdir { directory, after, bytes_max, with_attributes } => {
                 self.readdir(caller, directory, Cookie(after), bytes_max, with_attributes)

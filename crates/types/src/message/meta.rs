@@ -614,7 +614,8 @@ pub enum MetaReply {
     /// Attributes, with what may be cached: ATTR, and ENTRIES on the parent for calls with a name.
     Attr { attr: Attr, leases: LeaseSet },
     /// A name was removed or moved, or a description closed; the last attributes of the inode that is gone with it, if one is.
-    Removed { last: Option<Attr> },
+    /// ENTRIES says that names may stay cached in directories that got one: the session has a lease on them.
+    Removed { last: Option<Attr>, leases: LeaseSet },
     /// There is no such entry; ENTRIES on the parent says whether that may be cached.
     NoEntry { leases: LeaseSet },
     /// Opened; `created` tells whether a new file was made.

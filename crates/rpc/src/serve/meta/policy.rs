@@ -154,7 +154,7 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         MetaReply::Attr { attr, .. }
         | MetaReply::Granted { attr, .. }
         | MetaReply::WrittenInline { attr, .. } => change(attr),
-        MetaReply::Removed { last } => last.iter_mut().for_each(change),
+        MetaReply::Removed { last, .. } => last.iter_mut().for_each(change),
         MetaReply::Opened { open, .. } => change(&mut open.attr),
         MetaReply::Entries { entries, .. } => {
             entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).for_each(change);
