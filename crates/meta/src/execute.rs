@@ -145,9 +145,8 @@ impl MetaService {
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
         let mut view = View::new(self);
-        let mut has_made_room = false;
+        let (mut has_made_room, mut is_again) = (false, false);
         let (mut _wanting, mut _alone) = (None, None);
-        let mut is_again = false;
         loop {
             // So does who splits directories.
             let comes_again = caller.op.sequence != 0 || verb == number::SPLIT_STEP;
