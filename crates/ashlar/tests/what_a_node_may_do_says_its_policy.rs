@@ -193,7 +193,7 @@ impl Stranger {
 
     fn call(&self, op: OpId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         match self.meta(&MetaCall::Call { op, creds: Credentials::root(), slot: None, request }) {
-            MetaAnswer::Reply(reply) => Ok(reply),
+            MetaAnswer::Reply(reply) | MetaAnswer::Opened(reply, _, _) => Ok(reply),
             MetaAnswer::Failed(errno) => Err(errno),
             other => panic!("{other:?}"),
         }
