@@ -162,7 +162,8 @@ fn who_does_not_belong_to_it_is_told_so_and_gets_nothing() {
     drop(other);
     // A node that was removed has lost its mount.
     lab.ashlar("node remove nobody --identity @first").refused(&["nobody", "ashlar node list"]);
-    lab.ashlar("node remove oss0 --identity @first").refused(&["oss0 has 1 target, 1:", "ashlar target remove"]);
+    lab.ashlar("node remove oss0 --identity @first")
+        .refused(&["oss0 has 1 target, 1:", "ashlar target remove"]);
     fs::write(lab.path("m0/file"), b"x").unwrap();
     lab.ashlar("node remove c8 --identity @first").expect(0);
     lab.ashlar(&format!("mount {} --identity @c8 --error-after 2", lab.path("m0").display()))
