@@ -9,7 +9,7 @@ use crate::execute::itself;
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::{key, verb};
-use ashlar_rpc::Caller;
+use ashlar_rpc::{Caller, LastingSessions};
 use ashlar_types::{Errno, EventKind, InodeId, OpId, SLICES_MAX, ShardId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -228,6 +228,12 @@ impl MetaService {
     /// have to wait, and hold up no other.
     fn split_on(&self, failing: &mut Failing) {
         let now = self.env.clock.monotonic();
+        if self.is_awaiting() {
+            // Nobody knows yet who has cached what a step changes.
+            let mut queue = self.splits.queue.lock();
+            self.splits.woken.wait_for(&mut queue, RETRY_MIN);
+            return;
+        }
         let is_to_look = std::mem::take(&mut self.splits.queue.lock().is_to_look);
         if is_to_look || failing.is_due(now) {
             let Ok(mut halfway) = self.find_halfway() else {

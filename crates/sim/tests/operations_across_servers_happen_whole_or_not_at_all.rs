@@ -812,6 +812,33 @@ fn a_directory_that_cannot_be_split_to_its_end_holds_up_no_other() {
     site.stop();
 }
 
+#[test]
+fn a_split_goes_on_after_a_start_once_all_sessions_have_come_back() {
+    let site = Site::new(53);
+    let directory = site.directory_at(0, 200);
+    let split = site.stop_in_the_middle_of_a_split(directory);
+    assert!(!split.is_whole());
+    site.keeps_sessions.store(true, SeqCst);
+    (0..2).for_each(|at| site.start(at));
+    let servers = [0, 1].map(|at| site.running[at].lock().clone().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    for server in &servers {
+        assert!(LastingSessions::is_awaiting(&**server));
+        assert_eq!(server.measures().splits.entries_moved, 0, "nobody knows yet who has cached what");
+    }
+    for (at, server) in servers.iter().enumerate() {
+        LastingSessions::adopt(&**server, SESSION, Arc::new(Hears(Arc::downgrade(&site), at)));
+        let op = OpId { session: SESSION, sequence: site.sequence.fetch_add(1, SeqCst) };
+        let incarnation = LastingSessions::incarnation(&**server);
+        let done = MetaRequest::Reclaim { server: NodeId(0), incarnation, part: Reclaim::Done };
+        server.call(Caller::new(op, &Credentials::root()), done).unwrap();
+        assert!(!LastingSessions::is_awaiting(&**server));
+    }
+    site.await_split(directory);
+    drop(servers);
+    site.stop();
+}
+
 /// Looks up a name that is not there.
 fn take_lease(site: &Site, parent: InodeId, name: &str) {
     let name = Name::new(name.as_bytes()).unwrap();
