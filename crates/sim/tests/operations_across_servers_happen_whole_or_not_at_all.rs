@@ -813,6 +813,28 @@ fn a_directory_that_cannot_be_split_to_its_end_holds_up_no_other() {
 }
 
 #[test]
+fn a_directory_that_another_server_makes_grow_is_split_where_it_is() {
+    let site = Site::new(52);
+    site.stop();
+    site.split_at.store(20, SeqCst);
+    (0..2).for_each(|at| site.start(at));
+    let (from, to) = ([site.directory_at(0, 15), site.directory_at(0, 15)], site.directory_at(1, 0));
+    for (turn, from_parent) in from.into_iter().enumerate() {
+        for at in 0..15 {
+            let (old, new) = (format!("f{at}"), format!("moved {turn} {at}"));
+            let (from_name, to_name) =
+                (Name::new(old.as_bytes()).unwrap(), Name::new(new.as_bytes()).unwrap());
+            let flags = RenameFlags::Replace;
+            site.call(MetaRequest::Rename { from_parent, from_name, to_parent: to, to_name, flags }).unwrap();
+        }
+    }
+    site.await_split(to);
+    assert_eq!(site.slices(to).unwrap().slices.len(), 2);
+    site.stop();
+    require_sound(&site, 52);
+}
+
+#[test]
 fn a_split_goes_on_after_a_start_once_all_sessions_have_come_back() {
     let site = Site::new(53);
     let directory = site.directory_at(0, 200);
