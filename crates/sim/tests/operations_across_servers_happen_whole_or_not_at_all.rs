@@ -241,7 +241,8 @@ impl Site {
             .find_map(|at| {
                 let name = format!("of server {server}: {at} {}", self.sequence.load(SeqCst));
                 let name = Name::new(name.as_bytes()).unwrap();
-                let made = self.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+                let made =
+                    self.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
                 let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
                 Some(attr.inode).filter(|inode| self.server_of(inode.home()) == server)
             })
@@ -798,8 +799,14 @@ fn a_directory_that_cannot_be_split_to_its_end_holds_up_no_other() {
     let mut changed = [0, 1].map(|at| (at, site.lane(at)));
     let (_, lane) = changed.iter_mut().find(|(at, _)| *at == site.server_of(slice.home())).unwrap();
     let writes = WriteSet(vec![(key::inode(slice), None)]);
-    let frame =
-        Frame { shard: slice.home(), epoch: Epoch(1), op: OpId::default(), verb: 0, writes, reply: Bytes::new() };
+    let frame = Frame {
+        shard: slice.home(),
+        epoch: Epoch(1),
+        op: OpId::default(),
+        verb: 0,
+        writes,
+        reply: Bytes::new(),
+    };
     lane.write().commit(vec![frame], Urgency::Normal).unwrap();
     changed.into_iter().for_each(|(_, lane)| lane.close().unwrap());
     site.split_at.store(30, SeqCst);

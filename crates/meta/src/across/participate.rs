@@ -221,9 +221,8 @@ impl MetaService {
         let mut grown = Vec::new();
         for inode in changed.iter().filter(|_| self.splits_by_itself()) {
             // The record as the part has written it.
-            let found: Option<Inode> = txn
-                .get_record(&key::inode(*inode), "inode record")
-                .map_err(|error| self.answer(&error))?;
+            let found: Option<Inode> =
+                txn.get_record(&key::inode(*inode), "inode record").map_err(|error| self.answer(&error))?;
             grown.extend(found.filter(Inode::can_be_split).map(|found| (*inode, found.size)));
         }
         Ok(grown)
