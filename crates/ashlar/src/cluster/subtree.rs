@@ -308,14 +308,18 @@ impl Walk<'_> {
         let map = self.member.map().read().clone();
         // Another administrator may be making a subtree around this one.
         if map.is_inside(self.above, fileset) {
-            let take = |inode| {
-                self.tree.call(MetaRequest::SetFileset { inode, from: fileset, fileset: self.fileset })
+            let take = |inode, slices| {
+                let request = MetaRequest::SetFileset { inode, from: fileset, fileset: self.fileset, slices };
+                self.tree.call(request).map(drop)
             };
             // The slices of a directory first: one whose turn did not come is found with the directory the next time.
             let slices = if attr.slices() > 0 { self.tree.split(inode)?.slices } else { Vec::new() };
-            let taken = slices.into_iter().chain([inode]).try_for_each(|inode| take(inode).map(drop));
-            return match taken {
+            let count = slices.len() as u16;
+            let taken = slices.into_iter().try_for_each(|slice| take(slice, 0));
+            return match taken.and_then(|()| take(inode, count)) {
                 Ok(()) => Ok((1, true)),
+                // It has been split since it was looked at: in the next round it is found so.
+                Err(Errno::EAGAIN) => Ok((1, true)),
                 // Or has taken it meanwhile.
                 Err(Errno::EXDEV) => Ok((1, false)),
                 Err(errno) => Err(errno),
