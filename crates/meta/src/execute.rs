@@ -282,9 +282,16 @@ impl MetaService {
         if let Err(NsError::Elsewhere) = decided {
             return Ok(Tried::Elsewhere);
         }
+        let in_doubt = match &decided {
+            Err(NsError::Errno(Errno::ENOENT)) => txn.in_split_elsewhere(),
+            _ => Vec::new(),
+        };
         let outcome = self.finish(txn, decided.is_ok())?;
         if self.is_blocked(&outcome) {
             return Ok(Tried::Held);
+        }
+        if view.known.as_ref().is_some_and(|known| known.doubts(in_doubt)) {
+            return Ok(Tried::Elsewhere);
         }
         let reply = decided.map_err(|error| self.answer(&error))?;
         // What the service does by itself may be in a shard that has gone.

@@ -602,6 +602,14 @@ impl<'a> Txn<'a> {
         Ok(outcome)
     }
 
+    /// Directories of other servers that were being split when they were read, and how far. What was read of their names later may be of after another step.
+    pub fn in_split_elsewhere(&self) -> Vec<(InodeId, NameHash)> {
+        let border = |slot: &Slot| slot.current.as_ref().map(|record| (slot.id, record.border()));
+        let is_in_split =
+            |slot: &&Slot| self.outcome.in_split.contains(&slot.id) && self.is_elsewhere(slot.id);
+        self.inodes.iter().filter(is_in_split).filter_map(border).collect()
+    }
+
     /// The keys of this server that were read, of a transaction that came to nothing.
     pub fn into_reads(self) -> Vec<Key> {
         self.reads.into_inner()

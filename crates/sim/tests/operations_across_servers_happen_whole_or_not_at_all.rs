@@ -868,6 +868,45 @@ fn a_split_goes_on_after_a_start_once_all_sessions_have_come_back() {
     site.stop();
 }
 
+#[test]
+fn names_are_exchanged_with_those_of_another_server_that_go_to_slices_at_that_moment() {
+    let site = Site::new(55);
+    let (here, there) = (site.directory_at(0, 1), site.directory_at(1, 150));
+    let hash_of = |at: usize| NameHash::of(Name::new(format!("f{at}").as_bytes()).unwrap(), &HASH_KEY);
+    let mut names: Vec<usize> = (0..150).collect();
+    names.sort_by_key(|at| hash_of(*at));
+    site.call(MetaRequest::Split { directory: there, slices: 2, of_new: false }).unwrap();
+    let from_name = Name::new(b"f0").unwrap();
+    let mut exchanged = 0;
+    loop {
+        let split = site.slices(there).unwrap();
+        // Those that are next.
+        let next = names.iter().filter(|at| hash_of(**at).0 >= split.border).take(3);
+        let to: Vec<String> = next.map(|at| format!("f{at}")).collect();
+        for to in &to {
+            let to_name = Name::new(to.as_bytes()).unwrap();
+            let flags = RenameFlags::Exchange;
+            let request =
+                MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+            let told = site.call(request);
+            assert!(told.is_ok(), "{to} is there all the time: {told:?} after {exchanged}");
+            exchanged += 1;
+        }
+        if to.is_empty() {
+            break;
+        }
+    }
+    assert!(exchanged > 20, "{exchanged}");
+    // One that is not there is not looked for all the time.
+    let to_name = Name::new(b"nothing").unwrap();
+    let flags = RenameFlags::Exchange;
+    let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+    assert_eq!(site.call(request), Err(Errno::ENOENT));
+    site.await_split(there);
+    site.stop();
+    require_sound(&site, 55);
+}
+
 /// Looks up a name that is not there.
 fn take_lease(site: &Site, parent: InodeId, name: &str) {
     let name = Name::new(name.as_bytes()).unwrap();

@@ -67,6 +67,7 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN` when a server does not answer until `deadline`, and what it answers.
     pub(crate) fn ask(&self, known: &mut Known, session: SessionId, deadline: Duration) -> Result<(), Errno> {
+        known.forget_if_doubtful();
         let mut reads: BTreeMap<ShardId, Reads> = BTreeMap::new();
         for question in known.take_missing() {
             match question {

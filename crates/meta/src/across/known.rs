@@ -3,7 +3,7 @@
 use super::{MetaService, ShardSet};
 use ashlar_kv::Key;
 use ashlar_namespace::{Elsewhere, Intent, NsError, Placement, key};
-use ashlar_types::{ChainId, InodeId, LayoutPolicy, ShardId};
+use ashlar_types::{ChainId, InodeId, LayoutPolicy, NameHash, ShardId};
 use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -31,6 +31,9 @@ pub(crate) struct Known {
     pub open: FxHashSet<InodeId>,
     pub ids: FxHashMap<ShardId, InodeId>,
     missing: RefCell<Vec<Question>>,
+    /// Directories that were being split when a name was not found in them, and how far.
+    doubted: RefCell<Vec<(InodeId, NameHash)>>,
+    is_doubtful: Cell<bool>,
 }
 
 impl Known {
@@ -47,7 +50,26 @@ impl Known {
     /// Forgets everything but ids, which are good for any try: it may not be so any more.
     pub(crate) fn forget(&mut self) {
         let ids = std::mem::take(&mut self.ids);
-        *self = Known { ids, ..Known::new(self.here.clone()) };
+        let doubted = std::mem::take(&mut self.doubted);
+        *self = Known { ids, doubted, ..Known::new(self.here.clone()) };
+    }
+
+    /// Whether a name may be there that was not found in the directories `seen`, which are being split: what is known of them may be of two moments, as
+    /// entries go on to slices meanwhile. If they are still as far when everything is asked anew, there was no such name.
+    pub(crate) fn doubts(&self, seen: Vec<(InodeId, NameHash)>) -> bool {
+        let is_doubtful = !seen.is_empty() && *self.doubted.borrow() != seen;
+        if is_doubtful {
+            self.is_doubtful.set(true);
+            *self.doubted.borrow_mut() = seen;
+        }
+        is_doubtful
+    }
+
+    /// Forgets what is in doubt.
+    pub(crate) fn forget_if_doubtful(&mut self) {
+        if self.is_doubtful.get() {
+            self.forget();
+        }
     }
 
     fn note(&self, question: Question) -> NsError {
