@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use support::PATIENCE;
 use support::cluster::{Lab, Role};
+use support::{PATIENCE, names_in};
 
 /// From so many entries on the second server splits.
 const SPLIT_AT: usize = 1_000;
@@ -58,17 +58,6 @@ fn directory_at_second(lab: &Lab, address: &str) -> (Role, String) {
         }
     }
     unreachable!()
-}
-
-fn list(directory: &Path) -> BTreeSet<String> {
-    let names: Vec<String> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    let count = names.len();
-    let names: BTreeSet<String> = names.into_iter().collect();
-    assert_eq!(names.len(), count, "a name is listed twice");
-    names
 }
 
 /// Makes names, renames some and removes some, until enough are made and the split is over; how many.
@@ -124,7 +113,7 @@ fn names_are_made_listed_renamed_and_removed_while_it_is_split() {
             let (kept, is_over, listings) = (&kept, &is_over, &listings);
             scope.spawn(move || {
                 while !is_over.load(SeqCst) {
-                    let listed = list(directory);
+                    let listed = names_in(directory);
                     assert!(listed.is_superset(kept), "{:?} not listed", kept.difference(&listed));
                     listings.fetch_add(1, SeqCst);
                 }
@@ -151,7 +140,7 @@ fn names_are_made_listed_renamed_and_removed_while_it_is_split() {
     let expected: BTreeSet<String> =
         kept.into_iter().chain(left("a", made_here)).chain(left("b", made_there)).collect();
     for directory in [&here, &there] {
-        assert_eq!(list(directory), expected);
+        assert_eq!(names_in(directory), expected);
         assert_eq!(fs::metadata(directory).unwrap().len(), expected.len() as u64);
         assert!(expected.iter().all(|name| fs::metadata(directory.join(name)).is_ok()));
     }

@@ -8,47 +8,15 @@ use std::fs;
 use std::io::{ErrorKind, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
+use support::small::add_small;
 use support::{PATIENCE, can_mount};
 
 /// What each file takes.
 const FILE: usize = 4 << 20;
 /// How long a write may wait for servers that are away, with what the machine may be slow.
 const HELD_MAX: Duration = Duration::from_secs(15);
-
-/// A small file system in memory.
-struct Small(PathBuf);
-
-impl Small {
-    #[track_caller]
-    fn mount(path: PathBuf, mib: usize) -> Small {
-        fs::create_dir(&path).unwrap();
-        let size = format!("size={mib}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&path).status();
-        assert!(mounted.unwrap().success());
-        Small(path)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        // What is in the way of that has failed the test already.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// One more storage server, with a target of `mib` in the pool `small`.
-#[track_caller]
-fn add_small(lab: &Lab, name: &str, mib: usize) -> (Small, Role) {
-    let small = Small::mount(lab.path(&format!("data-{name}")), mib);
-    let token = lab.ashlar("token --role storage --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
-    let address = Lab::free_address();
-    let line = format!("storage --data @data-{name}/t --pool small --listen {address} --identity @{name}");
-    (small, lab.run(name, &line, "serves"))
-}
 
 /// One more metadata server.
 #[track_caller]
@@ -114,7 +82,7 @@ fn what_was_removed_is_room_for_the_next_write_whichever_server_had_it() {
     let mut lab = Lab::start(1, 1);
     let mut more: Vec<Role> = (2..=3).map(|at| add_meta(&lab, at)).collect();
     lab.ashlar("pool add small --identity @first").expect(0);
-    let (_disk, mut small) = add_small(&lab, "small", 384);
+    let (_disk, mut small, _) = add_small(&lab, "small", 384);
     wait_until("shards to be spread", || {
         let nodes = nodes(&lab);
         nodes.iter().all(|node| nodes.iter().filter(|other| *other == node).count() <= 24)
@@ -160,9 +128,9 @@ fn files_written_after_a_target_was_full_are_on_the_other_one() {
     }
     let mut lab = Lab::start(1, 1);
     lab.ashlar("pool add small --identity @first").expect(0);
-    let (_one, mut first) = add_small(&lab, "small1", 256);
+    let (_one, mut first, _) = add_small(&lab, "small1", 256);
     use_small(&lab, "d");
-    let (_two, mut second) = add_small(&lab, "small2", 768);
+    let (_two, mut second, _) = add_small(&lab, "small2", 768);
     let dir = lab.path("m0/d");
     // Three times what has room on the smaller one: laid in turn, every second file beyond that found none.
     for at in 0..120 {

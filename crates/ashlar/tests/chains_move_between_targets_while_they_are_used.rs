@@ -8,11 +8,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::PATIENCE;
 use support::cluster::{Lab, Role};
+use support::small::add_small;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -235,43 +235,11 @@ fn moves_go_on_after_either_server_was_killed_and_nothing_is_lost() {
     lab.stop();
 }
 
-/// A file system in memory of a few MiB, until it is dropped.
-struct Small(PathBuf);
-
-impl Small {
-    #[track_caller]
-    fn mount(path: PathBuf, mib: usize) -> Small {
-        fs::create_dir(&path).unwrap();
-        let size = format!("size={mib}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&path).status();
-        assert!(mounted.unwrap().success());
-        Small(path)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        // What is in the way of that has failed the test already.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// A storage server more, with one target in the pool `small`, in memory.
-#[track_caller]
-fn add_small(lab: &Lab, name: &str) -> (Small, Role, String) {
-    let small = Small::mount(lab.path(&format!("data-{name}")), 512);
-    let token = lab.ashlar("token --role storage --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
-    let address = Lab::free_address();
-    let line = format!("storage --data @data-{name}/t --pool small --listen {address} --identity @{name}");
-    (small, lab.run(name, &line, "serves"), line)
-}
-
 #[test]
 fn moves_are_paused_given_up_and_a_new_target_takes_its_share() {
     let mut lab = Lab::start(1, 1);
     lab.ashlar("pool add small --identity @first").expect(0);
-    let (_one, mut first, _) = add_small(&lab, "small1");
+    let (_one, mut first, _) = add_small(&lab, "small1", 512);
     fs::create_dir(lab.path("m0").join("d")).unwrap();
     let set = "layout set @m0/d --pool small --chunk-size 64K --stripe-count 1 --inline-size 0";
     wait_until(&lab, "the mount to learn of the pool", || lab.ashlar(set).code == Some(0));
@@ -285,7 +253,7 @@ fn moves_are_paused_given_up_and_a_new_target_takes_its_share() {
     // There is nowhere to go.
     let refused = lab.ashlar("target drain 2 --identity @first");
     assert!(refused.stderr.contains("add one first"), "{}", refused.stderr);
-    let (_two, mut second, line) = add_small(&lab, "small2");
+    let (_two, mut second, line) = add_small(&lab, "small2", 512);
     lab.ashlar("target moves --pause --identity @first").expect(0);
     lab.ashlar("target drain 2 --identity @first").expect(0);
     std::thread::sleep(Duration::from_secs(3));

@@ -12,8 +12,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
-use support::PATIENCE;
 use support::cluster::{Lab, Role};
+use support::{PATIENCE, names_in};
 
 /// A lab with metadata servers besides its first.
 struct Spread {
@@ -377,17 +377,6 @@ fn make_split(spread: &Spread, name: &str, slices: u16) -> (PathBuf, PathBuf) {
     assert_eq!(fs::metadata(there.join("f0")).unwrap_err().kind(), ErrorKind::NotFound);
     spread.lab.ashlar(&format!("layout set @m0/{name} --slices {slices}")).expect(0);
     (here, there)
-}
-
-fn names_in(directory: &Path) -> BTreeSet<String> {
-    let names: Vec<String> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    let count = names.len();
-    let names: BTreeSet<String> = names.into_iter().collect();
-    assert_eq!(names.len(), count, "a name is listed twice");
-    names
 }
 
 #[test]

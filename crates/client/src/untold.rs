@@ -40,6 +40,16 @@ struct State {
     lacks_threads: bool,
 }
 
+impl State {
+    /// See [`Untold::servers`].
+    fn servers(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
+        if self.session != session {
+            return BTreeSet::new();
+        }
+        self.files.keys().map(|inode| server_of(*inode)).collect()
+    }
+}
+
 impl Untold {
     pub(crate) fn new(changed: Signal) -> Untold {
         Untold { state: Mutex::default(), count: AtomicUsize::new(0), changed }
@@ -57,20 +67,13 @@ impl Untold {
 
     /// The servers, as `server_of` says, of files that are left in `session`.
     fn servers(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
-        let state = self.state.lock();
-        match state.session == session {
-            true => state.files.keys().map(|inode| server_of(*inode)).collect(),
-            false => BTreeSet::new(),
-        }
+        self.state.lock().servers(session, server_of)
     }
 
     /// Those of them that nobody is telling, who is to be begun with.
     fn begin_telling(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> Vec<NodeId> {
         let mut state = self.state.lock();
-        if state.session != session {
-            return Vec::new();
-        }
-        let servers: BTreeSet<NodeId> = state.files.keys().map(|inode| server_of(*inode)).collect();
+        let servers = state.servers(session, server_of);
         servers.into_iter().filter(|server| state.being_told.insert(*server)).collect()
     }
 

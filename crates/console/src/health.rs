@@ -358,24 +358,19 @@ fn moves(situation: &Situation<'_>, all: &mut Vec<Finding>) {
             );
         }
         for info in server.moves.iter().take(ALIKE_MAX) {
-            if let MoveState::Failed(why) = &info.state {
-                add(
-                    all,
-                    Severity::Warning,
-                    &info.shard.to_string(),
-                    format!("could not be moved to {}: {why}", situation.name(info.to)),
+            let to = situation.name(info.to);
+            let (text, way_out) = match &info.state {
+                MoveState::Failed(why) => (
+                    format!("could not be moved to {to}: {why}"),
                     "it is served as before; ashlar shard move tries again",
-                );
-            }
-            if let MoveState::Stalled(why) = &info.state {
-                add(
-                    all,
-                    Severity::Warning,
-                    &info.shard.to_string(),
-                    format!("does not get to {}: {why}", situation.name(info.to)),
+                ),
+                MoveState::Stalled(why) => (
+                    format!("does not get to {to}: {why}"),
                     "it goes on by itself once that answers; ashlar shard move --cancel withdraws it",
-                );
-            }
+                ),
+                _ => continue,
+            };
+            add(all, Severity::Warning, &info.shard.to_string(), text, way_out);
         }
     }
 }

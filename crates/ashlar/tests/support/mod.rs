@@ -8,8 +8,10 @@ pub mod cluster;
 pub mod counts;
 pub mod desk;
 pub mod records;
+pub mod small;
 pub mod user_world;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -28,6 +30,19 @@ pub fn soon(most: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not so after {most:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The names in a directory, each listed once.
+#[track_caller]
+pub fn names_in(directory: &Path) -> BTreeSet<String> {
+    let names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let count = names.len();
+    let names: BTreeSet<String> = names.into_iter().collect();
+    assert_eq!(names.len(), count, "a name is listed twice");
+    names
 }
 
 /// Whether real mounts can be made here as root; if not, says so where people look.
