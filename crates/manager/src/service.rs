@@ -381,13 +381,22 @@ impl ManagerService {
         &self,
         mut change: impl FnMut(&mut ClusterState) -> Result<T, ManagerError>,
     ) -> Result<T, ManagerError> {
-        match self.manager.change(&mut change) {
-            Err(ManagerError::Invalid(_)) if self.manager.is_shared() => {
-                self.manager.refresh()?;
-                self.manager.change(change)
-            }
-            other => other,
+        let is_refusal = |outcome: &Result<T, _>| matches!(outcome, Err(ManagerError::Invalid(_)));
+        self.look_again(|| self.manager.change(&mut change), is_refusal)?
+    }
+
+    /// What `ask` answers; if that is a refusal and there are other managers, once more by what they have written meanwhile.
+    fn look_again<T>(
+        &self,
+        mut ask: impl FnMut() -> T,
+        is_refusal: impl Fn(&T) -> bool,
+    ) -> Result<T, ManagerError> {
+        let answer = ask();
+        if !is_refusal(&answer) || !self.manager.is_shared() {
+            return Ok(answer);
         }
+        self.manager.refresh()?;
+        Ok(ask())
     }
 
     fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {

@@ -77,18 +77,9 @@ impl ManagerService {
     pub(super) fn claim_start(&self, peer: PeerId, claim: &Claim) -> Result<ManagerReply, ManagerError> {
         require(peer, claim.role, std::slice::from_ref(&claim.found))?;
         let Claim { role, found, .. } = claim;
-        if self.require_metadata(peer.node, *role, found).is_err() && self.manager.is_shared() {
-            // Another manager may know better.
-            self.manager.refresh()?;
-        }
-        self.require_metadata(peer.node, *role, found)?;
-        let mut outcome = self.give_start(peer.node, claim);
-        if matches!(outcome, Ok(Err(_))) && self.manager.is_shared() {
-            // Another manager may know better.
-            self.manager.refresh()?;
-            outcome = self.give_start(peer.node, claim);
-        }
-        let outcome = match outcome {
+        self.look_again(|| self.require_metadata(peer.node, *role, found), Result::is_err)??;
+        let is_refusal = |outcome: &Result<Result<Given, _>, _>| matches!(outcome, Ok(Err(_)));
+        let outcome = match self.look_again(|| self.give_start(peer.node, claim), is_refusal)? {
             // The server decides: it may serve as before, what it has served before.
             Err(ManagerError::Coord(error)) => return Ok(ManagerReply::StartUnknown(error.to_string())),
             other => other?,
@@ -179,12 +170,7 @@ impl ManagerService {
             })?;
         }
         let judge = || held.iter().map(|found| self.why_lost((peer.node, role), found)).collect::<Vec<_>>();
-        let mut judged = judge();
-        if judged.iter().any(Option::is_some) && self.manager.is_shared() {
-            // Another manager may know better.
-            self.manager.refresh()?;
-            judged = judge();
-        }
+        let judged = self.look_again(judge, |judged| judged.iter().any(Option::is_some))?;
         let mut lost = Vec::new();
         for (found, why) in held.iter().zip(judged) {
             let Some(why) = why else {
