@@ -77,7 +77,7 @@ pub trait Engine: Send + Sync {
         0
     }
 
-    /// Gives back what deleted pairs hold, if that is much, and if `bytes_free` of the disk are enough to do so; tells whether it did: then there may be more. It may take long; everything
+    /// Gives back what files hold that nobody reads any more, and what deleted pairs hold, if that is much and `bytes_free` of the disk are enough to do so; tells whether it did: then there may be more. It may take long; everything
     /// else goes on meanwhile.
     ///
     /// # Errors

@@ -23,12 +23,11 @@ use fjall::{
     AbstractTree, AnyTree, CompressionType, Database, Iter, Keyspace, KeyspaceCreateOptions,
     KvSeparationOptions, PersistMode, Readable, UserValue,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where the note is: one byte, so that it is below every key (keys begin with two bytes of shard) and equal to none.
@@ -50,6 +49,8 @@ const VALUES_PART: u64 = 4;
 /// Deleted pairs are merged away when they are this part of all, and so many.
 const DELETED_PART: u64 = 16;
 const DELETED_MIN: u64 = 256;
+/// Snapshots given back after which fjall looks which is the oldest one left.
+const SNAPSHOTS_PER_LOOK: u64 = 10_000;
 
 /// Settings of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +89,19 @@ pub struct FjallEngine {
     open: RwLock<Option<Open>>,
     /// Whether tables are merged in the background.
     is_merging: bool,
-    /// Deletions that the last merge of everything has left: somebody looks at what was before them.
-    deletions_left: AtomicU64,
+    /// What the last merge of everything has left.
+    left: Mutex<Left>,
+}
+
+/// What a merge of everything could not give back.
+#[derive(Clone, Copy, Default)]
+struct Left {
+    /// Deletions: somebody looked at what was before them.
+    deletions: u64,
+    /// They can go when nobody looks at what was before this number of fjall's any more; `None` where nobody did.
+    until: Option<u64>,
     /// It has found values out of line that nobody needs, which the next one gives back.
-    are_values_left: AtomicBool,
+    are_values: bool,
 }
 
 impl FjallEngine {
@@ -163,9 +173,7 @@ impl FjallEngine {
             let keyspace = database.keyspace("lane", || keyspace_options(&options))?;
             Ok(Open { keyspace, database })
         })?;
-        let deletions_left = AtomicU64::new(0);
-        let are_values_left = AtomicBool::new(false);
-        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging, deletions_left, are_values_left })
+        Ok(FjallEngine { path, open: RwLock::new(Some(open)), is_merging, left: Mutex::default() })
     }
 
     fn with_open<T>(&self, what: &str, run: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T, KvError> {
@@ -325,7 +333,8 @@ impl Engine for FjallEngine {
             }
             // ORDER: fjall syncs the tables and their directory, then the new manifest, then the file that names it; the last
             // rename is the moment at which the checkpoint counts.
-            ingestion.finish()
+            ingestion.finish()?;
+            drop_old_versions(open).map(drop)
         })?;
         // A second look, for the price of one read: versions are numbered by the engine, and with a number too low the new state
         // would be hidden by the old one. Then the note is the old one too.
@@ -364,19 +373,30 @@ impl Engine for FjallEngine {
             return Ok(false);
         }
         let is_done = self.with_open("merge the tables of", |open| {
-            let (tree, left) = (&open.keyspace.tree, self.deletions_left.load(Ordering::Relaxed));
-            let wanted = (tree.approximate_len() as u64 / DELETED_PART).max(DELETED_MIN);
-            let are_values_left = self.are_values_left.load(Ordering::Relaxed);
-            if !are_values_left && tree.tombstone_count() < left.saturating_add(wanted)
-                || sizes(&open.keyspace).for_a_merge() > bytes_free
-            {
-                return Ok(false);
+            // What earlier merges have replaced may be the room that this one wants.
+            let are_dropped = look_who_reads_and_drop(open)?;
+            let (tree, mut left) = (&open.keyspace.tree, self.left.lock());
+            let looked_at_from = looked_at_from(open);
+            if left.until.is_some_and(|until| looked_at_from >= until) {
+                (left.deletions, left.until) = (0, None);
             }
+            let wanted = (tree.approximate_len() as u64 / DELETED_PART).max(DELETED_MIN);
+            let is_wanted =
+                left.are_values || tree.tombstone_count() >= left.deletions.saturating_add(wanted);
+            if !is_wanted || sizes(&open.keyspace).for_a_merge() > bytes_free {
+                return Ok(are_dropped);
+            }
+            // The number that the look has taken: above those of all deletions.
+            let now = open.database.seqno().saturating_sub(1);
             open.keyspace.major_compact()?;
+            look_who_reads_and_drop(open)?;
             // Which values out of line nobody needs is known when it ends, and what is known when a merge begins is what it gives back.
             let is_much = tree.stale_blob_bytes() > sizes(&open.keyspace).values / VALUES_PART;
-            self.are_values_left.store(is_much && !are_values_left, Ordering::Relaxed);
-            self.deletions_left.store(tree.tombstone_count(), Ordering::Relaxed);
+            *left = Left {
+                deletions: tree.tombstone_count(),
+                until: (looked_at_from < now).then_some(now),
+                are_values: is_much && !left.are_values,
+            };
             Ok(true)
         });
         match is_done {
@@ -394,6 +414,35 @@ impl Engine for FjallEngine {
             Ok(())
         })
     }
+}
+
+/// Removes the files that only older versions of the tables need, and that nobody reads any more; tells whether there were such versions. fjall does it at the end of a merge alone, with what
+/// it knew when that began: the files that a merge has replaced would stay until the end of the one after it, which may never have room to begin.
+fn drop_old_versions(open: &Open) -> fjall::Result<bool> {
+    let mut versions = open.keyspace.tree.get_version_history_lock();
+    let before = versions.len();
+    versions.maintenance(open.keyspace.path(), looked_at_from(open))?;
+    Ok(versions.len() < before)
+}
+
+/// What is older by fjall's numbers nobody looks at, as far as fjall knows.
+fn looked_at_from(open: &Open) -> u64 {
+    open.database.supervisor.snapshot_tracker.get_seqno_safe_to_gc()
+}
+
+/// As [`drop_old_versions`], after a look for the oldest state that somebody reads, which fjall takes at a checkpoint and once in so many snapshots given back.
+fn look_who_reads_and_drop(open: &Open) -> fjall::Result<bool> {
+    let supervisor = &open.database.supervisor;
+    {
+        let _versions = open.keyspace.tree.get_version_history_lock();
+        // A number that no change has: what is older than the version before the newest number is not read, and the newest version has to be that one. ORDER: under the
+        // lock that versions take their numbers under, or a snapshot could begin between a version's number and the version.
+        supervisor.snapshot_tracker.publish(supervisor.seqno.next());
+    }
+    for _ in 0..SNAPSHOTS_PER_LOOK {
+        drop(supervisor.snapshot_tracker.open());
+    }
+    drop_old_versions(open)
 }
 
 /// What an engine has on disk, bytes.

@@ -22,8 +22,8 @@ const LOW_CHANGES_MIN: usize = 64;
 const BESIDE_CHANGES: u64 = 1 << 20;
 /// But no more than this part of the reserve, which is small on a small disk.
 const BESIDE_CHANGES_PART: u64 = 8;
-/// Merges that give space back, one after the other: the second gives back what the first has found.
-const GIVE_BACK_TURNS: usize = 2;
+/// Turns of giving space back, one after the other: of files that nothing needs any more, of deleted records, and of what that merge has found.
+const GIVE_BACK_TURNS: usize = 3;
 /// Time after one that found no space.
 const GIVE_BACK_PAUSE: Duration = Duration::from_secs(600);
 
@@ -212,7 +212,7 @@ impl Shared {
                     let took = self.clock.monotonic().saturating_sub(start);
                     tracing::info!(
                         ?took,
-                        "space of deleted records was given back: {}",
+                        "space was given back that deleted records or replaced files held: {}",
                         self.space.describe()
                     );
                     self.look_for_space()?;
