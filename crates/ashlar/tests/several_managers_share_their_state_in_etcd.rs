@@ -94,10 +94,23 @@ fn any_of_two_managers_may_be_away() {
     assert!(since.elapsed() < Duration::from_secs(40), "it was said after {:?}", since.elapsed());
     write(&mount, "file", "three");
     assert!(lab.ashlar("node list --identity @second").expect(0).stdout.contains("c3"));
+    // Storage servers that are started again go on, and mounts.
+    lab.storage[0].kill();
+    lab.start_storage(0);
+    lab.mounts[0].stop();
+    lab.start_mount(0);
+    assert_eq!(fs::read(mount.join("file")).unwrap(), b"three");
+    write(&mount, "file", "four");
+    // Of metadata a start is an epoch of its own, which nobody can agree on. It is said, and a start later works.
+    lab.meta.kill();
+    let meta = format!("meta --meta @meta --listen {} --identity @mds", lab.address(1));
+    lab.ashlar(&meta).refused(&["may be served", "etcd"]);
     etcd.members[1].start();
     eventually("it does not go on when etcd is back", || {
         lab.ashlar("token --role client --identity @second").code == Some(0)
     });
+    lab.start_meta();
+    assert_eq!(fs::read(mount.join("file")).unwrap(), b"four");
     // The first one comes back, and the second goes.
     lab.start_manager();
     second.stop();
