@@ -15,6 +15,7 @@ use ashlar_rpc::wire::{
 };
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
+use ashlar_types::testing::schema::samples as every;
 use ashlar_types::{
     ChainId, ChunkId, Credentials, Epoch, EventKind, FilesetId, Happening, Holding, InodeId, NodeId,
     NodePolicy, OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, Start, StartPlace, TargetId,
@@ -251,21 +252,29 @@ fn storage_samples() -> Vec<StorageRequest> {
 
 fn samples() -> Vec<Sample> {
     let name = |what: String| what.split([' ', '{', '(']).next().unwrap_or_default().to_owned();
-    let of_manager = manager_samples().into_iter().map(|request| Sample {
+    // What a server would do, were it not for who asks; and every variant that there is, of which some make no sense otherwise.
+    let of_manager = manager_samples().into_iter().chain(every::<ManagerRequest>()).map(|request| Sample {
         service: Service::Manager,
         server: 0,
         what: name(format!("{request:?}")),
         head: encode(&request),
         allowed: allowed_of_manager(&request),
     });
-    let of_meta = meta_samples().into_iter().map(|call| Sample {
-        service: Service::Meta,
-        server: 1,
-        what: name(format!("{call:?}")),
-        head: encode(&call),
-        allowed: allowed_of_meta(&call),
+    let requests = every::<MetaRequest>().into_iter().map(|request| MetaCall::Call {
+        op: OpId { session: SessionId(7), sequence: 1 },
+        creds: Credentials::root(),
+        slot: Some(0),
+        request,
     });
-    let of_storage = storage_samples().into_iter().map(|request| Sample {
+    let of_meta =
+        meta_samples().into_iter().chain(every::<MetaCall<'_>>()).chain(requests).map(|call| Sample {
+            service: Service::Meta,
+            server: 1,
+            what: name(format!("{call:?}")),
+            head: encode(&call),
+            allowed: allowed_of_meta(&call),
+        });
+    let of_storage = storage_samples().into_iter().chain(every::<StorageRequest>()).map(|request| Sample {
         service: Service::Storage,
         server: 2,
         what: name(format!("{request:?}")),

@@ -8,7 +8,7 @@ use serde::de::{
     self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess,
     Visitor,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write};
 
 /// See the module.
@@ -102,6 +102,26 @@ impl Schema {
         }
         out
     }
+}
+
+/// One value of each variant of `T`, with something plain in every field.
+///
+/// # Panics
+/// When a type of it takes none of the values that are tried.
+pub fn samples<'de, T: Deserialize<'de>>() -> Vec<T> {
+    let (mut schema, mut seen, mut found) = (Schema::default(), HashSet::new(), Vec::new());
+    let mut in_vain = 0;
+    while in_vain < TRIES_IN_VAIN {
+        let mut unused = String::new();
+        let value = T::deserialize(Tracer { schema: &mut schema, out: &mut unused });
+        let value = value.unwrap_or_else(|error| panic!("{}: {error}", std::any::type_name::<T>()));
+        in_vain += 1;
+        if seen.insert(std::mem::discriminant(&value)) {
+            found.push(value);
+            in_vain = 0;
+        }
+    }
+    found
 }
 
 /// How `newer`, a text of [`Schema::text`], differs from `older`.
