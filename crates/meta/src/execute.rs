@@ -53,6 +53,8 @@ enum Tried<'a, R> {
     Held,
     /// Other servers have a part in it; what is here is held for it.
     Spans(TransactionId, R, TxnOutcome),
+    /// As before, of a call that is to be refused. What was told of others is of several moments: the refusal stands if all of it is so at one.
+    Refused(TransactionId, Errno, TxnOutcome),
 }
 
 impl MetaService {
@@ -161,7 +163,8 @@ impl MetaService {
                     Voted::Yes { keeps_entries } => match self.lock_unless_moved(id, &view) {
                         Some(writer) => {
                             keeps_elsewhere = keeps_entries;
-                            (writer, reply, outcome, Some(id))
+                            let across = self.let_go_if_unchanged(id, &outcome);
+                            (writer, reply, outcome, across)
                         }
                         None => continue,
                     },
@@ -170,6 +173,10 @@ impl MetaService {
                         continue;
                     }
                 },
+                Tried::Refused(id, errno, outcome) => {
+                    self.confirm_refusal((id, errno, &outcome), session, (&mut view, deadline))?;
+                    continue;
+                }
                 Tried::Elsewhere => {
                     let asked = view.known.as_mut().map(|known| self.ask(known, session, deadline));
                     asked.unwrap_or(Err(Errno::EIO))?;
@@ -238,7 +245,7 @@ impl MetaService {
     /// What a transaction comes to. One that was refused has only read; what it read may be held, and the refusal be from the half of an operation.
     fn finish(&self, txn: Txn<'_>, is_good: bool) -> Result<TxnOutcome, Errno> {
         if !is_good {
-            return Ok(TxnOutcome { reads: txn.into_reads(), ..TxnOutcome::default() });
+            return Ok(txn.into_refused());
         }
         txn.finish().map_err(|error| self.answer(&error))
     }
@@ -253,6 +260,33 @@ impl MetaService {
         drop(writer);
         self.abort_across(id);
         None
+    }
+
+    /// The transaction `id`, if there is anything to be decided: what has only looked at others lets it go.
+    fn let_go_if_unchanged(&self, id: TransactionId, outcome: &TxnOutcome) -> Option<TransactionId> {
+        if outcome.changes_nothing() {
+            self.abort_across(id);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Makes ready for another try, unless a call is refused rightly: all that it goes by is so at one moment.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn confirm_refusal(
+        &self,
+        (id, errno, outcome): (TransactionId, Errno, &TxnOutcome),
+        session: SessionId,
+        (view, deadline): (&mut View<'_>, Duration),
+    ) -> Result<(), Errno> {
+        let voted = self.collect_votes(id, session, &outcome.parts)?;
+        if matches!(voted, Voted::Yes { .. }) {
+            self.abort_across(id);
+            return Err(errno);
+        }
+        self.try_again(voted, view, deadline)
     }
 
     /// Decides once, under the lane's lock.
@@ -286,7 +320,13 @@ impl MetaService {
         if self.is_blocked(&outcome) {
             return Ok(Tried::Held);
         }
-        let reply = decided.map_err(|error| self.answer(&error))?;
+        let reply = match decided {
+            Err(NsError::Errno(errno)) if !outcome.parts.is_empty() => {
+                let id = self.begin_across(&outcome);
+                return Ok(id.map_or(Tried::Held, |id| Tried::Refused(id, errno, outcome)));
+            }
+            decided => decided.map_err(|error| self.answer(&error))?,
+        };
         // What the service does by itself may be in a shard that has gone.
         let is_good = |(shard, writes): &(ShardId, WriteSet)| {
             self.is_here(*shard) || writes.0.iter().all(|(key, _)| key::is_of_server(key))
@@ -303,10 +343,10 @@ impl MetaService {
             return Ok(Tried::Settling);
         }
         drop(leases);
-        if outcome.parts.is_empty() || outcome.changes_nothing() {
+        if outcome.parts.is_empty() {
             return Ok(Tried::Ready(writer, reply, outcome));
         }
-        if !outcome.frees_space && writer.is_space_low() {
+        if !outcome.frees_space && !outcome.changes_nothing() && writer.is_space_low() {
             return Err(Errno::ENOSPC);
         }
         Ok(match self.begin_across(&outcome) {

@@ -60,7 +60,7 @@ pub struct TxnOutcome {
 }
 
 impl TxnOutcome {
-    /// Whether nothing is to be written, here or elsewhere: what was read of others needs no vote then.
+    /// Whether nothing is to be written, here or elsewhere.
     pub fn changes_nothing(&self) -> bool {
         let changes = |part: &ShardChange| {
             !part.writes.is_empty() || !part.charges.is_empty() || !part.drops.is_empty()
@@ -600,9 +600,13 @@ impl<'a> Txn<'a> {
         Ok(outcome)
     }
 
-    /// The keys of this server that were read, of a transaction that came to nothing.
-    pub fn into_reads(self) -> Vec<Key> {
-        self.reads.into_inner()
+    /// What a transaction comes to that was refused: what it has read, here and of other servers.
+    pub fn into_refused(self) -> TxnOutcome {
+        let mut outcome = TxnOutcome { reads: self.reads.into_inner(), ..TxnOutcome::default() };
+        if let Some(elsewhere) = self.elsewhere {
+            split(&mut outcome, &mut Vec::new(), elsewhere, self.told.into_inner(), Vec::new());
+        }
+        outcome
     }
 
     /// Adds to an account, or takes from it.

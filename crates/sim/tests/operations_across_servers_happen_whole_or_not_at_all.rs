@@ -78,7 +78,15 @@ struct Site {
     moved: AtomicU64,
     ended: AtomicU64,
     sequence: AtomicU64,
+    /// Questions that are still answered before something happens that whoever asked does not know of; and what.
+    meanwhile: Mutex<Option<(u32, Meanwhile)>>,
 }
+
+/// Changes names of a directory, with what takes one away.
+type Change = fn(&Site, InodeId, &dyn Fn(&Site, &'static str));
+
+/// See [`Site::meanwhile`].
+type Meanwhile = Box<dyn FnOnce(&Site) + Send>;
 
 /// What one server has of the other.
 struct Wire(std::sync::Weak<Site>);
@@ -88,7 +96,7 @@ fn number_of(node: NodeId) -> usize {
 }
 
 impl MetaPeers for Wire {
-    fn ask(&self, server: NodeId, message: &[u8], _: bool, _: Duration) -> Result<Vec<u8>, Errno> {
+    fn ask(&self, server: NodeId, message: &[u8], is_once: bool, _: Duration) -> Result<Vec<u8>, Errno> {
         let site = self.0.upgrade().ok_or(Errno::EHOSTDOWN)?;
         let other = site.running[number_of(server)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
         let trouble = if site.is_troubled.load(SeqCst) { site.dice.below(12) } else { 99 };
@@ -99,6 +107,10 @@ impl MetaPeers for Wire {
             _ => {}
         }
         let answer = other.hear(message, &Deaf)?;
+        // Nothing is held while somebody only asks.
+        if let Some(happen) = (!is_once).then(|| site.take_meanwhile()).flatten() {
+            happen(&site);
+        }
         if trouble == 3 { Err(Errno::EHOSTDOWN) } else { Ok(answer) }
     }
 }
@@ -141,6 +153,7 @@ impl Site {
             moved: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
+            meanwhile: Mutex::default(),
         });
         (0..2).for_each(|at| site.start(at));
         site
@@ -219,6 +232,19 @@ impl Site {
         {
             assert!(std::time::Instant::now() < until, "nothing is split");
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What is to happen after this question, if it is the one.
+    fn take_meanwhile(&self) -> Option<Meanwhile> {
+        let mut meanwhile = self.meanwhile.lock();
+        match &mut *meanwhile {
+            Some((0, _)) => meanwhile.take().map(|(_, happen)| happen),
+            Some((questions, _)) => {
+                *questions -= 1;
+                None
+            }
+            None => None,
         }
     }
 
@@ -649,6 +675,65 @@ fn with_directories_that_are_split_while_they_are_used_each_stays_whole() {
     for (seed, moves) in [(8, true), (21, false), (22, false), (23, true)].into_iter().chain(more) {
         let (done, _) = run(seed, 4, 6, (moves, true));
         assert!(done > 50, "seed {seed}: only {done} operations were done");
+    }
+}
+
+/// What a call says of the names of two servers that change while it asks for them, is so at one moment. Whatever changes here, the call can do what it is to.
+#[test]
+fn a_call_is_not_refused_for_what_was_there_at_no_one_moment() {
+    let named = |text: &'static str| Name::new(text.as_bytes()).unwrap();
+    for (seed, from_first) in [(61, true), (62, false)] {
+        let site = Site::new(seed);
+        let directories: Vec<InodeId> = (0..DIRECTORIES)
+            .map(|at| {
+                let name = format!("d{at}");
+                let name = Name::new(name.as_bytes()).unwrap();
+                let made =
+                    site.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+                let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
+                attr.inode
+            })
+            .collect();
+        let at = |server| *directories.iter().find(|id| site.server_of(id.home()) == server).unwrap();
+        let (from, to) = if from_first { (at(0), at(1)) } else { (at(1), at(0)) };
+        let unlink =
+            move |site: &Site, name| drop(site.call(MetaRequest::Unlink { parent: to, name: named(name) }));
+        let changes: [(&str, Change); 3] = [
+            ("the target goes", |site, _, unlink| unlink(site, "b")),
+            ("the target is another one", |site, to, unlink| {
+                unlink(site, "b");
+                site.create(to, "b").unwrap();
+            }),
+            ("a target comes", |site, to, _| site.create(to, "c").unwrap()),
+        ];
+        let mut happened = 0;
+        for ((what, change), name) in changes.into_iter().zip(["b", "b", "c"]) {
+            for questions in 0..4 {
+                site.create(from, "a").unwrap();
+                site.create(to, "b").unwrap();
+                unlink(&site, "c");
+                let happen = move |site: &Site| change(site, to, &unlink);
+                *site.meanwhile.lock() = Some((questions, Box::new(happen)));
+                let (from_name, to_name, flags) = (named("a"), named(name), RenameFlags::Replace);
+                let request =
+                    MetaRequest::Rename { from_parent: from, from_name, to_parent: to, to_name, flags };
+                let told = site.call(request);
+                happened += u32::from(site.meanwhile.lock().take().is_none());
+                assert!(told.is_ok(), "seed {seed}, {what} after {questions} questions: {told:?}");
+            }
+        }
+        assert!(happened >= 3, "{happened}");
+        // What is refused for good reason is refused.
+        let (from_name, to_name, flags) = (named("a"), named("b"), RenameFlags::Replace);
+        let request = MetaRequest::Rename { from_parent: from, from_name, to_parent: to, to_name, flags };
+        assert_eq!(site.call(request), Err(Errno::ENOENT));
+        settle(&site, false);
+        for server in &site.running {
+            let server = server.lock().take().unwrap();
+            server.close_session(SESSION);
+            server.stop().unwrap();
+        }
+        require_sound(&site, seed);
     }
 }
 
