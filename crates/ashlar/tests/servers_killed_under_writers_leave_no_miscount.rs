@@ -1,0 +1,47 @@
+//! Goal: what a file counts for is what its chunks have, also after storage servers were killed while it grew: answers to writes are lost then, and the writes made again find their blocks
+//! there. Method: writers that let files grow while servers are killed again and again, and fsck.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use support::PATIENCE;
+use support::cluster::Lab;
+
+#[test]
+fn under_writers_whose_files_grow() {
+    let mut lab = Lab::start(2, 1);
+    let mount = lab.path("m0");
+    lab.ashlar("layout set @m0 --chunk-size 64K --stripe-count 2 --inline-size 0").expect(0);
+    let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (path, is_over, written) = (mount.join(format!("file{number}")), &is_over, &written);
+            scope.spawn(move || {
+                let file = File::create(path).unwrap();
+                // LIMIT: 512 MiB between all, should servers be killed late.
+                for at in (0..2000).take_while(|_| !is_over.load(SeqCst)) {
+                    file.write_all_at(&[number; 40 << 10], at * (40 << 10)).unwrap();
+                    written.fetch_add(1, SeqCst);
+                    // Not faster than servers come and go.
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+        }
+        for at in [0, 1, 0, 1, 0, 1] {
+            let (before, deadline) = (written.load(SeqCst), Instant::now() + PATIENCE);
+            while written.load(SeqCst) < before + 30 && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            lab.storage[at].kill();
+            lab.start_storage(at);
+        }
+        is_over.store(true, SeqCst);
+    });
+    assert!(written.load(SeqCst) > 100);
+    lab.stop_without_leftovers();
+}
