@@ -127,9 +127,11 @@ fn when_the_server_was_killed_and_started_again() {
     let deleted = StorageReply::Deleted { blocks: 0, is_done: true, may_be_second: false };
     let written = StorageReply::Written(Default::default());
     // A server that was started again has too much to do at first.
-    for (request, reply, refusals) in
-        [(truncate(), &written, &[][..]), (truncate(), &written, &[Errno::EBUSY][..]), (delete(), &deleted, &[])]
-    {
+    for (request, reply, refusals) in [
+        (truncate(), &written, &[][..]),
+        (truncate(), &written, &[Errno::EBUSY][..]),
+        (delete(), &deleted, &[]),
+    ] {
         let hung = Arc::new(Hung::default());
         let (first, address) = serve(authority.issue(1, &[Role::Storage]), hung.clone(), any_port());
         let map = Arc::new(RwLock::new(Arc::new(map(&authority, [address, address]))));

@@ -316,9 +316,9 @@ impl OtherTargets for RemoteStorage {
     ) -> Result<StorageReply, Errno> {
         let deadline = Instant::now() + wait;
         let mut asking = Asking { payload, may_be_done: false };
-        let done = self.server_of(request).and_then(|server| {
-            self.exchange((server, &Under::Move(number)), request, &mut asking, deadline)
-        });
+        let done = self
+            .server_of(request)
+            .and_then(|server| self.exchange((server, &Under::Move(number)), request, &mut asking, deadline));
         done.map_err(told)
     }
 }
