@@ -12,6 +12,15 @@ use std::time::{Duration, Instant};
 use support::PATIENCE;
 use support::cluster::Lab;
 
+/// Ends the writers also when a check fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn under_writers_whose_files_grow() {
     let mut lab = Lab::start(2, 1);
@@ -32,6 +41,7 @@ fn under_writers_whose_files_grow() {
                 }
             });
         }
+        let end = End(&is_over);
         for at in [0, 1, 0, 1, 0, 1] {
             let (before, deadline) = (written.load(SeqCst), Instant::now() + PATIENCE);
             while written.load(SeqCst) < before + 30 && Instant::now() < deadline {
@@ -40,7 +50,7 @@ fn under_writers_whose_files_grow() {
             lab.storage[at].kill();
             lab.start_storage(at);
         }
-        is_over.store(true, SeqCst);
+        drop(end);
     });
     assert!(written.load(SeqCst) > 100);
     lab.stop_without_leftovers();

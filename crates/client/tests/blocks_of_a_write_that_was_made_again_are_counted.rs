@@ -76,7 +76,7 @@ const CHANGES: [(&str, Change); 4] = [
     ("write", |client, file| write(client, file, 4 * CHUNK + 100, &content(2, 2 * KIB64)).unwrap()),
     ("allocate", |client, file| allocate(client, file, AllocateMode::KeepSize, 6 * CHUNK)),
     ("punch", |client, file| allocate(client, file, AllocateMode::PunchHole, CHUNK)),
-    ("both", |client, file| allocate(client, file, AllocateMode::ZeroRange, CHUNK / 2 + 7)),
+    ("both", |client, file| allocate(client, file, AllocateMode::ZeroRange, 3 * CHUNK + CHUNK / 2 + 7)),
 ];
 
 fn allocate(client: &Client, file: &Handle, mode: AllocateMode, offset: u64) {
