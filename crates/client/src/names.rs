@@ -368,7 +368,6 @@ impl Client {
     /// # Errors
     /// The first error of reporting.
     pub fn flush(&self, handle: &Handle) -> Result<(), Errno> {
-        self.count_if_unsure(&handle.file);
         self.report(&handle.file, false)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! What a write adds is told by its answer, and reported to metadata. If the answer was lost with a server that was killed, the write is made again where the chunk is then, finds the
 //! blocks there already, and says that it has added none. Nobody knows what the first attempt had added; so what the chunks have is asked for, and metadata told the difference to
-//! what it counts. That needs the file for itself. It is done when the file is closed or synced; if this client dies before, metadata counts by itself, because it finds the record of the writer.
+//! what it counts. That needs the file for itself. It is done when the file is synced, or
+//! closed for the last time: not at every close, because a process that is just begun closes what it was left, and must not wait for a target then; if this client dies before, metadata counts by itself, because it finds the record of the writer.
 //!
 //! Known weakness: a recall takes the record away, and does not wait for a count. If the client dies between that and the close, `ashlar fsck --repair` counts.
 
