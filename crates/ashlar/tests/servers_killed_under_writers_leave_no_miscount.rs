@@ -29,15 +29,15 @@ fn under_writers_whose_files_grow() {
     let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for number in 0..6 {
-            let (path, is_over, written) = (mount.join(format!("file{number}")), &is_over, &written);
+            let (mount, is_over, written) = (&mount, &is_over, &written);
             scope.spawn(move || {
-                let file = File::create(path).unwrap();
-                // LIMIT: 512 MiB between all, should servers be killed late.
-                for at in (0..2000).take_while(|_| !is_over.load(SeqCst)) {
-                    file.write_all_at(&[number; 40 << 10], at * (40 << 10)).unwrap();
-                    written.fetch_add(1, SeqCst);
-                    // Not faster than servers come and go.
-                    std::thread::sleep(Duration::from_millis(2));
+                // LIMIT: 600 MiB between all, should servers be killed late.
+                for round in 0..10 {
+                    let file = File::create(mount.join(format!("file{number}-{round}"))).unwrap();
+                    for at in (0..256).take_while(|_| !is_over.load(SeqCst)) {
+                        file.write_all_at(&[number; 40 << 10], at * (40 << 10)).unwrap();
+                        written.fetch_add(1, SeqCst);
+                    }
                 }
             });
         }
