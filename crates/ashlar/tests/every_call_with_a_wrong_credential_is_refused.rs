@@ -109,8 +109,8 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => &[Role::Storage],
         StorageRequest::Moves { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
-        StorageRequest::Extent { .. }
-        | StorageRequest::GiveBack { .. }
+        StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
+        StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
         | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. } => &[Role::Meta],

@@ -184,8 +184,9 @@ impl Client {
             if drained.is_ok() {
                 drained = file.drain().map(drop);
             }
-            // What may still grow keeps its writer's record, so that its length is asked of the targets.
-            self.report(&file, drained.is_ok())
+            // What may still grow, or has by more than is known, keeps its writer's record, so that its length and blocks are asked of the targets.
+            let is_known = drained.is_ok() && !file.state.lock().is_unsure_of_blocks;
+            self.report(&file, is_known)
         };
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
         let synced = self.sync();

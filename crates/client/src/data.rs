@@ -196,10 +196,18 @@ impl Client {
     /// # Errors
     /// As [`Client::begin`].
     pub(crate) fn exclusive<'a>(&self, file: &'a File) -> Result<Exclusive<'a>, Errno> {
+        self.exclusive_as(file, Need::of(LeaseSet::WRITE))
+    }
+
+    /// As [`Client::exclusive`], for what `need` says.
+    ///
+    /// # Errors
+    /// As [`Client::begin`].
+    pub(crate) fn exclusive_as<'a>(&self, file: &'a File, need: Need) -> Result<Exclusive<'a>, Errno> {
         let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
         // LIMIT: each turn more is a write with the inode that ended during the one before.
         loop {
-            let (in_flight, mut state) = self.begin(file, LeaseSet::WRITE)?;
+            let (in_flight, mut state) = self.begin_as(file, need)?;
             state.is_draining = true;
             let exclusive = Exclusive { file, _in_flight: in_flight };
             // The one under way that counts is this call's own. It keeps the lease: a recall waits for it.

@@ -12,7 +12,7 @@
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
 use crate::close_to_open::Version;
-use crate::io::{Fills, SetId};
+use crate::io::{Fills, Growth, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
@@ -132,6 +132,9 @@ pub(crate) struct FileState {
     pub mtime_shared: Option<Timespec>,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
+    /// Whether the chunks may have grown or shrunk by more than anybody was told: a write was made again, because its answer was lost with a server. The blocks
+    /// are counted anew ([`crate::Client::count_if_unsure`]).
+    pub is_unsure_of_blocks: bool,
     /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.
     pub reporting: Option<(u64, Unreported)>,
     /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, it has
@@ -201,6 +204,7 @@ impl FileState {
             unreported: Unreported::default(),
             mtime_shared: None,
             is_dirty: false,
+            is_unsure_of_blocks: false,
             reporting: None,
             is_unpromised: false,
             times: (never, never),
@@ -226,6 +230,12 @@ impl FileState {
             lost_locks: SmallVec::new(),
             flocks: FxHashMap::default(),
         }
+    }
+
+    /// Notes what calls to the storage service have changed of the space that it takes.
+    pub(crate) fn note_grown(&mut self, grown: Growth) {
+        self.unreported.blocks_delta += grown.blocks_delta;
+        self.is_unsure_of_blocks |= grown.is_unsure;
     }
 
     /// Where the next write goes: to `offset`, or behind all appends.

@@ -3,6 +3,7 @@
 mod allocate;
 mod chunk;
 mod copy;
+mod count;
 mod fill;
 mod fsync;
 mod overwrite;
@@ -13,6 +14,7 @@ mod spill;
 mod write;
 
 pub use allocate::AllocateMode;
+pub(crate) use chunk::Growth;
 pub(crate) use fill::Fills;
 pub use seek::Seek;
 pub(crate) use set_id::SetId;

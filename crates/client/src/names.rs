@@ -296,6 +296,7 @@ impl Client {
             mtime_shared: None,
             is_for_writeback: false,
             is_dirty: false,
+            is_unsure_of_blocks: false,
             reporting: None,
             is_unpromised: size == 0 && granted != LeaseSet::NONE && !is_loose,
             times,
@@ -376,6 +377,7 @@ impl Client {
         if self.files.begin_close(&handle.file, DescriptionId(handle.number), handle.flags) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
+            self.count_if_unsure(&handle.file);
             if let Err(errno) = self.report_and_give_back(&handle.file) {
                 tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
             }

@@ -37,6 +37,8 @@ struct DeletedChunks {
     blocks: u64,
     /// Whether all are gone.
     is_done: bool,
+    /// Whether more may have been freed: an answer that told so was lost with its server, and the call was made again.
+    is_unsure: bool,
 }
 
 /// Wakes the collector.
@@ -156,7 +158,7 @@ impl MetaService {
                     // Its target is missing or out of service; the others' garbage need not wait for it.
                     Err(Errno::ENODEV | Errno::EIO) => is_any_left = true,
                     other => {
-                        let DeletedChunks { blocks, is_done } = other?;
+                        let DeletedChunks { blocks, is_done, .. } = other?;
                         blocks_freed += blocks;
                         if is_done {
                             deleted.push((*inode, garbage, blocks));
@@ -230,7 +232,8 @@ impl MetaService {
         garbage: &Garbage,
         behalf_of: SessionId,
     ) -> Result<u64, Errno> {
-        let DeletedChunks { blocks: blocks_freed, .. } = self.delete_chunks(inode, garbage, &|_| false)?;
+        let DeletedChunks { blocks: mut blocks_freed, is_unsure, .. } =
+            self.delete_chunks(inode, garbage, &|_| false)?;
         // ORDER: as in `collect_all`; here the old bytes behind the cut would be back.
         let layout = &garbage.layout;
         loop {
@@ -243,6 +246,9 @@ impl MetaService {
             if self.map.read().targets_of(layout) == targets {
                 return Err(Errno::EIO);
             }
+        }
+        if is_unsure {
+            blocks_freed = self.missing_blocks(inode, layout)?.unwrap_or(blocks_freed);
         }
         self.forget_garbage(inode, garbage, blocks_freed, behalf_of)?;
         Ok(blocks_freed)
@@ -275,7 +281,7 @@ impl MetaService {
     ) -> Result<DeletedChunks, Errno> {
         let layout = &garbage.layout;
         let chunk_bytes = u64::from(layout.chunk_bytes);
-        let mut blocks_freed: u64 = 0;
+        let (mut blocks_freed, mut is_unsure) = (0, false);
         let boundary = garbage.keep_bytes % chunk_bytes;
         if boundary > 0 {
             let index = layout.chunk_index(garbage.keep_bytes);
@@ -290,7 +296,10 @@ impl MetaService {
                 len: boundary as u32,
             };
             match self.storage.call(&request, Payload::None)? {
-                StorageReply::Written(written) => blocks_freed += written.blocks_delta.min(0).unsigned_abs(),
+                StorageReply::Written(written) => {
+                    blocks_freed += written.blocks_delta.min(0).unsigned_abs();
+                    is_unsure |= written.may_be_second;
+                }
                 _ => return Err(Errno::EPROTO),
             }
         }
@@ -304,10 +313,28 @@ impl MetaService {
             let place = (target, inode, layout.generation, from_index);
             let deleted = self.delete_some_of_generation(place, chains, &is_over)?;
             blocks_freed += deleted.blocks;
+            is_unsure |= deleted.is_unsure;
             is_done = deleted.is_done;
             Ok(())
         })?;
-        Ok(DeletedChunks { blocks: blocks_freed, is_done })
+        Ok(DeletedChunks { blocks: blocks_freed, is_done, is_unsure })
+    }
+
+    /// Units of 512 bytes that a file counts for and its chunks do not have; `None` when it has other chunks by now. Nobody writes it meanwhile.
+    fn missing_blocks(&self, inode: InodeId, layout: &FileLayout) -> Result<Option<u64>, Errno> {
+        let (_, blocks) = self.measure(inode, layout)?;
+        let creds = itself();
+        let counted = self.inspect(
+            Caller::new(OpId::default(), &creds),
+            |txn, _| {
+                let found = txn.find_inode(inode)?;
+                Ok(found
+                    .filter(|found| Self::generation_of(found) == Some(layout.generation))
+                    .map(|found| found.blocks))
+            },
+            |counted, _| counted,
+        )?;
+        Ok(counted.map(|counted| counted.saturating_sub(blocks)))
     }
 
     /// Removes the record whose chunks are gone.
@@ -348,15 +375,16 @@ impl MetaService {
         chains: OfChains,
         is_enough: &dyn Fn(u64) -> bool,
     ) -> Result<DeletedChunks, Errno> {
-        let mut freed = 0;
+        let (mut freed, mut is_unsure) = (0, false);
         loop {
             let chains = chains.clone();
             let request = StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
             match self.storage.call(&request, Payload::None)? {
-                StorageReply::Deleted { blocks, is_done } => {
+                StorageReply::Deleted { blocks, is_done, may_be_second } => {
                     freed += blocks;
+                    is_unsure |= may_be_second;
                     if is_done || is_enough(freed) {
-                        return Ok(DeletedChunks { blocks: freed, is_done });
+                        return Ok(DeletedChunks { blocks: freed, is_done, is_unsure });
                     }
                 }
                 _ => return Err(Errno::EPROTO),

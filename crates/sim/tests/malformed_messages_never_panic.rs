@@ -500,9 +500,9 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
     ];
     assert!(mutate_all(&replies, 3) > ROUNDS / 3);
     let answers = [
-        StorageReply::Written(ChunkWritten { blocks_delta: -8 }),
+        StorageReply::Written(ChunkWritten { blocks_delta: -8, may_be_second: false }),
         StorageReply::Read { sums: vec![1, 2, 3] },
-        StorageReply::Deleted { blocks: 8, is_done: false },
+        StorageReply::Deleted { blocks: 8, is_done: false, may_be_second: false },
         StorageReply::Found(Some(4096)),
     ];
     assert!(mutate_all(&answers, 4) > ROUNDS / 3);

@@ -29,7 +29,7 @@ impl StorageCalls for StorageService {
 pub(crate) type IsHere<'a> = dyn Fn(Option<ChainId>) -> bool + 'a;
 
 fn changed(blocks_delta: i64) -> StorageReply {
-    StorageReply::Written(ChunkWritten { blocks_delta })
+    StorageReply::Written(ChunkWritten { blocks_delta, may_be_second: false })
 }
 
 /// Leaves the checksums of the blocks that `[offset, offset + len)` covers whole, of those of all blocks it touches: the reader has
@@ -80,7 +80,11 @@ pub(crate) fn carry_out(
         (StorageRequest::DeleteGeneration { inode, generation, chains, from_index, .. }, _) => {
             let is_meant = |chain| chains.has(chain) && is_here(chain);
             let deleted = store.delete_generation_of(*inode, *generation, *from_index, &is_meant)?;
-            Ok(StorageReply::Deleted { blocks: deleted.blocks, is_done: deleted.next.is_none() })
+            Ok(StorageReply::Deleted {
+                blocks: deleted.blocks,
+                is_done: deleted.next.is_none(),
+                may_be_second: false,
+            })
         }
         (StorageRequest::Seek { chunk, offset, data, .. }, _) => Ok(StorageReply::Found(if *data {
             store.seek_data(*chunk, *offset)?

@@ -1,12 +1,12 @@
 //! `fallocate`.
 
-use super::chunk::unexpected as unexpected_storage;
+use super::chunk::{Growth, unexpected as unexpected_storage};
 use super::write::{FILE_BYTES_MAX, WriteFlags};
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::message::{ChunkWritten, LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, SessionId};
 
 /// What `fallocate(2)` is to do.
@@ -136,22 +136,22 @@ impl Client {
         // ORDER: as in `send_to_chunks`.
         let session = self.session();
         drop(state);
-        let mut blocks_delta = 0;
+        let mut grown = Growth::default();
         let outcome = (|| {
             if mode.zeroes() {
                 // Beyond the end nothing is stored that could be anything but zeros.
                 let last = end.min(size);
-                self.punch_range(session, (file, &layout), (offset, last), &mut blocks_delta)?;
+                self.punch_range(session, (file, &layout), (offset, last), &mut grown)?;
             }
             if mode.reserves() {
-                self.allocate_range(session, (file, &layout), (offset, end), &mut blocks_delta)?;
+                self.allocate_range(session, (file, &layout), (offset, end), &mut grown)?;
             }
             Ok(())
         })();
         let now = self.env.clock.now();
         let mut state = file.state.lock();
         state.is_dirty = true;
-        state.unreported.blocks_delta += blocks_delta;
+        state.note_grown(grown);
         if outcome.is_ok() {
             if mode.extends() {
                 state.size = state.size.max(end);
@@ -164,13 +164,13 @@ impl Client {
         outcome.map(|()| true)
     }
 
-    /// Punches `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
+    /// Punches `[offset, end)`; adds to `grown` what was done, also when the rest fails.
     fn punch_range(
         &self,
         session: SessionId,
         (file, layout): (&File, &FileLayout),
         (offset, end): (u64, u64),
-        blocks_delta: &mut i64,
+        grown: &mut Growth,
     ) -> Result<(), Errno> {
         let mut at = offset;
         // LIMIT: a turn per chunk that is there, not per chunk the range is long.
@@ -182,32 +182,32 @@ impl Client {
             let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
-            *blocks_delta += self.written(session, &request)?;
+            grown.add(self.written(session, &request)?);
             at += u64::from(len);
         }
         Ok(())
     }
 
-    /// Reserves `[offset, end)`; adds to `blocks_delta` what was done, also when the rest fails.
+    /// Reserves `[offset, end)`; adds to `grown` what was done, also when the rest fails.
     fn allocate_range(
         &self,
         session: SessionId,
         (file, layout): (&File, &FileLayout),
         (offset, end): (u64, u64),
-        blocks_delta: &mut i64,
+        grown: &mut Growth,
     ) -> Result<(), Errno> {
         for (index, within, len) in layout.pieces(offset, end.saturating_sub(offset)) {
             let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset: within, len };
-            *blocks_delta += self.written(session, &request)?;
+            grown.add(self.written(session, &request)?);
         }
         Ok(())
     }
 
-    fn written(&self, session: SessionId, request: &StorageRequest) -> Result<i64, Errno> {
+    fn written(&self, session: SessionId, request: &StorageRequest) -> Result<ChunkWritten, Errno> {
         match self.with_room(|| self.storage.call_in(session, request, Payload::None))? {
-            StorageReply::Written(written) => Ok(written.blocks_delta),
+            StorageReply::Written(written) => Ok(written),
             other => Err(unexpected_storage(&other)),
         }
     }

@@ -6,7 +6,7 @@ use ashlar_rpc::Payload;
 use ashlar_rpc::placed::at_each_place;
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
-use ashlar_types::message::{MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::message::{ChunkWritten, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, SessionId, TargetId};
 
 /// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
@@ -16,12 +16,28 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
     whole.chunks_exact(BLOCK_BYTES).map(|block| seal(crc32c(0, block))).collect()
 }
 
+/// What calls to the storage service have changed of the space that a file takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Growth {
+    /// Units of 512 bytes.
+    pub blocks_delta: i64,
+    /// Whether that may not be all: see [`ChunkWritten::may_be_second`].
+    pub is_unsure: bool,
+}
+
+impl Growth {
+    pub(super) fn add(&mut self, written: ChunkWritten) {
+        self.blocks_delta += written.blocks_delta;
+        self.is_unsure |= written.may_be_second;
+    }
+}
+
 /// How far a write got.
 pub(crate) struct ChunksWritten {
     /// Bytes that are in the chunks, from the beginning on.
     pub bytes: usize,
     /// Change of allocated 512-byte units.
-    pub blocks_delta: i64,
+    pub grown: Growth,
     /// What ended it before all bytes were written.
     pub outcome: Result<(), Errno>,
 }
@@ -70,12 +86,12 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> ChunksWritten {
-        let mut written = ChunksWritten { bytes: 0, blocks_delta: 0, outcome: Ok(()) };
+        let mut written = ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()) };
         for (index, within, len) in layout.pieces(offset, data.len() as u64) {
             let piece = &data[written.bytes..written.bytes + len as usize];
             match self.write_piece(session, (inode, layout, index), within, piece) {
-                Ok(blocks_delta) => {
-                    written.blocks_delta += blocks_delta;
+                Ok(piece_written) => {
+                    written.grown.add(piece_written);
                     written.bytes += piece.len();
                 }
                 Err(errno) => {
@@ -87,20 +103,20 @@ impl Client {
         written
     }
 
-    /// Writes into one chunk; tells the change of allocated 512-byte units.
+    /// Writes into one chunk.
     fn write_piece(
         &self,
         session: SessionId,
         (inode, layout, index): (InodeId, &FileLayout, u64),
         within: u32,
         piece: &[u8],
-    ) -> Result<i64, Errno> {
+    ) -> Result<ChunkWritten, Errno> {
         let (chunk, chain, target) = self.locate(inode, layout, index)?;
         let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
         let chunk_bytes = layout.chunk_bytes;
         let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset: within, sums };
         match self.with_room(|| self.storage.call_in(session, &request, Payload::Write(piece)))? {
-            StorageReply::Written(written) => Ok(written.blocks_delta),
+            StorageReply::Written(written) => Ok(written),
             other => Err(unexpected(&other)),
         }
     }

@@ -32,6 +32,7 @@ impl Client {
             if let Some(layout) = &layout {
                 self.sync_layout(layout)?;
             }
+            self.count_if_unsure(&handle.file);
             self.report(&handle.file, false)?;
             let generation = layout.as_ref().map(|layout| layout.generation);
             match self.sync_meta(SyncScope::File { inode, generation }) {

@@ -316,8 +316,8 @@ impl Client {
             state.unreported.is_of_a_call |= !is_writeback;
             state.times.1 = now;
             state.size = state.size.max(written_end);
-            state.unreported.blocks_delta += written.blocks_delta;
         }
+        state.note_grown(written.grown);
         drop(state);
         match written.outcome {
             Err(errno) if written.bytes == 0 => Err(errno),

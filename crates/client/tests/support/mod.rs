@@ -164,6 +164,15 @@ impl World {
 
     /// As [`World::new`], and besides it targets on disks of their own, of `more` bytes.
     pub fn with_more_targets(capacity: u64, more: &[u64]) -> World {
+        World::whose_metadata_calls(capacity, more, |storage| storage)
+    }
+
+    /// As [`World::with_more_targets`], with metadata that calls what `wrap` makes of the targets.
+    pub fn whose_metadata_calls(
+        capacity: u64,
+        more: &[u64],
+        wrap: impl FnOnce(Arc<dyn StorageCalls>) -> Arc<dyn StorageCalls>,
+    ) -> World {
         let (env, clock) = Env::simulated(1, Timespec::new(1_700_000_000, 0));
         let disk = SimDisk::new();
         disk.set_capacity(capacity);
@@ -201,7 +210,7 @@ impl World {
             env: env.clone(),
             name_hash_key: [7; 16],
             map: map.clone(),
-            storage: storage.clone(),
+            storage: wrap(storage.clone()),
             peers: None,
         };
         let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };

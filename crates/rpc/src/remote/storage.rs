@@ -8,7 +8,7 @@ use crate::net::{Call, NetError, Service, Watch};
 use crate::wire::{AGAIN, StorageCallOf, Under};
 use crate::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, Errno, NodeId, OfChains, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -34,6 +34,13 @@ pub struct RemoteStorage {
     windows: Windows,
     /// Where a client has its capabilities from.
     meta: Option<Arc<RemoteMeta>>,
+}
+
+/// A call that is made until it is answered.
+struct Asking<'p> {
+    payload: Payload<'p>,
+    /// Whether it went to a server that did not answer, and may have carried it out: what it changed then, no later answer tells.
+    may_be_done: bool,
 }
 
 /// Time between two attempts while a chain is on its way to another target, at first and later on.
@@ -95,11 +102,11 @@ impl RemoteStorage {
         &self,
         place @ (server, under): (NodeId, &Under),
         request: &StorageRequest,
-        payload: &mut Payload<'_>,
+        asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
         if !waits_for_disk(request) || matches!(under, Under::Move(_)) {
-            return self.ask(place, request, payload, deadline);
+            return self.ask(place, request, asking, deadline);
         }
         let target = request.target();
         let look = || match may_leave(request) && !self.is_there(server, request) {
@@ -110,11 +117,11 @@ impl RemoteStorage {
             NetError::Stuck => self.note_silent(Silent::Target(target), error),
             other => other,
         };
-        let bytes = if let Payload::Write(data) = &*payload { data.len() } else { 0 };
+        let bytes = if let Payload::Write(data) = &asking.payload { data.len() } else { 0 };
         let under_way = self.windows.enter(target, bytes, deadline, &look).map_err(told)?;
         let (mut trying, mut pause) = (None, CROWDED_PAUSE_MIN);
         loop {
-            match self.ask(place, request, payload, deadline) {
+            match self.ask(place, request, asking, deadline) {
                 Err(NetError::Errno(AGAIN)) => {}
                 other => return other,
             }
@@ -134,23 +141,23 @@ impl RemoteStorage {
         &self,
         (server, under): (NodeId, &Under),
         request: &StorageRequest,
-        payload: &mut Payload<'_>,
+        asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
         let link = self.routes.link_to_target(server, request.target());
-        let is_read = matches!(payload, Payload::Read(_));
+        let is_read = matches!(asking.payload, Payload::Read(_));
         let head = encode(&StorageCallOf::Call { under, request });
         let call = Call {
             service: Service::Storage,
             head: &head,
-            payload: if let Payload::Write(data) = payload { data } else { &[] },
+            payload: if let Payload::Write(data) = &asking.payload { data } else { &[] },
             is_once: changes(request),
             may_repeat: false,
             // Calls of clients wait for it; it must not wait behind calls of clients.
             is_urgent: matches!(under, Under::Move(_)),
         };
-        // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same: the same
-        // bytes in the same place, once more.
+        // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same to the content:
+        // the same bytes in the same place, once more.
         let is_there = || self.is_there(server, request);
         // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer.
         let is_of_move = matches!(under, Under::Move(_));
@@ -158,11 +165,17 @@ impl RemoteStorage {
             if may_leave(request) && !is_of_move { Watch::while_there(&is_there) } else { Watch::default() };
         let answer = match link.call_watched(&call, deadline, &watch) {
             // The same bytes in the same place, once more: nobody was told that anything came after them.
-            Err(NetError::Restarted) => link.call_watched(&call, deadline, &watch),
+            Err(NetError::Restarted) => {
+                asking.may_be_done = true;
+                link.call_watched(&call, deadline, &watch)
+            }
             other => other,
         };
         let answer = match answer {
-            Err(NetError::Elsewhere) => return Err(NetError::Errno(Errno::EREMCHG)),
+            Err(NetError::Elsewhere) => {
+                asking.may_be_done |= watch.was_sent();
+                return Err(NetError::Errno(Errno::EREMCHG));
+            }
             Err(error @ (NetError::Io(_) | NetError::Closed | NetError::Stuck)) => {
                 // A server that does not even say how much space there is hangs as a whole.
                 let is_of_target =
@@ -175,7 +188,7 @@ impl RemoteStorage {
         };
         let reply: Result<StorageReply, Errno> = decode(answer.head(), "storage reply")
             .map_err(|_| NetError::Malformed("a reply that is none"))?;
-        if let (Payload::Read(out), Ok(_), true) = (payload, &reply, is_read) {
+        if let (Payload::Read(out), Ok(_), true) = (&mut asking.payload, &reply, is_read) {
             if answer.payload().len() != out.len() {
                 return Err(NetError::Malformed("content of another length than was asked for"));
             }
@@ -203,26 +216,33 @@ impl RemoteStorage {
         &self,
         session: Option<SessionId>,
         request: &StorageRequest,
-        mut payload: Payload<'_>,
+        payload: Payload<'_>,
     ) -> Result<StorageReply, Errno> {
         let deadline = self.patience.deadline();
+        let mut asking = Asking { payload, may_be_done: false };
         let done = match request.chain() {
-            Some(chain) => self.follow(session, request, &mut payload, (chain, deadline)),
-            None => self.exchange_once(session, request, &mut payload, deadline),
+            Some(chain) => self.follow(session, request, &mut asking, (chain, deadline)),
+            None => self.exchange_once(session, request, &mut asking, deadline),
         };
-        done.map_err(told)
+        let mut reply = done.map_err(told)?;
+        if let StorageReply::Written(ChunkWritten { may_be_second, .. })
+        | StorageReply::Deleted { may_be_second, .. } = &mut reply
+        {
+            *may_be_second = asking.may_be_done;
+        }
+        Ok(reply)
     }
 
     fn exchange_once(
         &self,
         session: Option<SessionId>,
         request: &StorageRequest,
-        payload: &mut Payload<'_>,
+        asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
         match &self.meta {
-            Some(meta) => self.exchange_guarded(meta, session, request, payload, deadline),
-            None => self.exchange((self.server_of(request)?, &Under::Role), request, payload, deadline),
+            Some(meta) => self.exchange_guarded(meta, session, request, asking, deadline),
+            None => self.exchange((self.server_of(request)?, &Under::Role), request, asking, deadline),
         }
     }
 
@@ -231,14 +251,14 @@ impl RemoteStorage {
         &self,
         session: Option<SessionId>,
         request: &StorageRequest,
-        payload: &mut Payload<'_>,
+        asking: &mut Asking<'_>,
         (chain, deadline): (ChainId, Instant),
     ) -> Result<StorageReply, NetError> {
         let mut pause = MOVED_PAUSE_MIN;
         loop {
             let head = self.routes.map().head(chain).unwrap_or(request.target());
             let placed = (head != request.target()).then(|| request.clone().at(head));
-            match self.exchange_once(session, placed.as_ref().unwrap_or(request), payload, deadline) {
+            match self.exchange_once(session, placed.as_ref().unwrap_or(request), asking, deadline) {
                 Err(NetError::Errno(Errno::EREMCHG)) => {}
                 other => return other,
             }
@@ -273,7 +293,7 @@ fn may_leave(request: &StorageRequest) -> bool {
     request.chain().is_some() || chains_of(request).is_some()
 }
 
-/// Whether a call must not be carried out twice: what it did could be told wrong, or come after what was done since.
+/// Whether a call must not be carried out twice unnoticed: what it did could be told wrong, or come after what was done since.
 fn changes(request: &StorageRequest) -> bool {
     matches!(
         request,
@@ -291,13 +311,14 @@ impl OtherTargets for RemoteStorage {
         &self,
         number: u64,
         request: &StorageRequest,
-        mut payload: Payload<'_>,
+        payload: Payload<'_>,
         wait: Duration,
     ) -> Result<StorageReply, Errno> {
         let deadline = Instant::now() + wait;
-        let done = self.server_of(request).and_then(|server| {
-            self.exchange((server, &Under::Move(number)), request, &mut payload, deadline)
-        });
+        let mut asking = Asking { payload, may_be_done: false };
+        let done = self
+            .server_of(request)
+            .and_then(|server| self.exchange((server, &Under::Move(number)), request, &mut asking, deadline));
         done.map_err(told)
     }
 }

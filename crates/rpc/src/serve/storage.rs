@@ -129,14 +129,14 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         StorageRequest::Read { .. } | StorageRequest::Seek { .. } | StorageRequest::NextChunk { .. } => {
             role == Role::Client
         }
+        StorageRequest::Extent { .. } => matches!(role, Role::Client | Role::Meta),
         StorageRequest::Truncate { .. } | StorageRequest::DeleteGeneration { .. } => {
             matches!(role, Role::Meta | Role::Storage)
         }
         StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => role == Role::Storage,
         StorageRequest::Moves { .. } => role.is_of_management(),
         StorageRequest::Scrub { .. } => role == Role::Admin,
-        StorageRequest::Extent { .. }
-        | StorageRequest::GiveBack { .. }
+        StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
         | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. } => role == Role::Meta,

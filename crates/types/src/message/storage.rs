@@ -292,6 +292,10 @@ pub struct MoveProgress {
 pub struct ChunkWritten {
     /// Change of allocated space in units of 512 bytes.
     pub blocks_delta: i64,
+    /// Whether the call may have been carried out once before: by a server that did not answer, and whose place another process has taken, or another
+    /// server. What it changed then is not in `blocks_delta`. It does not travel: the caller's end of the connection knows.
+    #[serde(skip)]
+    pub may_be_second: bool,
 }
 
 /// The answer of a target.
@@ -310,6 +314,9 @@ pub enum StorageReply {
         blocks: u64,
         /// Whether nothing is left.
         is_done: bool,
+        /// As in [`ChunkWritten`]: more may have been freed than that.
+        #[serde(skip)]
+        may_be_second: bool,
     },
     /// Offset found, or none up to the end of the chunk.
     Found(Option<u32>),

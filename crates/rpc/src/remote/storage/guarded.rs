@@ -4,8 +4,7 @@
 //! name the session. Whatever is refused is asked for anew, within the time there is: the server was started again, has new keys, had too much to
 //! remember, or the capability has run out.
 
-use super::{RemoteMeta, RemoteStorage};
-use crate::Payload;
+use super::{Asking, RemoteMeta, RemoteStorage};
 use crate::net::NetError;
 use crate::remote::wallet::Wanted;
 use crate::wire::{Under, needed};
@@ -26,11 +25,11 @@ impl RemoteStorage {
         meta: &RemoteMeta,
         session: Option<SessionId>,
         request: &StorageRequest,
-        payload: &mut Payload<'_>,
+        asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
         let Some((inode, generation, rights)) = needed(request) else {
-            return self.exchange((self.server_of(request)?, &Under::Role), request, payload, deadline);
+            return self.exchange((self.server_of(request)?, &Under::Role), request, asking, deadline);
         };
         let (mut refused, mut pause) = (None, PAUSE_MIN);
         let come_back = deadline.min(Instant::now() + COME_BACK_MAX);
@@ -63,7 +62,7 @@ impl RemoteStorage {
                 }
                 Err(other) => return Err(other),
             };
-            match self.exchange((server, &shown.under), request, payload, deadline) {
+            match self.exchange((server, &shown.under), request, asking, deadline) {
                 Err(NetError::Errno(Errno::EACCES)) if Instant::now() < deadline => {
                     if !meta.note_refused(&wanted, &shown) {
                         refused = Some(shown.sealed);

@@ -1,0 +1,92 @@
+//! Counting the blocks of a file anew.
+//!
+//! What a write adds is told by its answer, and reported to metadata. If the answer was lost with a server that was killed, the write is made again where the chunk is then, finds the
+//! blocks there already, and says that it has added none. Nobody knows what the first attempt had added; so what the chunks have is asked for, and metadata told the difference to
+//! what it counts. That needs the file for itself. It is done when the file is synced, or
+//! closed for the last time: not at every close, because a process that is just begun closes what it was left, and must not wait for a target then; if this client dies before, metadata counts by itself, because it finds the record of the writer.
+//!
+//! Known weakness: a recall takes the record away, and does not wait for a count. If the client dies between that and the close, `ashlar fsck --repair` counts.
+
+use crate::call::{Who, unexpected};
+use crate::client::Client;
+use crate::data::Need;
+use crate::file::{Data, File};
+use crate::io::chunk::unexpected as unexpected_storage;
+use ashlar_rpc::Payload;
+use ashlar_rpc::placed::at_each_place;
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
+use ashlar_types::{Errno, FileLayout, InodeId};
+
+impl Client {
+    /// Has metadata count the blocks of `file` that there are, if this client may not know of some. Nothing that a program relies on hangs on it: what does not go is logged, and
+    /// tried again by the next call.
+    pub(crate) fn count_if_unsure(&self, file: &File) {
+        if !file.state.lock().is_unsure_of_blocks {
+            return;
+        }
+        if let Err(errno) = self.count_alone(file) {
+            tracing::warn!(inode = %file.inode, %errno, "the blocks of a file could not be counted anew after a write was made again");
+        }
+    }
+
+    fn count_alone(&self, file: &File) -> Result<(), Errno> {
+        // ORDER: others have told what they have written before this client has the file for itself, and this one does below. So what metadata counts lacks only what nobody was told.
+        // Nothing is written: file capabilities stay, as where pages of a mapping are written back.
+        let _exclusive = self.exclusive_as(file, Need::of(LeaseSet::WRITE).for_writeback(true))?;
+        let layout = {
+            let state = file.state.lock();
+            match &state.data {
+                _ if !state.is_unsure_of_blocks => return Ok(()),
+                Data::Chunks(layout) => Some(layout.clone()),
+                // It was emptied meanwhile.
+                Data::Inline(_) => None,
+            }
+        };
+        if let Some(layout) = layout {
+            self.report(file, false)?;
+            let blocks = self.count(file.inode, &layout)?;
+            let known = self.commit_blocks(file.inode, &layout, 0)?;
+            if blocks != known {
+                tracing::info!(inode = %file.inode, known, blocks, "blocks of a write that was made again were counted");
+                self.commit_blocks(file.inode, &layout, blocks as i64 - known as i64)?;
+            }
+        }
+        file.state.lock().is_unsure_of_blocks = false;
+        Ok(())
+    }
+
+    /// Units of 512 bytes that the chunks of a file have.
+    fn count(&self, inode: InodeId, layout: &FileLayout) -> Result<u64, Errno> {
+        let (mut blocks, generation) = (0, layout.generation);
+        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
+            let request = StorageRequest::Extent { target, inode, generation, chains };
+            match self.storage.call(&request, Payload::None)? {
+                StorageReply::Extent(extent) => blocks += extent.map_or(0, |(_, _, blocks)| blocks),
+                other => return Err(unexpected_storage(&other)),
+            }
+            Ok(())
+        })?;
+        Ok(blocks)
+    }
+
+    /// Has metadata count `blocks_delta` more; tells what it counts then.
+    fn commit_blocks(&self, inode: InodeId, layout: &FileLayout, blocks_delta: i64) -> Result<u64, Errno> {
+        let request = MetaRequest::CommitWrite {
+            inode,
+            generation: Some(layout.generation),
+            size_at_least: 0,
+            blocks_delta,
+            mtime: None,
+            atime: None,
+            kill_set_id: false,
+            keeps_capability: true,
+            done: false,
+        };
+        let reply = self.call(&Who::system(), request);
+        self.reports.note(inode);
+        match reply? {
+            MetaReply::Attr { attr, .. } => Ok(attr.blocks),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
