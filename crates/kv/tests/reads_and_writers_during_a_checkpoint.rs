@@ -4,13 +4,15 @@
 
 mod ledger;
 
-use ashlar_env::Env;
 use ashlar_env::sim::SimDisk;
+use ashlar_env::{Disk, Env};
 use ashlar_kv::{
-    Background, Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, LastingSnapshot, MemoryEngine,
+    Background, Engine, EngineChanges, EngineReport, KvError, Lane, LaneConfig, LastingSnapshot,
+    MemoryEngine, Urgency,
 };
 use bytes::Bytes;
 use ledger::{CLUSTER, commit, frame, get, key, put, scan_all, small_config};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Gate {
     is_closed: Mutex<bool>,
     opened: Condvar,
+    /// Checkpoints that have come to it.
+    reached: AtomicU64,
 }
 
 impl Gate {
@@ -59,6 +63,7 @@ impl Engine for GatedEngine {
     }
 
     fn apply(&self, changes: &mut EngineChanges<'_>, note: &[u8]) -> Result<(), KvError> {
+        self.gate.reached.fetch_add(1, SeqCst);
         drop(self.gate.opened.wait_while(self.gate.is_closed.lock().unwrap(), |closed| *closed).unwrap());
         self.inner.apply(changes, note)
     }
@@ -81,10 +86,13 @@ impl Engine for GatedEngine {
 }
 
 fn gated_lane(config: LaneConfig) -> (Lane, Arc<Gate>) {
+    gated_lane_on(&SimDisk::new(), config)
+}
+
+fn gated_lane_on(disk: &SimDisk, config: LaneConfig) -> (Lane, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let engine = Box::new(GatedEngine { inner: MemoryEngine::new(), gate: Arc::clone(&gate) });
-    let disk = Arc::new(SimDisk::new());
-    (Lane::open(disk, "lane", engine, &Env::os(), CLUSTER, config).unwrap(), gate)
+    (Lane::open(Arc::new(disk.clone()), "lane", engine, &Env::os(), CLUSTER, config).unwrap(), gate)
 }
 
 fn delete(name: &str) -> ashlar_kv::Frame {
@@ -175,5 +183,76 @@ fn writers_wait_for_a_checkpoint_and_give_up_in_time() {
         assert!(start.elapsed() < PATIENCE, "the lane does not recover from a stall");
     }
     assert!(get(&lane, "last").is_some());
+    lane.close().unwrap();
+}
+
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn put_in_need(lane: &Lane, name: &str) -> Result<(), KvError> {
+    lane.write().commit(vec![put(name, vec![1; 1000])], Urgency::FreesSpace).map(drop)
+}
+
+/// Commits until the overlays are full and the checkpoint waits at the gate; then one more, which is told when the gate is open.
+fn write_beside_a_checkpoint(lane: &Lane, gate: &Gate) -> Result<(), KvError> {
+    let waits = lane.stats().write_waits;
+    std::thread::scope(|scope| {
+        let _opener = OpenAtEnd(gate);
+        let writer = scope.spawn(|| put_in_need(lane, "one more"));
+        soon("the writer neither waits nor ends", || {
+            writer.is_finished() || lane.stats().write_waits > waits
+        });
+        gate.set_closed(false);
+        writer.join().unwrap()
+    })
+}
+
+/// A writer was told that there is no room while the checkpoint that had found room was under way, and it would only have had to wait.
+#[test]
+fn writers_wait_for_the_checkpoint_that_has_found_room_again_and_for_those_after_it() {
+    let config = LaneConfig {
+        background: Background::Threads,
+        segment_bytes: 1 << 20,
+        log_bytes_max: 4 << 20,
+        reserve_bytes: 64 << 10,
+        stall_max: PATIENCE,
+        ..small_config()
+    };
+    let disk = SimDisk::new();
+    let (lane, gate) = gated_lane_on(&disk, config);
+    let _opener = OpenAtEnd(&gate);
+    put_in_need(&lane, "before").unwrap();
+    // Others take all there is, and what the reserve gives back, but for a little.
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.bytes_total - space.bytes_free - (60 << 10));
+    let mut number = 0;
+    let error = loop {
+        match put_in_need(&lane, &format!("{number}")) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+        assert!(number < 1000, "writers were never refused");
+    };
+    assert!(matches!(&error, KvError::NoSpace { what } if what.contains("no room")), "{error}");
+    assert_eq!(gate.reached.load(SeqCst), 0, "no checkpoint begins without room");
+    gate.set_closed(true);
+    disk.set_capacity(u64::MAX);
+    soon("the checkpoint does not begin", || gate.reached.load(SeqCst) == 1);
+    write_beside_a_checkpoint(&lane, &gate).unwrap();
+    // And as ever from then on.
+    soon("the checkpoint does not end", || lane.stats().overlay_bytes < 4 << 10);
+    gate.set_closed(true);
+    let mut number = 0;
+    while lane.stats().overlay_bytes < 24 << 10 {
+        put_in_need(&lane, &format!("{number}")).unwrap();
+        number += 1;
+    }
+    soon("no checkpoint is due", || gate.reached.load(SeqCst) == 2);
+    write_beside_a_checkpoint(&lane, &gate).unwrap();
     lane.close().unwrap();
 }

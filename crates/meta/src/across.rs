@@ -32,6 +32,7 @@ pub use moving::{Transfer, Transferred};
 pub use unfinished::Unfinished;
 
 use crate::MetaService;
+use crate::waiting::Waiter;
 use ashlar_env::Signal;
 use ashlar_kv::Key;
 use ashlar_namespace::{ShardChange, TxnOutcome};
@@ -253,17 +254,19 @@ impl MetaService {
     /// Waits a moment for keys to be let go.
     ///
     /// # Errors
-    /// `EHOSTDOWN`: until `deadline` they were not; the server that is to say what was decided does not answer.
-    pub(crate) fn wait_for_keys(&self, deadline: Duration) -> Result<(), Errno> {
+    /// `EHOSTDOWN`: until `deadline` they were not; the server that is to say what was decided does not answer. Or too many wait already.
+    pub(crate) fn wait_for_keys(&self, waiter: Waiter, deadline: Duration) -> Result<(), Errno> {
         let is_worth_it = !self.across.is_starting.load(SeqCst) && !self.is_ending();
         if !is_worth_it || self.env.clock.monotonic() > deadline {
             return Err(Errno::EHOSTDOWN);
         }
+        let turn = self.waiting.begin_or_look(waiter)?;
         let mut machines = self.across.machines.lock();
         if !machines.is_idle() {
-            self.across.changed.wait_for(&mut machines, HELD_PAUSE);
+            self.across.changed.wait_for(&mut machines, turn.at_most(HELD_PAUSE));
         }
-        Ok(())
+        drop(machines);
+        turn.end()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::across::{Decision, Known, PlacementOnce, Voted};
 use crate::call::verb as number;
 use crate::kept::Told;
 use crate::recall::{Alone, Reported, Wanting};
+use crate::waiting::Waiter;
 use ashlar_kv::{Frame, KvError, LaneWriter, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
@@ -78,9 +79,20 @@ impl MetaService {
     /// Decides a call that changes nothing. `grant` runs while the state it was decided on is still the current one.
     ///
     /// # Errors
-    /// What `decide` answers; `ETIMEDOUT` when leases of others stay in the way.
+    /// What `decide` answers; `ETIMEDOUT` when leases of others stay in the way; `EHOSTDOWN` when it has to come again.
     pub(crate) fn inspect<R, T>(
         &self,
+        caller: Caller<'_>,
+        decide: impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
+        grant: impl FnOnce(R, &mut LeaseTable) -> T,
+    ) -> Result<T, Errno> {
+        self.inspect_for(self.waiter(caller.op), caller, decide, grant)
+    }
+
+    /// The same for whoever waits as `waiter`.
+    pub(crate) fn inspect_for<R, T>(
+        &self,
+        waiter: Waiter,
         caller: Caller<'_>,
         decide: impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
@@ -109,7 +121,7 @@ impl MetaService {
                 let outcome = self.finish(txn, decided.is_ok())?;
                 if self.is_blocked(&outcome) {
                     drop(reader);
-                    self.wait_for_keys(deadline)?;
+                    self.wait_for_keys(waiter, deadline)?;
                     continue;
                 }
                 let reply = decided.map_err(|error| self.answer(&error))?;
@@ -124,10 +136,10 @@ impl MetaService {
                 conflicts
             };
             if conflicts.is_empty() {
-                self.wait_for_leases(deadline)?;
+                self.wait_for_leases(waiter, deadline)?;
                 continue;
             }
-            self.recall_reports(&conflicts, session, deadline, &mut reported)?;
+            self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;
         }
     }
 
@@ -143,7 +155,7 @@ impl MetaService {
         decide: impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
     ) -> Result<T, Errno> {
-        let session = caller.op.session;
+        let (session, waiter) = (caller.op.session, self.waiter(caller.op));
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
         let mut view = View::new(self);
@@ -178,7 +190,7 @@ impl MetaService {
                     continue;
                 }
                 Tried::Elsewhere => {
-                    let asked = view.known.as_mut().map(|known| self.ask(known, session, deadline));
+                    let asked = view.known.as_mut().map(|known| self.ask(known, caller.op, deadline));
                     asked.unwrap_or(Err(Errno::EIO))?;
                     continue;
                 }
@@ -188,11 +200,11 @@ impl MetaService {
                     continue;
                 }
                 Tried::Held => {
-                    self.wait_for_keys(deadline)?;
+                    self.wait_for_keys(waiter, deadline)?;
                     continue;
                 }
                 Tried::Settling => {
-                    self.wait_for_leases(deadline)?;
+                    self.wait_for_leases(waiter, deadline)?;
                     continue;
                 }
                 Tried::Conflicts(conflicts) => {
@@ -203,7 +215,7 @@ impl MetaService {
                         _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
                     }
                     _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
-                    self.recall_reports(&conflicts, session, deadline, &mut reported)?;
+                    self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;
                     continue;
                 }
             };

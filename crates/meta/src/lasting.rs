@@ -139,8 +139,8 @@ impl LastingSessions for MetaService {
         MetaService::map_to_renew_by(self)
     }
 
-    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno> {
-        self.send_shards(shards, to)
+    fn move_shards(&self, shards: &[ShardId], to: NodeId, asker: SessionOwner) -> Result<(), Errno> {
+        self.send_shards(shards, to, Some(asker))
     }
 
     fn moves(&self) -> Vec<MoveInfo> {

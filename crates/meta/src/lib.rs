@@ -26,6 +26,7 @@ mod settle;
 mod split;
 mod trim;
 mod unsettled;
+mod waiting;
 
 pub use across::{Transfer, Transferred, Unfinished};
 pub use measures::MetaMeasures;
@@ -89,6 +90,8 @@ pub struct MetaService {
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     splits: split::Splits,
+    /// Calls that wait for somebody else.
+    waiting: waiting::Waiting,
     is_stopping: AtomicBool,
     reports: OnceLock<Arc<dyn Reports>>,
 }

@@ -1,6 +1,7 @@
 //! Getting leases back from those who hold them, with a bound.
 
 use crate::MetaService;
+use crate::waiting::Waiter;
 use ashlar_namespace::lease::{Conflict, LeaseTable, RecallUnderWay};
 use ashlar_types::message::{LeaseSet, SessionEvent};
 use ashlar_types::{Errno, InodeId, SessionId};
@@ -136,24 +137,30 @@ impl MetaService {
     /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past.
-    pub(crate) fn recall(&self, conflicts: &[Conflict], deadline: Duration) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, &mut Reported::new(self), |_, _| false)
+    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already: all is recalled, and the call is to come again.
+    pub(crate) fn recall(
+        &self,
+        waiter: Waiter,
+        conflicts: &[Conflict],
+        deadline: Duration,
+    ) -> Result<(), Errno> {
+        self.recall_until(waiter, conflicts, deadline, &mut Reported::new(self), |_, _| false)
     }
 
     /// As [`MetaService::recall`] for a call of `session`, and notes who has reported. Ends early when the wait would be for a session that
     /// waits for this one, see [`LeaseTable::has_gone_before`].
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past.
+    /// As [`MetaService::recall`].
     pub(crate) fn recall_reports(
         &self,
+        waiter: Waiter,
         conflicts: &[Conflict],
         session: SessionId,
         deadline: Duration,
         reported: &mut Reported<'_>,
     ) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, reported, |leases, late| {
+        self.recall_until(waiter, conflicts, deadline, reported, |leases, late| {
             late.is_of_pages && leases.has_gone_before(session, late.session, late.inode)
         })
     }
@@ -162,20 +169,22 @@ impl MetaService {
     /// for this one, see [`LeaseTable::may_go_before`].
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past.
+    /// As [`MetaService::recall`].
     pub(crate) fn recall_data(
         &self,
+        waiter: Waiter,
         conflicts: &[Conflict],
         (session, inode): (SessionId, InodeId),
         deadline: Duration,
     ) -> Result<(), Errno> {
-        self.recall_until(conflicts, deadline, &mut Reported::new(self), |leases, late| {
+        self.recall_until(waiter, conflicts, deadline, &mut Reported::new(self), |leases, late| {
             late.is_of_pages && leases.may_go_before(session, late.session, inode)
         })
     }
 
     fn recall_until(
         &self,
+        waiter: Waiter,
         conflicts: &[Conflict],
         deadline: Duration,
         reported: &mut Reported<'_>,
@@ -204,20 +213,22 @@ impl MetaService {
         for (session, event) in to_send {
             self.sessions.deliver(session, event);
         }
-        self.wait_for_recalls(&ids, deadline, is_excused)
+        self.wait_for_recalls(waiter, &ids, deadline, is_excused)
     }
 
     /// Waits until none of `ids` is under way but with holders that are excused, and evicts who does not answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past.
+    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already.
     fn wait_for_recalls(
         &self,
+        waiter: Waiter,
         ids: &[u64],
         deadline: Duration,
         is_excused: impl Fn(&LeaseTable, RecallUnderWay) -> bool,
     ) -> Result<(), Errno> {
         let mut give_up = self.env.clock.monotonic() + RECALL_MAX;
+        let mut turn = None;
         let mut leases = self.leases.lock();
         loop {
             let late = ids
@@ -230,6 +241,21 @@ impl MetaService {
                 self.leases_changed.wait_for(&mut leases, CLOSING_PAUSE);
                 return Ok(());
             }
+            let turn = match &mut turn {
+                Some(turn) => turn,
+                none => match self.waiting.begin_or_look(waiter) {
+                    Ok(turn) => {
+                        let left = turn.at_most(RECALL_MAX);
+                        give_up = self.env.clock.monotonic() + left;
+                        none.insert(turn)
+                    }
+                    Err(errno) => {
+                        drop(leases);
+                        self.evict_if_due(late);
+                        return Err(errno);
+                    }
+                },
+            };
             let left = give_up.min(deadline).saturating_sub(self.env.clock.monotonic());
             if self.leases_changed.wait_for(&mut leases, left) {
                 if is_excused(&leases, late)
@@ -241,6 +267,10 @@ impl MetaService {
                 drop(leases);
                 if self.env.clock.monotonic() >= deadline {
                     return Err(Errno::ETIMEDOUT);
+                }
+                if turn.is_short() {
+                    self.evict_if_due(late);
+                    return Err(Errno::EHOSTDOWN);
                 }
                 give_up = self.env.clock.monotonic().saturating_add(self.evict_unless_busy(late));
                 leases = self.leases.lock();
@@ -260,6 +290,13 @@ impl MetaService {
         left.max(EVICTION_PAUSE)
     }
 
+    /// The same for who does not wait: whoever comes again may find nobody who does.
+    fn evict_if_due(&self, late: RecallUnderWay) {
+        if self.env.clock.monotonic().saturating_sub(late.since) >= RECALL_MAX {
+            self.evict_unless_busy(late);
+        }
+    }
+
     /// A session has given back what was recalled.
     pub(crate) fn recall_done(&self, id: u64, session: SessionId, inode: InodeId) {
         self.leases.lock().end_recall_of(id, session, inode);
@@ -269,14 +306,16 @@ impl MetaService {
     /// Waits a moment for a recall or block by others to end.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past.
-    pub(crate) fn wait_for_leases(&self, deadline: Duration) -> Result<(), Errno> {
+    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already.
+    pub(crate) fn wait_for_leases(&self, waiter: Waiter, deadline: Duration) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
             return Err(Errno::ETIMEDOUT);
         }
+        let turn = self.waiting.begin_or_look(waiter)?;
         let mut leases = self.leases.lock();
         // A change between the failed grant and this wait is not lost: the wait is short and the grant is tried again.
-        self.leases_changed.wait_for(&mut leases, Duration::from_millis(20));
-        Ok(())
+        self.leases_changed.wait_for(&mut leases, turn.at_most(Duration::from_millis(20)));
+        drop(leases);
+        turn.end()
     }
 }

@@ -73,6 +73,7 @@ impl MetaService {
             unsettled: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             splits: crate::split::Splits::new(&*tasks),
+            waiting: Default::default(),
             reports: Default::default(),
             is_stopping: Default::default(),
         });

@@ -3,6 +3,7 @@
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
+use crate::waiting::Waiter;
 use ashlar_namespace::record::Garbage;
 use ashlar_namespace::{FileData, Kind, key, verb};
 use ashlar_rpc::placed::at_each_place;
@@ -144,7 +145,7 @@ impl MetaService {
         self.leases.lock().begin_block(inode);
         let quiet = Quiet { service: self, inode };
         let sharers = self.leases.lock().sharers(inode);
-        self.recall(&sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
+        self.recall(Waiter::Itself, &sharers, self.env.clock.monotonic() + DECIDE_MAX)?;
         Ok(quiet)
     }
 

@@ -4,6 +4,7 @@
 
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
+use crate::waiting::Waiter;
 use ashlar_namespace::lease::{LEASED_INODES_HIGH, LEASED_INODES_MAX, SURPLUS_SEARCHES};
 use ashlar_types::Errno;
 use ashlar_types::message::LeaseSet;
@@ -85,7 +86,7 @@ impl MetaService {
                 continue;
             }
             searches = 0;
-            let taken = self.recall(&surplus, self.env.clock.monotonic() + DECIDE_MAX);
+            let taken = self.recall(Waiter::Itself, &surplus, self.env.clock.monotonic() + DECIDE_MAX);
             taken.inspect_err(|errno| {
                 tracing::warn!(%errno, "leases that nobody needs were not given back in time");
             })?;

@@ -94,8 +94,8 @@ impl<T: LastingSessions + ?Sized> LastingSessions for Counted<T> {
         self.inner.map_to_renew_by()
     }
 
-    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno> {
-        self.inner.move_shards(shards, to)
+    fn move_shards(&self, shards: &[ShardId], to: NodeId, asker: SessionOwner) -> Result<(), Errno> {
+        self.inner.move_shards(shards, to, asker)
     }
 
     fn moves(&self) -> Vec<MoveInfo> {

@@ -171,11 +171,12 @@ pub trait LastingSessions: MetaCalls {
     /// is renewed at this moment, as it is being decided where a shard is.
     fn map_to_renew_by(&self) -> Option<Epoch>;
 
-    /// Has shards be given to the metadata server on another node, one after the other.
+    /// Has shards be given to the metadata server on another node, one after the other, as the process `asker` wants: again to be asked for where it finds them neither on
+    /// their way nor there, but not what was withdrawn since it asked.
     ///
     /// # Errors
     /// `ENODEV` when there is no such server, `EHOSTDOWN` when one of them is not here.
-    fn move_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno>;
+    fn move_shards(&self, shards: &[ShardId], to: NodeId, asker: SessionOwner) -> Result<(), Errno>;
 
     /// Shards that are being given away, are to be, or could not be.
     fn moves(&self) -> Vec<MoveInfo>;

@@ -338,8 +338,8 @@ impl Site {
         let from = self.server_of(shard);
         let server = self.running[from].lock().clone();
         // If it has gone meanwhile, it is wanted in vain.
-        let _ =
-            server.map(|server| LastingSessions::move_shards(&*server, &[shard], NodeId(2 - from as u32)));
+        let (to, asker) = (NodeId(2 - from as u32), SessionOwner { node: NodeId(9), instance: [1; 16] });
+        let _ = server.map(|server| LastingSessions::move_shards(&*server, &[shard], to, asker));
     }
 
     fn tick(&self) {

@@ -261,7 +261,6 @@ impl Shared {
     fn require_room(&self) -> Result<(), KvError> {
         let bytes = self.read_state().active.bytes() as u64;
         if bytes == 0 {
-            self.checkpoints.is_held_back.store(false, Ordering::Relaxed);
             return Ok(());
         }
         // Twice: the new files, and what merging them into older ones takes meanwhile. For want of that the reserve is given up.

@@ -5,6 +5,7 @@ use super::message::{Answer, Say};
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::{DECIDE_MAX, itself};
+use crate::waiting::Waiter;
 use ashlar_kv::Key;
 use ashlar_namespace::key::{self, shard_of};
 use ashlar_namespace::{Intent, NsError};
@@ -62,11 +63,13 @@ impl MetaService {
         decode(&answer, "answer of a metadata server").map_err(|_| Errno::EPROTO)
     }
 
-    /// Asks what `known` has to know for a call of `session`. May wait for recalls, so nothing may be held.
+    /// Asks what `known` has to know for the call `op`. May wait for recalls, so nothing may be held.
     ///
     /// # Errors
-    /// `EHOSTDOWN` when a server does not answer until `deadline`, and what it answers.
-    pub(crate) fn ask(&self, known: &mut Known, session: SessionId, deadline: Duration) -> Result<(), Errno> {
+    /// `EHOSTDOWN` when a server does not answer until `deadline`, or too many calls wait already, and what it answers.
+    pub(crate) fn ask(&self, known: &mut Known, op: OpId, deadline: Duration) -> Result<(), Errno> {
+        let _turn = self.waiting.begin(self.waiter(op))?;
+        let session = op.session;
         let mut reads: BTreeMap<ShardId, Reads> = BTreeMap::new();
         for question in known.take_missing() {
             match question {
@@ -191,7 +194,8 @@ impl MetaService {
             return Err(Errno::EPROTO);
         }
         let creds = itself();
-        self.inspect(
+        self.inspect_for(
+            Waiter::Question(session),
             Caller::new(OpId { session, sequence: 1 }, &creds),
             |txn, _| {
                 let mut values = Vec::with_capacity(keys.len());

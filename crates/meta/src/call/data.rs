@@ -141,6 +141,7 @@ impl MetaService {
         let _wanting = write.then(|| Wanting::begin(self, session, inode));
         // Whoever asks for this has given SHARE back, or has never known that it has it.
         self.leases.lock().drop_leases(session, inode, LeaseSet::SHARE);
+        let waiter = self.waiter(caller.op);
         let mut _alone = None;
         let mut is_again = false;
         loop {
@@ -149,7 +150,7 @@ impl MetaService {
             let conflicts = self.leases.lock().conflicts_of_data(session, inode, write);
             if !conflicts.is_empty() {
                 _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
-                self.recall_data(&conflicts, (session, inode), deadline)?;
+                self.recall_data(waiter, &conflicts, (session, inode), deadline)?;
                 continue;
             }
             if write {
@@ -175,7 +176,7 @@ impl MetaService {
             if is_granted {
                 return Ok(reply);
             }
-            self.wait_for_leases(deadline)?;
+            self.wait_for_leases(waiter, deadline)?;
         }
     }
 
@@ -188,6 +189,7 @@ impl MetaService {
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let creds = Credentials::root();
         let caller = Caller { creds: &creds, ..caller };
+        let waiter = self.waiter(caller.op);
         let mut is_again = false;
         loop {
             self.come_again_if_closing(is_again)?;
@@ -202,11 +204,11 @@ impl MetaService {
                 return self.acquire_data(caller, inode, (true, false));
             }
             if is_wanted_alone {
-                self.wait_for_leases(deadline)?;
+                self.wait_for_leases(waiter, deadline)?;
                 continue;
             }
             if !conflicts.is_empty() {
-                self.recall(&conflicts, deadline)?;
+                self.recall(waiter, &conflicts, deadline)?;
                 continue;
             }
             self.begin_write(caller, inode, (false, true), deadline)?;
@@ -234,7 +236,7 @@ impl MetaService {
             match shared {
                 Shared::Granted(reply) => return Ok(*reply),
                 Shared::IsInline => return self.acquire_data(caller, inode, (true, false)),
-                Shared::NotNow => self.wait_for_leases(deadline)?,
+                Shared::NotNow => self.wait_for_leases(waiter, deadline)?,
             }
         }
     }

@@ -557,7 +557,7 @@ impl Endpoint for MetaEndpoint {
                 Ok(told) => MetaAnswer::Backup(told),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
-            MetaCall::MoveShards { shards, to } => match self.meta.move_shards(&shards, to) {
+            MetaCall::MoveShards { shards, to } => match self.meta.move_shards(&shards, to, owner_of(peer)) {
                 Ok(()) => MetaAnswer::Done,
                 Err(Errno::EHOSTDOWN) => MetaAnswer::NotHere,
                 Err(errno) => MetaAnswer::Failed(errno),

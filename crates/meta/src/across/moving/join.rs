@@ -85,7 +85,8 @@ impl MetaService {
             return Ok(Answer::Later);
         }
         let mut candidates: Vec<ShardId> = self.shards_here().0.iter().collect();
-        candidates.retain(|shard| !self.is_to_be_sent(*shard));
+        // An administrator wants what was withdrawn to stay.
+        candidates.retain(|shard| !self.is_to_be_sent(*shard) && !self.was_withdrawn(*shard, to));
         // Others may have asked, too: what is on its way to them is theirs.
         let fair = map.shards.len() / map.listening(Role::Meta).count().max(1);
         let most = count.min(candidates.len().saturating_sub(fair.max(1)) as u64);
@@ -100,7 +101,7 @@ impl MetaService {
                 given.push(shard);
             }
         }
-        self.send_shards(&given, to)?;
+        self.send_shards(&given, to, None)?;
         Ok(Answer::Given(given.len() as u64))
     }
 

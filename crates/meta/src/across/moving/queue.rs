@@ -1,6 +1,7 @@
 //! What a server has to send: which shards, in which order, and what is known of those who are to have them.
 
 use ashlar_rpc::wire::Withdrawal;
+use ashlar_types::node::SessionOwner;
 use ashlar_types::{NodeId, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,6 +14,8 @@ const COPY_LOST_AFTER: Duration = Duration::from_secs(30);
 const SILENT_TRIED_EVERY: Duration = Duration::from_secs(60);
 /// A receiver that has not answered for so long does not get what it was to have.
 const SILENT_MAX: Duration = Duration::from_secs(300);
+/// Processes that are remembered to have asked for one move.
+const ASKERS_MAX: usize = 16;
 
 /// Shards to be sent. Its lock is a leaf.
 #[derive(Default)]
@@ -23,9 +26,12 @@ pub(in crate::across) struct Sending {
     /// Those that could not be sent, and why, until they are to be sent again.
     // LIMIT: as shards.
     pub(super) failed: Vec<(ShardId, NodeId, String)>,
-    /// Those that were withdrawn, and when: whoever waits for one learns it.
-    // LIMIT: as shards, for a while.
-    pub(super) withdrawn: Vec<(ShardId, NodeId, Duration)>,
+    /// Those that were withdrawn: whoever waits for one learns it.
+    // LIMIT: as moves of shards that are under way at once, until the shard is to be sent again.
+    pub(super) withdrawn: Vec<Withdrawn>,
+    /// Who has asked for what is to be sent or could not be, the latest ones.
+    // LIMIT: ASKERS_MAX of each of these.
+    askers: BTreeMap<(ShardId, NodeId), Vec<SessionOwner>>,
     /// Receivers of these shards that do not answer.
     // LIMIT: one per receiver of what is to be sent.
     silent: BTreeMap<NodeId, Silence>,
@@ -38,6 +44,16 @@ pub(super) struct Queued {
     pub(super) to: NodeId,
     /// Tries that have ended without it being there.
     pub(super) tries: u32,
+}
+
+/// A move that was withdrawn.
+pub(super) struct Withdrawn {
+    pub(super) shard: ShardId,
+    pub(super) to: NodeId,
+    /// From when on that is told, by the monotonic clock.
+    pub(super) since: Duration,
+    /// Who waits for it, perhaps without having heard.
+    askers: Vec<SessionOwner>,
 }
 
 /// That a receiver does not answer, by the monotonic clock.
@@ -84,13 +100,31 @@ impl Sending {
             current.is_some_and(|current| current.to == *node) || queue.iter().any(|next| next.to == *node)
         };
         self.silent.retain(|node, _| is_receiver(node));
+        let failed = &self.failed;
+        let is_told = |&(shard, to): &(ShardId, NodeId)| {
+            current.is_some_and(|current| (current.shard, current.to) == (shard, to))
+                || queue.iter().any(|next| (next.shard, next.to) == (shard, to))
+                || failed.iter().any(|known| (known.0, known.1) == (shard, to))
+        };
+        self.askers.retain(|place, _| is_told(place));
         next
     }
 
-    /// Has a shard sent after the others.
-    pub(super) fn enqueue(&mut self, shard: ShardId, to: NodeId) {
+    /// Has a shard sent after the others, as `asker` wants. One that waits for a move asks for it again when it finds it nowhere, as after a start of the server; what was withdrawn
+    /// before it looked stays so, and it is told.
+    pub(super) fn enqueue(&mut self, shard: ShardId, to: NodeId, asker: Option<SessionOwner>, now: Duration) {
+        let waits_for = |known: &&mut Withdrawn| {
+            (known.shard, known.to) == (shard, to) && asker.is_some_and(|asker| known.askers.contains(&asker))
+        };
+        if let Some(withdrawn) = self.withdrawn.iter_mut().find(waits_for) {
+            withdrawn.since = now;
+            return;
+        }
         self.failed.retain(|(failed, ..)| *failed != shard);
-        self.withdrawn.retain(|(withdrawn, ..)| *withdrawn != shard);
+        self.withdrawn.retain(|withdrawn| withdrawn.shard != shard);
+        if let Some(asker) = asker {
+            self.note_asker((shard, to), asker);
+        }
         let is_on_its_way = |now: Outgoing| (now.shard, now.to, now.is_withdrawn) == (shard, to, false);
         if self.current.is_some_and(is_on_its_way) {
             return;
@@ -100,6 +134,15 @@ impl Sending {
             Some(queued) => *queued = Queued { shard, to, tries: 0 },
             None => self.queue.push_back(Queued { shard, to, tries: 0 }),
         }
+    }
+
+    fn note_asker(&mut self, place: (ShardId, NodeId), asker: SessionOwner) {
+        let askers = self.askers.entry(place).or_default();
+        askers.retain(|known| *known != asker);
+        if askers.len() == ASKERS_MAX {
+            askers.remove(0);
+        }
+        askers.push(asker);
     }
 
     /// Notes whether `to` has answered what it was asked from `begun` on.
@@ -168,19 +211,17 @@ impl Sending {
         for (shard, to, _) in self.failed.extract_if(.., |(shard, ..)| is_meant(*shard)) {
             told.push((shard, Some(to), Withdrawal::Withdrawn));
         }
+        let mut stays: Vec<(ShardId, NodeId)> =
+            told.iter().filter_map(|&(shard, to, _)| Some((shard, to?))).collect();
         if let Some(current) = self.current.as_mut().filter(|current| is_meant(current.shard)) {
             current.is_withdrawn = !current.is_deciding;
             let outcome = if current.is_deciding { Withdrawal::TooLate } else { Withdrawal::Withdrawn };
+            stays.extend(current.is_withdrawn.then_some((current.shard, current.to)));
             // This one tells: it may be in the queue as well, to another server.
             told.retain(|(shard, ..)| *shard != current.shard);
             told.push((current.shard, Some(current.to), outcome));
         }
-        self.withdrawn.retain(|(shard, ..)| !is_meant(*shard));
-        for (shard, to, outcome) in &told {
-            if let (Some(to), Withdrawal::Withdrawn) = (to, outcome) {
-                self.withdrawn.push((*shard, *to, now));
-            }
-        }
+        stays.into_iter().for_each(|place| self.note_withdrawn(place, now));
         for shard in shards {
             if !told.iter().any(|(known, ..)| known == shard) {
                 told.push((*shard, None, Withdrawal::NotMoving));
@@ -188,6 +229,15 @@ impl Sending {
         }
         told.sort_by_key(|(shard, ..)| *shard);
         told
+    }
+
+    fn note_withdrawn(&mut self, (shard, to): (ShardId, NodeId), now: Duration) {
+        let askers = self.askers.remove(&(shard, to)).unwrap_or_default();
+        match self.withdrawn.iter_mut().find(|known| (known.shard, known.to) == (shard, to)) {
+            // Once more, while it comes to its end: who has asked is known.
+            Some(known) => known.since = now,
+            None => self.withdrawn.push(Withdrawn { shard, to, since: now, askers }),
+        }
     }
 }
 
@@ -245,6 +295,53 @@ mod tests {
         assert!(sending.current.unwrap().is_withdrawn);
         assert!(sending.queue.is_empty() && sending.failed.is_empty());
         assert!(sending.withdraw(&[], Duration::ZERO).iter().all(|(shard, ..)| shard.0 == 1));
+    }
+
+    fn process(number: u8) -> Option<SessionOwner> {
+        Some(SessionOwner { node: NodeId(1), instance: [number; 16] })
+    }
+
+    /// A command that looks seldom, as some servers do not answer, found it nowhere when that was not told any more, and asked for it again.
+    #[test]
+    fn a_move_that_was_withdrawn_is_not_begun_again_by_a_command_that_looks_long_after() {
+        let (waits, other) = (process(1), process(2));
+        let later = 100 * SECOND;
+        for is_current in [false, true] {
+            let mut sending = Sending::default();
+            sending.enqueue(ShardId(1), NodeId(2), waits, SECOND);
+            if is_current {
+                sending.begin_next(SECOND).unwrap();
+            }
+            sending.withdraw(&[ShardId(1)], 2 * SECOND);
+            // Somebody makes sure.
+            sending.withdraw(&[], 3 * SECOND);
+            sending.current = None;
+            assert_eq!(sending.begin_next(3 * SECOND), None);
+            sending.enqueue(ShardId(1), NodeId(2), waits, later);
+            assert_eq!(order(&sending), [], "it stays");
+            assert_eq!(
+                sending.withdrawn.iter().map(|known| known.since).collect::<Vec<_>>(),
+                [later],
+                "and that is told"
+            );
+            // Who asks for the first time wants it to go.
+            sending.enqueue(ShardId(1), NodeId(2), other, later);
+            assert!(order(&sending) == [(1, 2)] && sending.withdrawn.is_empty());
+            sending.enqueue(ShardId(1), NodeId(3), waits, later);
+            assert_eq!(order(&sending), [(1, 3)], "elsewhere it was not withdrawn");
+        }
+    }
+
+    #[test]
+    fn who_has_asked_for_moves_is_forgotten_with_them() {
+        let mut sending = Sending::default();
+        (0..20).for_each(|number| sending.enqueue(ShardId(1), NodeId(2), process(number), SECOND));
+        assert_eq!(sending.askers.values().map(Vec::len).collect::<Vec<_>>(), [ASKERS_MAX]);
+        sending.begin_next(SECOND).unwrap();
+        assert_eq!(sending.askers.len(), 1);
+        sending.current = None;
+        assert_eq!(sending.begin_next(SECOND), None);
+        assert!(sending.askers.is_empty());
     }
 
     #[test]

@@ -110,11 +110,16 @@ struct Attempt<'a> {
 }
 
 impl MetaService {
-    /// Has shards be sent to another server, after those that are to be sent already.
+    /// Has shards be sent to another server, after those that are to be sent already, as the process `asker` wants.
     ///
     /// # Errors
     /// `ENODEV` when there is no such metadata server, `EHOSTDOWN` when one is not here.
-    pub(crate) fn send_shards(&self, shards: &[ShardId], to: NodeId) -> Result<(), Errno> {
+    pub(crate) fn send_shards(
+        &self,
+        shards: &[ShardId],
+        to: NodeId,
+        asker: Option<SessionOwner>,
+    ) -> Result<(), Errno> {
         let map = self.map.read().clone();
         if !map.listening(Role::Meta).any(|node| node.id == to) || to == self.across.node {
             return Err(Errno::ENODEV);
@@ -122,9 +127,15 @@ impl MetaService {
         if !shards.iter().all(|shard| self.is_here(*shard)) {
             return Err(Errno::EHOSTDOWN);
         }
+        let now = self.env.clock.monotonic();
         let mut sending = self.across.sending.lock();
-        shards.iter().for_each(|shard| sending.enqueue(*shard, to));
+        shards.iter().for_each(|shard| sending.enqueue(*shard, to, asker, now));
         Ok(())
+    }
+
+    /// Whether an administrator wants it to stay that was to go there.
+    pub(super) fn was_withdrawn(&self, shard: ShardId, to: NodeId) -> bool {
+        self.across.sending.lock().withdrawn.iter().any(|known| (known.shard, known.to) == (shard, to))
     }
 
     pub(crate) fn is_to_be_sent(&self, shard: ShardId) -> bool {
@@ -160,9 +171,9 @@ impl MetaService {
         let failed = sending.failed.iter();
         let failed = failed.map(|(shard, to, why)| shown(*shard, *to, MoveState::Failed(why.clone()), 0, 0));
         let is_new = |at: Duration| now.saturating_sub(at) < WITHDRAWN_TOLD;
-        let withdrawn = sending.withdrawn.iter().filter(|(.., at)| is_new(*at));
+        let withdrawn = sending.withdrawn.iter().filter(|known| is_new(known.since));
         let withdrawn = withdrawn
-            .map(|(shard, to, _)| shown(*shard, *to, MoveState::Failed("it was withdrawn".into()), 0, 0));
+            .map(|known| shown(known.shard, known.to, MoveState::Failed("it was withdrawn".into()), 0, 0));
         current.chain(waiting).chain(failed).chain(withdrawn).collect()
     }
 
