@@ -39,6 +39,7 @@ fn left_over(all: &All<'_>, at: usize) -> Result<Vec<String>, KvError> {
         let prefix = key::shard_prefix(shard);
         all.0[at].scan(&prefix, &key::after_prefix(&prefix), &mut |found, _| {
             let what = match found.get(2) {
+                _ if *found == key::incarnation()[..] => return ControlFlow::Continue(()),
                 // Shards that are coming, sessions, and answers that are kept for them.
                 Some(b'P' | b'N' | b'R') => "left behind",
                 _ if key::is_of_server(found) => return ControlFlow::Continue(()),

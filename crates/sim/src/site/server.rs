@@ -29,6 +29,9 @@ use std::time::Duration;
 /// Time between looks whether a server has died that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// For so long a server that is away is waited for at the most, which in a cluster is as long as the caller likes.
+const SILENT_MAX: Duration = Duration::from_millis(200);
+
 /// Stops in the middle of a change of the disk, and keeps everybody from it after that.
 #[derive(Default)]
 struct Switch {
@@ -234,7 +237,10 @@ impl MetaPeers for Wire {
         let ask = || other.call(&site, &peer, &MetaCall::Peer(message), wait);
         let trouble = site.trouble(14);
         match trouble {
-            0 => return Err(Errno::EHOSTDOWN),
+            0 => {
+                site.scheduler.sleep(wait.min(SILENT_MAX));
+                return Err(Errno::EHOSTDOWN);
+            }
             1 => drop(ask()),
             2 => site.sleep_ms(site.dice.below(20)),
             _ => {}
@@ -243,7 +249,11 @@ impl MetaPeers for Wire {
         match answer {
             Some((MetaAnswer::Peer(answer), _)) if trouble != 3 => Ok(answer),
             Some((MetaAnswer::Failed(errno), _)) => Err(errno),
-            _ => Err(Errno::EHOSTDOWN),
+            // One that is away is waited for.
+            _ => {
+                site.scheduler.sleep(wait.min(SILENT_MAX));
+                Err(Errno::EHOSTDOWN)
+            }
         }
     }
 }
@@ -475,6 +485,7 @@ impl Server {
         let answered: Arc<Mutex<Option<(MetaAnswer, Epoch)>>> = Arc::default();
         let signal = Arc::new(site.scheduler.signal());
         let (message, peer, map) = (encode(call), *peer, self.map.lock().clone());
+        let switch = self.switch.lock().clone();
         let serve = {
             let (site, answered, signal) = (site.clone(), answered.clone(), signal.clone());
             move || {
@@ -486,6 +497,10 @@ impl Server {
                     Err(_) => Err("that is no call to metadata"),
                 };
                 let epoch = map.read().epoch;
+                // It has stopped in the middle of something: nobody hears of that.
+                if switch.is_off.load(SeqCst) {
+                    return;
+                }
                 match answer {
                     Ok(answer) => {
                         // As it would travel.
