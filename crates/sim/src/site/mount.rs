@@ -165,7 +165,9 @@ impl Mount {
     }
 
     fn exchange(&self, at: usize, call: &MetaCall<'_>) -> Option<MetaAnswer> {
-        let (answer, epoch) = self.site.servers[at].call(&self.site, &self.peer, call, EXCHANGE_MAX)?;
+        // A connection that breaks is made anew, and its call carried out once: in one life of a server a call is waited for until it is answered.
+        let wait = if matches!(call, MetaCall::Call { .. }) { CALL_MAX } else { EXCHANGE_MAX };
+        let (answer, epoch) = self.site.servers[at].call(&self.site, &self.peer, call, wait)?;
         self.await_map(epoch);
         Some(answer)
     }
@@ -493,6 +495,8 @@ impl Mount {
                     self.come_back(session);
                     return Err(Failed::Unknown);
                 }
+                // Another server, which has a part in it, is away for too long, or waits for a mount that is.
+                Some(MetaAnswer::Failed(Errno::ETIMEDOUT)) => return Err(Failed::Unknown),
                 Some(MetaAnswer::Failed(errno)) => {
                     self.site.scheduler.note(&|| format!("<- {errno:?}"));
                     return Err(Failed::Errno(errno));
