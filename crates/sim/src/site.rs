@@ -433,7 +433,10 @@ impl Course {
         let every = self.site.plan.move_every_ms;
         let site = self.site.clone();
         let want = move || {
-            while every > 0 {
+            if every == 0 {
+                return;
+            }
+            loop {
                 site.sleep_ms(every / 2 + site.dice.below(every));
                 if site.is_troubled.load(SeqCst) {
                     site.want_a_move();

@@ -370,10 +370,10 @@ impl MetaEndpoint {
     }
 
     /// Of which session events are asked for, unless the answer is another one.
-    fn listening(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, MetaAnswer> {
-        let session = self.own(peer, id).map_err(MetaAnswer::Failed)?;
+    fn listening(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Box<MetaAnswer>> {
+        let session = self.own(peer, id).map_err(|errno| Box::new(MetaAnswer::Failed(errno)))?;
         match self.must_reclaim(id) {
-            true => Err(MetaAnswer::MustReclaim(self.meta.incarnation())),
+            true => Err(Box::new(MetaAnswer::MustReclaim(self.meta.incarnation()))),
             false => Ok(session),
         }
     }
@@ -381,7 +381,7 @@ impl MetaEndpoint {
     fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {
         let session = match self.listening(peer, id) {
             Ok(session) => session,
-            Err(answer) => return replier.reply(&encode(&answer), &[]),
+            Err(answer) => return replier.reply(&encode(&*answer), &[]),
         };
         let mut state = session.state.lock();
         state.forget_seen(seen);
@@ -568,7 +568,7 @@ impl MetaEndpoint {
                     state.forget_seen(seen);
                     state.next_events()
                 }
-                Err(answer) => answer,
+                Err(answer) => *answer,
             },
             MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
             MetaCall::Backup { backup, step } => match self.meta.backup(backup, step) {

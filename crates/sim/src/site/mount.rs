@@ -329,7 +329,7 @@ impl Mount {
             let state = self.state.lock();
             state.locks.iter().filter(|(lock, _)| self.server_of(lock.inode) == at).copied().collect()
         };
-        let parts = [(!locks.is_empty()).then(|| Reclaim::Locks(locks)), Some(Reclaim::Done)];
+        let parts = [(!locks.is_empty()).then_some(Reclaim::Locks(locks)), Some(Reclaim::Done)];
         parts.into_iter().flatten().all(|part| self.tell(session, at, start, part).is_some())
     }
 
@@ -535,15 +535,14 @@ impl Mount {
             if proof.is_some_and(|proof| proof.write) || file.proof.is_none() {
                 file.proof = proof;
             }
-            let era = state.era;
             drop(state);
-            self.tell_if_started(session, inode, era);
+            self.tell_if_started(session, inode);
         }
         reply
     }
 
     /// A server that was started while it was answering may not have been told of what it had let be opened.
-    fn tell_if_started(self: &Arc<Mount>, session: SessionId, inode: InodeId, _era: u64) {
+    fn tell_if_started(self: &Arc<Mount>, session: SessionId, inode: InodeId) {
         while self.session() == session {
             let at = self.server_of(inode);
             let (start, era) = {
