@@ -231,16 +231,8 @@ impl MetaService {
                 continue;
             }
             let (is_sync, position) = committed?;
-            let mut leases = self.leases.lock();
-            self.forget_removed(&outcome, &mut leases);
-            // Before any other change of attributes the writer's client reports by itself.
-            if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
-                leases.note_links_changed(&outcome.changed);
-            }
-            leases.withhold(&outcome.in_split);
-            leases.note_kept_elsewhere(keeps_elsewhere);
-            let granted = grant(reply, &mut leases);
-            drop(leases);
+            let granted =
+                self.adjust_leases(verb, (&outcome, keeps_elsewhere), |leases| grant(reply, leases));
             drop(writer);
             self.let_go(&outcome);
             self.note_grown(&outcome.grown);
@@ -252,6 +244,24 @@ impl MetaService {
             }
             return Ok(granted);
         }
+    }
+
+    /// Has leases know of a change that `verb` has made, and then `grant` some.
+    fn adjust_leases<T>(
+        &self,
+        verb: u8,
+        (outcome, keeps_elsewhere): (&TxnOutcome, bool),
+        grant: impl FnOnce(&mut LeaseTable) -> T,
+    ) -> T {
+        let mut leases = self.leases.lock();
+        self.forget_removed(outcome, &mut leases);
+        // Before any other change of attributes the writer's client reports by itself.
+        if matches!(verb, number::LINK | number::UNLINK | number::RENAME) {
+            leases.note_links_changed(&outcome.changed);
+        }
+        leases.withhold(&outcome.in_split);
+        leases.note_kept_elsewhere(keeps_elsewhere);
+        grant(&mut leases)
     }
 
     /// What a transaction comes to. One that was refused has only read; what it read may be held, and the refusal be from the half of an operation.

@@ -19,4 +19,5 @@ pub mod oracle;
 pub mod run;
 pub mod runner;
 pub mod scheduler;
+mod site;
 pub mod watch;

@@ -22,6 +22,8 @@ const PHASE_MAX: Duration = Duration::from_secs(3600);
 pub const SPLIT_SEEDS: u64 = 1 << 32;
 /// The first of the seeds in which files are written by several clients at a time; nothing is split there.
 pub const SHARE_SEEDS: u64 = 2 << 32;
+/// The first of the seeds with several metadata servers, which are started anew while mounts have files open, and give each other shards.
+pub const SITE_SEEDS: u64 = 3 << 32;
 /// The client that reads everything back.
 const AUDITOR: usize = 99;
 
@@ -195,6 +197,9 @@ pub fn run_plan(seed: u64, plan: Plan, is_traced: bool) -> Report {
 
 /// As [`run_plan`]; `note` gets the scheduler before it begins.
 pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)) -> Report {
+    if seed >= SITE_SEEDS {
+        return crate::site::run(seed, is_traced, note);
+    }
     let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
     let scheduler = Scheduler::new(seed, clock.clone(), is_traced);
     note(&scheduler);

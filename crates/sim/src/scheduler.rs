@@ -36,6 +36,10 @@ struct Slot {
     /// It is in a call of a service, which does not hang with its client.
     is_serving: bool,
     has_panicked: bool,
+    /// Its process is being killed.
+    is_killed: bool,
+    /// Nobody waits for its end, so its place goes to another one.
+    is_detached: bool,
     /// Signal that is notified at the end.
     ended: u64,
 }
@@ -49,6 +53,8 @@ impl Slot {
 #[derive(Default)]
 struct State {
     slots: Vec<Slot>,
+    /// Places of detached tasks that have ended.
+    free: Vec<usize>,
     current: Option<usize>,
     random: u64,
     signals: u64,
@@ -90,6 +96,7 @@ impl State {
             if slot.status == Status::Ended || slot.coroutine.is_none() {
                 continue;
             }
+            let is_killing = is_killing || slot.is_killed;
             if let Status::Waiting { until, .. } = slot.status
                 && (is_killing || until.is_some_and(|until| until <= now))
             {
@@ -188,13 +195,23 @@ impl Scheduler {
 
     /// Starts a task.
     pub fn start(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> usize {
+        self.start_task(name, false, run)
+    }
+
+    /// Starts a task whose end nobody waits for.
+    pub fn start_detached(&self, name: &str, run: Box<dyn FnOnce() + Send>) {
+        self.start_task(name, true, run);
+    }
+
+    fn start_task(&self, name: &str, is_detached: bool, run: Box<dyn FnOnce() + Send>) -> usize {
         let mut state = self.state.lock();
         state.signals += 1;
-        let (at, ended) = (state.slots.len(), state.signals);
+        let free = if is_detached { state.free.pop() } else { None };
+        let (at, ended) = (free.unwrap_or(state.slots.len()), state.signals);
         let me = self.me.clone();
         let body = move || {
             let Some(scheduler) = me.upgrade() else { return };
-            if scheduler.state.lock().is_killing {
+            if scheduler.is_killed() {
                 return;
             }
             let outcome = catch_unwind(AssertUnwindSafe(run));
@@ -209,7 +226,7 @@ impl Scheduler {
                 state.slots[at].has_panicked = true;
             }
         };
-        state.slots.push(Slot {
+        let slot = Slot {
             name: name.to_owned(),
             coroutine: Some(Coroutine::new(Box::new(body))),
             status: Status::Ready,
@@ -217,8 +234,14 @@ impl Scheduler {
             frozen_until: None,
             is_serving: false,
             has_panicked: false,
+            is_killed: false,
+            is_detached,
             ended,
-        });
+        };
+        match free {
+            Some(at) => state.slots[at] = slot,
+            None => state.slots.push(slot),
+        }
         at
     }
 
@@ -241,6 +264,13 @@ impl Scheduler {
         self.clock.advance(Duration::from_micros(step_us));
         state.steps += 1;
         state.trace = mix(state.trace ^ at as u64);
+        drop(state);
+        self.take_turn(at)
+    }
+
+    /// Lets task `at` run until it gives up its turn; false if there is none.
+    fn take_turn(&self, at: usize) -> bool {
+        let mut state = self.state.lock();
         let Some(mut coroutine) = state.slots[at].coroutine.take() else { return false };
         state.current = Some(at);
         drop(state);
@@ -251,10 +281,34 @@ impl Scheduler {
             state.slots[at].status = Status::Ended;
             let ended = state.slots[at].ended;
             Self::wake(&mut state, ended);
+            if state.slots[at].is_detached {
+                state.free.push(at);
+            }
         } else {
             state.slots[at].coroutine = Some(coroutine);
         }
         true
+    }
+
+    /// Ends the tasks whose names begin with `prefix` where they stand, and lets no time pass. From outside tasks only.
+    pub fn kill(&self, prefix: &str) {
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                let of_process = |slot: &Slot| slot.coroutine.is_some() && slot.name.starts_with(prefix);
+                let next = state.slots.iter().position(of_process);
+                if let Some(at) = next {
+                    state.slots[at].is_killed = true;
+                    state.slots[at].status = Status::Ready;
+                    state.steps += 1;
+                }
+                next
+            };
+            match next {
+                Some(at) => self.take_turn(at),
+                None => return,
+            };
+        }
     }
 
     /// Ends all tasks where they stand.
@@ -264,6 +318,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.is_killing = false;
         state.slots.clear();
+        state.free.clear();
     }
 
     /// Lets others run, if the caller is a task.
@@ -294,11 +349,21 @@ impl Scheduler {
         }
     }
 
+    /// Whether the running task is to end.
+    fn is_killed(&self) -> bool {
+        let state = self.state.lock();
+        state.is_killing || state.current.is_some_and(|at| state.slots[at].is_killed)
+    }
+
     fn unwind_if_killed(&self) {
-        let is_killing = self.state.lock().is_killing;
-        if is_killing && !std::thread::panicking() {
+        if self.is_killed() && !std::thread::panicking() {
             resume_unwind(Box::new(Killed));
         }
+    }
+
+    /// Something to wait on.
+    pub fn signal(&self) -> Signal {
+        Signal::Simulated(Arc::new(self.new_signal()))
     }
 
     fn new_signal(&self) -> SchedulerSignal {
@@ -341,7 +406,7 @@ impl Scheduler {
         let until = bound.map(|bound| self.clock.monotonic().saturating_add(bound));
         let mut state = self.state.lock();
         let Some(at) = state.current else { return true };
-        if state.is_killing || std::thread::panicking() {
+        if state.is_killing || state.slots[at].is_killed || std::thread::panicking() {
             // Unwinding already: what it waits for will not come.
             return true;
         }

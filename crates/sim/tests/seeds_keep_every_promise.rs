@@ -1,7 +1,7 @@
 //! The fixed seeds of continuous integration: whatever stops in the middle of what, nothing promised is lost, and everything answers as
 //! the reference does. More of them: `cargo xtask simulate --seeds N`.
 
-use ashlar_sim::run::{SHARE_SEEDS, SPLIT_SEEDS};
+use ashlar_sim::run::{SHARE_SEEDS, SITE_SEEDS, SPLIT_SEEDS};
 use ashlar_sim::runner::Runner;
 
 /// Seeds from 0 on that every test run goes through.
@@ -10,6 +10,8 @@ const SEEDS: u64 = 400;
 const SEEDS_SPLIT: u64 = 150;
 /// And seeds in which several clients write one file.
 const SEEDS_SHARE: u64 = 150;
+/// And seeds with several metadata servers.
+const SEEDS_SITE: u64 = 40;
 
 /// Seeds that found something once, and what.
 const FOUND: [(u64, &str); 49] = [
@@ -125,4 +127,12 @@ fn seeds_that_write_one_file_with_several_clients_find_nothing() {
     let seeds = SHARE_SEEDS..SHARE_SEEDS + SEEDS_SHARE;
     let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with a file that several write")).sum();
     assert!(answers > SEEDS_SHARE * 40, "only {answers} answers were checked");
+}
+
+#[test]
+fn seeds_that_start_servers_anew_and_move_shards_find_nothing() {
+    let mut runner = Runner::default();
+    let seeds = SITE_SEEDS..SITE_SEEDS + SEEDS_SITE;
+    let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with several metadata servers")).sum();
+    assert!(answers > SEEDS_SITE * 40, "only {answers} answers were checked");
 }

@@ -4,6 +4,7 @@ use super::coordinate::DECIDED;
 use super::message::{Answer, PreparedRecord, Say};
 use super::participate::PREPARED;
 use super::{Machine, MetaService};
+use ashlar_env::Signal;
 use ashlar_kv::{Key, KvError, Position, Snapshot};
 use ashlar_namespace::{ShardChange, key};
 use ashlar_replication::transaction::{
@@ -11,7 +12,7 @@ use ashlar_replication::transaction::{
 };
 use ashlar_types::codec::decode;
 use ashlar_types::{Errno, NodeId, SessionId, ShardId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -35,10 +36,9 @@ struct Letter {
 }
 
 /// Messages on their way to one server, and the thread that brings them.
-#[derive(Default)]
 struct Courier {
     letters: Mutex<VecDeque<Letter>>,
-    ready: Condvar,
+    ready: Signal,
 }
 
 /// A courier per server: one that does not answer holds up nobody else.
@@ -86,7 +86,7 @@ impl MetaService {
         if let Some(courier) = couriers.get(&node) {
             return Some(courier.clone());
         }
-        let courier = Arc::new(Courier::default());
+        let courier = Arc::new(Courier { letters: Mutex::default(), ready: self.env.tasks.signal() });
         let (service, own) = (self.across.couriers.service.get()?.clone(), courier.clone());
         let run = Box::new(move || own.work(&service));
         if let Err(error) = self.env.tasks.spawn("ashlar-courier", run) {

@@ -100,8 +100,14 @@ struct SessionState {
 }
 
 impl SessionState {
-    fn next_events(&self) -> Vec<u8> {
-        encode(&MetaAnswer::Events(self.events.iter().take(EVENTS_MAX).cloned().collect()))
+    fn next_events(&self) -> MetaAnswer {
+        MetaAnswer::Events(self.events.iter().take(EVENTS_MAX).cloned().collect())
+    }
+
+    fn forget_seen(&mut self, seen: u64) {
+        while self.events.front().is_some_and(|(number, _)| *number <= seen) {
+            self.events.pop_front();
+        }
     }
 }
 
@@ -116,7 +122,7 @@ impl SessionEvents for RemoteSession {
         let number = state.newest;
         state.events.push_back((number, event));
         if let Some((replier, _)) = state.parked.take() {
-            let answer = state.next_events();
+            let answer = encode(&state.next_events());
             drop(state);
             replier.reply(&answer, &[]);
         }
@@ -363,20 +369,24 @@ impl MetaEndpoint {
         session.filter(is_good).ok_or(Errno::ENOTCONN)
     }
 
+    /// Of which session events are asked for, unless the answer is another one.
+    fn listening(&self, peer: &Peer, id: SessionId) -> Result<Arc<RemoteSession>, Box<MetaAnswer>> {
+        let session = self.own(peer, id).map_err(|errno| Box::new(MetaAnswer::Failed(errno)))?;
+        match self.must_reclaim(id) {
+            true => Err(Box::new(MetaAnswer::MustReclaim(self.meta.incarnation()))),
+            false => Ok(session),
+        }
+    }
+
     fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {
-        let session = match self.own(peer, id) {
+        let session = match self.listening(peer, id) {
             Ok(session) => session,
-            Err(errno) => return replier.reply(&encode(&MetaAnswer::Failed(errno)), &[]),
+            Err(answer) => return replier.reply(&encode(&*answer), &[]),
         };
-        if self.must_reclaim(id) {
-            return replier.reply(&encode(&MetaAnswer::MustReclaim(self.meta.incarnation())), &[]);
-        }
         let mut state = session.state.lock();
-        while state.events.front().is_some_and(|(number, _)| *number <= seen) {
-            state.events.pop_front();
-        }
+        state.forget_seen(seen);
         if !state.events.is_empty() {
-            let answer = state.next_events();
+            let answer = encode(&state.next_events());
             drop(state);
             return replier.reply(&answer, &[]);
         }
@@ -493,49 +503,53 @@ impl SessionHosts for MetaEndpoint {
     }
 }
 
-impl Endpoint for MetaEndpoint {
-    fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
-        if !CALLERS.contains(&peer.role) {
-            return replier.refuse("metadata serves clients");
+/// Why a caller in this role may not say this.
+fn refusal(role: Role, call: &MetaCall<'_>) -> Option<&'static str> {
+    match call {
+        MetaCall::Peer(_) if role == Role::Meta => None,
+        MetaCall::Peer(_) => Some("only metadata servers may say that"),
+        _ if role == Role::Meta => Some("metadata serves clients"),
+        MetaCall::Sessions | MetaCall::Moves if role.is_of_management() => None,
+        MetaCall::Sessions | MetaCall::Moves => {
+            Some("only an administrator may see sessions, and which shards are moved")
         }
-        let Ok(call) = decode::<MetaCall<'_>>(frame.head(), "metadata call") else {
-            return replier.refuse("that is no call to metadata");
-        };
-        let answer = match call {
-            MetaCall::Peer(_) if peer.role != Role::Meta => {
-                return replier.refuse("only metadata servers may say that");
-            }
+        _ if role == Role::Console => Some("a console may see sessions and moves, and nothing else"),
+        _ if role == Role::Admin => None,
+        MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::WithdrawMoves { .. } => {
+            Some("only an administrator may end sessions and move shards")
+        }
+        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } => {
+            Some("only an administrator may set filesets")
+        }
+        MetaCall::Backup { .. } => Some("only an administrator may back metadata up"),
+        _ => None,
+    }
+}
+
+impl MetaEndpoint {
+    /// What `peer` is answered at this moment. A question for events is not held back here: where there are none, none are told.
+    ///
+    /// # Errors
+    /// Why it may not say that.
+    pub fn answer(&self, peer: &Peer, call: MetaCall<'_>) -> Result<MetaAnswer, &'static str> {
+        match refusal(peer.role, &call) {
+            Some(why) => Err(why),
+            None => Ok(self.carry_out(peer, call)),
+        }
+    }
+
+    fn carry_out(&self, peer: &Peer, call: MetaCall<'_>) -> MetaAnswer {
+        let done =
+            |outcome: Result<(), Errno>| outcome.map_or_else(MetaAnswer::Failed, |()| MetaAnswer::Done);
+        match call {
             MetaCall::Peer(message) => match self.meta.hear(message, self) {
                 Ok(answer) => MetaAnswer::Peer(answer),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
-            _ if peer.role == Role::Meta => {
-                return replier.refuse("metadata serves clients");
-            }
-            MetaCall::Sessions | MetaCall::Moves if !peer.role.is_of_management() => {
-                return replier.refuse("only an administrator may see sessions, and which shards are moved");
-            }
             MetaCall::Sessions => self.list(),
             MetaCall::Moves => MetaAnswer::Moves(self.meta.moves()),
-            _ if peer.role == Role::Console => {
-                return replier.refuse("a console may see sessions and moves, and nothing else");
-            }
-            MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::WithdrawMoves { .. }
-                if peer.role != Role::Admin =>
-            {
-                return replier.refuse("only an administrator may end sessions and move shards");
-            }
             MetaCall::Open(wanted) => self.open(peer, wanted),
-            MetaCall::Close(session) => match self.own(peer, session) {
-                Ok(_) => {
-                    self.end(session);
-                    MetaAnswer::Done
-                }
-                Err(errno) => MetaAnswer::Failed(errno),
-            },
-            MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } if peer.role != Role::Admin => {
-                return replier.refuse("only an administrator may set filesets");
-            }
+            MetaCall::Close(session) => done(self.own(peer, session).map(|_| self.end(session))),
             MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
                 Ok(session) => {
                     self.clients.note(peer.id.node, 0, 0);
@@ -548,24 +562,42 @@ impl Endpoint for MetaEndpoint {
                 Ok(session) => self.capability(&session, wanted),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
-            MetaCall::Events { session, seen } => return self.events(peer, (session, seen), replier),
+            MetaCall::Events { session, seen } => match self.listening(peer, session) {
+                Ok(session) => {
+                    let mut state = session.state.lock();
+                    state.forget_seen(seen);
+                    state.next_events()
+                }
+                Err(answer) => *answer,
+            },
             MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
-            MetaCall::Backup { .. } if peer.role != Role::Admin => {
-                return replier.refuse("only an administrator may back metadata up");
-            }
             MetaCall::Backup { backup, step } => match self.meta.backup(backup, step) {
                 Ok(told) => MetaAnswer::Backup(told),
                 Err(errno) => MetaAnswer::Failed(errno),
             },
             MetaCall::MoveShards { shards, to } => match self.meta.move_shards(&shards, to, owner_of(peer)) {
-                Ok(()) => MetaAnswer::Done,
                 Err(Errno::EHOSTDOWN) => MetaAnswer::NotHere,
-                Err(errno) => MetaAnswer::Failed(errno),
+                outcome => done(outcome),
             },
             MetaCall::WithdrawMoves { shards } => MetaAnswer::Withdrawn(self.meta.withdraw_moves(&shards)),
             MetaCall::EndSession(session) => self.begin_end(session),
+        }
+    }
+}
+
+impl Endpoint for MetaEndpoint {
+    fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
+        if !CALLERS.contains(&peer.role) {
+            return replier.refuse("metadata serves clients");
+        }
+        let Ok(call) = decode::<MetaCall<'_>>(frame.head(), "metadata call") else {
+            return replier.refuse("that is no call to metadata");
         };
-        replier.reply(&encode(&answer), &[]);
+        match (refusal(peer.role, &call), call) {
+            (Some(why), _) => replier.refuse(why),
+            (None, MetaCall::Events { session, seen }) => self.events(peer, (session, seen), replier),
+            (None, call) => replier.reply(&encode(&self.carry_out(peer, call)), &[]),
+        }
     }
 
     fn forgotten(&self, peer: &Peer) {
