@@ -98,7 +98,11 @@ struct Site {
     /// As servers are started from now on: directories with more entries are split by themselves; and whether sessions are waited for.
     split_at: AtomicU64,
     keeps_sessions: AtomicBool,
+    /// What happens before a server hears the next message but so many.
+    interlude: Mutex<Option<(u32, usize, Interlude)>>,
 }
+
+type Interlude = Box<dyn FnOnce(&Site) + Send>;
 
 /// What one server has of the other.
 struct Wire(std::sync::Weak<Site>);
@@ -111,6 +115,9 @@ impl MetaPeers for Wire {
     fn ask(&self, server: NodeId, message: &[u8], _: bool, _: Duration) -> Result<Vec<u8>, Errno> {
         let site = self.0.upgrade().ok_or(Errno::EHOSTDOWN)?;
         let other = site.running[number_of(server)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
+        if let Some(interlude) = site.take_interlude(number_of(server)) {
+            interlude(&site);
+        }
         let trouble = if site.is_troubled.load(SeqCst) { site.dice.below(12) } else { 99 };
         match trouble {
             0 => return Err(Errno::EHOSTDOWN),
@@ -163,6 +170,7 @@ impl Site {
             sequence: AtomicU64::new(1),
             split_at: AtomicU64::new(0),
             keeps_sessions: AtomicBool::new(false),
+            interlude: Mutex::default(),
         });
         (0..2).for_each(|at| site.start(at));
         site
@@ -249,6 +257,17 @@ impl Site {
             .unwrap();
         (0..files).for_each(|at| self.create(directory, &format!("f{at}")).unwrap());
         directory
+    }
+
+    /// What is to happen before the server hears what it is told now.
+    fn take_interlude(&self, server: usize) -> Option<Interlude> {
+        let mut interlude = self.interlude.lock();
+        let (left, ..) = interlude.as_mut().filter(|(_, whose, _)| *whose == server)?;
+        if *left > 0 {
+            *left -= 1;
+            return None;
+        }
+        interlude.take().map(|(.., interlude)| interlude)
     }
 
     fn slices(&self, directory: InodeId) -> Result<SplitDirectory, Errno> {
@@ -866,6 +885,71 @@ fn a_split_goes_on_after_a_start_once_all_sessions_have_come_back() {
     site.await_split(directory);
     drop(servers);
     site.stop();
+}
+
+#[test]
+fn a_name_is_exchanged_with_one_that_goes_to_a_slice_after_its_directory_was_looked_at() {
+    let site = Site::new(56);
+    for at_once in [0, 1024] {
+        let (here, there) = (site.directory_at(0, 1), site.directory_at(1, 5));
+        let splits = move |site: &Site| {
+            let server = site.running[1].lock().clone().unwrap();
+            server.split_in_steps(at_once, 1);
+            let split = MetaRequest::Split { directory: there, slices: 2, of_new: false };
+            site.call_directly(split).unwrap();
+            site.await_split(there);
+        };
+        // The first message asks for the directory, the second one for the name in it.
+        *site.interlude.lock() = Some((1, 1, Box::new(splits)));
+        let (from_name, to_name) = (Name::new(b"f0").unwrap(), Name::new(b"f3").unwrap());
+        let (from, to) = (site.find(here, "f0").unwrap(), site.find(there, "f3").unwrap());
+        let flags = RenameFlags::Exchange;
+        let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+        let told = site.call(request);
+        assert!(matches!(told, Ok(MetaReply::Removed { .. })), "both are there all the time: {told:?}");
+        assert!(site.interlude.lock().is_none() && site.slices(there).unwrap().is_whole());
+        assert_eq!((site.find(here, "f0"), site.find(there, "f3")), (Ok(to), Ok(from)));
+    }
+    site.stop();
+    require_sound(&site, 56);
+}
+
+#[test]
+fn names_are_exchanged_with_those_of_another_server_that_go_to_slices_at_that_moment() {
+    let site = Site::new(55);
+    let (here, there) = (site.directory_at(0, 1), site.directory_at(1, 150));
+    let hash_of = |at: usize| NameHash::of(Name::new(format!("f{at}").as_bytes()).unwrap(), &HASH_KEY);
+    let mut names: Vec<usize> = (0..150).collect();
+    names.sort_by_key(|at| hash_of(*at));
+    site.call(MetaRequest::Split { directory: there, slices: 2, of_new: false }).unwrap();
+    let from_name = Name::new(b"f0").unwrap();
+    let mut exchanged = 0;
+    loop {
+        let split = site.slices(there).unwrap();
+        // Those that are next.
+        let next = names.iter().filter(|at| hash_of(**at).0 >= split.border).take(3);
+        let to: Vec<String> = next.map(|at| format!("f{at}")).collect();
+        for to in &to {
+            let to_name = Name::new(to.as_bytes()).unwrap();
+            let flags = RenameFlags::Exchange;
+            let request =
+                MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+            let told = site.call(request);
+            assert!(told.is_ok(), "{to} is there all the time: {told:?} after {exchanged}");
+            exchanged += 1;
+        }
+        if to.is_empty() {
+            break;
+        }
+    }
+    assert!(exchanged > 20, "{exchanged}");
+    let to_name = Name::new(b"nothing").unwrap();
+    let flags = RenameFlags::Exchange;
+    let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+    assert_eq!(site.call(request), Err(Errno::ENOENT));
+    site.await_split(there);
+    site.stop();
+    require_sound(&site, 55);
 }
 
 /// Looks up a name that is not there.
