@@ -203,7 +203,7 @@ impl MetaService {
         };
         txn.mark_frees_space();
         let grown = match record {
-            Record::Finished { writes: Some(part), .. } => self.grown_by(&txn, &part.changed)?,
+            Record::Finished { writes: Some(part), .. } => self.grown_by(&txn, &part.changed),
             _ => Vec::new(),
         };
         let mut outcome = txn.finish().map_err(|error| self.answer(&error))?;
@@ -216,16 +216,15 @@ impl MetaService {
         Ok((position, outcome))
     }
 
-    /// Directories among those that a part has changed that can be split, and how many entries they have now.
-    fn grown_by(&self, txn: &Txn<'_>, changed: &[InodeId]) -> Result<Vec<(InodeId, u64)>, Errno> {
-        let mut grown = Vec::new();
-        for inode in changed.iter().filter(|_| self.splits_by_itself()) {
+    /// Directories among those that a part has changed that can be split, and how many entries they have now. What cannot be read is left out: what was
+    /// decided is carried out whatever this comes to.
+    fn grown_by(&self, txn: &Txn<'_>, changed: &[InodeId]) -> Vec<(InodeId, u64)> {
+        let grown = |inode: &InodeId| {
             // The record as the part has written it.
-            let found: Option<Inode> =
-                txn.get_record(&key::inode(*inode), "inode record").map_err(|error| self.answer(&error))?;
-            grown.extend(found.filter(Inode::can_be_split).map(|found| (*inode, found.size)));
-        }
-        Ok(grown)
+            let found: Option<Inode> = txn.get_record(&key::inode(*inode), "inode record").ok().flatten();
+            found.filter(Inode::can_be_split).map(|found| (*inode, found.size))
+        };
+        changed.iter().filter(|_| self.splits_by_itself()).filter_map(grown).collect()
     }
 }
 
