@@ -468,7 +468,7 @@ fn calls_without_names(x: InodeId) -> Vec<MetaRequest<'static>> {
         MetaRequest::LayoutSet { inode: x, policy: LayoutPolicy::root_default() },
         MetaRequest::RecallDone { inode: x, id: 1 },
         MetaRequest::WithdrawLayout { inode: x, generation: 1 },
-        MetaRequest::SetFileset { inode: x, from: FilesetId(0), fileset: FilesetId(1) },
+        MetaRequest::SetFileset { inode: x, from: FilesetId(0), fileset: FilesetId(1), slices: 0 },
         MetaRequest::Statfs,
         MetaRequest::MakeRoom,
     ]

@@ -202,7 +202,12 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
         MetaCall::Close(session),
         call(MetaRequest::Getattr { inode: InodeId::ROOT }),
         call(MetaRequest::MakeRoom),
-        call(MetaRequest::SetFileset { inode: InodeId(9), from: FilesetId(0), fileset: FilesetId(1) }),
+        call(MetaRequest::SetFileset {
+            inode: InodeId(9),
+            from: FilesetId(0),
+            fileset: FilesetId(1),
+            slices: 0,
+        }),
         MetaCall::Events { session, seen: 0 },
         MetaCall::Renew { session, busy: Vec::new() },
         MetaCall::Capability(CapabilityWanted {

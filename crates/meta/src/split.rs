@@ -9,10 +9,10 @@ use crate::execute::itself;
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::{key, verb};
-use ashlar_rpc::Caller;
+use ashlar_rpc::{Caller, LastingSessions};
 use ashlar_types::{Errno, EventKind, InodeId, OpId, SLICES_MAX, ShardId};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -21,8 +21,11 @@ use std::time::Duration;
 
 /// Time between looks whether there is something to be done that nobody has told of: a shard has come, or something went wrong.
 const IDLE: Duration = Duration::from_secs(1);
-/// For how long after something went wrong no other directory is begun with.
-const REST: Duration = Duration::from_secs(5);
+/// Shortest and longest time until a directory is tried again with which something went wrong: it doubles.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// After so many tries in a row that came to nothing the log says so: a shard that moves, or a server that is started anew, costs a few.
+const TRIES_UNTOLD: u32 = 3;
 /// Shortest time between steps. They are also as far apart as twice the last one took: whoever changes the directory, or something at several servers
 /// in it, gets his turn.
 const STEP_PAUSE_MIN: Duration = Duration::from_millis(2);
@@ -51,6 +54,74 @@ struct Queue {
     /// Whether there may be directories that are being split.
     is_to_look: bool,
     grown: VecDeque<InodeId>,
+}
+
+impl Queue {
+    fn has_work(&self, failing: &Failing, now: Duration) -> bool {
+        self.is_to_look
+            || failing.is_due(now)
+            || self.grown.iter().any(|directory| failing.may_try(*directory, now))
+    }
+
+    /// The next one that has grown large, of those that need not wait.
+    fn next_grown(&mut self, failing: &Failing, now: Duration) -> Option<InodeId> {
+        let at = self.grown.iter().position(|directory| failing.may_try(*directory, now))?;
+        self.grown.remove(at)
+    }
+
+    /// Notes one that has grown large; whether it is new.
+    fn push_grown(&mut self, directory: InodeId) -> bool {
+        let is_new = self.grown.len() < GROWN_MAX && !self.grown.contains(&directory);
+        if is_new {
+            self.grown.push_back(directory);
+        }
+        is_new
+    }
+}
+
+/// Directories with which something went wrong the last time.
+#[derive(Default)]
+// LIMIT: of those that are being split here, and those that have grown large.
+struct Failing(BTreeMap<InodeId, Failure>);
+
+struct Failure {
+    /// In a row.
+    tries: u32,
+    next_try: Duration,
+}
+
+impl Failing {
+    fn may_try(&self, directory: InodeId, now: Duration) -> bool {
+        self.0.get(&directory).is_none_or(|failure| failure.next_try <= now)
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        self.0.values().any(|failure| failure.next_try <= now)
+    }
+
+    fn pause(&self) -> Duration {
+        if self.0.is_empty() { IDLE } else { RETRY_MIN }
+    }
+
+    fn note(&mut self, directory: InodeId, errno: Errno, now: Duration) {
+        let failure = self.0.entry(directory).or_insert(Failure { tries: 0, next_try: now });
+        let wait = RETRY_MIN.saturating_mul(1 << failure.tries.min(8)).min(RETRY_MAX);
+        failure.next_try = now + wait;
+        failure.tries = failure.tries.saturating_add(1);
+        if failure.tries == TRIES_UNTOLD {
+            tracing::warn!(%directory, %errno, "a directory cannot be split, or not to its end; this is tried again and again");
+        } else {
+            tracing::debug!(%directory, %errno, "splitting a directory has to wait");
+        }
+    }
+
+    fn forget(&mut self, directory: InodeId) {
+        self.0.remove(&directory);
+    }
+
+    fn retain(&mut self, is_wanted: impl Fn(&InodeId) -> bool) {
+        self.0.retain(|directory, _| is_wanted(directory));
+    }
 }
 
 /// What became of splits at this server since it was started.
@@ -108,12 +179,12 @@ impl MetaService {
         self.splits.split_at.store(split_at, SeqCst);
         let weak: Weak<MetaService> = Arc::downgrade(self);
         let run = move || {
-            let (mut generation, mut rests_until) = (u64::MAX, Duration::ZERO);
+            let (mut generation, mut failing) = (u64::MAX, Failing::default());
             while let Some(service) = weak.upgrade() {
                 {
                     let mut queue = service.splits.queue.lock();
-                    if !queue.is_to_look && queue.grown.is_empty() {
-                        service.splits.woken.wait_for(&mut queue, IDLE);
+                    if !queue.has_work(&failing, service.env.clock.monotonic()) {
+                        service.splits.woken.wait_for(&mut queue, failing.pause());
                     }
                 }
                 if service.is_ending() {
@@ -122,18 +193,7 @@ impl MetaService {
                 if std::mem::replace(&mut generation, service.across.generation()) != generation {
                     service.splits.queue.lock().is_to_look = true;
                 }
-                let mut outcome = Err(Errno::EIO);
-                if !service.env.tasks.contain(&mut || outcome = service.split_on(rests_until)) {
-                    tracing::error!("splitting a directory ended by a panic; trying again later");
-                }
-                if let Err(errno) = outcome {
-                    tracing::debug!(%errno, "a directory that is being split has to wait");
-                    rests_until = service.env.clock.monotonic() + REST;
-                    let mut queue = service.splits.queue.lock();
-                    queue.is_to_look = true;
-                    // A stop does not wait for this.
-                    service.splits.woken.wait_for(&mut queue, STEP_PAUSE_MAX);
-                }
+                service.split_on(&mut failing);
             }
         };
         self.env.tasks.spawn("ashlar-split", Box::new(run)).map(drop)
@@ -145,45 +205,79 @@ impl MetaService {
         self.splits.step.store(step, SeqCst);
     }
 
+    /// Whether directories are split that have grown large.
+    pub(crate) fn splits_by_itself(&self) -> bool {
+        self.splits.split_at.load(Relaxed) > 0 && self.across.has_peers()
+    }
+
     /// Notes directories that have grown large.
     pub(crate) fn note_grown(&self, grown: &[(InodeId, u64)]) {
         let split_at = self.splits.split_at.load(Relaxed);
-        if split_at == 0 || grown.iter().all(|(_, entries)| *entries <= split_at) || !self.across.has_peers()
-        {
+        if !self.splits_by_itself() || grown.iter().all(|(_, entries)| *entries <= split_at) {
             return;
         }
         let mut queue = self.splits.queue.lock();
         for (directory, _) in grown.iter().filter(|(_, entries)| *entries > split_at) {
-            if queue.grown.len() < GROWN_MAX && !queue.grown.contains(directory) {
-                queue.grown.push_back(*directory);
+            if queue.push_grown(*directory) {
                 self.splits.woken.notify_all();
             }
         }
     }
 
-    /// Goes on with all directories that are being split here, to their ends, and begins with one that has grown large, unless that rests until later.
-    fn split_on(&self, rests_until: Duration) -> Result<(), Errno> {
+    /// Goes on with all directories that are being split here, to their ends, and begins with one that has grown large. Those with which that does not go
+    /// have to wait, and hold up no other.
+    fn split_on(&self, failing: &mut Failing) {
+        let now = self.env.clock.monotonic();
+        if self.is_awaiting() {
+            // Nobody knows yet who has cached what a step changes.
+            let mut queue = self.splits.queue.lock();
+            self.splits.woken.wait_for(&mut queue, RETRY_MIN);
+            return;
+        }
         let is_to_look = std::mem::take(&mut self.splits.queue.lock().is_to_look);
-        if is_to_look {
-            let mut halfway = self.find_halfway()?;
-            let (mut waiting, mut failed) = (0, None);
+        if is_to_look || failing.is_due(now) {
+            let Ok(mut halfway) = self.find_halfway() else {
+                let mut queue = self.splits.queue.lock();
+                queue.is_to_look = true;
+                // A stop does not wait for this.
+                self.splits.woken.wait_for(&mut queue, RETRY_MIN);
+                return;
+            };
+            let grown = self.splits.queue.lock().grown.clone();
+            failing.retain(|directory| halfway.contains(directory) || grown.contains(directory));
+            let mut waiting = 0;
             while let Some(directory) = halfway.pop_first() {
                 self.splits.under_way.store(halfway.len() + waiting + 1, Relaxed);
-                // One that cannot go on holds up no other.
-                if let Err(errno) = self.split_to_the_end(directory) {
-                    (waiting, failed) = (waiting + 1, Some(errno));
-                }
+                let is_done = failing.may_try(directory, now)
+                    && self.attempt(directory, failing, || self.split_to_the_end(directory));
+                waiting += usize::from(!is_done);
             }
             self.splits.under_way.store(waiting, Relaxed);
-            failed.map_or(Ok(()), Err)?;
         }
-        if self.env.clock.monotonic() < rests_until {
-            // Not at once again, or this would never rest.
-            self.env.tasks.pause(STEP_PAUSE_MAX);
-            return Ok(());
+        let next = self.splits.queue.lock().next_grown(failing, now);
+        if let Some(directory) = next
+            && !self.attempt(directory, failing, || self.begin_to_split(directory))
+        {
+            self.splits.queue.lock().push_grown(directory);
         }
-        let next = self.splits.queue.lock().grown.pop_front();
-        next.map_or(Ok(()), |directory| self.begin_to_split(directory))
+    }
+
+    /// Does something with a directory; false if it is to be tried again later.
+    fn attempt(
+        &self,
+        directory: InodeId,
+        failing: &mut Failing,
+        what: impl Fn() -> Result<(), Errno>,
+    ) -> bool {
+        let mut outcome = Err(Errno::EIO);
+        if !self.env.tasks.contain(&mut || outcome = what()) {
+            tracing::error!(%directory, "splitting a directory ended by a panic; trying again later");
+        }
+        match outcome {
+            Ok(()) => failing.forget(directory),
+            Err(errno) => failing.note(directory, errno, self.env.clock.monotonic()),
+        }
+        outcome.is_ok()
     }
 
     /// Directories here that are being split.
@@ -206,8 +300,9 @@ impl MetaService {
         let split_at = self.splits.split_at.load(Relaxed);
         let servers: BTreeSet<_> = self.map.read().shards.iter().map(|shard| shard.primary).collect();
         let slices = servers.len().min(usize::from(SLICES_MAX)) as u16;
-        if slices < 2 || split_at == 0 {
-            return Err(Errno::EINVAL);
+        // Where it is now it is noted when it grows there.
+        if slices < 2 || split_at == 0 || !self.is_here(directory.home()) {
+            return Ok(());
         }
         let _inside = self.enter(directory.home())?;
         let creds = itself();

@@ -43,7 +43,7 @@ pub struct TxnOutcome {
     pub revealed: Revealed,
     /// Directories that are being split: as long as they are, nobody gets a lease on names in them.
     pub in_split: SmallVec<[InodeId; 1]>,
-    /// Directories that have more entries after it than before, and how many.
+    /// Directories of this server that have more entries after it than before, and how many.
     pub grown: SmallVec<[(InodeId, u64); 1]>,
     /// Whether the transaction frees space or takes none worth counting (it is then taken even when space runs out).
     pub frees_space: bool,
@@ -568,6 +568,8 @@ impl<'a> Txn<'a> {
             if let (Some(before), Some(now)) = (&slot.original, &slot.current)
                 && now.size > before.size
                 && now.can_be_split()
+                // Of another server's directory that one notes it, as it carries the change out.
+                && !self.is_elsewhere(id)
             {
                 self.outcome.grown.push((id, now.size));
             }

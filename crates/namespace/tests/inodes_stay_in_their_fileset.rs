@@ -20,7 +20,7 @@ struct Bordered {
 }
 
 fn set(world: &mut World, inode: InodeId, from: FilesetId, to: FilesetId) -> Result<(), Errno> {
-    world.as_root(|txn, _| verb::set_fileset(txn, inode, from, to))
+    world.as_root(|txn, _| verb::set_fileset(txn, inode, (from, to), 0))
 }
 
 fn map(outer: InodeId, inner: InodeId) -> ClusterMap {
@@ -69,6 +69,25 @@ impl Bordered {
 
     fn link(&mut self, inode: InodeId, parent: InodeId) -> Result<(), Errno> {
         self.world.as_root(|txn, context| verb::link(txn, context, inode, parent, name("l"))).map(drop)
+    }
+}
+
+#[test]
+fn a_directory_that_is_split_as_it_is_taken_in_is_taken_with_its_slices() {
+    for at_once in [0, verb::SPLIT_ENTRIES_MAX] {
+        let mut world = World::new();
+        world.placement.shard_count = 4;
+        let directory = world.make_directory(ROOT, "d");
+        world.make_file(directory, "f");
+        // The caller has looked at it, and does not know.
+        world.as_root(|txn, context| verb::split_above(txn, context, directory, 2, at_once)).unwrap();
+        assert_eq!(set(&mut world, directory, WHOLE, OUTER), Err(Errno::EAGAIN));
+        assert_eq!(world.inode(directory).fileset, WHOLE);
+        let slices = world.inode(directory).slices().to_vec();
+        slices.iter().for_each(|slice| set(&mut world, *slice, WHOLE, OUTER).unwrap());
+        world.as_root(|txn, _| verb::set_fileset(txn, directory, (WHOLE, OUTER), 2)).unwrap();
+        assert_eq!(set(&mut world, directory, WHOLE, OUTER), Ok(()), "it is so already");
+        assert!([directory, slices[0], slices[1]].iter().all(|part| world.inode(*part).fileset == OUTER));
     }
 }
 
@@ -157,7 +176,7 @@ fn verbs_outside(tree: &mut Bordered, x: InodeId, inside: InodeId) -> Vec<(&'sta
             "open",
             world.as_root(|txn, context| verb::open(txn, context, x, &verb::OpenArgs::default())).map(drop),
         ),
-        ("set_fileset", world.as_root(|txn, _| verb::set_fileset(txn, x, WHOLE, OUTER))),
+        ("set_fileset", world.as_root(|txn, _| verb::set_fileset(txn, x, (WHOLE, OUTER), 0))),
     ]
 }
 

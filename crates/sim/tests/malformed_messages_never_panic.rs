@@ -265,7 +265,7 @@ impl<'s> Sample<'s> {
             MetaRequest::LockRelease { inode, owner: LockOwner(1), through: Some(through), is_flock: false },
             MetaRequest::LayoutShow { inode: parent },
             MetaRequest::LayoutSet { inode: parent, policy: LayoutPolicy::root_default() },
-            MetaRequest::SetFileset { inode, from: FilesetId(0), fileset: FilesetId(1) },
+            MetaRequest::SetFileset { inode, from: FilesetId(0), fileset: FilesetId(1), slices: 2 },
             MetaRequest::RecallDone { inode, id: 1 },
             MetaRequest::WithdrawLayout { inode, generation: 1 },
             MetaRequest::MakeRoom,

@@ -18,7 +18,8 @@ use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, S
 use ashlar_storage::StorageService;
 use ashlar_types::map::{Pool, Shard};
 use ashlar_types::message::{
-    Addressee, MetaReply, MetaRequest, RenameFlags, SessionEvent, SetAttr, SplitDirectory, SyncScope,
+    Addressee, LeaseSet, MetaReply, MetaRequest, Reclaim, RenameFlags, SessionEvent, SetAttr, SplitDirectory,
+    SyncScope,
 };
 use ashlar_types::node::{Listening, SessionOwner};
 use ashlar_types::{
@@ -46,6 +47,22 @@ struct Deaf;
 
 impl SessionEvents for Deaf {
     fn deliver(&self, _event: SessionEvent) {}
+}
+
+/// Gives back what it is asked for.
+struct Hears(std::sync::Weak<Site>, usize);
+
+impl SessionEvents for Hears {
+    fn deliver(&self, event: SessionEvent) {
+        let (SessionEvent::Recall(recall), Some(site)) = (event, self.0.upgrade()) else { return };
+        let at = self.1;
+        std::thread::spawn(move || {
+            let Some(server) = site.running[at].lock().clone() else { return };
+            let op = OpId { session: SESSION, sequence: 0 };
+            let done = MetaRequest::RecallDone { inode: recall.inode, id: recall.id };
+            let _ = server.call(Caller::new(op, &Credentials::root()), done);
+        });
+    }
 }
 
 impl SessionHosts for Deaf {
@@ -78,15 +95,17 @@ struct Site {
     moved: AtomicU64,
     ended: AtomicU64,
     sequence: AtomicU64,
-    /// Questions that are still answered before something happens that whoever asked does not know of; and what.
-    meanwhile: Mutex<Option<(u32, Meanwhile)>>,
+    /// As servers are started from now on: directories with more entries are split by themselves; and whether sessions are waited for.
+    split_at: AtomicU64,
+    keeps_sessions: AtomicBool,
+    /// What happens before a server hears the next question but so many. Whoever asks holds nothing then.
+    interlude: Mutex<Option<(u32, usize, Interlude)>>,
 }
+
+type Interlude = Box<dyn FnOnce(&Site) + Send>;
 
 /// Changes names of a directory, with what takes one away.
 type Change = fn(&Site, InodeId, &dyn Fn(&Site, &'static str));
-
-/// See [`Site::meanwhile`].
-type Meanwhile = Box<dyn FnOnce(&Site) + Send>;
 
 /// What one server has of the other.
 struct Wire(std::sync::Weak<Site>);
@@ -99,6 +118,9 @@ impl MetaPeers for Wire {
     fn ask(&self, server: NodeId, message: &[u8], is_once: bool, _: Duration) -> Result<Vec<u8>, Errno> {
         let site = self.0.upgrade().ok_or(Errno::EHOSTDOWN)?;
         let other = site.running[number_of(server)].lock().clone().ok_or(Errno::EHOSTDOWN)?;
+        if let Some(interlude) = (!is_once).then(|| site.take_interlude(number_of(server))).flatten() {
+            interlude(&site);
+        }
         let trouble = if site.is_troubled.load(SeqCst) { site.dice.below(12) } else { 99 };
         match trouble {
             0 => return Err(Errno::EHOSTDOWN),
@@ -107,10 +129,6 @@ impl MetaPeers for Wire {
             _ => {}
         }
         let answer = other.hear(message, &Deaf)?;
-        // Nothing is held while somebody only asks.
-        if let Some(happen) = (!is_once).then(|| site.take_meanwhile()).flatten() {
-            happen(&site);
-        }
         if trouble == 3 { Err(Errno::EHOSTDOWN) } else { Ok(answer) }
     }
 }
@@ -153,7 +171,9 @@ impl Site {
             moved: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             sequence: AtomicU64::new(1),
-            meanwhile: Mutex::default(),
+            split_at: AtomicU64::new(0),
+            keeps_sessions: AtomicBool::new(false),
+            interlude: Mutex::default(),
         });
         (0..2).for_each(|at| site.start(at));
         site
@@ -191,15 +211,18 @@ impl Site {
             env: self.env.clone(),
             name_hash_key: HASH_KEY,
             map: self.maps[at].lock().clone(),
-            keeps_sessions: false,
+            keeps_sessions: self.keeps_sessions.load(SeqCst),
             storage: Arc::new(StorageService::new()),
             peers: Some((peers, NodeId(1 + at as u32))),
         };
         let (meta, _) = MetaService::start(config, RootSettings::default()).unwrap();
         meta.split_in_steps(0, 1);
-        meta.start_splitter(0).unwrap();
+        meta.start_splitter(self.split_at.load(SeqCst)).unwrap();
         let owner = SessionOwner { node: NodeId(9), instance: [1; 16] };
-        meta.open_lasting(Some(SESSION), owner, Arc::new(Deaf)).unwrap();
+        if !LastingSessions::is_awaiting(&*meta) {
+            let hears = Arc::new(Hears(Arc::downgrade(self), at));
+            meta.open_lasting(Some(SESSION), owner, hears).unwrap();
+        }
         *self.running[at].lock() = Some(meta);
     }
 
@@ -212,6 +235,79 @@ impl Site {
         let _ = before.stop();
         drop(before);
         self.start(at);
+    }
+
+    /// Ends both servers in good order.
+    fn stop(&self) {
+        let servers = [0, 1].map(|at| self.running[at].lock().take());
+        for server in servers.into_iter().flatten() {
+            self.note_splits(&server);
+            server.stop().unwrap();
+        }
+    }
+
+    /// A directory at a server, with so many files.
+    fn directory_at(&self, server: usize, files: usize) -> InodeId {
+        let directory = (0..)
+            .find_map(|at| {
+                let name = format!("of server {server}: {at} {}", self.sequence.load(SeqCst));
+                let name = Name::new(name.as_bytes()).unwrap();
+                let made =
+                    self.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
+                let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
+                Some(attr.inode).filter(|inode| self.server_of(inode.home()) == server)
+            })
+            .unwrap();
+        (0..files).for_each(|at| self.create(directory, &format!("f{at}")).unwrap());
+        directory
+    }
+
+    /// What is to happen before the server hears what it is told now.
+    fn take_interlude(&self, server: usize) -> Option<Interlude> {
+        let mut interlude = self.interlude.lock();
+        let (left, ..) = interlude.as_mut().filter(|(_, whose, _)| *whose == server)?;
+        if *left > 0 {
+            *left -= 1;
+            return None;
+        }
+        interlude.take().map(|(.., interlude)| interlude)
+    }
+
+    fn slices(&self, directory: InodeId) -> Result<SplitDirectory, Errno> {
+        match self.call_directly(MetaRequest::Slices { directory })? {
+            MetaReply::Slices(split) => Ok(split),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until all names of a directory are in slices.
+    #[track_caller]
+    fn await_split(&self, directory: InodeId) {
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let split = self.slices(directory).unwrap();
+            if !split.slices.is_empty() && split.is_whole() {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "it is not split: {split:?}");
+            self.tick();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Begins to split a directory with many names, and stops the servers in the middle of that.
+    fn stop_in_the_middle_of_a_split(&self, directory: InodeId) -> SplitDirectory {
+        self.call(MetaRequest::Split { directory, slices: 2, of_new: false }).unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        let split = loop {
+            let split = self.slices(directory).unwrap();
+            if split.border > 0 {
+                break split;
+            }
+            assert!(std::time::Instant::now() < until, "it does not begin");
+        };
+        self.stop();
+        split
     }
 
     fn note_splits(&self, server: &MetaService) {
@@ -232,19 +328,6 @@ impl Site {
         {
             assert!(std::time::Instant::now() < until, "nothing is split");
             std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// What is to happen after this question, if it is the one.
-    fn take_meanwhile(&self) -> Option<Meanwhile> {
-        let mut meanwhile = self.meanwhile.lock();
-        match &mut *meanwhile {
-            Some((0, _)) => meanwhile.take().map(|(_, happen)| happen),
-            Some((questions, _)) => {
-                *questions -= 1;
-                None
-            }
-            None => None,
         }
     }
 
@@ -682,20 +765,9 @@ fn with_directories_that_are_split_while_they_are_used_each_stays_whole() {
 #[test]
 fn a_call_is_not_refused_for_what_was_there_at_no_one_moment() {
     let named = |text: &'static str| Name::new(text.as_bytes()).unwrap();
-    for (seed, from_first) in [(61, true), (62, false)] {
+    for (seed, asker) in [(61, 0), (62, 1)] {
         let site = Site::new(seed);
-        let directories: Vec<InodeId> = (0..DIRECTORIES)
-            .map(|at| {
-                let name = format!("d{at}");
-                let name = Name::new(name.as_bytes()).unwrap();
-                let made =
-                    site.call(MetaRequest::Mkdir { parent: InodeId::ROOT, name, mode: 0o755, umask: 0 });
-                let Ok(MetaReply::Attr { attr, .. }) = made else { panic!("{made:?}") };
-                attr.inode
-            })
-            .collect();
-        let at = |server| *directories.iter().find(|id| site.server_of(id.home()) == server).unwrap();
-        let (from, to) = if from_first { (at(0), at(1)) } else { (at(1), at(0)) };
+        let (from, to) = (site.directory_at(asker, 0), site.directory_at(1 - asker, 0));
         let unlink =
             move |site: &Site, name| drop(site.call(MetaRequest::Unlink { parent: to, name: named(name) }));
         let changes: [(&str, Change); 3] = [
@@ -708,18 +780,21 @@ fn a_call_is_not_refused_for_what_was_there_at_no_one_moment() {
         ];
         let mut happened = 0;
         for ((what, change), name) in changes.into_iter().zip(["b", "b", "c"]) {
-            for questions in 0..4 {
+            for (questions, asked) in (0..8).map(|turn| (turn / 2, turn as usize % 2)) {
                 site.create(from, "a").unwrap();
                 site.create(to, "b").unwrap();
                 unlink(&site, "c");
                 let happen = move |site: &Site| change(site, to, &unlink);
-                *site.meanwhile.lock() = Some((questions, Box::new(happen)));
+                *site.interlude.lock() = Some((questions, asked, Box::new(happen)));
                 let (from_name, to_name, flags) = (named("a"), named(name), RenameFlags::Replace);
                 let request =
                     MetaRequest::Rename { from_parent: from, from_name, to_parent: to, to_name, flags };
                 let told = site.call(request);
-                happened += u32::from(site.meanwhile.lock().take().is_none());
-                assert!(told.is_ok(), "seed {seed}, {what} after {questions} questions: {told:?}");
+                happened += u32::from(site.interlude.lock().take().is_none());
+                assert!(
+                    told.is_ok(),
+                    "seed {seed}, {what} before {asked} has heard question {questions}: {told:?}"
+                );
             }
         }
         assert!(happened >= 3, "{happened}");
@@ -728,11 +803,7 @@ fn a_call_is_not_refused_for_what_was_there_at_no_one_moment() {
         let request = MetaRequest::Rename { from_parent: from, from_name, to_parent: to, to_name, flags };
         assert_eq!(site.call(request), Err(Errno::ENOENT));
         settle(&site, false);
-        for server in &site.running {
-            let server = server.lock().take().unwrap();
-            server.close_session(SESSION);
-            server.stop().unwrap();
-        }
+        site.stop();
         require_sound(&site, seed);
     }
 }
@@ -786,6 +857,174 @@ fn a_decision_that_a_power_cut_can_take_back_is_told_to_nobody_who_asks() {
         server.stop().unwrap();
     }
     require_sound(&site, 41);
+}
+
+#[test]
+fn a_directory_that_cannot_be_split_to_its_end_holds_up_no_other() {
+    let site = Site::new(51);
+    let (damaged, second) = (site.directory_at(0, 200), site.directory_at(0, 20));
+    let split = site.stop_in_the_middle_of_a_split(damaged);
+    let slice = split.slices[1];
+    let mut changed = [0, 1].map(|at| (at, site.lane(at)));
+    let (_, lane) = changed.iter_mut().find(|(at, _)| *at == site.server_of(slice.home())).unwrap();
+    let writes = WriteSet(vec![(key::inode(slice), None)]);
+    let frame = Frame {
+        shard: slice.home(),
+        epoch: Epoch(1),
+        op: OpId::default(),
+        verb: 0,
+        writes,
+        reply: Bytes::new(),
+    };
+    lane.write().commit(vec![frame], Urgency::Normal).unwrap();
+    changed.into_iter().for_each(|(_, lane)| lane.close().unwrap());
+    site.split_at.store(30, SeqCst);
+    (0..2).for_each(|at| site.start(at));
+    // One that is asked for, and one that grows large.
+    site.call(MetaRequest::Split { directory: second, slices: 3, of_new: false }).unwrap();
+    site.await_split(second);
+    site.await_split(site.directory_at(0, 31));
+    assert!(!site.slices(damaged).unwrap().is_whole() && site.is_splitting(0), "that one has to wait");
+    site.stop();
+}
+
+#[test]
+fn a_directory_that_another_server_makes_grow_is_split_where_it_is() {
+    let site = Site::new(52);
+    site.stop();
+    site.split_at.store(20, SeqCst);
+    (0..2).for_each(|at| site.start(at));
+    let (from, to) = ([site.directory_at(0, 15), site.directory_at(0, 15)], site.directory_at(1, 0));
+    for (turn, from_parent) in from.into_iter().enumerate() {
+        for at in 0..15 {
+            let (old, new) = (format!("f{at}"), format!("moved {turn} {at}"));
+            let (from_name, to_name) =
+                (Name::new(old.as_bytes()).unwrap(), Name::new(new.as_bytes()).unwrap());
+            let flags = RenameFlags::Replace;
+            site.call(MetaRequest::Rename { from_parent, from_name, to_parent: to, to_name, flags }).unwrap();
+        }
+    }
+    site.await_split(to);
+    assert_eq!(site.slices(to).unwrap().slices.len(), 2);
+    site.stop();
+    require_sound(&site, 52);
+}
+
+#[test]
+fn a_split_goes_on_after_a_start_once_all_sessions_have_come_back() {
+    let site = Site::new(53);
+    let directory = site.directory_at(0, 200);
+    let split = site.stop_in_the_middle_of_a_split(directory);
+    assert!(!split.is_whole());
+    site.keeps_sessions.store(true, SeqCst);
+    (0..2).for_each(|at| site.start(at));
+    let servers = [0, 1].map(|at| site.running[at].lock().clone().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    for server in &servers {
+        assert!(LastingSessions::is_awaiting(&**server));
+        assert_eq!(server.measures().splits.entries_moved, 0, "nobody knows yet who has cached what");
+    }
+    for (at, server) in servers.iter().enumerate() {
+        LastingSessions::adopt(&**server, SESSION, Arc::new(Hears(Arc::downgrade(&site), at)));
+        let op = OpId { session: SESSION, sequence: site.sequence.fetch_add(1, SeqCst) };
+        let incarnation = LastingSessions::incarnation(&**server);
+        let done = MetaRequest::Reclaim { server: NodeId(0), incarnation, part: Reclaim::Done };
+        server.call(Caller::new(op, &Credentials::root()), done).unwrap();
+        assert!(!LastingSessions::is_awaiting(&**server));
+    }
+    site.await_split(directory);
+    drop(servers);
+    site.stop();
+}
+
+#[test]
+fn a_name_is_exchanged_with_one_that_goes_to_a_slice_after_its_directory_was_looked_at() {
+    let site = Site::new(56);
+    for at_once in [0, 1024] {
+        let (here, there) = (site.directory_at(0, 1), site.directory_at(1, 5));
+        let splits = move |site: &Site| {
+            let server = site.running[1].lock().clone().unwrap();
+            server.split_in_steps(at_once, 1);
+            let split = MetaRequest::Split { directory: there, slices: 2, of_new: false };
+            site.call_directly(split).unwrap();
+            site.await_split(there);
+        };
+        // The first message asks for the directory, the second one for the name in it.
+        *site.interlude.lock() = Some((1, 1, Box::new(splits)));
+        let (from_name, to_name) = (Name::new(b"f0").unwrap(), Name::new(b"f3").unwrap());
+        let (from, to) = (site.find(here, "f0").unwrap(), site.find(there, "f3").unwrap());
+        let flags = RenameFlags::Exchange;
+        let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+        let told = site.call(request);
+        assert!(matches!(told, Ok(MetaReply::Removed { .. })), "both are there all the time: {told:?}");
+        assert!(site.interlude.lock().is_none() && site.slices(there).unwrap().is_whole());
+        assert_eq!((site.find(here, "f0"), site.find(there, "f3")), (Ok(to), Ok(from)));
+    }
+    site.stop();
+    require_sound(&site, 56);
+}
+
+#[test]
+fn names_are_exchanged_with_those_of_another_server_that_go_to_slices_at_that_moment() {
+    let site = Site::new(55);
+    let (here, there) = (site.directory_at(0, 1), site.directory_at(1, 150));
+    let hash_of = |at: usize| NameHash::of(Name::new(format!("f{at}").as_bytes()).unwrap(), &HASH_KEY);
+    let mut names: Vec<usize> = (0..150).collect();
+    names.sort_by_key(|at| hash_of(*at));
+    site.call(MetaRequest::Split { directory: there, slices: 2, of_new: false }).unwrap();
+    let from_name = Name::new(b"f0").unwrap();
+    let mut exchanged = 0;
+    loop {
+        let split = site.slices(there).unwrap();
+        // Those that are next.
+        let next = names.iter().filter(|at| hash_of(**at).0 >= split.border).take(3);
+        let to: Vec<String> = next.map(|at| format!("f{at}")).collect();
+        for to in &to {
+            let to_name = Name::new(to.as_bytes()).unwrap();
+            let flags = RenameFlags::Exchange;
+            let request =
+                MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+            let told = site.call(request);
+            assert!(told.is_ok(), "{to} is there all the time: {told:?} after {exchanged}");
+            exchanged += 1;
+        }
+        if to.is_empty() {
+            break;
+        }
+    }
+    assert!(exchanged > 20, "{exchanged}");
+    let to_name = Name::new(b"nothing").unwrap();
+    let flags = RenameFlags::Exchange;
+    let request = MetaRequest::Rename { from_parent: here, from_name, to_parent: there, to_name, flags };
+    assert_eq!(site.call(request), Err(Errno::ENOENT));
+    site.await_split(there);
+    site.stop();
+    require_sound(&site, 55);
+}
+
+/// Looks up a name that is not there.
+fn take_lease(site: &Site, parent: InodeId, name: &str) {
+    let name = Name::new(name.as_bytes()).unwrap();
+    let told = site.call(MetaRequest::Lookup { parent, name });
+    assert!(matches!(told, Ok(MetaReply::NoEntry { leases }) if leases.has(LeaseSet::ENTRIES)), "{told:?}");
+}
+
+#[test]
+fn a_rename_to_another_server_tells_whether_there_is_a_lease_on_the_name() {
+    let site = Site::new(54);
+    let (from, to) = (site.directory_at(0, 4), site.directory_at(1, 0));
+    let rename = |old: &str, new: &str, flags| {
+        let (from_name, to_name) = (Name::new(old.as_bytes()).unwrap(), Name::new(new.as_bytes()).unwrap());
+        match site.call(MetaRequest::Rename { from_parent: from, from_name, to_parent: to, to_name, flags }) {
+            Ok(MetaReply::Removed { leases, .. }) => leases.has(LeaseSet::ENTRIES),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!rename("f0", "a", RenameFlags::Replace), "there is none");
+    take_lease(&site, to, "b");
+    assert!(rename("f1", "b", RenameFlags::Replace));
+    assert!(rename("f2", "b", RenameFlags::Exchange), "there is one on both since names were made");
+    site.stop();
 }
 
 #[test]

@@ -308,13 +308,7 @@ impl Walk<'_> {
         let map = self.member.map().read().clone();
         // Another administrator may be making a subtree around this one.
         if map.is_inside(self.above, fileset) {
-            let take = |inode| {
-                self.tree.call(MetaRequest::SetFileset { inode, from: fileset, fileset: self.fileset })
-            };
-            // The slices of a directory first: one whose turn did not come is found with the directory the next time.
-            let slices = if attr.slices() > 0 { self.tree.split(inode)?.slices } else { Vec::new() };
-            let taken = slices.into_iter().chain([inode]).try_for_each(|inode| take(inode).map(drop));
-            return match taken {
+            return match self.take(inode, fileset, attr.slices() > 0) {
                 Ok(()) => Ok((1, true)),
                 // Or has taken it meanwhile.
                 Err(Errno::EXDEV) => Ok((1, false)),
@@ -336,6 +330,22 @@ impl Walk<'_> {
                 tracing::error!(error = format!("{error:#}"), %inode, "a subtree inside could not be enclosed");
                 Err(Errno::EIO)
             }
+        }
+    }
+
+    /// Takes one inode out of the fileset `from`.
+    fn take(&self, inode: InodeId, from: FilesetId, is_split: bool) -> Result<(), Errno> {
+        let take = |inode, slices| {
+            let request = MetaRequest::SetFileset { inode, from, fileset: self.fileset, slices };
+            self.tree.call(request).map(drop)
+        };
+        // The slices of a directory first: one whose turn did not come is found with the directory the next time.
+        let slices = if is_split { self.tree.split(inode)?.slices } else { Vec::new() };
+        slices.iter().try_for_each(|slice| take(*slice, 0))?;
+        match take(inode, slices.len() as u16) {
+            // It has been split since it was looked at, which happens once.
+            Err(Errno::EAGAIN) if !is_split => self.take(inode, from, true),
+            taken => taken,
         }
     }
 

@@ -74,7 +74,11 @@ impl MetaService {
         for question in known.take_missing() {
             match question {
                 Question::Value(key, intent) => {
-                    reads.entry(shard_of(&key)).or_default().0.push((key, intent))
+                    let keys = &mut reads.entry(shard_of(&key)).or_default().0;
+                    // Once more, so that both are of one moment: if its entries go to slices, a name that is not there now says nothing without it.
+                    let directory = directory_of(&key).map(key::inode);
+                    keys.extend(directory.map(|directory| (directory, Intent::Change)));
+                    keys.push((key, intent));
                 }
                 Question::Pairs(prefix) => reads.entry(shard_of(&prefix)).or_default().1.push(prefix),
                 Question::NewId(shard) => {

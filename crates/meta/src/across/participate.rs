@@ -7,11 +7,11 @@ use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_kv::{Key, Snapshot, Urgency};
 use ashlar_namespace::key::{self, shard_of};
-use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome};
+use ashlar_namespace::{Inode, OpContext, ShardChange, Txn, TxnOutcome};
 use ashlar_replication::transaction::{Command, Message, Part, Record, TransactionId};
 use ashlar_rpc::{Caller, LastingSessions, SessionHosts};
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::{Errno, OpId, SessionId, ShardId};
+use ashlar_types::{Errno, InodeId, OpId, SessionId, ShardId};
 use smallvec::SmallVec;
 
 /// The kind of a prepared part's key.
@@ -202,13 +202,29 @@ impl MetaService {
             Record::Prepared { .. } | Record::Decided { .. } => return Err(Errno::EIO),
         };
         txn.mark_frees_space();
+        let grown = match record {
+            Record::Finished { writes: Some(part), .. } => self.grown_by(&txn, &part.changed),
+            _ => Vec::new(),
+        };
         let mut outcome = txn.finish().map_err(|error| self.answer(&error))?;
         let (_, position) = self.commit(&mut writer, caller, verb, &mut outcome)?;
         let mut leases = self.leases.lock();
         self.forget_removed(&outcome, &mut leases);
         leases.note_links_changed(&outcome.changed);
         drop((leases, writer));
+        self.note_grown(&grown);
         Ok((position, outcome))
+    }
+
+    /// Directories among those that a part has changed that can be split, and how many entries they have now. What cannot be read is left out: what was
+    /// decided is carried out whatever this comes to.
+    fn grown_by(&self, txn: &Txn<'_>, changed: &[InodeId]) -> Vec<(InodeId, u64)> {
+        let grown = |inode: &InodeId| {
+            // The record as the part has written it.
+            let found: Option<Inode> = txn.get_record(&key::inode(*inode), "inode record").ok().flatten();
+            found.filter(Inode::can_be_split).map(|found| (*inode, found.size))
+        };
+        changed.iter().filter(|_| self.splits_by_itself()).filter_map(grown).collect()
     }
 }
 

@@ -60,10 +60,10 @@ impl MetaService {
                     |_, _| MetaReply::Done,
                 )
             }
-            MetaRequest::SetFileset { inode, from, fileset } => self.mutate(
+            MetaRequest::SetFileset { inode, from, fileset, slices } => self.mutate(
                 caller,
                 number::SET_FILESET,
-                |txn, _| verb::set_fileset(txn, inode, from, fileset),
+                |txn, _| verb::set_fileset(txn, inode, (from, fileset), slices),
                 |(), _| MetaReply::Done,
             ),
             MetaRequest::Slices { directory } => self.slices(caller, directory),

@@ -324,8 +324,9 @@ pub enum MetaRequest<'a> {
     Reclaim { server: NodeId, incarnation: u64, part: Reclaim },
     /// Become a writer past every cache: the sole one (WRITE), or where others write the file, too, one beside them (SHARE).
     AcquireShared { inode: InodeId },
-    /// Take an inode out of the fileset `from` into another one. Only for administrators.
-    SetFileset { inode: InodeId, from: FilesetId, fileset: FilesetId },
+    /// Take an inode out of the fileset `from` into another one; of a directory, whose `slices` slices the caller has taken before: `EAGAIN` if it has another
+    /// number of them. Only for administrators.
+    SetFileset { inode: InodeId, from: FilesetId, fileset: FilesetId, slices: u16 },
     /// The slices of a directory. Who calls with a name in a directory that is split is told `EREMOTE`, and to ask this: calls with a name are for the slice
     /// that has its hash.
     Slices { directory: InodeId },
