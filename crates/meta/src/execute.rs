@@ -6,17 +6,21 @@ use crate::call::verb as number;
 use crate::kept::Told;
 use crate::recall::{Alone, Reported, Wanting};
 use crate::waiting::Waiter;
-use ashlar_kv::{Frame, KvError, LaneWriter, Snapshot, Urgency, WriteSet};
+use ashlar_kv::{Frame, Key, KvError, LaneWriter, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::TransactionId;
 use ashlar_rpc::Caller;
 use ashlar_types::{Errno, EventKind, InodeId, OpId, SessionId, ShardId, Timespec};
+use bytes::Bytes;
 use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Longest time a call waits for leases of others in all; then it ends with `ETIMEDOUT`. A single recall is bounded more tightly.
 pub(crate) const DECIDE_MAX: Duration = Duration::from_secs(20);
+
+/// How often a call is answered the same in a row, by what others tell anew each time, before that is taken for so although it changes all the time.
+const LOOKS_MAX: u32 = 8;
 
 /// The caller of what the service does by itself.
 pub(crate) fn itself() -> ashlar_types::Credentials {
@@ -29,12 +33,51 @@ struct View<'a> {
     generation: u64,
     known: Option<Known>,
     placement: PlacementOnce<'a>,
+    /// What it went by when it was to change nothing, and how often the same came out in a row.
+    doubt: Option<(Doubt, u32)>,
 }
 
 impl<'a> View<'a> {
     fn new(service: &'a MetaService) -> View<'a> {
         let generation = service.across.generation();
-        View { generation, known: service.known(), placement: PlacementOnce::new(service) }
+        View { generation, known: service.known(), placement: PlacementOnce::new(service), doubt: None }
+    }
+}
+
+impl View<'_> {
+    /// Whether a call that is to change nothing need not be looked at again. What it went by is as it was before others were asked anew, so it was so all at once in between. In a directory that never
+    /// stays as it is that may not come about: then the same answer many times is enough.
+    fn is_settled(&self, doubt: &Doubt) -> bool {
+        self.doubt.as_ref().is_some_and(|(before, looks)| {
+            before == doubt || before.errno == doubt.errno && *looks >= LOOKS_MAX
+        })
+    }
+}
+
+/// What a call goes by that is to change nothing, of this server and others, and what it is answered.
+#[derive(PartialEq, Eq)]
+struct Doubt {
+    errno: Option<Errno>,
+    // LIMIT: what one call reads.
+    read: Vec<(Key, Option<Bytes>)>,
+}
+
+impl Doubt {
+    /// `None` where all was read at one moment, or a change is to be voted on.
+    fn of(
+        here: &dyn Snapshot,
+        refusal: Option<&NsError>,
+        outcome: &TxnOutcome,
+    ) -> Result<Option<Doubt>, Errno> {
+        if outcome.parts.is_empty() || refusal.is_none() && !outcome.changes_nothing() {
+            return Ok(None);
+        }
+        let mut read = Vec::with_capacity(outcome.reads.len());
+        for key in &outcome.reads {
+            read.push((key.clone(), here.get(key).map_err(|_| Errno::EIO)?));
+        }
+        read.extend(outcome.parts.iter().flat_map(|(_, part)| part.reads.iter().cloned()));
+        Ok(Some(Doubt { errno: refusal.map(NsError::errno), read }))
     }
 }
 
@@ -54,8 +97,8 @@ enum Tried<'a, R> {
     Held,
     /// Other servers have a part in it; what is here is held for it.
     Spans(TransactionId, R, TxnOutcome),
-    /// As before, of a call that is to be refused. What was told of others is of several moments: the refusal stands if all of it is so at one.
-    Refused(TransactionId, Errno, TxnOutcome),
+    /// It changes nothing, but what other servers have told is of several moments: it stands if all of it is so at one.
+    Doubtful(Doubt),
 }
 
 impl MetaService {
@@ -175,8 +218,7 @@ impl MetaService {
                     Voted::Yes { keeps_entries } => match self.lock_unless_moved(id, &view) {
                         Some(writer) => {
                             keeps_elsewhere = keeps_entries;
-                            let across = self.let_go_if_unchanged(id, &outcome);
-                            (writer, reply, outcome, across)
+                            (writer, reply, outcome, Some(id))
                         }
                         None => continue,
                     },
@@ -185,8 +227,8 @@ impl MetaService {
                         continue;
                     }
                 },
-                Tried::Refused(id, errno, outcome) => {
-                    self.confirm_refusal((id, errno, &outcome), session, (&mut view, deadline))?;
+                Tried::Doubtful(doubt) => {
+                    self.look_again(&mut view, doubt, deadline)?;
                     continue;
                 }
                 Tried::Elsewhere => {
@@ -284,31 +326,19 @@ impl MetaService {
         None
     }
 
-    /// The transaction `id`, if there is anything to be decided: what has only looked at others lets it go.
-    fn let_go_if_unchanged(&self, id: TransactionId, outcome: &TxnOutcome) -> Option<TransactionId> {
-        if outcome.changes_nothing() {
-            self.abort_across(id);
-            return None;
-        }
-        Some(id)
-    }
-
-    /// Makes ready for another try, unless a call is refused rightly: all that it goes by is so at one moment.
+    /// Has others told anew what a call goes by that is to change nothing.
     ///
     /// # Errors
-    /// The refusal.
-    fn confirm_refusal(
-        &self,
-        (id, errno, outcome): (TransactionId, Errno, &TxnOutcome),
-        session: SessionId,
-        (view, deadline): (&mut View<'_>, Duration),
-    ) -> Result<(), Errno> {
-        let voted = self.collect_votes(id, session, &outcome.parts)?;
-        if matches!(voted, Voted::Yes { .. }) {
-            self.abort_across(id);
-            return Err(errno);
+    /// When the time is up.
+    fn look_again(&self, view: &mut View<'_>, doubt: Doubt, deadline: Duration) -> Result<(), Errno> {
+        let is_like_before = view.doubt.as_ref().is_some_and(|(before, _)| before.errno == doubt.errno);
+        let looks = view.doubt.as_ref().filter(|_| is_like_before).map_or(1, |(_, looks)| looks + 1);
+        view.doubt = Some((doubt, looks));
+        if let Some(known) = &mut view.known {
+            known.forget();
         }
-        self.try_again(voted, view, deadline)
+        // At once the first time: hardly ever has anything changed.
+        if looks > 1 { self.back_off(deadline) } else { Ok(()) }
     }
 
     /// Decides once, under the lane's lock.
@@ -342,13 +372,12 @@ impl MetaService {
         if self.is_blocked(&outcome) {
             return Ok(Tried::Held);
         }
-        let reply = match decided {
-            Err(NsError::Errno(errno)) if !outcome.parts.is_empty() => {
-                let id = self.begin_across(&outcome);
-                return Ok(id.map_or(Tried::Held, |id| Tried::Refused(id, errno, outcome)));
-            }
-            decided => decided.map_err(|error| self.answer(&error))?,
-        };
+        if let Some(doubt) = Doubt::of(&writer, decided.as_ref().err(), &outcome)?
+            && !view.is_settled(&doubt)
+        {
+            return Ok(Tried::Doubtful(doubt));
+        }
+        let reply = decided.map_err(|error| self.answer(&error))?;
         // What the service does by itself may be in a shard that has gone.
         let is_good = |(shard, writes): &(ShardId, WriteSet)| {
             self.is_here(*shard) || writes.0.iter().all(|(key, _)| key::is_of_server(key))
@@ -365,10 +394,10 @@ impl MetaService {
             return Ok(Tried::Settling);
         }
         drop(leases);
-        if outcome.parts.is_empty() {
+        if outcome.parts.is_empty() || outcome.changes_nothing() {
             return Ok(Tried::Ready(writer, reply, outcome));
         }
-        if !outcome.frees_space && !outcome.changes_nothing() && writer.is_space_low() {
+        if !outcome.frees_space && writer.is_space_low() {
             return Err(Errno::ENOSPC);
         }
         Ok(match self.begin_across(&outcome) {

@@ -60,7 +60,7 @@ pub struct TxnOutcome {
 }
 
 impl TxnOutcome {
-    /// Whether nothing is to be written, here or elsewhere.
+    /// Whether nothing is to be written, here or elsewhere: what was read of others needs no vote then.
     pub fn changes_nothing(&self) -> bool {
         let changes = |part: &ShardChange| {
             !part.writes.is_empty() || !part.charges.is_empty() || !part.drops.is_empty()

@@ -3,8 +3,7 @@
 use super::message::{Answer, Say};
 use super::{MetaService, parts_of};
 use ashlar_kv::{Key, LaneWriter, Snapshot};
-use ashlar_namespace::key::{self, shard_of};
-use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome};
+use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::{Command, Message, Part, Participants, Record, TransactionId};
 use ashlar_types::{Errno, SessionId, ShardId};
 use std::time::Duration;
@@ -32,11 +31,7 @@ pub(crate) enum Voted {
 impl MetaService {
     /// Holds what was read and is to be written here. `None` when somebody else holds some of it. To be called under the lane's lock.
     pub(crate) fn begin_across(&self, outcome: &TxnOutcome) -> Option<TransactionId> {
-        // One that writes nothing is about what was read, and comes to no decision.
-        let coordinator = match outcome.writes.first() {
-            Some((shard, _)) => *shard,
-            None => shard_of(outcome.reads.first()?),
-        };
+        let (coordinator, _) = outcome.writes.first()?;
         let written = outcome.writes.iter().flat_map(|(_, writes)| writes.0.iter().map(|(key, _)| key));
         let keys: Vec<Key> = outcome.reads.iter().chain(written).cloned().collect();
         debug_assert!(
@@ -47,7 +42,7 @@ impl MetaService {
             if keys.iter().any(|key| machines.is_held(key)) {
                 return None;
             }
-            machines.of(coordinator).begin(&keys).ok()
+            machines.of(*coordinator).begin(&keys).ok()
         })
     }
 

@@ -121,7 +121,7 @@ impl Sending {
             return;
         }
         self.failed.retain(|(failed, ..)| *failed != shard);
-        self.withdrawn.retain(|withdrawn| withdrawn.shard != shard);
+        self.withdrawn.retain(|withdrawn| (withdrawn.shard, withdrawn.to) != (shard, to));
         if let Some(asker) = asker {
             self.note_asker((shard, to), asker);
         }
