@@ -60,6 +60,8 @@ enum Task {
     Stress(suite::stress::Arguments),
     /// Builds, version control, databases and copies on the mount.
     RealWork(suite::real_work::Arguments),
+    /// The tests that run an etcd, with one in which known bugs are mended.
+    Etcd(suite::etcd::Arguments),
     /// The whole system in one thread, simulated under many seeds.
     Simulate(suite::simulate::Arguments),
     /// Every order of events of the replication state machines, within wide bounds.
@@ -88,6 +90,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Full(arguments) => arguments.run(&repository),
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),
+        Task::Etcd(arguments) => suite::etcd::run(&repository, arguments),
         Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
         Task::Model(arguments) => suite::model::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),

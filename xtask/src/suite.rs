@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod cluster;
+pub mod etcd;
 pub mod masked_kernel;
 pub mod model;
 pub mod posix;

@@ -1,5 +1,5 @@
-//! Unit and integration tests: every test program of the workspace, as many at a time as there are processors. Those with clusters of real processes wait
-//! most of the time, for leases to run out and servers to come back; one after the other they would take twice as long.
+//! Unit and integration tests: every test program of the workspace, half as many again at a time as there are processors. Those with clusters of real processes wait
+//! most of the time, for leases to run out and servers to come back: with one for each processor, half of the machine is idle.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,8 @@ pub fn run(repository: &Repository) -> anyhow::Result<()> {
     // Those of the binary take longest; begun first, none is left to run alone at the end.
     programs.sort_by_key(|program| !program.directory.ends_with("crates/ashlar"));
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = processors + processors / 2;
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {

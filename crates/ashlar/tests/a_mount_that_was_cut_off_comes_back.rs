@@ -205,3 +205,60 @@ fn what_it_has_open_at_a_server_that_is_away_is_told_when_that_is_back() {
     more.iter_mut().for_each(Role::stop);
     lab.stop();
 }
+
+/// An exclusive lock of the first bytes by the open file description, waited for.
+fn lock_bytes(file: &File) -> std::io::Result<()> {
+    // SAFETY: a plain structure of integers.
+    let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
+    (wanted.l_type, wanted.l_len) = (libc::F_WRLCK as i16, 10);
+    // SAFETY: the descriptor is open, and the structure outlives the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const wanted) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn what_a_client_that_was_killed_has_locked_goes_to_who_waits_for_it() {
+    if !can_mount("a client that is killed") {
+        return;
+    }
+    let mut lab = Lab::start(1, 2);
+    let (killed, other) = (lab.path("m0"), lab.path("m1"));
+    let (whole, bytes) = (open(&killed.join("whole")), open(&killed.join("bytes")));
+    flock(&whole).unwrap();
+    lock_bytes(&bytes).unwrap();
+    let log = open(&killed.join("log"));
+    log.write_all_at(&vec![b'a'; 200_000], 0).unwrap();
+    log.sync_all().unwrap();
+    let unlinked = open(&killed.join("unlinked"));
+    unlinked.write_all_at(&vec![b'b'; 200_000], 0).unwrap();
+    fs::remove_file(killed.join("unlinked")).unwrap();
+    let wait = |name: &str, take: fn(&File) -> std::io::Result<()>| {
+        let file = open(&other.join(name));
+        std::thread::spawn(move || take(&file).map(|()| Instant::now()))
+    };
+    let waiting = [
+        wait("whole", |file| {
+            // SAFETY: the descriptor is open.
+            match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        }),
+        wait("bytes", lock_bytes),
+    ];
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "a lock was given to two");
+    lab.mounts[0].kill();
+    let since = Instant::now();
+    for thread in waiting {
+        let waited = thread.join().unwrap().unwrap().duration_since(since);
+        assert!(waited < Duration::from_secs(40), "waited {waited:?} for a client that is dead");
+    }
+    assert!(fs::read(other.join("log")).unwrap() == vec![b'a'; 200_000]);
+    drop((whole, bytes, log, unlinked));
+    // What it had open and nobody can name is gone, chunks and all.
+    lab.mounts[1].stop();
+    lab.stop_without_leftovers();
+}

@@ -310,12 +310,17 @@ struct Somebody {
 
 impl Somebody {
     fn new(lab: &Lab, identity: TlsIdentity, role: Role) -> Somebody {
+        Somebody::at([0, 1, 2].map(|at| lab.address(at)), identity, role)
+    }
+
+    /// Who calls manager, metadata server and storage server at these addresses.
+    fn at(addresses: [SocketAddr; 3], identity: TlsIdentity, role: Role) -> Somebody {
         let mut instance = [0; 16];
         Env::os().entropy.fill(&mut instance);
         let identity = Arc::new(RwLock::new(Arc::new(identity)));
         let caller = Arc::new(Caller::new(identity, role, instance, Arc::new(Epochs::default())));
-        let link = |at, role| {
-            let address: SocketAddr = lab.address(at);
+        let link = |at: usize, role| {
+            let address = addresses[at];
             Link::new(
                 caller.clone(),
                 Wanted { role, node: None },
@@ -421,6 +426,46 @@ fn nothing_is_done_for_who_may_not_ask_for_it() {
     }
     assert!(fs::read(lab.path("state/cluster-state")).unwrap() == before, "something was changed");
     assert!(lab.ashlar("node list --identity @first").expect(0).stdout.contains("xclient"));
+    lab.stop();
+}
+
+/// With a network for management, administrators and consoles are let in there, clients at the other addresses, and nobody at those of the others.
+#[test]
+fn with_a_network_for_management_each_is_let_in_at_its_own_addresses() {
+    let management = [(); 3].map(|()| Lab::free_address());
+    let mut lab = Lab::start_with(&["--management".to_owned(), management[0].clone()], 1, 0);
+    lab.meta.stop();
+    lab.storage[0].stop();
+    let (own, at) = (lab.addresses(), &management);
+    let storage = format!("storage --data @d0 --listen {} --management {} --identity @oss0", own[2], at[2]);
+    let meta = format!("meta --meta @meta --listen {} --management {} --identity @mds", own[1], at[1]);
+    lab.storage[0] = lab.run("oss0", &storage, "serves");
+    lab.meta = lab.run("mds", &meta, "serves");
+    for role in [Role::Client, Role::Console] {
+        let token = lab.ashlar(&format!("token --role {role} --identity @first")).expect(0).stdout;
+        lab.ashlar(&format!("join {} --name x{role} --identity @x{role}", token.trim())).expect(0);
+    }
+    let ours = [0, 1, 2].map(|at| lab.address(at));
+    let theirs = management.map(|address| address.parse().unwrap());
+    let words = [
+        ("xclient", Role::Client, ours, theirs, "this address is for management"),
+        ("first", Role::Admin, theirs, ours, "--management"),
+        ("xconsole", Role::Console, theirs, ours, "--management"),
+    ];
+    for (name, role, its_own, others, word) in words {
+        let at = |addresses| Somebody::at(addresses, identity(&lab, name, None), role);
+        let (inside, outside) = (at(its_own), at(others));
+        // One that it may make, of each server.
+        for server in 0..3 {
+            let may = |sample: &Sample| sample.server == server && sample.allowed.contains(&role);
+            let all = samples();
+            let sample = all.iter().find(|sample| may(sample)).unwrap();
+            let refused = outside.refusal(sample).unwrap();
+            assert!(refused.contains(word), "{name} at {server}: {refused}");
+            let told = inside.refusal(sample).unwrap_or_default();
+            assert!(!told.contains("management"), "{name} at {server}: {told}");
+        }
+    }
     lab.stop();
 }
 

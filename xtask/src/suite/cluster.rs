@@ -134,7 +134,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
 /// # Errors
 /// As [`run`].
 pub fn short(repository: &Repository) -> anyhow::Result<()> {
-    short_at(&Site { repository, meta: 1 })
+    short_at(&Site { repository, meta: 2 })
 }
 
 fn short_at(site: &Site<'_>) -> anyhow::Result<()> {

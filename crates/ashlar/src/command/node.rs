@@ -85,6 +85,9 @@ fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool) -> Re
     let known = find(map, name)?;
     let targets = map.targets.iter().filter(|target| target.node == known.id);
     let ids: Vec<u32> = targets.map(|target| target.id.0).collect();
+    if ids.is_empty() && map.shards.iter().any(|shard| shard.primary == known.id) {
+        bail!("{0} has no target; `ashlar shard drain {0}` has it serve no metadata any more", known.name);
+    }
     if ids.is_empty() {
         bail!("{} has no target", known.name);
     }
