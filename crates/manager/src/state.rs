@@ -51,7 +51,7 @@ pub struct PromisedTarget {
     pub pool: PoolId,
 }
 
-/// What is known of the starts of a directory of a target or of metadata: no copy of it may be served ([`crate::holders`]).
+/// What is known of the starts of a directory of a target or of metadata: no copy of it may be served (`crates/manager/src/holders.rs`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRecord {
     /// What the directory is known by.
