@@ -9,38 +9,22 @@ use ashlar_rpc::net::{Endpoint, Peer, Replier};
 use ashlar_rpc::remote::{Patience, RemoteStorage, Routes};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::codec::encode;
-use ashlar_types::map::{Chain, Pool, Target, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::node::Listening;
-use ashlar_types::{
-    ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, Node, NodeId, OfChains, PoolId, Role, TargetId,
-};
+use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, OfChains, Role, TargetId};
 use parking_lot::{Mutex, RwLock};
 use smallvec::smallvec;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::two_servers::{Hung, map};
 use support::{Authority, any_port, caller, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes calls and answers none.
-#[derive(Default)]
-struct Hung(Mutex<Vec<Replier>>);
-
-impl Endpoint for Hung {
-    fn serve(&self, _: &Peer, _: Frame, replier: Replier) {
-        self.0.lock().push(replier);
-    }
-}
-
-impl Hung {
-    fn await_call(&self) {
-        let late = Instant::now() + PATIENCE;
-        while self.0.lock().is_empty() {
-            assert!(Instant::now() < late, "it is asked first");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+fn await_call(hung: &Hung) {
+    let late = Instant::now() + PATIENCE;
+    while hung.0.lock().is_empty() {
+        assert!(Instant::now() < late, "it is asked first");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -59,39 +43,6 @@ impl Endpoint for Finds {
 
 fn finds(reply: &StorageReply, refusals: &[Errno]) -> Arc<Finds> {
     Arc::new(Finds { reply: reply.clone(), refusals: Mutex::new(refusals.to_vec()) })
-}
-
-/// Two servers with a target each, and a chain at the first.
-fn map(authority: &Authority, addresses: [SocketAddr; 2]) -> ClusterMap {
-    let node = |(id, address): (u32, SocketAddr)| Node {
-        id: NodeId(id),
-        name: format!("oss{id}"),
-        roles: [Role::Storage].into_iter().collect(),
-        policy: Default::default(),
-        listening: vec![Listening { role: Role::Storage, addresses: vec![address] }],
-        domain: String::new(),
-    };
-    let target = |id: u32| Target {
-        id: TargetId(id),
-        uuid: [id as u8; 16],
-        node: NodeId(id),
-        pool: PoolId(0),
-        state: TargetState::Online,
-        path: String::new(),
-        is_draining: false,
-    };
-    let chain = Chain { id: ChainId(0), pool: PoolId(0), targets: smallvec![TargetId(1)], moving: None };
-    ClusterMap {
-        cluster: authority.cluster,
-        epoch: Epoch(1),
-        pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-        targets: vec![target(1), target(2)],
-        chains: vec![chain],
-        shards: Vec::new(),
-        nodes: [(1, addresses[0]), (2, addresses[1])].map(node).into(),
-        moves: Default::default(),
-        filesets: Vec::new(),
-    }
 }
 
 type SharedMap = Arc<RwLock<Arc<ClusterMap>>>;
@@ -138,7 +89,7 @@ fn when_the_server_was_killed_and_started_again() {
         let storage = storage(&authority, &map);
         std::thread::scope(|scope| {
             let call = scope.spawn(|| storage.call(&request, Payload::None));
-            hung.await_call();
+            await_call(&hung);
             drop(first);
             let again = serve(authority.issue(1, &[Role::Storage]), finds(reply, refusals), address);
             assert!(may_be_second(call.join().unwrap()), "{request:?}");
@@ -166,7 +117,7 @@ fn when_the_chain_went_elsewhere_while_the_server_did_not_answer() {
         std::thread::scope(|scope| {
             let call = scope.spawn(|| storage.call(&truncate(), Payload::None));
             if was_there {
-                hung.await_call();
+                await_call(&hung);
             } else {
                 // Until it has tried: nobody gets the call, whenever that is.
                 std::thread::sleep(Duration::from_millis(100));

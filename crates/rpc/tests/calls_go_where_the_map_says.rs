@@ -9,34 +9,21 @@ use ashlar_rpc::net::{Call, Endpoint, NetError, Peer, Replier, Service, Watch};
 use ashlar_rpc::remote::{Patience, RemoteStorage, Routes};
 use ashlar_rpc::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::encode;
-use ashlar_types::map::{Chain, Pool, Target, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::node::Listening;
-use ashlar_types::{
-    ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, Node, NodeId, OfChains, PoolId, Role, TargetId,
-};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, InodeId, OfChains, Role, TargetId};
 use parking_lot::{Mutex, RwLock};
 use smallvec::smallvec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use support::two_servers::{Hung, map};
 use support::{Authority, any_port, caller, link, serve};
 
 /// For how long a caller waits at the most: no call may come near that.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// In what time a call has to be where the map says.
 const AT_ONCE: Duration = Duration::from_secs(5);
-
-/// Takes calls and answers none.
-#[derive(Default)]
-struct Hung(Mutex<Vec<Replier>>);
-
-impl Endpoint for Hung {
-    fn serve(&self, _: &Peer, _: Frame, replier: Replier) {
-        self.0.lock().push(replier);
-    }
-}
 
 /// Says of everything that it is done.
 struct Done;
@@ -73,42 +60,6 @@ impl Endpoint for Crowded {
         self.refused.fetch_add(1, SeqCst);
         let answer: Result<StorageReply, Errno> = Err(Errno::EBUSY);
         replier.reply(&encode(&answer), &[]);
-    }
-}
-
-fn map(authority: &Authority, addresses: [SocketAddr; 2]) -> ClusterMap {
-    let node = |(id, address): (u32, SocketAddr)| Node {
-        id: NodeId(id),
-        name: format!("oss{id}"),
-        roles: [Role::Storage].into_iter().collect(),
-        policy: Default::default(),
-        listening: vec![Listening { role: Role::Storage, addresses: vec![address] }],
-        domain: String::new(),
-    };
-    let target = |id: u32| Target {
-        id: TargetId(id),
-        uuid: [id as u8; 16],
-        node: NodeId(id),
-        pool: PoolId(0),
-        state: TargetState::Online,
-        path: String::new(),
-        is_draining: false,
-    };
-    ClusterMap {
-        cluster: authority.cluster,
-        epoch: Epoch(1),
-        pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-        targets: vec![target(1), target(2)],
-        chains: vec![Chain {
-            id: ChainId(0),
-            pool: PoolId(0),
-            targets: smallvec![TargetId(1)],
-            moving: None,
-        }],
-        shards: Vec::new(),
-        nodes: [(1, addresses[0]), (2, addresses[1])].map(node).into(),
-        moves: Default::default(),
-        filesets: Vec::new(),
     }
 }
 

@@ -5,6 +5,8 @@
     reason = "a test fails by panicking; not every test uses everything"
 )]
 
+pub mod two_servers;
+
 use ashlar_env::Env;
 use ashlar_rpc::net::frame::Frame;
 use ashlar_rpc::net::{
