@@ -206,12 +206,12 @@ fn metric(address: &str, name: &str, label: &str) -> u64 {
 }
 
 /// Writes and reads again what was written, until told to stop; tells how often.
-fn write_and_read(path: &Path, thread: u8, is_over: &AtomicBool) -> u8 {
+fn write_and_read(path: &Path, thread: u8, is_over: &AtomicBool) -> u64 {
     let file = open(path);
-    let mut turns = 0u8;
+    let mut turns = 0u64;
     while !is_over.load(SeqCst) {
-        turns = turns.wrapping_add(1);
-        let byte = thread.wrapping_mul(50).wrapping_add(turns);
+        turns += 1;
+        let byte = thread.wrapping_mul(50).wrapping_add(turns.to_le_bytes()[0]);
         file.write_all_at(&vec![byte; 600_000], 0).unwrap();
         let mut back = vec![0; 600_000];
         // Past the kernel's cache every other time.
