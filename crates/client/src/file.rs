@@ -132,7 +132,7 @@ pub(crate) struct FileState {
     pub mtime_shared: Option<Timespec>,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
-    /// Whether the chunks may have grown or shrunk by more than anybody was told: a write was made again, because its answer was lost with a server. The blocks
+    /// Whether the chunks may have grown or shrunk by more than anybody was told: the answer to a write was lost with a server. The blocks
     /// are counted anew ([`crate::Client::count_if_unsure`]).
     pub is_unsure_of_blocks: bool,
     /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.

@@ -19,7 +19,16 @@ const CHUNK: u64 = KIB64 as u64;
 struct Lossy {
     storage: Arc<dyn StorageCalls>,
     loses: AtomicBool,
+    /// Nobody is there for a second attempt.
+    is_gone: AtomicBool,
     counts: AtomicU64,
+}
+
+impl Lossy {
+    fn new(storage: Arc<dyn StorageCalls>) -> Lossy {
+        let (loses, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Lossy { storage, loses, is_gone, counts: AtomicU64::new(0) }
+    }
 }
 
 impl StorageCalls for Lossy {
@@ -41,6 +50,9 @@ impl StorageCalls for Lossy {
             _ => (Payload::None, Payload::None),
         };
         self.storage.call(request, first)?;
+        if self.is_gone.load(SeqCst) {
+            return Err(Errno::ETIMEDOUT);
+        }
         let mut reply = self.storage.call(request, second)?;
         match &mut reply {
             StorageReply::Written(written) => {
@@ -55,8 +67,7 @@ impl StorageCalls for Lossy {
 }
 
 fn lossy(world: &World) -> (Arc<Client>, Arc<Lossy>) {
-    let (loses, counts) = (AtomicBool::new(false), AtomicU64::new(0));
-    let lossy = Arc::new(Lossy { storage: world.storage.clone(), loses, counts });
+    let lossy = Arc::new(Lossy::new(world.storage.clone()));
     (world.client_through(world.meta.clone(), lossy.clone()), lossy)
 }
 
@@ -187,6 +198,34 @@ fn when_it_is_cut_before() {
     assert_eq!((counted, there), (there, (4 * CHUNK + 8192) / 512));
 }
 
+#[test]
+fn when_it_ended_with_an_error_after_it_was_carried_out() {
+    let changes: [fn(&Client, &Handle) -> Result<(), Errno>; 3] = [
+        |client, file| write(client, file, 5 * CHUNK, &content(2, 2 * KIB64)),
+        |client, file| allocated(client, file, AllocateMode::KeepSize),
+        |client, file| allocated(client, file, AllocateMode::PunchHole),
+    ];
+    for change in changes {
+        let world = World::new(64 << 20);
+        let (client, lossy) = lossy(&world);
+        let file = make(&client, "f").unwrap();
+        write(&client, &file, 0, &content(1, 4 * KIB64)).unwrap();
+        lossy.loses.store(true, SeqCst);
+        lossy.is_gone.store(true, SeqCst);
+        assert_eq!(change(&client, &file), Err(Errno::ETIMEDOUT));
+        lossy.loses.store(false, SeqCst);
+        client.fsync(&file).unwrap();
+        let (counted, there) = blocks(&world, &client, &file);
+        assert_eq!(counted, there);
+        assert_ne!(there, 4 * CHUNK / 512, "it was carried out");
+    }
+}
+
+fn allocated(client: &Client, file: &Handle, mode: AllocateMode) -> Result<(), Errno> {
+    let at = if matches!(mode, AllocateMode::PunchHole) { CHUNK } else { 6 * CHUNK };
+    client.fallocate(&Who::system(), file, mode, (at, CHUNK))
+}
+
 fn cut(client: &Client, file: &Handle, size: u64) {
     let shorter = SetAttr { size: Some(size), ..SetAttr::default() };
     client.setattr(&Who::system(), file.file.inode, Some(file), shorter).unwrap();
@@ -196,7 +235,9 @@ fn cut(client: &Client, file: &Handle, size: u64) {
 #[test]
 fn when_it_was_a_cut_that_was_made_again() {
     let world = World::whose_metadata_calls(64 << 20, &[], |storage| {
-        Arc::new(Lossy { storage, loses: AtomicBool::new(true), counts: AtomicU64::new(0) })
+        let lossy = Lossy::new(storage);
+        lossy.loses.store(true, SeqCst);
+        Arc::new(lossy)
     });
     let client = world.client();
     let file = make(&client, "f").unwrap();

@@ -182,7 +182,7 @@ impl Client {
             let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
-            grown.add(self.written(session, &request)?);
+            grown.add(self.written(session, &request))?;
             at += u64::from(len);
         }
         Ok(())
@@ -200,7 +200,7 @@ impl Client {
             let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset: within, len };
-            grown.add(self.written(session, &request)?);
+            grown.add(self.written(session, &request))?;
         }
         Ok(())
     }

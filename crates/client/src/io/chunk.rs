@@ -21,14 +21,25 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
 pub(crate) struct Growth {
     /// Units of 512 bytes.
     pub blocks_delta: i64,
-    /// Whether that may not be all: see [`ChunkWritten::may_be_second`].
+    /// Whether that may not be all: a call was made again ([`ChunkWritten::may_be_second`]), or ended without an answer.
     pub is_unsure: bool,
 }
 
 impl Growth {
-    pub(super) fn add(&mut self, written: ChunkWritten) {
-        self.blocks_delta += written.blocks_delta;
-        self.is_unsure |= written.may_be_second;
+    /// Adds what a call for a change of one chunk was answered. One that ended with an error may have been carried out all the same, its answer lost; but not where there was no
+    /// space for it.
+    pub(super) fn add(&mut self, outcome: Result<ChunkWritten, Errno>) -> Result<(), Errno> {
+        match outcome {
+            Ok(written) => {
+                self.blocks_delta += written.blocks_delta;
+                self.is_unsure |= written.may_be_second;
+                Ok(())
+            }
+            Err(errno) => {
+                self.is_unsure |= errno != Errno::ENOSPC;
+                Err(errno)
+            }
+        }
     }
 }
 
@@ -89,16 +100,12 @@ impl Client {
         let mut written = ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()) };
         for (index, within, len) in layout.pieces(offset, data.len() as u64) {
             let piece = &data[written.bytes..written.bytes + len as usize];
-            match self.write_piece(session, (inode, layout, index), within, piece) {
-                Ok(piece_written) => {
-                    written.grown.add(piece_written);
-                    written.bytes += piece.len();
-                }
-                Err(errno) => {
-                    written.outcome = Err(errno);
-                    break;
-                }
+            let outcome = self.write_piece(session, (inode, layout, index), within, piece);
+            written.outcome = written.grown.add(outcome);
+            if written.outcome.is_err() {
+                break;
             }
+            written.bytes += piece.len();
         }
         written
     }

@@ -1,7 +1,7 @@
 //! Counting the blocks of a file anew.
 //!
 //! What a write adds is told by its answer, and reported to metadata. If the answer was lost with a server that was killed, the write is made again where the chunk is then, finds the
-//! blocks there already, and says that it has added none. Nobody knows what the first attempt had added; so what the chunks have is asked for, and metadata told the difference to
+//! blocks there already, and says that it has added none. Nobody knows what the first attempt had added, nor what one has that nobody answered before the caller's time was over; so what the chunks have is asked for, and metadata told the difference to
 //! what it counts. That needs the file for itself. It is done when the file is synced, or
 //! closed for the last time: not at every close, because a process that is just begun closes what it was left, and must not wait for a target then; if this client dies before, metadata counts by itself, because it finds the record of the writer.
 //!
@@ -25,7 +25,7 @@ impl Client {
             return;
         }
         if let Err(errno) = self.count_alone(file) {
-            tracing::warn!(inode = %file.inode, %errno, "the blocks of a file could not be counted anew after a write was made again");
+            tracing::warn!(inode = %file.inode, %errno, "the blocks of a file could not be counted anew after the answer to a write was lost");
         }
     }
 
@@ -47,7 +47,7 @@ impl Client {
             let blocks = self.count(file.inode, &layout)?;
             let known = self.commit_blocks(file.inode, &layout, 0)?;
             if blocks != known {
-                tracing::info!(inode = %file.inode, known, blocks, "blocks of a write that was made again were counted");
+                tracing::info!(inode = %file.inode, known, blocks, "blocks of a write whose answer was lost were counted");
                 self.commit_blocks(file.inode, &layout, blocks as i64 - known as i64)?;
             }
         }

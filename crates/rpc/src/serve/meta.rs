@@ -164,6 +164,8 @@ fn owner_of(peer: &Peer) -> SessionOwner {
 
 /// Who may call metadata.
 const CALLERS: [Role; 4] = [Role::Client, Role::Admin, Role::Meta, Role::Console];
+/// What others are told.
+const NOT_SERVED: &str = "metadata serves clients, metadata servers, administrators and consoles";
 
 impl MetaEndpoint {
     /// Serves `meta`, to nodes as the policies in `map` say, which somebody keeps current; `granter` gives them capabilities for storage servers,
@@ -533,6 +535,7 @@ impl MetaEndpoint {
     /// Why it may not say that.
     pub fn answer(&self, peer: &Peer, call: MetaCall<'_>) -> Result<MetaAnswer, &'static str> {
         match refusal(peer.role, &call) {
+            _ if !CALLERS.contains(&peer.role) => Err(NOT_SERVED),
             Some(why) => Err(why),
             None => Ok(self.carry_out(peer, call)),
         }
@@ -588,7 +591,7 @@ impl MetaEndpoint {
 impl Endpoint for MetaEndpoint {
     fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
         if !CALLERS.contains(&peer.role) {
-            return replier.refuse("metadata serves clients");
+            return replier.refuse(NOT_SERVED);
         }
         let Ok(call) = decode::<MetaCall<'_>>(frame.head(), "metadata call") else {
             return replier.refuse("that is no call to metadata");
