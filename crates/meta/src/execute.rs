@@ -198,7 +198,8 @@ impl MetaService {
         decide: impl Fn(&mut Txn<'_>, &OpContext<'_>) -> Result<R, NsError>,
         grant: impl FnOnce(R, &mut LeaseTable) -> T,
     ) -> Result<T, Errno> {
-        let (session, waiter) = (caller.op.session, self.waiter(caller.op));
+        let (op, waiter) = (caller.op, self.waiter(caller.op));
+        let session = op.session;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let mut reported = Reported::new(self);
         let mut view = View::new(self);
@@ -210,57 +211,56 @@ impl MetaService {
             self.come_again_if_closing(is_again && comes_again)?;
             is_again = true;
             let mut keeps_elsewhere = false;
-            let (mut writer, reply, mut outcome, across) = match self
-                .try_to_decide(caller, &decide, &view, &reported)?
-            {
-                Tried::Ready(writer, reply, outcome) => (writer, reply, outcome, None),
-                Tried::Spans(id, reply, outcome) => match self.collect_votes(id, session, &outcome.parts)? {
-                    Voted::Yes { keeps_entries } => match self.lock_unless_moved(id, &view) {
-                        Some(writer) => {
-                            keeps_elsewhere = keeps_entries;
-                            (writer, reply, outcome, Some(id))
+            let (mut writer, reply, mut outcome, across) =
+                match self.try_to_decide(caller, &decide, &view, &reported)? {
+                    Tried::Ready(writer, reply, outcome) => (writer, reply, outcome, None),
+                    Tried::Spans(id, reply, outcome) => match self.collect_votes(id, op, &outcome.parts)? {
+                        Voted::Yes { keeps_entries } => match self.lock_unless_moved(id, &view) {
+                            Some(writer) => {
+                                keeps_elsewhere = keeps_entries;
+                                (writer, reply, outcome, Some(id))
+                            }
+                            None => continue,
+                        },
+                        voted => {
+                            self.try_again(voted, &mut view, deadline)?;
+                            continue;
                         }
-                        None => continue,
                     },
-                    voted => {
-                        self.try_again(voted, &mut view, deadline)?;
+                    Tried::Doubtful(doubt) => {
+                        self.look_again(&mut view, doubt, deadline)?;
                         continue;
                     }
-                },
-                Tried::Doubtful(doubt) => {
-                    self.look_again(&mut view, doubt, deadline)?;
-                    continue;
-                }
-                Tried::Elsewhere => {
-                    let asked = view.known.as_mut().map(|known| self.ask(known, caller.op, deadline));
-                    asked.unwrap_or(Err(Errno::EIO))?;
-                    continue;
-                }
-                Tried::Moved => {
-                    view = View::new(self);
-                    self.back_off(deadline)?;
-                    continue;
-                }
-                Tried::Held => {
-                    self.wait_for_keys(waiter, deadline)?;
-                    continue;
-                }
-                Tried::Settling => {
-                    self.wait_for_leases(waiter, deadline)?;
-                    continue;
-                }
-                Tried::Conflicts(conflicts) => {
-                    if let (number::WRITE_INLINE | number::CLEAR_SET_ID, Some(first)) =
-                        (verb, conflicts.first())
-                    {
-                        // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
-                        _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
+                    Tried::Elsewhere => {
+                        let asked = view.known.as_mut().map(|known| self.ask(known, caller.op, deadline));
+                        asked.unwrap_or(Err(Errno::EIO))?;
+                        continue;
                     }
-                    _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
-                    self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;
-                    continue;
-                }
-            };
+                    Tried::Moved => {
+                        view = View::new(self);
+                        self.back_off(deadline)?;
+                        continue;
+                    }
+                    Tried::Held => {
+                        self.wait_for_keys(waiter, deadline)?;
+                        continue;
+                    }
+                    Tried::Settling => {
+                        self.wait_for_leases(waiter, deadline)?;
+                        continue;
+                    }
+                    Tried::Conflicts(conflicts) => {
+                        if let (number::WRITE_INLINE | number::CLEAR_SET_ID, Some(first)) =
+                            (verb, conflicts.first())
+                        {
+                            // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
+                            _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
+                        }
+                        _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
+                        self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;
+                        continue;
+                    }
+                };
             let decision =
                 across.map(|id| self.decide_across(&writer, caller, id, &mut outcome)).transpose()?;
             self.keep_reply(caller, &reply, &mut outcome);

@@ -119,14 +119,16 @@ impl MetaService {
         }
     }
 
-    /// Whether `session` has `inode` open, at whichever server has it.
+    /// Whether the session of the call `op` has `inode` open, at whichever server has it.
     ///
     /// # Errors
-    /// `EHOSTDOWN` when that server does not answer.
-    pub(crate) fn has_opened(&self, session: SessionId, inode: InodeId) -> Result<bool, Errno> {
+    /// `EHOSTDOWN` when that server does not answer, or too many calls wait already.
+    pub(crate) fn has_opened(&self, op: OpId, inode: InodeId) -> Result<bool, Errno> {
+        let session = op.session;
         if self.is_here(inode.home()) {
             return Ok(self.opens.lock().sessions(inode).contains(&session));
         }
+        let _turn = self.waiting.begin(self.waiter(op))?;
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         match self.say_until(inode.home(), &Say::IsOpen { session, inode }, deadline)? {
             Answer::Done => Ok(true),

@@ -5,7 +5,7 @@ use super::{MetaService, parts_of};
 use ashlar_kv::{Key, LaneWriter, Snapshot};
 use ashlar_namespace::{OpContext, ShardChange, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::{Command, Message, Part, Participants, Record, TransactionId};
-use ashlar_types::{Errno, SessionId, ShardId};
+use ashlar_types::{Errno, OpId, ShardId};
 use std::time::Duration;
 
 /// For how long a vote is waited for.
@@ -49,13 +49,15 @@ impl MetaService {
     /// Asks for the votes of all parts.
     ///
     /// # Errors
-    /// What a participant answers for good: `ENOSPC`, `EIO`.
+    /// What a participant answers for good: `ENOSPC`, `EIO`. `EHOSTDOWN` when too many calls wait already.
     pub(crate) fn collect_votes(
         &self,
         id: TransactionId,
-        session: SessionId,
+        op: OpId,
         parts: &[(ShardId, ShardChange)],
     ) -> Result<Voted, Errno> {
+        let _turn = self.waiting.begin(self.waiter(op)).inspect_err(|_| self.abort_across(id))?;
+        let session = op.session;
         let mut keeps_all = true;
         for (shard, part) in parts {
             let mut asked = Vec::new();

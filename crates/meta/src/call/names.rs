@@ -187,7 +187,7 @@ impl MetaService {
         let listed = self.list(caller, directory, after, bytes_max, with_attributes);
         if listed == Err(Errno::EACCES)
             && let Some(whole) = self.split_directory_of(directory)?
-            && self.has_opened(caller.op.session, whole)?
+            && self.has_opened(caller.op, whole)?
         {
             // Who has a directory open was checked when he opened it, and of a slice the server of the directory knows that.
             let by_itself = itself();
