@@ -232,8 +232,7 @@ impl MetaService {
                         continue;
                     }
                     Tried::Elsewhere => {
-                        let asked = view.known.as_mut().map(|known| self.ask(known, caller.op, deadline));
-                        asked.unwrap_or(Err(Errno::EIO))?;
+                        self.ask_what_is_missing(&mut view, op, deadline)?;
                         continue;
                     }
                     Tried::Moved => {
@@ -419,6 +418,19 @@ impl MetaService {
             leases.excuse(session, &mut conflicts, self.env.clock.monotonic());
         }
         conflicts
+    }
+
+    /// Asks others what a call has to know of their shards.
+    fn ask_what_is_missing(&self, view: &mut View<'_>, op: OpId, deadline: Duration) -> Result<(), Errno> {
+        let asked = view.known.as_mut().map(|known| self.ask(known, op, deadline));
+        match asked.unwrap_or(Err(Errno::EIO)) {
+            Err(Errno::EHOSTDOWN) if view.placement.is_silent() => {
+                // It can be made here instead.
+                view.placement.prefer_home();
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     /// Makes ready for another try after not all parts could be locked.

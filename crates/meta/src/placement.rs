@@ -32,6 +32,9 @@ const FULL_BELOW_MIN: u64 = 64 << 20;
 /// But no more than this part of a target.
 const FULL_BELOW_PART: u64 = 8;
 
+/// For so long a metadata server that did not answer gets no new directories: each would wait for it again. They go to the others meanwhile.
+const SILENT_FOR: Duration = Duration::from_secs(10);
+
 /// Total and free bytes of each target that answered.
 pub(crate) type SpaceByTarget = FxHashMap<TargetId, (u64, u64)>;
 
@@ -44,6 +47,9 @@ pub(crate) struct PlacementState {
     shards: Mutex<Option<(Epoch, Arc<[ShardId]>)>>,
     /// Of the online targets that answered when they were last asked.
     space: Mutex<KnownSpace>,
+    /// Metadata servers that did not answer, and until when they are left alone, by the monotonic clock.
+    // LIMIT: as there are servers.
+    silent: Mutex<FxHashMap<NodeId, Duration>>,
 }
 
 #[derive(Default)]
@@ -195,7 +201,7 @@ impl Placement for MetaService {
         shards
             .iter()
             .map(|_| next())
-            .find(|shard| !self.is_to_be_sent(*shard))
+            .find(|shard| !self.is_to_be_sent(*shard) && !self.is_silent(*shard))
             .unwrap_or_else(|| parent.home())
     }
 
@@ -204,7 +210,8 @@ impl Placement for MetaService {
         let turn = self.placement.next_shard.fetch_add(1, Relaxed) as usize;
         let in_turn = (0..map.shards.len()).map(|at| &map.shards[(turn + at) % map.shards.len()]);
         // Not one that is about to leave, as above.
-        let usable = in_turn.filter(|shard| shard.id != but && !self.is_to_be_sent(shard.id));
+        let usable = in_turn
+            .filter(|shard| shard.id != but && !self.is_to_be_sent(shard.id) && !self.is_silent(shard.id));
         // This server first: it has the directory, or the one that it is made in.
         let mut found = rounds(usable, Some(self.across.node())).concat();
         found.truncate(usize::from(count));
@@ -278,6 +285,24 @@ impl MetaService {
                 shards
             }
         }
+    }
+
+    /// Notes that the server of `shard` did not answer.
+    pub(crate) fn note_silent(&self, shard: ShardId) {
+        if let Some(server) = self.map.read().primary(shard) {
+            self.placement.silent.lock().insert(server, self.env.clock.monotonic() + SILENT_FOR);
+        }
+    }
+
+    /// Whether the server of `shard` did not answer a moment ago.
+    pub(crate) fn is_silent(&self, shard: ShardId) -> bool {
+        let mut silent = self.placement.silent.lock();
+        if silent.is_empty() {
+            return false;
+        }
+        let now = self.env.clock.monotonic();
+        silent.retain(|_, until| *until > now);
+        self.map.read().primary(shard).is_some_and(|server| silent.contains_key(&server))
     }
 
     /// Refuses settings with a pool that the map does not have, where no file could get chunks: `EINVAL`.

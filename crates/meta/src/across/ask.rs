@@ -151,7 +151,10 @@ impl MetaService {
                 return Ok(id);
             }
         }
-        match self.say_until(shard, &Say::Reserve { shard, count: RESERVED }, deadline)? {
+        // Not for longer than for a vote: a directory can be made elsewhere.
+        let deadline = deadline.min(self.env.clock.monotonic() + ASK_MAX);
+        let answer = self.say_until(shard, &Say::Reserve { shard, count: RESERVED }, deadline);
+        match answer.inspect_err(|_| self.note_silent(shard))? {
             Answer::Reserved(first) if first.home() == shard => {
                 self.across.reserved.lock().insert(shard, (InodeId(first.0 + 1), RESERVED - 1));
                 Ok(first)

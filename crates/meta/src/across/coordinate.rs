@@ -89,7 +89,11 @@ impl MetaService {
                     self.abort_across(id);
                     return Err(errno);
                 }
-                Ok(Answer::Later) | Err(_) => Voted::Silence,
+                Ok(Answer::Later) => Voted::Silence,
+                Err(_) => {
+                    self.note_silent(*shard);
+                    Voted::Silence
+                }
                 Ok(_) => Voted::No,
             };
             self.abort_across(id);

@@ -104,6 +104,13 @@ impl<'a> PlacementOnce<'a> {
         }
     }
 
+    /// Whether a directory, or a slice of it, was to be made at a server that does not answer.
+    pub(crate) fn is_silent(&self) -> bool {
+        let slices = self.slices.borrow();
+        let mut chosen = self.shard.get().into_iter().chain(slices.iter().flatten().copied());
+        !self.at_home.get() && chosen.any(|shard| self.service.is_silent(shard))
+    }
+
     /// From now on directories are made where their parent is, and without slices.
     pub(crate) fn prefer_home(&self) {
         self.at_home.set(true);
