@@ -16,7 +16,7 @@ mod target;
 
 use anyhow::Context;
 use ashlar_fuse::KernelMask;
-use ashlar_types::LayoutPolicy;
+use ashlar_types::{DirectoryChoice, LayoutPolicy};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -262,6 +262,10 @@ pub struct LayoutSetArgs {
     /// When an operation is answered: async (safe against the death of any process) or sync (safe against power loss).
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityChoice>,
+    /// Where directories go that are made in this one: to all metadata servers in turn (round-robin), where this one is (inherit), or to a shard
+    /// (shard-7, see `ashlar shard list`).
+    #[arg(long, value_name = "round-robin|inherit|SHARD", value_parser = parse_directories)]
+    pub directories: Option<DirectoryChoice>,
     /// Split this directory into 2 to 64 slices, so that several metadata servers carry it; it stays split. It can be in use. With many entries that takes a while,
     /// and goes on if this command is ended.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(2..=64))]
@@ -272,6 +276,12 @@ pub struct LayoutSetArgs {
     /// Split directories that are made in this one from now on, but not those made in them, into 2 to 64 slices; 0 means not to.
     #[arg(long, value_name = "COUNT", value_parser = parse_slices_of_new)]
     pub slices_of_new: Option<u16>,
+}
+
+fn parse_directories(text: &str) -> Result<DirectoryChoice, String> {
+    text.parse().map_err(|_| {
+        "it is round-robin, inherit, or a shard, as shard-7; `ashlar shard list` shows them".into()
+    })
 }
 
 fn parse_slices_of_new(text: &str) -> Result<u16, String> {

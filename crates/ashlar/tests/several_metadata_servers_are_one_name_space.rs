@@ -587,3 +587,194 @@ fn slices_move_to_other_servers_while_names_are_made_in_them() {
     remove_all(&spread.mount(0), &spread.mount(1));
     spread.stop();
 }
+
+impl Spread {
+    /// The shards of the metadata server `node`.
+    fn shards_of(&self, node: &str) -> Vec<u64> {
+        let listed = self.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
+        let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let of_node = shards.as_array().unwrap().iter().filter(|shard| shard["node"] == node);
+        of_node.map(|shard| shard["id"].as_u64().unwrap()).collect()
+    }
+
+    #[track_caller]
+    fn choose(&self, path: &str, choice: &str) {
+        self.lab.ashlar(&format!("layout set @{path} --directories {choice}")).expect(0);
+    }
+
+    /// What `layout show --json` says of where directories go.
+    #[track_caller]
+    fn chosen(&self, path: &str) -> String {
+        let shown = self.lab.ashlar(&format!("layout show @{path} --json")).expect(0).stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        shown["directories"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Makes a tree, at two mounts in turn; the shards in which its directories are. Files are where their directories are.
+#[track_caller]
+fn grow_tree((here, there): (&Path, &Path), depth: usize) -> BTreeSet<u64> {
+    let mut shards = BTreeSet::new();
+    for at in 0..8 {
+        let name = format!("t{depth}-{at}");
+        let (made, seen) = match at % 2 {
+            0 => (here.join(&name), there.join(&name)),
+            _ => (there.join(&name), here.join(&name)),
+        };
+        fs::create_dir(&made).unwrap();
+        fs::write(seen.join("f"), "").unwrap();
+        assert_eq!(shard(&made.join("f")), shard(&seen));
+        shards.insert(shard(&made));
+        if at == 0 && depth > 1 {
+            shards.extend(grow_tree((&made, &seen), depth - 1));
+        }
+    }
+    shards
+}
+
+#[test]
+fn new_directories_go_where_their_parent_says() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let grow = |name: &str| grow_tree((&here.join(name), &there.join(name)), 3);
+    assert_eq!(spread.chosen("m0"), "round-robin");
+    for name in ["turns", "inherits", "pinned"] {
+        fs::create_dir(here.join(name)).unwrap();
+    }
+    assert!(grow("turns").len() > 8, "all shards in turn");
+    spread.choose("m1/inherits", "inherit");
+    assert_eq!(grow("inherits"), [shard(&here.join("inherits"))].into());
+    // To a shard of the server that does not have the directory itself.
+    let (of_first, of_second) = (spread.shards_of("mds"), spread.shards_of("mds2"));
+    let is_of_first = of_first.contains(&shard(&here.join("pinned")));
+    let pin = if is_of_first { of_second[1] } else { of_first[1] };
+    spread.choose("m0/pinned", &format!("shard-{pin}"));
+    assert_eq!(grow("pinned"), [pin].into());
+    assert_eq!(spread.chosen("m1/pinned/t3-0/t2-0"), format!("shard-{pin}"), "they say the same");
+    let shown = spread.lab.ashlar("layout show @m1/pinned").expect(0).stdout;
+    assert!(shown.contains(&format!("\ndirectories: shard-{pin}\n")), "{shown}");
+    // A file has no directories in it.
+    let shown = spread.lab.ashlar("layout show @m1/pinned/t3-0/f").expect(0).stdout;
+    assert!(!shown.contains("directories") && shown.contains("stripe_count"), "{shown}");
+    // Who is moved elsewhere stays where it is, and goes on as before.
+    fs::rename(here.join("pinned/t3-0"), here.join("turns/moved")).unwrap();
+    assert_eq!(shard(&there.join("turns/moved")), pin);
+    fs::create_dir(there.join("turns/moved/more")).unwrap();
+    assert_eq!(shard(&here.join("turns/moved/more")), pin);
+    // And back to what was before.
+    spread.choose("m0/pinned", "round-robin");
+    assert!(grow_tree((&here.join("pinned/t3-1"), &there.join("pinned/t3-1")), 1) == [pin].into());
+    let turns: BTreeSet<u64> = (0..8)
+        .map(|at| {
+            let path = there.join(format!("pinned/again{at}"));
+            fs::create_dir(&path).unwrap();
+            shard(&path)
+        })
+        .collect();
+    assert!(turns.len() > 4, "{turns:?}");
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+#[test]
+fn a_pin_to_what_is_not_there_is_refused_with_what_to_do() {
+    let spread = Spread::start(1, 1);
+    let here = spread.mount(0);
+    fs::create_dir(here.join("d")).unwrap();
+    fs::write(here.join("f"), "").unwrap();
+    spread.choose("m0/d", "5");
+    let set = |what: &str| spread.lab.ashlar(&format!("layout set {what}"));
+    let words = ["there is no shard-64", "shard-0 to shard-63", "ashlar shard list"];
+    set("@m0/d --directories shard-64 --stripe-count 7").refused(&words);
+    set("@m0/d --directories 65535").refused(&["there is no shard-65535"]);
+    let wrong = set("@m0/d --directories mds").expect(2);
+    assert!(wrong.stderr.contains("round-robin, inherit, or a shard"), "{}", wrong.stderr);
+    set("@m0/f --directories inherit").refused(&["it is no directory"]);
+    assert_eq!(spread.chosen("m0/d"), "shard-5", "nothing of it was done");
+    let shown = spread.lab.ashlar("layout show @m0/d").expect(0).stdout;
+    assert!(shown.contains("stripe_count: 4"), "{shown}");
+    fs::create_dir(here.join("d/below")).unwrap();
+    assert_eq!(shard(&here.join("d/below")), 5);
+    spread.stop();
+}
+
+/// A shard that is about to leave gets no directories in turn; one that is pinned to goes on getting them, and takes them along.
+#[test]
+fn a_pin_holds_while_the_shard_moves() {
+    let spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    fs::create_dir(here.join("pinned")).unwrap();
+    let pin = spread.shards_of("mds")[3];
+    spread.choose("m0/pinned", &format!("shard-{pin}"));
+    let is_over = AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        let makers = [&here, &there].map(|root| {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let (root_name, mut made) = (root.file_name().unwrap().to_str().unwrap(), 0);
+                while !is_over.load(SeqCst) {
+                    let path = root.join(format!("pinned/{root_name}-{made}"));
+                    fs::create_dir(&path).unwrap();
+                    assert_eq!(shard(&path), pin);
+                    made += 1;
+                }
+                made
+            })
+        });
+        for to in ["mds2", "mds", "mds2"] {
+            spread.lab.ashlar(&format!("shard move {pin} --to {to} --identity @first")).expect(0);
+            assert!(spread.shards_of(to).contains(&pin));
+        }
+        is_over.store(true, SeqCst);
+        makers.map(|maker| maker.join().unwrap())
+    });
+    assert!(made.iter().all(|count| *count > 0), "{made:?}");
+    assert_eq!(names_in(&there.join("pinned")).len(), made.iter().sum::<usize>());
+    fs::create_dir(here.join("pinned/after")).unwrap();
+    assert_eq!(shard(&there.join("pinned/after")), pin);
+    remove_all(&here, &there);
+    spread.stop();
+}
+
+/// A tree that inherits needs no server but its own; one that is pinned to a server that is away waits for it, and those in turn go elsewhere.
+#[test]
+fn a_server_that_is_away_is_needed_by_what_is_pinned_to_it_alone() {
+    let mut spread = Spread::start(2, 2);
+    let (here, there) = (spread.mount(0), spread.mount(1));
+    let (of_first, of_second) = (spread.shards_of("mds"), spread.shards_of("mds2"));
+    // By way of a pin they are all at the first server.
+    spread.choose("m0", &format!("shard-{}", of_first[0]));
+    for name in ["turns", "inherits", "pinned"] {
+        fs::create_dir(here.join(name)).unwrap();
+    }
+    spread.choose("m0/turns", "round-robin");
+    spread.choose("m0/inherits", "inherit");
+    spread.choose("m0/pinned", &of_second[2].to_string());
+    // Ids of the other server's shards are in stock from now on.
+    for at in 0..70 {
+        fs::create_dir(here.join(format!("turns/before{at}"))).unwrap();
+    }
+    fs::create_dir(here.join("pinned/before")).unwrap();
+    spread.more[0].kill();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| fs::create_dir(there.join("pinned/waits")));
+        for at in 0..50 {
+            let path = here.join(format!("inherits/d{at}"));
+            fs::create_dir(&path).unwrap();
+            assert_eq!(shard(&path), of_first[0]);
+        }
+        for at in 0..3 {
+            let path = here.join(format!("turns/d{at}"));
+            fs::create_dir(&path).unwrap();
+            assert!(of_first.contains(&shard(&path)));
+        }
+        assert!(!waiting.is_finished(), "it is to be where it was pinned to");
+        let address = Lab::free_address();
+        let line = format!("meta --meta @meta2 --listen {address} --identity @mds2");
+        spread.more[0] = spread.lab.run("mds2", &line, "serves");
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(shard(&here.join("pinned/waits")), of_second[2]);
+    remove_all(&here, &there);
+    spread.stop();
+}

@@ -42,6 +42,7 @@ impl Client {
             // Writing into a String cannot fail.
             let _ = write!(text, " targets={}", targets.join(","));
         } else if let Some(split) = self.slices_shown(who, inode)? {
+            let _ = write!(text, " directories={}", policy.directories.unwrap_or_default());
             if !split.slices.is_empty() && !split.is_whole() {
                 let share = u128::from(split.border) * 100 / u128::from(NameHash::END.0);
                 let _ = write!(text, " split_percent={share}");
@@ -69,7 +70,8 @@ impl Client {
     /// Changes the settings that `text` names.
     ///
     /// # Errors
-    /// `EINVAL` for an unknown key, a value out of range or an unknown pool; as [`Client::split`].
+    /// `EINVAL` for an unknown key, a value out of range or an unknown pool, `ENODEV` for an unknown shard, `ENOTDIR` for what is about directories alone; as
+    /// [`Client::split`].
     pub fn layout_set_text(&self, who: &Who, inode: InodeId, text: &[u8]) -> Result<(), Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         let mut policy = LayoutPolicy::default();
@@ -113,6 +115,7 @@ impl Client {
                     _ => return Err(Errno::EINVAL),
                 });
             }
+            "directories" => policy.directories = Some(value.parse()?),
             _ => return Err(Errno::EINVAL),
         }
         Ok(())

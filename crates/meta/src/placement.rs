@@ -311,6 +311,12 @@ impl MetaService {
         policy.pool.is_none_or(is_known).then_some(()).ok_or(Errno::EINVAL)
     }
 
+    /// Refuses settings that pin directories to a shard which the map does not have, where none could be made: `ENODEV`.
+    pub(crate) fn require_shard(&self, policy: &LayoutPolicy) -> Result<(), Errno> {
+        let is_known = |shard| self.map.read().primary(shard).is_some();
+        policy.pin().is_none_or(is_known).then_some(()).ok_or(Errno::ENODEV)
+    }
+
     /// Usable targets of a pool, in the order in which a new file takes them: failure domains alternate. Those that are full come only where no other is left.
     fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map

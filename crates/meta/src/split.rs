@@ -310,7 +310,7 @@ impl MetaService {
             Caller::new(OpId::default(), &creds),
             number::SPLIT_STEP,
             |txn, context| {
-                let found = txn.find_inode(directory)?.filter(|found| found.can_be_split());
+                let found = txn.find_inode(directory)?.filter(|found| found.splits_when_large());
                 let Some(entries) = found.map(|found| found.size).filter(|entries| *entries > split_at)
                 else {
                     return Ok(Begun(0));

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 /// Placement decisions, made by the primary before the outcome is logged.
 pub trait Placement {
-    /// The shard for a new directory in `parent`.
+    /// The shard whose turn it is, for a new directory in `parent`.
     fn shard_for_directory(&self, parent: InodeId) -> ShardId;
     /// Different shards for up to `count` slices of a directory, on different servers as far as that goes, and none of them `but`, which has the directory. As
     /// many as there are; none at all where they are not to be spread.

@@ -60,7 +60,7 @@ pub enum Kind {
     Directory {
         /// The directory it is in; the root is its own parent. An orphaned directory keeps its last parent.
         parent: InodeId,
-        /// Settings for new files in it, every field set (copied from the parent by mkdir).
+        /// Settings for new files and directories in it, whole as those of the root (copied from the parent by mkdir).
         policy: LayoutPolicy,
     },
     /// A regular file.
@@ -180,7 +180,7 @@ impl Kind {
 pub enum FileData {
     /// In table `B`, with the settings the file will take its layout from when it outgrows the inode.
     Inline {
-        /// Settings of the directory it was created in, every field set.
+        /// Settings of the directory it was created in, as [`LayoutPolicy::of_file`] has them.
         policy: LayoutPolicy,
         /// The last chunk generation used (0: none yet).
         generation: u32,
@@ -273,11 +273,13 @@ impl Inode {
         }
     }
 
-    /// Whether it is a directory that has a name and no slices.
-    pub fn can_be_split(&self) -> bool {
+    /// Whether it is a directory that is split by itself once it is large: it has a name and no slices, and what is made in it is not to be in one place.
+    pub fn splits_when_large(&self) -> bool {
         match &self.kind {
-            Kind::Directory { .. } => self.nlink > 0,
-            Kind::WideDirectory { wide, .. } => self.nlink > 0 && wide.slices.is_empty(),
+            Kind::Directory { policy, .. } => self.nlink > 0 && policy.pin().is_none(),
+            Kind::WideDirectory { wide, policy, .. } => {
+                self.nlink > 0 && wide.slices.is_empty() && policy.pin().is_none()
+            }
             _ => false,
         }
     }

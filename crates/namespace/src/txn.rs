@@ -567,7 +567,7 @@ impl<'a> Txn<'a> {
             let is_sync = wants_sync(slot);
             if let (Some(before), Some(now)) = (&slot.original, &slot.current)
                 && now.size > before.size
-                && now.can_be_split()
+                && now.splits_when_large()
                 // Of another server's directory that one notes it, as it carries the change out.
                 && !self.is_elsewhere(id)
             {

@@ -1,7 +1,8 @@
 //! Twenty thousand random calls by several users, on the verbs and on a naive model: each answer, the attributes of every node that a call
 //! touched, and from time to time the whole tree and all invariants of the store are compared. A failure prints seed and call.
 //!
-//! In some runs directories are split, at any time and as they are made; nobody but who calls with a name may notice.
+//! In some runs directories are split, at any time and as they are made; nobody but who calls with a name may notice. In some of these there are choices where
+//! directories go that are made in others, and they are looked for there.
 
 #[path = "random_tree/audit.rs"]
 mod audit;
@@ -13,12 +14,16 @@ use ashlar_namespace::key::{self, Cookie, NameHash};
 use ashlar_namespace::testing::{COLLIDING_NAMES, HASH_KEY, World, name};
 use ashlar_namespace::verb::{self, CreateArgs, MknodArgs, SplitProgress};
 use ashlar_types::message::RenameFlags;
-use ashlar_types::{Credentials, Errno, FileType, InodeId, SessionId};
+use ashlar_types::{
+    Credentials, DirectoryChoice, Errno, FileType, InodeId, LayoutPolicy, SessionId, ShardId,
+};
 use model::{Making, Model, Node, NodeIndex};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const CALLS: u32 = 20_000;
+/// Shards where there are several.
+const SHARDS: u16 = 6;
 const NAMES: [&str; 8] = [
     "a",
     "b",
@@ -58,6 +63,8 @@ struct Race {
     users: Vec<Credentials>,
     /// Whether directories are split.
     splits: bool,
+    /// Whether there are choices where directories go.
+    chooses: bool,
     /// How many calls were answered with which outcome, to see that the test reaches them.
     seen: BTreeSet<(&'static str, Option<Errno>)>,
 }
@@ -76,10 +83,11 @@ enum Call {
     Access(u32),
     Split(bool),
     StepOfSplit,
+    Choose,
 }
 
 impl Race {
-    fn new(seed: u64, splits: bool) -> Race {
+    fn new(seed: u64, Kinds { splits, chooses }: Kinds) -> Race {
         let mut users = vec![Credentials::root()];
         for (uid, gid, groups) in [(500, 600, &[700][..]), (501, 600, &[]), (502, 700, &[])] {
             let mut user = Credentials { complete: true, ..Credentials::user(uid, gid) };
@@ -88,10 +96,10 @@ impl Race {
         }
         let mut world = World::new();
         if splits {
-            world.placement.shard_count = 6;
+            world.placement.shard_count = SHARDS;
         }
         let model = Model::new(world.now);
-        Race { world, model, random: Random(seed), users, splits, seen: BTreeSet::new() }
+        Race { world, model, random: Random(seed), users, splits, chooses, seen: BTreeSet::new() }
     }
 
     fn draw_call(&mut self) -> Call {
@@ -103,6 +111,9 @@ impl Race {
         }
         if self.splits && self.random.below(20) == 0 {
             return Call::StepOfSplit;
+        }
+        if self.chooses && self.random.below(15) == 0 {
+            return Call::Choose;
         }
         match self.random.below(28) {
             0..4 => Call::Make(making(FileType::Regular), mode & 1 == 0),
@@ -163,6 +174,7 @@ impl Race {
             Call::Chmod => self.chmod(),
             Call::Split(of_new) => self.split(parent, of_new),
             Call::StepOfSplit => self.step_of_split(),
+            Call::Choose => self.choose(parent),
             Call::List(with_attributes) => self.list(&creds, parent, with_attributes),
             Call::Access(mask) => {
                 let (node, id) = (other, self.model.nodes[other].id);
@@ -277,6 +289,32 @@ impl Race {
         });
         let expected = self.model.make(creds, at, making, is_exclusive, self.world.now);
         self.agree("make", real.map(|attr| attr.inode), expected);
+        if let (FileType::Directory, Ok(node)) = (making.file_type, expected) {
+            let made = &self.model.nodes[node];
+            let (shard, kind) = match made.directories {
+                DirectoryChoice::RoundRobin => return,
+                DirectoryChoice::Inherit => (parent.home(), "made where its parent is"),
+                DirectoryChoice::Pinned(shard) => (shard, "made in a shard"),
+            };
+            assert_eq!(made.id.home(), shard, "{made:?}");
+            self.seen.insert((kind, None));
+        }
+    }
+
+    /// Chooses where directories go from now on that are made in a directory.
+    fn choose(&mut self, node: NodeIndex) {
+        let pinned = DirectoryChoice::Pinned(ShardId(self.random.below(SHARDS.into()) as u16));
+        let choice = self.random.pick(&[DirectoryChoice::RoundRobin, DirectoryChoice::Inherit, pinned]);
+        let changes = LayoutPolicy { directories: Some(choice), ..LayoutPolicy::default() };
+        let id = self.model.nodes[node].id;
+        let real = self.world.as_root(|txn, context| verb::layout_set(txn, context, id, &changes));
+        let node = &mut self.model.nodes[node];
+        if !node.is_directory() {
+            assert_eq!(real, Err(Errno::ENOTDIR));
+            return;
+        }
+        assert_eq!(real.map(|policy| policy.directories), Ok(Some(choice)));
+        (node.directories, node.ctime) = (choice, self.world.now);
     }
 
     fn tmpfile(&mut self, creds: &Credentials, at: NodeIndex, making: Making) {
@@ -439,9 +477,20 @@ impl Race {
     }
 }
 
+/// What happens besides what programs do.
+#[derive(Clone, Copy)]
+struct Kinds {
+    splits: bool,
+    chooses: bool,
+}
+
+const PLAIN: Kinds = Kinds { splits: false, chooses: false };
+const SPLIT: Kinds = Kinds { splits: true, chooses: false };
+const CHOSEN: Kinds = Kinds { splits: true, chooses: true };
+
 /// Makes `calls` random calls; what was answered.
-fn run_calls(seed: u64, splits: bool, calls: u32) -> BTreeSet<(&'static str, Option<Errno>)> {
-    let mut race = Race::new(seed, splits);
+fn run_calls(seed: u64, kinds: Kinds, calls: u32) -> BTreeSet<(&'static str, Option<Errno>)> {
+    let mut race = Race::new(seed, kinds);
     for call in 0..calls {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             race.step();
@@ -458,15 +507,18 @@ fn run_calls(seed: u64, splits: bool, calls: u32) -> BTreeSet<(&'static str, Opt
     race.seen
 }
 
-fn run(seed: u64, splits: bool) {
-    require_reached(&run_calls(seed, splits, CALLS), splits);
+fn run(seed: u64, kinds: Kinds) {
+    require_reached(&run_calls(seed, kinds, CALLS), kinds);
 }
 
-fn require_reached(seen: &BTreeSet<(&'static str, Option<Errno>)>, splits: bool) {
+fn require_reached(seen: &BTreeSet<(&'static str, Option<Errno>)>, kinds: Kinds) {
     let missing: Vec<_> = EXPECTED_ANSWERS.iter().filter(|answer| !seen.contains(answer)).collect();
     assert!(missing.is_empty(), "never reached: {missing:?}");
     for kind in ["split", "step", "step over nothing", "last step"] {
-        assert_eq!(seen.contains(&(kind, None)), splits, "{kind}");
+        assert_eq!(seen.contains(&(kind, None)), kinds.splits, "{kind}");
+    }
+    for kind in ["made where its parent is", "made in a shard"] {
+        assert_eq!(seen.contains(&(kind, None)), kinds.chooses, "{kind}");
     }
 }
 
@@ -505,33 +557,38 @@ const EXPECTED_ANSWERS: &[(&str, Option<Errno>)] = &[
 
 #[test]
 fn seed_1() {
-    run(1, false);
+    run(1, PLAIN);
 }
 
 #[test]
 fn seed_2() {
-    run(2, false);
+    run(2, PLAIN);
 }
 
 #[test]
 fn seed_3() {
-    run(3, false);
+    run(3, PLAIN);
 }
 
 #[test]
 fn seed_5_with_directories_that_are_split() {
-    run(5, true);
+    run(5, SPLIT);
 }
 
 #[test]
 fn seed_7_with_directories_that_are_split() {
-    run(7, true);
+    run(7, SPLIT);
 }
 
 /// Once a directory that had been removed was taken for one that is nowhere, by the model.
 #[test]
 fn seed_8_with_directories_that_are_split() {
-    run(8, true);
+    run(8, SPLIT);
+}
+
+#[test]
+fn seed_9_with_choices_where_directories_go() {
+    run(9, CHOSEN);
 }
 
 /// Shorter runs of other seeds; `ASHLAR_SEEDS` says of how many, `ASHLAR_SEED` from which on.
@@ -543,7 +600,7 @@ fn many_seeds_with_directories_that_are_split() {
     let (first, count) = (number("ASHLAR_SEED", 100), number("ASHLAR_SEEDS", 12));
     let mut seen = BTreeSet::new();
     for seed in first..first + count {
-        seen.append(&mut run_calls(seed, true, CALLS / 8));
+        seen.append(&mut run_calls(seed, SPLIT, CALLS / 8));
     }
-    require_reached(&seen, true);
+    require_reached(&seen, SPLIT);
 }

@@ -7,8 +7,8 @@ use ashlar_namespace::key::{self, NameHash};
 use ashlar_namespace::record::{Account, Garbage, Wide, month};
 use ashlar_namespace::{Bucket, BucketEntry, FileData, Inode, Kind};
 use ashlar_types::{
-    ChainId, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Name, SessionId, ShardId, Start, Starts,
-    TargetStarts, Timespec, codec,
+    ChainId, DirectoryChoice, FileLayout, FileType, FilesetId, InodeId, LayoutPolicy, Name, SessionId,
+    ShardId, Start, Starts, TargetStarts, Timespec, codec,
 };
 use bytes::Bytes;
 use serde::Serialize;
@@ -77,6 +77,10 @@ fn shown() -> Vec<(&'static str, Key, Vec<u8>)> {
     let of_it = Kind::Slice { of: InodeId(0x10), index: 1, count: 2, policy, slices_of_new: 0 };
     let mut slice = inode(0o040_755, of_it);
     (slice.nlink, slice.size) = (2, 1);
+    let directories = Some(DirectoryChoice::Pinned(ShardId(7)));
+    let pinned = LayoutPolicy { directories, ..policy };
+    let mut pinned = inode(0o040_755, Kind::Directory { parent: InodeId::ROOT, policy: pinned });
+    pinned.nlink = 2;
     let entry =
         BucketEntry { collision: 0, file_type: FileType::Regular, inode: file(), name: b"hello"[..].into() };
     let hash = NameHash::of(Name::new(b"hello").unwrap(), &[0; 16]);
@@ -105,6 +109,7 @@ fn shown() -> Vec<(&'static str, Key, Vec<u8>)> {
         ("device", key::inode(file()), codec::encode(&device)),
         ("split directory", key::inode(InodeId(0x10)), codec::encode(&split)),
         ("slice", key::inode(InodeId::new(ShardId(6), 7).unwrap()), codec::encode(&slice)),
+        ("pinned directory", key::inode(InodeId(0x11)), codec::encode(&pinned)),
         ("link target", key::link_target(file()), b"../".to_vec()),
         ("orphan", key::orphan(file(), SessionId(9)), vec![]),
         ("writer", key::writer_of(file(), SessionId(9)), vec![]),
@@ -134,8 +139,16 @@ fn reads<T: DeserializeOwned + Serialize>(examples: &BTreeMap<String, (Vec<u8>, 
 #[test]
 fn the_examples_are_read_back() {
     let examples = examples();
-    let inodes =
-        ["directory", "inline file", "chunked file", "symbolic link", "device", "split directory", "slice"];
+    let inodes = [
+        "directory",
+        "inline file",
+        "chunked file",
+        "symbolic link",
+        "device",
+        "split directory",
+        "slice",
+        "pinned directory",
+    ];
     for name in inodes {
         reads::<Inode>(&examples, name);
     }

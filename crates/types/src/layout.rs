@@ -1,8 +1,10 @@
 //! Where a file's bytes are: per-directory policy, and the layout a file got from it.
 
-use crate::{ChainId, Errno, PoolId};
+use crate::{ChainId, Errno, PoolId, ShardId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::fmt;
+use std::str::FromStr;
 
 /// How durable an acknowledged operation is (`design.md` D14).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +28,50 @@ pub enum TargetChoice {
     Scatter,
 }
 
-/// Layout settings of a directory. `None` inherits from the parent directory; the root has every field set.
+/// Which shard a directory gets that is made in another one (`design.md` D3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryChoice {
+    /// The next one in turn.
+    #[default]
+    RoundRobin,
+    /// That of the directory it is made in; of one that is split, that of the slice which has its name.
+    Inherit,
+    /// This one.
+    Pinned(ShardId),
+}
+
+impl fmt::Display for DirectoryChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirectoryChoice::RoundRobin => f.write_str("round-robin"),
+            DirectoryChoice::Inherit => f.write_str("inherit"),
+            DirectoryChoice::Pinned(shard) => write!(f, "{shard}"),
+        }
+    }
+}
+
+impl FromStr for DirectoryChoice {
+    type Err = Errno;
+
+    /// What [`fmt::Display`] writes, or the number of a shard alone.
+    fn from_str(text: &str) -> Result<DirectoryChoice, Errno> {
+        match text {
+            "round-robin" => Ok(DirectoryChoice::RoundRobin),
+            "inherit" => Ok(DirectoryChoice::Inherit),
+            _ => {
+                let number = text.strip_prefix("shard-").unwrap_or(text);
+                // The library would take a sign.
+                let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+                let shard = number.parse().ok().filter(|_| is_number).ok_or(Errno::EINVAL)?;
+                Ok(DirectoryChoice::Pinned(ShardId(shard)))
+            }
+        }
+    }
+}
+
+/// Layout settings of a directory. `None` inherits from the parent directory; the root has every field set but for `directories`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Encoded", into = "Encoded")]
 pub struct LayoutPolicy {
     /// Pool of targets for data.
     pub pool: Option<PoolId>,
@@ -41,6 +85,56 @@ pub struct LayoutPolicy {
     pub choice: Option<TargetChoice>,
     /// Durability of acknowledged operations.
     pub durability: Option<Durability>,
+    /// Where directories go that are made in the directory. With an inode `None` is what it is by default: so it is with those made before there was a
+    /// choice, and with files, for which it means nothing.
+    pub directories: Option<DirectoryChoice>,
+}
+
+/// How [`LayoutPolicy`] is encoded.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "LayoutPolicy")]
+struct Encoded {
+    pool: Option<PoolId>,
+    chunk_bytes: Option<u32>,
+    stripe_count: Option<u16>,
+    inline_bytes: Option<u32>,
+    choice: Option<TargetChoice>,
+    last: Last,
+}
+
+/// The first two have the bytes of an optional [`Durability`], which was all there was before directories had a choice: every inode has such settings,
+/// and those from before are read as they are.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "LastOfLayoutPolicy")]
+enum Last {
+    Nothing,
+    Durability(Durability),
+    Directories { durability: Option<Durability>, directories: DirectoryChoice },
+}
+
+impl From<Encoded> for LayoutPolicy {
+    fn from(encoded: Encoded) -> LayoutPolicy {
+        let Encoded { pool, chunk_bytes, stripe_count, inline_bytes, choice, last } = encoded;
+        let (durability, directories) = match last {
+            Last::Nothing => (None, None),
+            Last::Durability(durability) => (Some(durability), None),
+            Last::Directories { durability, directories } => (durability, Some(directories)),
+        };
+        LayoutPolicy { pool, chunk_bytes, stripe_count, inline_bytes, choice, durability, directories }
+    }
+}
+
+impl From<LayoutPolicy> for Encoded {
+    fn from(policy: LayoutPolicy) -> Encoded {
+        let LayoutPolicy { pool, chunk_bytes, stripe_count, inline_bytes, choice, durability, directories } =
+            policy;
+        let last = match (durability, directories) {
+            (durability, Some(directories)) => Last::Directories { durability, directories },
+            (Some(durability), None) => Last::Durability(durability),
+            (None, None) => Last::Nothing,
+        };
+        Encoded { pool, chunk_bytes, stripe_count, inline_bytes, choice, last }
+    }
 }
 
 impl LayoutPolicy {
@@ -62,6 +156,20 @@ impl LayoutPolicy {
             inline_bytes: Some(16 << 10),
             choice: Some(TargetChoice::RoundRobin),
             durability: Some(Durability::Async),
+            directories: None,
+        }
+    }
+
+    /// What a file that is made in a directory with these settings gets of them.
+    pub fn of_file(self) -> LayoutPolicy {
+        LayoutPolicy { directories: None, ..self }
+    }
+
+    /// The shard to which directories made in one with these settings are pinned.
+    pub fn pin(&self) -> Option<ShardId> {
+        match self.directories {
+            Some(DirectoryChoice::Pinned(shard)) => Some(shard),
+            _ => None,
         }
     }
 
@@ -74,6 +182,7 @@ impl LayoutPolicy {
             inline_bytes: self.inline_bytes.or(parent.inline_bytes),
             choice: self.choice.or(parent.choice),
             durability: self.durability.or(parent.durability),
+            directories: self.directories.or(parent.directories),
         }
     }
 
@@ -148,7 +257,56 @@ impl FileLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec;
     use smallvec::smallvec;
+
+    /// Every inode would have been damaged for software with a field more.
+    #[test]
+    fn settings_from_before_directories_had_a_choice_are_encoded_as_they_were() {
+        #[derive(Serialize)]
+        struct Before {
+            pool: Option<PoolId>,
+            chunk_bytes: Option<u32>,
+            stripe_count: Option<u16>,
+            inline_bytes: Option<u32>,
+            choice: Option<TargetChoice>,
+            durability: Option<Durability>,
+        }
+        for durability in [None, Some(Durability::Async), Some(Durability::Sync)] {
+            let LayoutPolicy { pool, chunk_bytes, stripe_count, inline_bytes, choice, .. } =
+                LayoutPolicy::root_default();
+            let before = Before { pool, chunk_bytes, stripe_count, inline_bytes, choice, durability };
+            let policy = LayoutPolicy { durability, ..LayoutPolicy::root_default() };
+            let bytes = codec::encode(&before);
+            assert_eq!(codec::encode(&policy), bytes);
+            assert_eq!(codec::decode::<LayoutPolicy>(&bytes, "settings"), Ok(policy));
+            for directories in
+                [DirectoryChoice::RoundRobin, DirectoryChoice::Inherit, DirectoryChoice::Pinned(ShardId(300))]
+            {
+                let chosen = LayoutPolicy { directories: Some(directories), ..policy };
+                let bytes = codec::encode(&chosen);
+                assert_eq!(codec::decode::<LayoutPolicy>(&bytes, "settings"), Ok(chosen));
+                assert!(codec::decode::<LayoutPolicy>(&bytes[..bytes.len() - 1], "settings").is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_choice_for_directories_is_read_as_it_is_written() {
+        for (text, choice) in [
+            ("round-robin", DirectoryChoice::RoundRobin),
+            ("inherit", DirectoryChoice::Inherit),
+            ("shard-7", DirectoryChoice::Pinned(ShardId(7))),
+        ] {
+            assert_eq!((text.parse(), choice.to_string()), (Ok(choice), text.to_owned()));
+        }
+        assert_eq!("65535".parse(), Ok(DirectoryChoice::Pinned(ShardId(u16::MAX))));
+        for wrong in
+            ["", "shard-", "shard-+7", "+7", "-1", "65536", "Inherit", "pinned", "shard-shard-7", "7 "]
+        {
+            assert_eq!(wrong.parse::<DirectoryChoice>(), Err(Errno::EINVAL), "{wrong}");
+        }
+    }
 
     #[test]
     fn pieces_cover_the_range_without_crossing_chunks() {

@@ -48,7 +48,7 @@ pub use id::{
     ChainId, ChunkId, ClusterId, DescriptionId, Epoch, FilesetId, InodeId, LockOwner, NodeId, OpId, PoolId,
     SessionId, ShardId, TargetId,
 };
-pub use layout::{Durability, FileLayout, LayoutPolicy, TargetChoice};
+pub use layout::{DirectoryChoice, Durability, FileLayout, LayoutPolicy, TargetChoice};
 pub use map::ClusterMap;
 pub use membership::Membership;
 pub use name::{NAME_BYTES_MAX, Name, PATH_BYTES_MAX};

@@ -4,6 +4,7 @@
 use crate::cli::{Choice, DurabilityChoice, LayoutArgs, LayoutCommand, LayoutSetArgs};
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_types::{DirectoryChoice, ShardId};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -59,11 +60,12 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         let name = if durability == DurabilityChoice::Sync { "sync" } else { "async" };
         format!("durability={name}")
     }));
+    pairs.extend(args.directories.map(|directories| format!("directories={directories}")));
     pairs.extend(args.slices.map(|count| format!("slices={count}")));
     pairs.extend(args.slices_of_new.map(|count| format!("slices_of_new={count}")));
     if pairs.is_empty() {
         bail!(
-            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability, --slices, --slices-of-new"
+            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability, --directories, --slices, --slices-of-new"
         );
     }
     let text = pairs.join(" ");
@@ -73,24 +75,7 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         unsafe { libc::setxattr(path.as_ptr(), ATTRIBUTE.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
     if done != 0 {
         let error = std::io::Error::last_os_error();
-        let splits = args.slices.is_some() || args.slices_of_new.is_some();
-        let hint = match error.raw_os_error() {
-            Some(libc::EEXIST) => "it is split already, into another number of slices, and is split once",
-            Some(libc::ENOTDIR) => "only directories are split",
-            // Ranges were checked with the command line.
-            Some(libc::EINVAL) if splits && args.pool.is_none() => {
-                "each slice is in a shard of its own, besides that of the directory: see `ashlar shard list` for how many there are"
-            }
-            Some(libc::EINVAL) if args.pool.is_some() => {
-                "is there a pool of this name, see `ashlar status`, and is it a directory, or a file without data outside of its inode?"
-            }
-            Some(libc::EINVAL) => {
-                "it is neither a directory nor a file without data outside of its inode; a copy of a file gets the layout of the directory it is made in"
-            }
-            Some(libc::EOPNOTSUPP) => "it is not on an Ashlar mount",
-            Some(libc::EPERM | libc::EACCES) => "only the owner of a directory and root may",
-            _ => "see above",
-        };
+        let hint = hint(args, error.raw_os_error());
         return Err(error)
             .with_context(|| format!("cannot set the layout of {} ({hint})", args.path.display()));
     }
@@ -98,6 +83,38 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
         await_split(&args.path)?;
     }
     Ok(())
+}
+
+/// What to do about a refusal.
+fn hint(args: &LayoutSetArgs, errno: Option<i32>) -> String {
+    let splits = args.slices.is_some() || args.slices_of_new.is_some();
+    let hint = match errno {
+        Some(libc::EEXIST) => "it is split already, into another number of slices, and is split once",
+        Some(libc::ENOTDIR) => "it is no directory, and only directories have slices and directories in them",
+        Some(libc::ENODEV) => return of_unknown_shard(args.directories),
+        // Ranges were checked with the command line.
+        Some(libc::EINVAL) if splits && args.pool.is_none() => {
+            "each slice is in a shard of its own, besides that of the directory: see `ashlar shard list` for how many there are"
+        }
+        Some(libc::EINVAL) if args.pool.is_some() => {
+            "is there a pool of this name, see `ashlar status`, and is it a directory, or a file without data outside of its inode?"
+        }
+        Some(libc::EINVAL) => {
+            "it is neither a directory nor a file without data outside of its inode; a copy of a file gets the layout of the directory it is made in"
+        }
+        Some(libc::EOPNOTSUPP) => "it is not on an Ashlar mount",
+        Some(libc::EPERM | libc::EACCES) => "only the owner of a directory and root may",
+        _ => "see above",
+    };
+    hint.into()
+}
+
+fn of_unknown_shard(directories: Option<DirectoryChoice>) -> String {
+    let Some(DirectoryChoice::Pinned(shard)) = directories else { return "see above".into() };
+    let (first, last) = (ShardId(0), ShardId(ShardId::COUNT_DEFAULT - 1));
+    format!(
+        "there is no {shard}: there are {first} to {last}, and `ashlar shard list` shows which metadata server of a cluster has which"
+    )
 }
 
 /// Waits until all entries of a directory are in its slices, and tells how far it is.

@@ -222,7 +222,7 @@ impl MetaService {
         let grown = |inode: &InodeId| {
             // The record as the part has written it.
             let found: Option<Inode> = txn.get_record(&key::inode(*inode), "inode record").ok().flatten();
-            found.filter(Inode::can_be_split).map(|found| (*inode, found.size))
+            found.filter(Inode::splits_when_large).map(|found| (*inode, found.size))
         };
         changed.iter().filter(|_| self.splits_by_itself()).filter_map(grown).collect()
     }

@@ -53,6 +53,7 @@ impl MetaService {
             ),
             MetaRequest::LayoutSet { inode, policy } => {
                 self.require_pool(&policy)?;
+                self.require_shard(&policy)?;
                 self.mutate(
                     caller,
                     number::LAYOUT_SET,

@@ -135,7 +135,7 @@ fn check_table(
 }
 
 fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Side) -> Result<(), Stop> {
-    if let Some(what) = damage(inode) {
+    if let Some(what) = damage(inode, &checker.args.shards) {
         checker.found(Finding::InodeMalformed { inode: id, what })?;
     }
     slices::check(checker, id, inode)?;
@@ -194,8 +194,8 @@ fn check_inode(checker: &mut Checker<'_>, id: InodeId, inode: &Inode, side: &Sid
     Ok(())
 }
 
-/// What is wrong with an inode by itself.
-fn damage(inode: &Inode) -> Option<&'static str> {
+/// What is wrong with an inode by itself, in a file system with `shards`.
+fn damage(inode: &Inode, shards: &[ShardId]) -> Option<&'static str> {
     let is_type_right = matches!(
         (FileType::from_mode(inode.mode), &inode.kind),
         (
@@ -219,7 +219,10 @@ fn damage(inode: &Inode) -> Option<&'static str> {
         | Kind::DirectoryInSplit { policy, .. }
         | Kind::SliceInSplit { policy, .. }
         | Kind::Regular(FileData::Inline { policy, .. } | FileData::Chunks { policy, .. }) => {
-            policy.check().is_ok() && policy.or(LayoutPolicy::root_default()) == *policy
+            policy.check().is_ok()
+                && policy.or(LayoutPolicy::root_default()) == *policy
+                && policy.pin().is_none_or(|shard| shards.contains(&shard))
+                && (inode.is_directory() || policy.of_file() == *policy)
         }
         _ => true,
     };

@@ -59,7 +59,7 @@ pub fn create(
         return Ok(CreateReply { inode: id, attr: Some(attr), created: false });
     }
     let (_, policy) = directory.as_directory()?;
-    let kind = Kind::Regular(FileData::Inline { policy, generation: 0 });
+    let kind = Kind::Regular(FileData::Inline { policy: policy.of_file(), generation: 0 });
     let asked = AskedMode { file_type: FileType::Regular, mode: args.mode, umask: args.umask };
     let inode = new_inode::plan(context, &directory, asked, kind)?;
     let id = txn.allocate_inode_id(parent.home())?;

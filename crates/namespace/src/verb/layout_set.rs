@@ -10,8 +10,8 @@ use ashlar_types::{Capabilities, Errno, InodeId, LayoutPolicy};
 /// Changes the settings that `changes` has; the others stay. What is in the directory already keeps what it got.
 ///
 /// # Errors
-/// `EPERM` unless the caller owns the inode or is privileged, `EINVAL` for a setting out of its range, for a file that has content, and
-/// for what is neither directory nor regular file.
+/// `EPERM` unless the caller owns the inode or is privileged, `ENOTDIR` for a setting that is about directories alone, `EINVAL` for one out of its range, for a
+/// file that has content, and for what is neither directory nor regular file.
 pub fn layout_set(
     txn: &mut Txn<'_>,
     context: &OpContext<'_>,
@@ -23,6 +23,9 @@ pub fn layout_set(
     let is_privileged = context.creds.caps.has(Capabilities::DAC_OVERRIDE);
     if !is_privileged {
         privilege::check_owner(context, inode)?;
+    }
+    if changes.directories.is_some() && !inode.is_directory() {
+        return Err(Errno::ENOTDIR.into());
     }
     let is_settled = inode.size > 0 || inode.blocks > 0;
     match &inode.kind {

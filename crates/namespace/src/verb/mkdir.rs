@@ -6,7 +6,7 @@ use crate::context::OpContext;
 use crate::error::NsError;
 use crate::record::{Inode, Kind, Wide};
 use crate::txn::Txn;
-use ashlar_types::{Attr, Errno, FileType, InodeId, Name, ShardId};
+use ashlar_types::{Attr, DirectoryChoice, Errno, FileType, InodeId, Name, ShardId};
 
 /// What [`mkdir`] tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +15,9 @@ pub struct MkdirReply {
     pub attr: Attr,
 }
 
-/// Makes the directory `name` in `parent`, in the shard that placement gives, with the parent's layout settings. Of `mode` only the
-/// permission and sticky bits count; `umask` is without effect where the parent has a default ACL. Where the parent says so it is made split.
+/// Makes the directory `name` in `parent`, with the parent's layout settings and in the shard that they choose. Of `mode` only the
+/// permission and sticky bits count; `umask` is without effect where the parent has a default ACL. Where the parent says so it is made split: whatever the
+/// choice is, its slices are spread.
 ///
 /// # Errors
 /// `EEXIST`, `ENOTDIR`, `EACCES`; `ENOENT` in a removed directory; `EMLINK`, `ENOSPC`.
@@ -33,7 +34,12 @@ pub fn mkdir(
     let asked = AskedMode { file_type: FileType::Directory, mode, umask };
     let kind = Kind::Directory { parent: directory.shown_as(parent), policy };
     let mut inode = new_inode::plan(context, &directory, asked, kind)?;
-    let shard = context.placement.shard_for_directory(parent);
+    let shard = match policy.directories.unwrap_or_default() {
+        DirectoryChoice::RoundRobin => context.placement.shard_for_directory(parent),
+        // In a slice it is where its name is, as it is elsewhere.
+        DirectoryChoice::Inherit => parent.home(),
+        DirectoryChoice::Pinned(shard) => shard,
+    };
     let id = match split_into(context, shard, directory.slices_of_new()) {
         shards if shards.is_empty() => txn.allocate_inode_id(shard)?,
         shards => make_slices(txn, context, (shard, shards), &mut inode)?,

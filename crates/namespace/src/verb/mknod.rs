@@ -54,7 +54,7 @@ pub fn mknod(
     }
     let (_, policy) = directory.as_directory()?;
     let kind = match file_type {
-        FileType::Regular => Kind::Regular(FileData::Inline { policy, generation: 0 }),
+        FileType::Regular => Kind::Regular(FileData::Inline { policy: policy.of_file(), generation: 0 }),
         _ => Kind::new_special(&policy),
     };
     let asked = AskedMode { file_type, mode: args.mode, umask: args.umask };

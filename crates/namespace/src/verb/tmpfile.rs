@@ -39,7 +39,7 @@ pub fn tmpfile(
         // POSIX does not know the case; this is ext4's answer.
         return Err(Errno::EPERM.into());
     }
-    let kind = Kind::Regular(FileData::Inline { policy, generation: 0 });
+    let kind = Kind::Regular(FileData::Inline { policy: policy.of_file(), generation: 0 });
     let asked = AskedMode { file_type: FileType::Regular, mode, umask };
     let mut inode = new_inode::plan(context, &directory, asked, kind)?;
     inode.nlink = 0;

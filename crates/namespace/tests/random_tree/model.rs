@@ -2,7 +2,7 @@
 //! every rule is written out from the manual pages and the order of checks of Linux, not from the code under test.
 
 use ashlar_types::message::RenameFlags;
-use ashlar_types::{Capabilities, Credentials, Errno, FileType, InodeId, Timespec};
+use ashlar_types::{Capabilities, Credentials, DirectoryChoice, Errno, FileType, InodeId, Timespec};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Index of a node in the model.
@@ -33,6 +33,8 @@ pub struct Node {
     /// Length of a symbolic link's target.
     pub target_bytes: u64,
     pub is_alive: bool,
+    /// Where directories go that are made in it, and in those.
+    pub directories: DirectoryChoice,
 }
 
 impl Node {
@@ -75,6 +77,7 @@ impl Model {
             is_linkable: false,
             target_bytes: 0,
             is_alive: true,
+            directories: DirectoryChoice::RoundRobin,
         };
         Model { nodes: vec![root] }
     }
@@ -161,6 +164,7 @@ impl Model {
             }
         }
         let nlink = if making.file_type == FileType::Directory { 2 } else { 1 };
+        let directories = directory.directories;
         self.nodes.push(Node {
             id: InodeId(0),
             file_type: making.file_type,
@@ -176,6 +180,7 @@ impl Model {
             is_linkable: false,
             target_bytes: making.target_bytes,
             is_alive: true,
+            directories,
         });
         self.nodes.len() - 1
     }
