@@ -175,23 +175,27 @@ fn the_state_of_a_machine_that_is_promoted_goes_to_an_etcd() {
     let mut meta = start(dir, "meta", &line, "serves");
     let mut first = start(dir, "mount", &format!("mount {mnt} --identity {own}"), "mounted");
     check(&dir.join("mnt"));
-    // Another manager, which goes on without the first one, and lets a client in.
+    // Another manager, through which a client joins, and which goes on without the first one.
     let (own2, state2) = (path("own2"), path("state2"));
     let token = ashlar(&["token", "--role", "manager,admin", "--identity", &own]).expect(0).stdout;
     ashlar(&["join", token.trim(), "--name", "second", "--identity", &own2, "--state", &state2]).expect(0);
     let line = format!("manager --listen {} --identity {own2} --state {state2}", address());
     let mut second = start(dir, "second", &line, "serves");
-    manager.kill();
-    let token =
-        ashlar(&["token", "--role", "client", "--squash", "none", "--identity", &own2]).expect(0).stdout;
-    ashlar(&["join", token.trim(), "--name", "client", "--identity", &path("own3")]).expect(0);
-    let line = format!("mount {} --identity {}", path("mnt2"), path("own3"));
+    let join_client = |name: &str| {
+        let args = ["token", "--role", "client", "--squash", "none", "--identity", &own2];
+        let token = ashlar(&args).expect(0).stdout;
+        ashlar(&["join", token.trim(), "--name", name, "--identity", &path(name)]).expect(0);
+    };
+    join_client("client");
+    let line = format!("mount {} --identity {}", path("mnt2"), path("client"));
     let mut other = start(dir, "mount2", &line, "mounted");
     check(&dir.join("mnt2"));
+    manager.kill();
+    join_client("another");
     fs::write(dir.join("mnt2/new"), vec![9; 300_000]).unwrap();
     assert_eq!(fs::read(dir.join("mnt/new")).unwrap(), vec![9; 300_000]);
     // What was the machine's own target is one of the cluster's.
-    let mut manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
+    manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
     let targets = ashlar(&["target", "list", "--identity", &own]).expect(0).stdout;
     assert!(targets.contains("target-1") && targets.contains("target-2"), "{targets}");
     [&mut first, &mut other, &mut meta, &mut storage, &mut second, &mut manager]
