@@ -30,7 +30,7 @@ fn length_of(writer: u8, number: u32) -> usize {
     let drawn = drawn as usize;
     match number {
         ..SHORT => HEAD_BYTES + drawn % 71,
-        _ if number % 16 == 0 => HEAD_BYTES + 60_001 + drawn % 40_001,
+        _ if number.is_multiple_of(16) => HEAD_BYTES + 60_001 + drawn % 40_001,
         _ => HEAD_BYTES + drawn % 9_001,
     }
 }

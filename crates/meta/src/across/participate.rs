@@ -199,18 +199,16 @@ impl MetaService {
         self.across.with(|machines| machines.of(shard).receive(from, message, &mut out));
         while let Some(at) = out.iter().position(|command| matches!(command, Command::Append(_))) {
             let Command::Append(record) = out.remove(at) else { break };
-            let ended = self.append_end(shard, &record).and_then(|(position, outcome)| {
-                // ORDER: see the module.
-                self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
-                Ok(outcome)
-            });
-            if ended.is_err()
+            let appended = self.append_end(shard, &record);
+            if appended.is_err()
                 && let Record::Finished { id, .. } = &record
             {
-                // Whoever says it once more is to find it as it was.
+                // ORDER: only where nothing is in the log, or it would happen twice. Whoever says it once more finds the part as it was.
                 self.across.with(|machines| machines.of(shard).forget_end(*id));
             }
-            let outcome = ended?;
+            let (position, outcome) = appended?;
+            // ORDER: see the module.
+            self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
             self.across.with(|machines| machines.of(shard).logged(&record, &mut out));
             self.let_go(&outcome);
         }
