@@ -21,6 +21,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("postgresql", "pg_lsclusters"),
     ("etcd-server", "etcd"),
     ("faketime", "faketime"),
+    ("systemd", "systemd-analyze"),
     ("attr", "getfattr"),
     ("acl", "setfacl"),
     ("git", "git"),

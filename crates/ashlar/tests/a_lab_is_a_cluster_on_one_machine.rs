@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Ended, ashlar, binary, can_mount, is_mounted};
+use support::{Ended, ashlar, binary, can_mount, can_start, has_package, is_mounted};
 
 /// A place for a lab, and what was seen of it.
 struct Place {
@@ -79,15 +79,9 @@ fn what_is_left(dir: &Path, id: Option<&str>) -> Vec<String> {
     left
 }
 
+#[track_caller]
 fn can_lab(test: &str) -> bool {
-    let has = |program: &str| {
-        Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
-    let has_all = has("ip") && has("tc");
-    if !has_all {
-        eprintln!("******** SKIPPED: {test} needs ip and tc (package iproute2) ********");
-    }
-    can_mount(test) && has_all
+    has_package(test, "iproute2", can_start("ip", "-V") && can_start("tc", "-V")) && can_mount(test)
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {

@@ -2,8 +2,13 @@
 //! instead, other machines join, and an attempt that was interrupted is begun anew.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../coord/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod etcd;
 mod support;
 
+use etcd::certificates::Authority;
+use etcd::members::Etcd;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -107,4 +112,93 @@ fn every_file_is_there_and_nothing_was_copied() {
     check(&dir.join("mnt"));
     assert_eq!(fs::read(dir.join("mnt/new")).unwrap(), vec![9; 300_000]);
     [&mut first, &mut second, &mut meta, &mut storage, &mut manager].into_iter().for_each(Role::stop);
+}
+
+#[test]
+fn the_state_of_a_machine_that_is_promoted_goes_to_an_etcd() {
+    if !can_mount("a machine that is promoted to an etcd") {
+        return;
+    }
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    for name in ["d1", "d2", "mnt", "mnt2"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (d1, d2, mnt, own, state) = (path("d1"), path("d2"), path("mnt"), path("own"), path("state"));
+    let single = format!("up --data {d1} --data {d2} {mnt}");
+    let mut up = start(dir, "up", &single, "mounted");
+    fill(&dir.join("mnt"));
+    up.stop();
+    let inodes = |name: &str| fs::metadata(dir.join(name)).unwrap().ino();
+    let before = (inodes("d1/target"), inodes("d1/meta"));
+
+    let authority = Authority::new();
+    let mut etcd = Etcd::start_with(3, Some(&authority));
+    let (identity, stranger) = (authority.issue(&["managers"]), Authority::new().issue(&["managers"]));
+    fs::write(dir.join("ca"), &authority.pem).unwrap();
+    for (name, identity) in [("etcd", &identity), ("stranger", &stranger)] {
+        fs::write(dir.join(format!("{name}.certificate")), &identity.certificate_pem).unwrap();
+        fs::write(dir.join(format!("{name}.key")), &identity.key_pem).unwrap();
+    }
+    let listen = support::cluster::Lab::free_address();
+    let promote = |endpoints: &str, who: &str| {
+        let (ca, certificate, key) =
+            (path("ca"), path(&format!("{who}.certificate")), path(&format!("{who}.key")));
+        let line = format!(
+            "promote --data {d1} --data {d2} --listen {listen} --name first --identity {own} --state {state} \
+             --etcd {endpoints} --etcd-ca {ca} --etcd-certificate {certificate} --etcd-key {key}"
+        );
+        ashlar(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    // An etcd that is not there, or does not want this machine: the file system is what it was.
+    let nobody = format!("https://{}", support::cluster::Lab::free_address());
+    promote(&nobody, "etcd").refused(&["etcd", &nobody]);
+    promote(&etcd.endpoints().join(","), "stranger").refused(&["etcd"]);
+    let mut up = start(dir, "up", &single, "mounted");
+    check(&dir.join("mnt"));
+    fs::write(dir.join("mnt/a/small1"), "content 1").unwrap();
+    up.stop();
+    // Two of three members are enough.
+    etcd.members[0].kill();
+    promote(&etcd.endpoints().join(","), "etcd").expect(0);
+    promote(&etcd.endpoints().join(","), "etcd").refused(&["belongs to"]);
+    assert_eq!((inodes("d1/target"), inodes("d1/meta")), before, "data stays in its place");
+    assert!(!dir.join("state/cluster-state").exists(), "the state is in etcd alone");
+    ashlar(&single.split(' ').collect::<Vec<_>>()).refused(&["ashlar promote", "ashlar meta"]);
+
+    let address = support::cluster::Lab::free_address;
+    let mut manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
+    let line = format!("storage --data {d1} --data {d2} --identity {own} --listen {}", address());
+    let mut storage = start(dir, "storage", &line, "serves");
+    let line = format!("meta --meta {} --identity {own} --listen {}", path("d1/meta"), address());
+    let mut meta = start(dir, "meta", &line, "serves");
+    let mut first = start(dir, "mount", &format!("mount {mnt} --identity {own}"), "mounted");
+    check(&dir.join("mnt"));
+    // Another manager, through which a client joins, and which goes on without the first one.
+    let (own2, state2) = (path("own2"), path("state2"));
+    let token = ashlar(&["token", "--role", "manager,admin", "--identity", &own]).expect(0).stdout;
+    ashlar(&["join", token.trim(), "--name", "second", "--identity", &own2, "--state", &state2]).expect(0);
+    let line = format!("manager --listen {} --identity {own2} --state {state2}", address());
+    let mut second = start(dir, "second", &line, "serves");
+    let join_client = |name: &str| {
+        let args = ["token", "--role", "client", "--squash", "none", "--identity", &own2];
+        let token = ashlar(&args).expect(0).stdout;
+        ashlar(&["join", token.trim(), "--name", name, "--identity", &path(name)]).expect(0);
+    };
+    join_client("client");
+    let line = format!("mount {} --identity {}", path("mnt2"), path("client"));
+    let mut other = start(dir, "mount2", &line, "mounted");
+    check(&dir.join("mnt2"));
+    manager.kill();
+    join_client("another");
+    fs::write(dir.join("mnt2/new"), vec![9; 300_000]).unwrap();
+    assert_eq!(fs::read(dir.join("mnt/new")).unwrap(), vec![9; 300_000]);
+    // What was the machine's own target is one of the cluster's.
+    manager = start(dir, "manager", &format!("manager --identity {own} --state {state}"), "serves");
+    let targets = ashlar(&["target", "list", "--identity", &own]).expect(0).stdout;
+    assert!(targets.contains("target-1") && targets.contains("target-2"), "{targets}");
+    [&mut first, &mut other, &mut meta, &mut storage, &mut second, &mut manager]
+        .into_iter()
+        .for_each(Role::stop);
 }

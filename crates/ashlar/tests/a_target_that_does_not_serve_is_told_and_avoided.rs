@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use support::user_world::UserWorld;
+use support::{can_start, has_package};
 
 /// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, __u32)` of `linux/fs.h`.
 const FS_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
@@ -41,9 +42,13 @@ fn disk_that_can_fail(world: &UserWorld) -> Option<PathBuf> {
     fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
     fs::create_dir(&disk).unwrap();
     let is_done = |command: &mut Command| command.status().is_ok_and(|done| done.success());
-    let is_made = is_done(Command::new("mkfs.ext4").arg("-q").arg(&image));
-    if !is_made || !is_done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk)) {
-        eprintln!("******** SKIPPED: a disk that fails needs mkfs.ext4 and loop devices ********");
+    let has_program = can_start("mkfs.ext4", "-V");
+    if !has_package("a disk that fails", "e2fsprogs", has_program) {
+        return None;
+    }
+    assert!(is_done(Command::new("mkfs.ext4").arg("-q").arg(&image)));
+    if !is_done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk)) {
+        eprintln!("******** SKIPPED: a disk that fails needs loop devices ********");
         return None;
     }
     fs::create_dir(disk.join("b")).unwrap();

@@ -5,19 +5,10 @@
 mod support;
 
 use std::fs;
-use std::process::Command;
-use support::can_mount;
 use support::cluster::Lab;
+use support::{can_mount, has_faketime};
 
 const DAY: i64 = 24 * 60 * 60;
-
-fn has_faketime() -> bool {
-    let is_there = Command::new("faketime").arg("--version").output().is_ok();
-    if !is_there {
-        eprintln!("******** SKIPPED: clocks that are off need faketime (package faketime) ********");
-    }
-    is_there
-}
 
 #[track_caller]
 fn token(lab: &Lab, role: &str) -> String {

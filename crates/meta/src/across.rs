@@ -19,6 +19,8 @@ mod coordinate;
 mod cut;
 mod gate;
 mod known;
+#[cfg(test)]
+mod malformed_test;
 mod message;
 mod moving;
 mod participate;

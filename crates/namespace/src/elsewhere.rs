@@ -6,13 +6,19 @@
 
 use crate::context::OpContext;
 use crate::error::NsError;
+use crate::key::{inode_of, shard_of};
 use crate::record::Account;
 use crate::txn::Txn;
 use crate::verb::drop_link;
-use ashlar_kv::Key;
-use ashlar_types::{InodeId, ShardId, Timespec};
+use crate::{Bucket, Inode};
+use ashlar_kv::{KEY_BYTES_MAX, Key, VALUE_BYTES_MAX};
+use ashlar_types::codec::decode;
+use ashlar_types::{InodeId, NAME_BYTES_MAX, ShardId, Timespec};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+/// Tables of inodes that operations across shards read and change ([`crate::key`]).
+const TABLES_ACROSS: &[u8] = b"BDGHILOWX";
 
 /// Why a value of another server is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -86,6 +92,35 @@ impl ShardChange {
         keys.sort();
         keys.dedup();
         keys
+    }
+
+    /// Whether all of it is of `shard`, is something that operations across shards change, and can be read again.
+    pub fn is_of(&self, shard: ShardId) -> bool {
+        let is_of_shard = |key: &Key| (3..=KEY_BYTES_MAX).contains(&key.len()) && shard_of(key) == shard;
+        let is_changed_across = |key: &Key| {
+            is_of_shard(key)
+                && match key[2] {
+                    b'A' | b'M' => true,
+                    table => {
+                        TABLES_ACROSS.contains(&table)
+                            && inode_of(key).is_some_and(|inode| inode.home() == shard)
+                    }
+                }
+        };
+        let is_record = |(key, value): &(Key, Option<Bytes>)| match (key.get(2), value) {
+            (Some(b'I'), Some(value)) => decode::<Inode>(value, "inode record").is_ok(),
+            (Some(b'D'), Some(value)) => decode::<Bucket>(value, "bucket").is_ok(),
+            (_, Some(value)) => value.len() <= VALUE_BYTES_MAX,
+            (_, None) => true,
+        };
+        self.reads.iter().all(|(key, _)| is_changed_across(key))
+            && self.writes.iter().all(|write| is_changed_across(&write.0) && is_record(write))
+            && self.charges.iter().all(|charge| is_of_shard(&charge.key) && charge.key[2] == b'A')
+            && self.drops.iter().chain(&self.changed).all(|inode| inode.home() == shard)
+            && self
+                .entries
+                .iter()
+                .all(|(directory, name)| directory.home() == shard && name.len() <= NAME_BYTES_MAX)
     }
 
     /// Carries it out in `txn`.

@@ -64,7 +64,7 @@ pub use link::{LinkReply, link};
 pub use lookup::{LookupReply, lookup};
 pub use mkdir::{MkdirReply, mkdir};
 pub use mknod::{MknodArgs, MknodReply, mknod};
-pub use next_incarnation::{incarnation_after, next_incarnation};
+pub use next_incarnation::{INCARNATION_MAX, incarnation_after, next_incarnation};
 pub use open::{OPEN_BODY_BYTES_MAX, OpenArgs, OpenReply, open};
 pub use open_session::open_session;
 pub use propose_layout::{Proposal, propose_layout};

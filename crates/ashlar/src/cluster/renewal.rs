@@ -1,4 +1,4 @@
-//! Certificates renew themselves: every process that goes on for long looks, when it starts and then every hour, whether its certificate is to be
+//! Certificates renew themselves: every process that goes on for long looks, when it starts and then every few seconds, whether its certificate is to be
 //! replaced, and asks a manager for the next one, months before the old one is worth nothing.
 //!
 //! The key stays, so that only one file changes, and processes that share it may do this at the same time.
@@ -12,8 +12,8 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(60 * 60);
+/// Time between two looks, each of which verifies one certificate. Not long: the clock of a machine may be set, and a machine may sleep for weeks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Time between two tries of a renewal that failed.
 const TRY_EVERY: Duration = Duration::from_secs(60);
 /// A certificate is replaced when it is good for less than this.
@@ -46,7 +46,7 @@ pub fn require_current(identity: &TlsIdentity, directory: &NodeDirectory) -> Res
 }
 
 impl Renewal {
-    /// Looks now, and every hour.
+    /// Looks now, and every few seconds.
     ///
     /// # Errors
     /// When no thread can be started.

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use ashlar_console::object::away::Away;
 use ashlar_console::object::node::name;
 use ashlar_console::object::shard::object;
-use ashlar_rpc::remote::RemoteShards;
+use ashlar_rpc::remote::{RemoteShards, Routes};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
 use ashlar_types::map::Shard;
 use ashlar_types::{ClusterMap, Node, NodeId, Role, ShardId};
@@ -147,17 +147,35 @@ fn leave_out(map: &ClusterMap, away: &Away, but: Option<NodeId>) -> BTreeSet<Nod
 
 /// The map once no shard changes hands: a server that has just joined takes empty ones by itself, and what is planned meanwhile would come on top of them.
 fn settled_map(member: &Member) -> Arc<ClusterMap> {
+    // One for all looks: a second one's connections would take the place of the first one's.
+    let (routes, away) = (member.routes(), presence::ask(member));
     let (mut map, mut same) = (member.map().read().clone(), 0);
     for _ in 0..SETTLING_LOOKS {
         std::thread::sleep(SETTLING_PAUSE);
         let next = member.map().read().clone();
-        same = if next.shards == map.shards { same + 1 } else { 0 };
+        // ORDER: asked after the map was looked at. What has come since is in the next one.
+        let is_still = next.shards == map.shards && !is_any_on_its_way(&routes, &next, &away);
+        same = if is_still { same + 1 } else { 0 };
         map = next;
         if same == SETTLED_LOOKS {
             break;
         }
     }
     map
+}
+
+/// Whether any shard is being moved, or is to be, but those that wait for a server which is away.
+fn is_any_on_its_way(routes: &Arc<Routes>, map: &ClusterMap, away: &Away) -> bool {
+    let is_there = |server: NodeId| away.seconds(server, Role::Meta).is_none();
+    let comes = |info: &MoveInfo| {
+        let is_under_way =
+            matches!(info.state, MoveState::Waiting | MoveState::Copying | MoveState::Deciding);
+        is_under_way && is_there(info.to)
+    };
+    map.listening(Role::Meta).filter(|server| is_there(server.id)).any(|server| {
+        let moves = RemoteShards::new(routes.clone(), server.id).moves(Instant::now() + LIST_MAX);
+        moves.is_ok_and(|moves| moves.iter().any(comes))
+    })
 }
 
 /// The node `name`, which must serve metadata.

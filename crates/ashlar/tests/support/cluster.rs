@@ -144,6 +144,24 @@ impl Lab {
         start(self.dir.path(), name, at(seconds, command.args(self.args(line))), ready)
     }
 
+    /// As [`Lab::run`], by a clock that [`Lab::set_clock`] sets while it runs.
+    #[track_caller]
+    pub fn run_by_clock(&self, name: &str, line: &str, ready: &str) -> Role {
+        let mut command = Command::new(binary());
+        command.args(self.args(line));
+        by_other_clock(&mut command)
+            .env("FAKETIME_TIMESTAMP_FILE", self.path("clock"))
+            .env("FAKETIME_CACHE_DURATION", "1");
+        start(self.dir.path(), name, &mut command, ready)
+    }
+
+    /// Sets the clock of those that go by it to so many days ahead, within a second.
+    pub fn set_clock(&self, days: u32) {
+        let new = self.path("clock.new");
+        fs::write(&new, format!("+{days}d\n")).unwrap();
+        fs::rename(new, self.path("clock")).unwrap();
+    }
+
     /// As [`Lab::ashlar`], by such a clock.
     #[track_caller]
     pub fn ashlar_at(&self, seconds: i64, line: &str) -> Ended {
@@ -367,9 +385,12 @@ impl Lab {
 
 /// Has a command go by a clock that is so many seconds ahead. The library is named, and not its program `faketime`: that one may stay between us and the command.
 fn at(seconds: i64, command: &mut Command) -> &mut Command {
+    by_other_clock(command).env("FAKETIME", format!("{seconds:+}s"))
+}
+
+fn by_other_clock(command: &mut Command) -> &mut Command {
     command
         .env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1")
-        .env("FAKETIME", format!("{seconds:+}s"))
         // Clocks that measure how long something takes go on as they do.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         .env("DONT_FAKE_MONOTONIC", "1")

@@ -56,6 +56,29 @@ pub fn can_mount(test: &str) -> bool {
     is_root && has_device
 }
 
+/// Whether something is there that a package has which `cargo xtask setup` installs; if not, says so where people look. `cargo xtask test` comes after it, and there
+/// a test that is not run has failed.
+#[track_caller]
+pub fn has_package(test: &str, package: &str, is_there: bool) -> bool {
+    if !is_there {
+        let must_run = std::env::var_os("ASHLAR_TEST_EVERYTHING").is_some();
+        assert!(!must_run, "{test}: the package {package} is missing, which `cargo xtask setup` installs");
+        eprintln!("******** SKIPPED: {test} needs the package {package} ********");
+    }
+    is_there
+}
+
+/// Whether a program can be started, with an argument that has it do nothing.
+pub fn can_start(program: &str, argument: &str) -> bool {
+    Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Whether processes can go by other clocks.
+#[track_caller]
+pub fn has_faketime() -> bool {
+    has_package("clocks that are off", "faketime", can_start("faketime", "--version"))
+}
+
 /// A command that has ended.
 pub struct Ended {
     pub code: Option<i32>,

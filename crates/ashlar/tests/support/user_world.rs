@@ -1,7 +1,7 @@
 //! A world for ordinary users: a mount name space of its own, in which the FUSE device is open to everybody (as udev makes it; a bare
 //! container does not) and /etc/fuse.conf says what the test wants. Nothing of it is seen outside, and it goes with the test.
 
-use super::{Ended, Server, Site, binary, can_mount, finish};
+use super::{Ended, Server, Site, binary, can_mount, finish, has_package};
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -25,10 +25,8 @@ impl UserWorld {
     pub fn enter(name: &str, fuse_conf: &'static str, test: impl FnOnce(&UserWorld) + Send + 'static) {
         let helper = ["/usr/bin/fusermount3", "/bin/fusermount3"];
         let is_set_id = |path: &&str| fs::metadata(path).is_ok_and(|found| found.mode() & 0o4000 != 0);
-        if !can_mount(name) || !helper.iter().any(is_set_id) || !Path::new("/etc/fuse.conf").exists() {
-            eprintln!(
-                "******** SKIPPED: {name} needs root, /dev/fuse, and fusermount3 (package fuse3) ********"
-            );
+        let has_helper = helper.iter().any(is_set_id) && Path::new("/etc/fuse.conf").exists();
+        if !has_package(name, "fuse3", has_helper) || !can_mount(name) {
             return;
         }
         // A name space belongs to a thread; the processes it starts inherit it.

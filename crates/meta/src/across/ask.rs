@@ -196,9 +196,13 @@ impl MetaService {
         keys: &[(Key, Intent)],
         prefixes: &[Key],
     ) -> Result<Answer, Errno> {
-        let is_good = |key: &Key| key.len() >= 3 && shard_of(key) == shard;
+        let is_good = |key: &Key| key.len() >= 3 && shard_of(key) == shard && !key::is_of_server(key);
+        // Of nothing else all is asked for: what is under a shorter prefix may be the whole shard.
+        let is_of_orphan =
+            |prefix: &Key| key::inode_of(prefix).is_some_and(|inode| *prefix == key::orphan_prefix(inode));
         if keys.len() + prefixes.len() > KEYS_MAX
             || !keys.iter().map(|(key, _)| key).chain(prefixes).all(is_good)
+            || !prefixes.iter().all(is_of_orphan)
         {
             return Err(Errno::EPROTO);
         }

@@ -5,9 +5,9 @@ use super::message::{Answer, PreparedRecord, Refusal, Say};
 use super::{MetaService, parts_of};
 use crate::call::verb as number;
 use crate::execute::itself;
-use ashlar_kv::{Key, Snapshot, Urgency};
+use ashlar_kv::{Key, LaneWriter, Snapshot, Urgency};
 use ashlar_namespace::key::{self, shard_of};
-use ashlar_namespace::{Inode, OpContext, ShardChange, Txn, TxnOutcome};
+use ashlar_namespace::{Inode, NsError, OpContext, ShardChange, Txn, TxnOutcome};
 use ashlar_replication::transaction::{Command, Message, Part, Record, TransactionId};
 use ashlar_rpc::{Caller, LastingSessions, SessionHosts};
 use ashlar_types::codec::{decode, encode};
@@ -49,6 +49,8 @@ impl MetaService {
                 let _inside = self.enter(shard)?;
                 self.tell(session, shard, &keys, &prefixes)
             }
+            // The id behind the last one is somebody else's.
+            Say::Reserve { count: 0, .. } => Err(Errno::EPROTO),
             // LIMIT: ids given away at once.
             Say::Reserve { shard, count } => self.reserve(shard, count.min(1 << 16)).map(Answer::Reserved),
             Say::Give { to, count } => self.give(to, count),
@@ -62,6 +64,11 @@ impl MetaService {
                 let is_open = self.opens.lock().sessions(inode).contains(&session);
                 Ok(if is_open { Answer::Done } else { Answer::Failed(Errno::EBADF) })
             }
+            Say::Transaction { shard, from, message, .. }
+                if !self.is_between_its_shards(shard, from, &message) =>
+            {
+                Err(Errno::EPROTO)
+            }
             Say::Transaction { session, shard, message: Message::Prepare { id, part }, .. } => {
                 let _inside = self.enter(shard)?;
                 self.prepare(session, shard, id, part)
@@ -73,6 +80,20 @@ impl MetaService {
         }
     }
 
+    /// Whether a message goes from the coordinator to a participant, or back. What a shard that there is not has asked for would be held for ever: nobody says what was
+    /// decided.
+    fn is_between_its_shards(&self, to: ShardId, from: ShardId, message: &Saying) -> bool {
+        let coordinator = match message {
+            Message::Prepare { id, .. } | Message::Commit { id, .. } | Message::Abort { id, .. } => {
+                (id.coordinator, from)
+            }
+            Message::Vote { id, .. } | Message::Finished { id, .. } | Message::Ask { id, .. } => {
+                (id.coordinator, to)
+            }
+        };
+        from != to && coordinator.0 == coordinator.1 && self.map.read().primary(from).is_some()
+    }
+
     /// Locks a part, if what it was decided on is still so and nobody has cached what is to change.
     fn prepare(
         &self,
@@ -81,11 +102,10 @@ impl MetaService {
         id: TransactionId,
         part: Part<Key, ShardChange>,
     ) -> Result<Answer, Errno> {
-        let is_of_shard = |key: &Key| key.len() >= 3 && shard_of(key) == shard;
         // Which keys are locked follows from what is done.
         let change = part.writes;
         let part = Part { keys: change.locks(), writes: change.clone() };
-        if !part.keys.iter().chain(change.charges.iter().map(|charge| &charge.key)).all(is_of_shard) {
+        if !change.is_of(shard) {
             return Ok(Answer::Failed(Errno::EPROTO));
         }
         let mut writer = self.lane.write();
@@ -105,6 +125,9 @@ impl MetaService {
                 if writer.get(key).map_err(|error| self.answer(&error.into()))? != *value {
                     return Ok(Answer::No(Refusal::Changed));
                 }
+            }
+            if !self.can_be_applied(&writer, &change)? {
+                return Ok(Answer::No(Refusal::Changed));
             }
             let outcome = TxnOutcome {
                 changed: change.changed.iter().copied().collect(),
@@ -147,6 +170,21 @@ impl MetaService {
         Ok(prepared(out))
     }
 
+    /// Whether a part can be carried out. It is locked then, so that it still can when it is decided; one that cannot would be held for ever.
+    fn can_be_applied(&self, writer: &LaneWriter<'_>, change: &ShardChange) -> Result<bool, Errno> {
+        if change.drops.is_empty() {
+            return Ok(true);
+        }
+        let creds = itself();
+        let open_in = |inode| self.opens.lock().sessions(inode);
+        let caller = Caller::new(OpId::default(), &creds);
+        let context: OpContext<'_> = self.context(caller, change.now, self, &open_in);
+        match change.apply(&mut Txn::new(writer as &dyn Snapshot), &context) {
+            Err(NsError::Errno(Errno::ESTALE)) => Ok(false),
+            applied => applied.map(|()| true).map_err(|error| self.answer(&error)),
+        }
+    }
+
     /// Gives `message` of the machine of `from` to that of `shard`, and does what it wants done; what it says to that one.
     ///
     /// # Errors
@@ -161,7 +199,14 @@ impl MetaService {
         self.across.with(|machines| machines.of(shard).receive(from, message, &mut out));
         while let Some(at) = out.iter().position(|command| matches!(command, Command::Append(_))) {
             let Command::Append(record) = out.remove(at) else { break };
-            let (position, outcome) = self.append_end(shard, &record)?;
+            let appended = self.append_end(shard, &record);
+            if appended.is_err()
+                && let Record::Finished { id, .. } = &record
+            {
+                // ORDER: only where nothing is in the log, or it would happen twice. Whoever says it once more finds the part as it was.
+                self.across.with(|machines| machines.of(shard).forget_end(*id));
+            }
+            let (position, outcome) = appended?;
             // ORDER: see the module.
             self.lane.flush(position).map_err(|error| self.answer(&error.into()))?;
             self.across.with(|machines| machines.of(shard).logged(&record, &mut out));

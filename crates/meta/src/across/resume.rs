@@ -195,6 +195,11 @@ impl MetaService {
     }
 }
 
+/// Whether what is under a key can be used: all but records of transactions is looked at when it is needed.
+pub(super) fn is_readable(found: &[u8], value: Option<&[u8]>) -> bool {
+    found.get(2) != Some(&b'T') || value.is_none_or(|value| read_record(found, value).is_some())
+}
+
 fn read_record(record_key: &[u8], value: &[u8]) -> Option<Record<Key, ShardChange>> {
     let (kind, id) = key::transaction_of(record_key)?;
     let id = TransactionId { coordinator: id.0, era: id.1, number: id.2 };

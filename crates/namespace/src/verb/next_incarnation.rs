@@ -4,10 +4,13 @@ use crate::error::NsError;
 use crate::key;
 use crate::txn::Txn;
 
+/// The highest number of a start.
+// LIMIT: numbers of recalls and events begin with it, and leave it 23 bits.
+pub const INCARNATION_MAX: u64 = 0x7f_ffff;
+
 /// The number of the start after the one numbered `last`. The first start of all, which makes the root, is 0 and has no record.
 pub fn incarnation_after(last: Option<u64>) -> u64 {
-    // LIMIT: numbers of recalls and events begin with it, and leave it 23 bits.
-    (last.unwrap_or(0) + 1) & 0x7f_ffff
+    last.unwrap_or(0).wrapping_add(1) & INCARNATION_MAX
 }
 
 /// Notes one more start; tells its number.

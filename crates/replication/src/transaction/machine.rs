@@ -155,6 +155,13 @@ impl<K: Ord + Clone, W: Clone> Transactions<K, W> {
         }
     }
 
+    /// Goes back to where a part was before its end was to be logged, which could not be done: what was decided may be said once more.
+    pub fn forget_end(&mut self, id: TransactionId) {
+        if let Some(prepared) = self.prepared.get_mut(&id) {
+            prepared.is_finishing = false;
+        }
+    }
+
     /// Whether a read of `key` has to wait: a transaction that may have happened writes it. It ends when a record with the
     /// transaction's end is logged.
     pub fn is_read_blocked(&self, key: &K) -> bool {
@@ -270,5 +277,44 @@ impl<K: Ord + Clone, W: Clone> Transactions<K, W> {
 
     fn unlock(&mut self, id: TransactionId) {
         self.locks.retain(|_, holder| *holder != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transaction::Part;
+
+    #[test]
+    fn a_part_whose_end_could_not_be_logged_ends_when_it_is_told_once_more() {
+        let coordinator = ShardId(3);
+        let id = TransactionId { coordinator, era: 1, number: 1 };
+        let mut machine: Transactions<u8, u8> = Transactions::recover(ShardId(5), 1, []);
+        let mut out = Vec::new();
+        machine.receive(
+            coordinator,
+            Message::Prepare { id, part: Part { keys: vec![7], writes: 9 } },
+            &mut out,
+        );
+        let Some(Command::Append(prepared @ Record::Prepared { ticket, .. })) = out.pop() else {
+            panic!("{out:?}")
+        };
+        machine.logged(&prepared, &mut out);
+        let end = |machine: &mut Transactions<u8, u8>| {
+            let mut out = Vec::new();
+            machine.receive(coordinator, Message::Commit { id, ticket }, &mut out);
+            out.pop()
+        };
+        let first = end(&mut machine);
+        assert!(
+            matches!(first, Some(Command::Append(Record::Finished { writes: Some(9), .. }))),
+            "{first:?}"
+        );
+        assert_eq!(end(&mut machine), None, "it is being logged");
+        machine.forget_end(id);
+        assert!(machine.is_locked(&7));
+        let Some(Command::Append(finished)) = end(&mut machine) else { panic!("it is held for ever") };
+        machine.logged(&finished, &mut out);
+        assert!(machine.is_idle());
     }
 }

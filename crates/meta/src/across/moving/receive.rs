@@ -1,14 +1,17 @@
 //! The receiver's side: what comes is written down as it comes, and served when the map says so.
 
 use super::super::message::{Answer, Hold, Moving, Say};
+use super::super::resume::is_readable;
 use crate::MetaService;
 use crate::call::verb as number;
 use ashlar_kv::{Key, KvError, Position, Snapshot, Urgency, WriteSet};
 use ashlar_namespace::key::{self, shard_of};
 use ashlar_namespace::record::{Arriving, KeptReply};
+use ashlar_namespace::verb::INCARNATION_MAX;
 use ashlar_namespace::{NsError, Txn};
 use ashlar_replication::hand_over::shard::does_not_come;
 use ashlar_rpc::SessionHosts;
+use ashlar_rpc::wire::COUNT_BITS;
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{Epoch, Errno, NodeId, OpId, SessionId, ShardId, codec};
 use bytes::Bytes;
@@ -64,6 +67,8 @@ impl MetaService {
         hosts: &dyn SessionHosts,
     ) -> Result<Answer, Errno> {
         let begun = match &what {
+            // INVARIANT: nobody sends himself a shard. What there is of it would be removed to make room for what comes.
+            Moving::Begin { from, .. } if *from == self.across.node => return Err(Errno::EPROTO),
             Moving::Begin { from, epoch } => match self.begin_arriving(shard, attempt, *from, *epoch) {
                 Some(incoming) => incoming,
                 None => return Ok(Answer::Later),
@@ -93,6 +98,10 @@ impl MetaService {
                 Ok(if number < incoming.numbers.1 { Answer::Done } else { self.no_such_move() })
             }
             (Moving::Whole { life, recall_mark, starts }, Stage::Taking) => {
+                // The next numbers here are counted from these.
+                if life.max(starts).max(recall_mark >> COUNT_BITS) > INCARNATION_MAX {
+                    return Err(Errno::EPROTO);
+                }
                 self.note_whole(shard, &mut incoming, (life, starts))?;
                 incoming.recall_mark = recall_mark;
                 Ok(Answer::Done)
@@ -205,7 +214,8 @@ impl MetaService {
                 Some(session) => {
                     self.sessions.has(session) && self.is_newer_reply(&writer, &found, value.as_deref())?
                 }
-                None if is_of_shard => true,
+                // The machine of the shard begins with its records, and this server does not start with one that it cannot read.
+                None if is_of_shard && is_readable(&found, value.as_deref()) => true,
                 None => return Err(Errno::EPROTO),
             };
             if is_good {
