@@ -593,7 +593,7 @@ impl Spread {
     fn shards_of(&self, node: &str) -> Vec<u64> {
         let listed = self.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
         let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let of_node = shards.as_array().unwrap().iter().filter(|shard| shard["node"] == node);
+        let of_node = shards.as_array().unwrap().iter().filter(|shard| shard["node"]["name"] == node);
         of_node.map(|shard| shard["id"].as_u64().unwrap()).collect()
     }
 
