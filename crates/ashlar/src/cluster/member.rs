@@ -202,8 +202,7 @@ impl Member {
         while !is_told(&map.read()) && Instant::now() < deadline {
             std::thread::sleep(TURN);
         }
-        let map = map.read().clone();
-        map
+        map.read().clone()
     }
 
     /// Ends the connections of nodes that are none any more, whenever it is called and there is another map than before.
