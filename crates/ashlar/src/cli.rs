@@ -231,7 +231,7 @@ pub enum LayoutCommand {
     Show {
         /// A path below a mount point.
         path: PathBuf,
-        /// Print JSON.
+        /// Print JSON: an object with the same names and values, numbers as numbers.
         #[arg(long)]
         json: bool,
     },
@@ -276,6 +276,9 @@ pub struct LayoutSetArgs {
     /// Split directories that are made in this one from now on, but not those made in them, into 2 to 64 slices; 0 means not to.
     #[arg(long, value_name = "COUNT", value_parser = parse_slices_of_new)]
     pub slices_of_new: Option<u16>,
+    /// Print JSON when it is done: what `ashlar layout show` tells then.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn parse_directories(text: &str) -> Result<DirectoryChoice, String> {
@@ -506,6 +509,36 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_of_an_administrator_has_json() {
+        fn look(command: &clap::Command, path: &str, without: &mut Vec<String>, count: &mut usize) {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                let path = format!("{path} {}", sub.get_name());
+                if sub.has_subcommands() {
+                    look(sub, &path, without, count);
+                    continue;
+                }
+                *count += 1;
+                let json = sub.get_arguments().find(|argument| argument.get_long() == Some("json"));
+                let help = json.and_then(|json| json.get_help()).map(ToString::to_string).unwrap_or_default();
+                // What a program may rely on is said where it is asked for.
+                if !help.starts_with("Print JSON") || !help.contains(':') {
+                    without.push(path);
+                }
+            }
+        }
+        let (whole, mut without, mut count) = (Cli::command(), Vec::new(), 0);
+        for noun in ["node", "target", "pool", "shard", "layout", "mount", "session"] {
+            let command = whole.find_subcommand(noun).unwrap();
+            let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            assert!(names.contains(&"show"), "{noun}: {names:?}");
+            assert!(noun == "layout" || names.contains(&"list"), "{noun}: {names:?}");
+            look(command, noun, &mut without, &mut count);
+        }
+        assert!(without.is_empty(), "without --json, or without a word on what it prints: {without:?}");
+        assert!(count >= 30, "{count} commands");
     }
 
     #[test]

@@ -37,16 +37,17 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: prctl and signal are async-signal-safe, and take no pointer to anything of ours.
+        // SAFETY: prctl, sigprocmask and signal are async-signal-safe, and take no pointer to anything of ours.
         unsafe {
             command.pre_exec(|| {
                 // It ends with the server, and not by what ends the server.
                 for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                     libc::signal(signal, libc::SIG_IGN);
                 }
-                match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
+                if hold_back_end() && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1) == 0 {
+                    Ok(())
+                } else {
+                    Err(std::io::Error::last_os_error())
                 }
             });
         }
@@ -89,6 +90,35 @@ impl Drop for Guard {
     }
 }
 
+/// Has the signal that tells of the server's end wait until this process is ready for it ([`signals_of_end`]), also over an exec: the server may be killed before, and
+/// the signal would end whoever has not said yet what it is to do. Async-signal-safe.
+pub fn hold_back_end() -> bool {
+    // SAFETY: the set is a plain value that sigemptyset makes, and nothing is asked about the mask before.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set) == 0
+            && libc::sigaddset(&raw mut set, libc::SIGUSR1) == 0
+            && libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) == 0
+    }
+}
+
+/// The signal that tells of the server's end, one that was held back too. To be called before there are threads.
+///
+/// # Errors
+/// When signals cannot be taken.
+pub fn signals_of_end() -> std::io::Result<Signals> {
+    let signals = Signals::new([SIGUSR1])?;
+    // ORDER: let through once somebody takes it.
+    // SAFETY: as above.
+    let is_let_through = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set) == 0
+            && libc::sigaddset(&raw mut set, libc::SIGUSR1) == 0
+            && libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) == 0
+    };
+    if is_let_through { Ok(signals) } else { Err(std::io::Error::last_os_error()) }
+}
+
 /// Whether this program was started as a guard.
 pub fn is_asked_for(program: Option<&OsStr>) -> bool {
     program == Some(OsStr::new(PROGRAM))
@@ -97,7 +127,7 @@ pub fn is_asked_for(program: Option<&OsStr>) -> bool {
 /// The guard's side: waits for the server's end.
 pub fn run() -> ExitCode {
     let guarded = Arc::new(Mutex::new(BTreeSet::new()));
-    let Ok(mut signals) = Signals::new([SIGUSR1]) else { return ExitCode::FAILURE };
+    let Ok(mut signals) = signals_of_end() else { return ExitCode::FAILURE };
     let all = guarded.clone();
     let watch = move || {
         if signals.forever().next().is_some() {

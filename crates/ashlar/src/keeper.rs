@@ -6,6 +6,7 @@
 
 pub mod table;
 
+use crate::guard::{hold_back_end, signals_of_end};
 use anyhow::{Context, Result, bail};
 use ashlar_fuse::{Connection, Kept, abort_connection};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,8 +15,6 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
 };
-use signal_hook::consts::SIGUSR1;
-use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -60,7 +59,7 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: fcntl, dup2, prctl, setsid and signal are async-signal-safe, and take no pointer to anything of ours.
+        // SAFETY: fcntl, dup2, prctl, sigprocmask, setsid and signal are async-signal-safe, and take no pointer to anything of ours.
         unsafe {
             command.pre_exec(move || {
                 for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -77,6 +76,7 @@ impl Keeper {
                     && libc::close(memory) == 0
                     // It outlives the process, and what its group is told.
                     && libc::setsid() >= 0
+                    && hold_back_end()
                     && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1) == 0;
                 if is_good { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             });
@@ -206,7 +206,7 @@ pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
 /// Waits for the end of the mount's process; tells whether it had unmounted.
 fn has_ended_well() -> bool {
     let (sender, ends) = mpsc::channel();
-    let Ok(mut signals) = Signals::new([SIGUSR1]) else { return false };
+    let Ok(mut signals) = signals_of_end() else { return false };
     let died = sender.clone();
     let watch = move || {
         if signals.forever().next().is_some() {

@@ -4,6 +4,7 @@
 mod directories;
 mod first_start;
 mod lock;
+mod mount_facts;
 mod mount_root;
 mod mount_turn;
 mod mounts;

@@ -1,6 +1,8 @@
 //! Printing for people and pipes. A reader who leaves does not end the work (a repair must not stop half-way because nobody reads about it
 //! any more), and names of files cannot play tricks on a terminal.
 
+use anyhow::Result;
+use serde::Serialize;
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -21,6 +23,15 @@ pub fn say(line: impl Display) {
     {
         let _ = writeln!(std::io::stderr(), "ashlar: cannot print: {error}");
     }
+}
+
+/// Prints a document for programs on standard output: the only one of its command.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn say_json(document: &(impl Serialize + ?Sized)) -> Result<()> {
+    say(serde_json::to_string_pretty(document)?);
+    Ok(())
 }
 
 /// Whether [`say`] lost something that somebody waits for, as on a full disk.

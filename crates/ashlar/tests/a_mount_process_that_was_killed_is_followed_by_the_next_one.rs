@@ -5,11 +5,12 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
-use support::{PATIENCE, can_mount};
+use support::{PATIENCE, binary, can_mount};
 
 /// A shell that works in `dir` and says `begun` in a file beside it when it is in the middle of things. This process itself must have nothing open there: what it
 /// starts would close that on the way, which waits for the mount.
@@ -111,6 +112,41 @@ fn programs_go_on_with_their_open_files_over_a_kill_of_the_mount_process() {
     lab.mounts[0] = start_keeping(&lab, "kept3", 60);
     ended_well("again", again);
     assert_eq!(fs::read(there.join("again")).unwrap(), b"done\n");
+    lab.stop();
+}
+
+#[test]
+fn a_mount_process_that_is_killed_as_soon_as_it_serves_is_followed_too() {
+    if !can_mount("take-over at once") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    lab.mounts[0].stop();
+    let place = lab.path("notify");
+    let socket = UnixDatagram::bind(&place).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let [mountpoint, identity] = ["m0", "c0"].map(|name| lab.path(name));
+    // What is told by a socket is told at once: a look at what was printed comes too late.
+    for turn in 0..15 {
+        let mut process = Command::new(binary())
+            .arg("mount")
+            .arg(&mountpoint)
+            .arg("--identity")
+            .arg(&identity)
+            .args(["--keep", "60"])
+            .env("NOTIFY_SOCKET", &place)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut text = [0; 64];
+        let got = socket.recv(&mut text);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert_eq!(&text[..got.unwrap_or_else(|error| panic!("turn {turn}: {error}"))], b"READY=1");
+    }
+    lab.mounts[0] = start_keeping(&lab, "last", 60);
+    assert!(lab.mounts[0].text().contains("going on with a mount"), "{}", lab.mounts[0].text());
     lab.stop();
 }
 

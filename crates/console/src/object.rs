@@ -10,3 +10,13 @@ pub mod pool;
 pub mod session;
 pub mod shard;
 pub mod target;
+
+use serde_json::Value;
+
+/// An object with the fields of another one besides its own.
+pub fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut object, more) {
+        fields.extend(more);
+    }
+    object
+}

@@ -20,6 +20,7 @@ mod xattr;
 pub use cache::{FindRoot, NotifierCache};
 pub use handles::HandleLog;
 pub use identity::ProcCredentials;
+pub use xattr::MOUNT_ATTRIBUTE;
 
 use crate::errno::Errno;
 use crate::id::{FileHandle, Unique};
@@ -46,12 +47,16 @@ pub struct AdaptorOptions {
     pub is_sole_session: bool,
 }
 
+/// What a mount tells of itself to a user, as the value of [`MOUNT_ATTRIBUTE`].
+pub type Describe = Arc<dyn Fn(&Client, u32) -> Result<String, Errno> + Send + Sync>;
+
 /// A mounted client.
 pub struct Adaptor {
     client: Arc<Client>,
     options: AdaptorOptions,
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
+    describe: Option<Describe>,
     removed: removed::RemovedInodes,
     late: late::Late,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
@@ -72,6 +77,7 @@ impl Adaptor {
             options,
             handles: Default::default(),
             cache,
+            describe: None,
             removed: Default::default(),
             maps_direct: AtomicBool::new(false),
             has_other_workers: AtomicBool::new(false),
@@ -84,6 +90,12 @@ impl Adaptor {
     pub fn rooted_at(self, root: FindRoot) -> Adaptor {
         self.cache.set_root(root);
         self
+    }
+
+    /// The same, which tells of itself what `describe` says.
+    #[must_use]
+    pub fn described_by(self, describe: Describe) -> Adaptor {
+        Adaptor { describe: Some(describe), ..self }
     }
 
     /// The same, whose open files are told to `log`, and which has `adopted` open already, by the numbers under which the kernel knows them.

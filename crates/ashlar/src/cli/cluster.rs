@@ -258,10 +258,23 @@ pub enum MountAction {
         #[arg(long)]
         json: bool,
     },
+    /// Show one mount: who serves it and how it was mounted, as its process tells, to root and to who mounted it. No server is asked.
+    Show {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// Print JSON: what `list` tells of each, `is_answering` (whether its process does, within 2 s), and what that tells, null if it does not: `cluster`, `version`, `pid`,
+        /// `node`, `started` (seconds since 1970), `session` and `session_text` (as `id` and `id_text` of `ashlar session list`), `epoch` (of its map), `managers`, `metadata_servers` and `storage_servers` (lists of `id`,
+        /// `name` and `addresses`; `servers_left_out` is how many more there are than 64 of a kind), `coherence`, `subdirectory`, `error_after_s`, `keep_s` (both null for a mount of `ashlar up`), `allow_other`, `set_id`, `devices` and `transport`.
+        #[arg(long)]
+        json: bool,
+    },
     /// Take a mount away within a few seconds, also when servers are away or its process hangs. Programs that use it get errors.
     Detach {
         /// The mount point.
         mountpoint: PathBuf,
+        /// Print JSON: the mount as it was, as `list` does for each, and `is_answering` (whether its process did).
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -289,7 +302,7 @@ pub enum NodeAction {
     Show {
         /// Its name or number.
         name: String,
-        /// Print JSON, as `list` does for each.
+        /// Print JSON: what `list` tells of each, with `targets` and `shards` (numbers of those it serves).
         #[arg(long)]
         json: bool,
     },
@@ -299,6 +312,9 @@ pub enum NodeAction {
         name: String,
         #[command(flatten)]
         policy: PolicyArgs,
+        /// Print JSON: the machine, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Say what a machine can fail together with, such as its rack, or show it if nothing is said. Content of a file is spread over such failure domains.
     Domain {
@@ -306,16 +322,25 @@ pub enum NodeAction {
         name: String,
         /// The name of the failure domain; `none`: it fails alone.
         domain: Option<String>,
+        /// Print JSON: the machine, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Move what is on the targets of a machine to others, while it is used.
     Drain {
         /// Its name or number.
         name: String,
+        /// Print JSON: a list of its targets, as of `ashlar target list`.
+        #[arg(long)]
+        json: bool,
     },
     /// Use the targets of a machine again that were to be drained.
     Undrain {
         /// Its name or number.
         name: String,
+        /// Print JSON: a list of its targets, as of `ashlar target list`.
+        #[arg(long)]
+        json: bool,
     },
     /// Take a machine out of the file system: its certificate is worth nothing from now on. One that has targets or shards, that is a member of an etcd of the
     /// file system, or the last one that manages or may administer, is refused.
@@ -325,6 +350,9 @@ pub enum NodeAction {
         /// Also if it is this machine, which can do nothing more here afterwards.
         #[arg(long)]
         yes_this_one: bool,
+        /// Print JSON: the machine as it was, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -22,14 +22,29 @@ pub enum PoolAction {
         #[arg(long)]
         json: bool,
     },
+    /// Show one pool, its targets and their space.
+    Show {
+        /// Its name.
+        name: String,
+        /// Print JSON: what `list` tells of each, `targets_told` (how many servers have told the space of) with the sums `bytes_total`, `bytes_used` and `bytes_free`
+        /// of those, `chains_moving`, and `members`, a list of objects as of `ashlar target list`.
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a pool. Targets are made in it with `ashlar storage --pool`, and directories use it with `ashlar layout set --pool`.
     Add {
         /// Its name.
         name: String,
+        /// Print JSON: the pool, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Take a pool out of the file system that was never used.
     Remove {
         /// Its name.
         name: String,
+        /// Print JSON: the pool as it was, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
 }

@@ -26,10 +26,31 @@ pub enum SessionAction {
         #[arg(long)]
         json: bool,
     },
+    /// Show one session, and what each metadata server has of it.
+    Show {
+        /// Its number.
+        #[arg(value_parser = parse_session)]
+        id: u64,
+        /// Print JSON: what `list` tells of each, with `instance` (of the process that mounts, as hexadecimal digits), `by_server`, a list of objects with `server`, `since`,
+        /// `heard_ms`, `leases`, `opens`, `locks` and `is_ending`, and `unanswered` as of `list`. `ashlar mount show` on the machine tells which of its mounts it is.
+        #[arg(long)]
+        json: bool,
+    },
     /// End a session as if its mount had fallen silent: its locks and leases go to others. A mount that is alive loses its locks and what it
     /// had not written, and comes back with another session.
     Remove {
         /// Its number.
+        #[arg(value_parser = parse_session)]
         id: u64,
+        /// Print JSON: the session as it was, as `list` does for each, and `unanswered`: where there are such, it may go on, and the exit status is 1.
+        #[arg(long)]
+        json: bool,
     },
+}
+
+fn parse_session(text: &str) -> Result<u64, String> {
+    let number = text.strip_prefix("session-").unwrap_or(text);
+    number.parse().map_err(|_| {
+        format!("`{}` is not the number of a session; `ashlar session list` shows all", text.escape_debug())
+    })
 }

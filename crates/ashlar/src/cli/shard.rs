@@ -23,6 +23,15 @@ pub enum ShardAction {
         #[arg(long)]
         json: bool,
     },
+    /// Show one shard: which server answers for it and where that listens, and whether it moves.
+    Show {
+        /// Its number.
+        #[arg(value_name = "SHARD", value_parser = parse_number)]
+        id: u16,
+        /// Print JSON: what `list` tells of each, with `addresses` (of its server) and `epoch` (of the map that says so).
+        #[arg(long)]
+        json: bool,
+    },
     /// Move shards to another metadata server, while they are used; waits until they are there. Or withdraw such moves.
     Move {
         /// Their numbers; with --cancel also `all`.
@@ -44,13 +53,13 @@ pub enum ShardAction {
         /// The node that is to have none.
         #[arg(value_name = "NODE")]
         name: String,
-        /// Print JSON when it is done, as of `move`.
+        /// Print JSON when it is done: as of `move`.
         #[arg(long)]
         json: bool,
     },
     /// Move shards until all metadata servers have as many as each other. Those that are away are left out, which is said on standard error.
     Balance {
-        /// Print JSON when it is done, as of `move`.
+        /// Print JSON when it is done: as of `move`.
         #[arg(long)]
         json: bool,
     },
@@ -67,8 +76,12 @@ fn parse_shard(text: &str) -> Result<ShardChoice, String> {
     if text == "all" {
         return Ok(ShardChoice::All);
     }
+    parse_number(text).map(ShardChoice::One)
+}
+
+fn parse_number(text: &str) -> Result<u16, String> {
     let number = text.strip_prefix("shard-").unwrap_or(text);
-    number.parse().map(ShardChoice::One).map_err(|_| {
+    number.parse().map_err(|_| {
         format!("`{}` is not the number of a shard; `ashlar shard list` shows all", text.escape_debug())
     })
 }

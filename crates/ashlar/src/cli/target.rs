@@ -29,7 +29,7 @@ pub enum TargetAction {
     Show {
         /// Its number.
         id: u32,
-        /// Print JSON, as `list` does for each.
+        /// Print JSON: as `list` does for each.
         #[arg(long)]
         json: bool,
     },
@@ -38,17 +38,26 @@ pub enum TargetAction {
         /// Their numbers.
         #[arg(required = true)]
         ids: Vec<u32>,
+        /// Print JSON: a list of these targets, as of `list`.
+        #[arg(long)]
+        json: bool,
     },
     /// Use targets again that were to be drained. What has moved stays where it is.
     Undrain {
         /// Their numbers.
         #[arg(required = true)]
         ids: Vec<u32>,
+        /// Print JSON: a list of these targets, as of `list`.
+        #[arg(long)]
+        json: bool,
     },
     /// Take a target out of the file system. It must have been drained.
     Remove {
         /// Its number.
         id: u32,
+        /// Print JSON: the target as it was, as `list` does for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Move chains from fuller targets of a pool to emptier ones until they are equally full.
     Rebalance {
@@ -58,6 +67,9 @@ pub enum TargetAction {
         /// Stop instead. What has moved stays where it is.
         #[arg(long)]
         stop: bool,
+        /// Print JSON: the pool, as `ashlar pool list` does for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Show moves that are under way, or change how they go on.
     Moves {
@@ -70,7 +82,7 @@ pub enum TargetAction {
         /// Send at most this many MiB per second from each server; 0: as fast as it goes.
         #[arg(long, value_name = "MIB_PER_S")]
         rate: Option<u32>,
-        /// Print JSON: an object with `is_paused`, `rate_mib_s`, `rebalancing` (names of pools) and `moves`, a list of objects with `chain`,
+        /// Print JSON, also after a change: an object with `is_paused`, `rate_mib_s`, `rebalancing` (names of pools) and `moves`, a list of objects with `chain`,
         /// `from` and `to` (targets), `chunks_done`, `bytes_done`, `bytes_total` (0 until it was counted) and `obstacle` (null when there is
         /// none); the last four are null when the server did not answer.
         #[arg(long)]

@@ -36,6 +36,8 @@ const PRESENT_EVERY: Duration = Duration::from_secs(2);
 const PRESENT_MAX: Duration = Duration::from_secs(1);
 /// For how long a manager is told what it knows.
 pub(super) const KNOWN_MAX: Duration = Duration::from_secs(2);
+/// For how long a command waits for the map with what it has changed.
+const CHANGED_MAX: Duration = Duration::from_secs(5);
 /// For how long a start waits for a manager.
 pub(super) const START_MAX: Duration = Duration::from_secs(60);
 
@@ -192,6 +194,15 @@ impl Member {
             std::thread::sleep(TURN);
         }
         Ok(())
+    }
+
+    /// The map once it tells what this process has just changed. Somebody else may change that again, so it is not waited for long.
+    pub fn map_after(&self, is_told: impl Fn(&ClusterMap) -> bool) -> Arc<ClusterMap> {
+        let (map, deadline) = (self.map(), Instant::now() + CHANGED_MAX);
+        while !is_told(&map.read()) && Instant::now() < deadline {
+            std::thread::sleep(TURN);
+        }
+        map.read().clone()
     }
 
     /// Ends the connections of nodes that are none any more, whenever it is called and there is another map than before.

@@ -33,6 +33,8 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         transport: args.fuse_transport,
         mask: Default::default(),
         is_sole_session: false,
+        error_after: Some(Duration::from_secs(args.error_after.into())),
+        subdirectory: args.subdirectory.clone(),
         keep: (args.keep > 0).then(|| Duration::from_secs(args.keep.into())),
     };
     let patience = Patience::new(Duration::from_secs(args.error_after.into()));
@@ -51,6 +53,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         map: member.map(),
         env: member.env.clone(),
         checks_payload: true,
+        node: member.name.node,
         root: Some(Arc::new(MountRoot::new(member.map(), member.name.node, args.subdirectory.clone()))),
     };
     let _looks = member.keep_certificate()?;

@@ -2,7 +2,7 @@
 //! file system's own permissions decide.
 
 use crate::cli::{Choice, DurabilityChoice, LayoutArgs, LayoutCommand, LayoutSetArgs};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, bail};
 use ashlar_types::{DirectoryChoice, ShardId};
 use std::ffi::CString;
@@ -35,7 +35,7 @@ fn show(path: &Path, json: bool) -> Result<()> {
             .filter_map(|pair| pair.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.parse::<u64>().map_or(value.into(), Into::into)))
             .collect();
-        say(serde_json::Value::Object(pairs));
+        say_json(&pairs)?;
     } else {
         text.split_whitespace().for_each(|pair| say(pair.replacen('=', ": ", 1)));
     }
@@ -82,7 +82,7 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
     if args.slices.is_some() && !args.no_wait {
         await_split(&args.path)?;
     }
-    Ok(())
+    if args.json { show(&args.path, true) } else { Ok(()) }
 }
 
 /// What to do about a refusal.

@@ -3,10 +3,10 @@
 use super::{presence, target};
 use crate::cli::{NodeAction, NodeArgs, PolicyArgs, SubtreeChoice};
 use crate::cluster::{Member, NodeDirectory, subtree};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, bail};
 use ashlar_console::object::away::Away;
-use ashlar_console::object::node::{domain, object};
+use ashlar_console::object::node::{domain, object, object_with_holdings};
 pub use ashlar_console::object::node::{name, reference};
 use ashlar_types::message::ManagerRequest;
 use ashlar_types::{ClusterMap, Node, NodePolicy, Role};
@@ -20,15 +20,14 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
         NodeAction::List { json: true } => {
             let away = presence::ask(&member);
             let nodes: Vec<Value> = map.nodes.iter().map(|node| object(node, &away)).collect();
-            say(format_args!("{}", serde_json::to_string_pretty(&nodes)?));
+            say_json(&nodes)?;
         }
         NodeAction::List { json: false } => {
             let away = presence::ask(&member);
             map.nodes.iter().for_each(|node| print(node, &away));
         }
         NodeAction::Show { name, json: true } => {
-            let shown = object(find(&map, name)?, &presence::ask(&member));
-            say(format_args!("{}", serde_json::to_string_pretty(&shown)?));
+            say_json(&object_with_holdings(&map, find(&map, name)?, &presence::ask(&member)))?;
         }
         NodeAction::Show { name, json: false } => {
             let node = find(&map, name)?;
@@ -38,36 +37,64 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode> {
                 say(format_args!("{:>35} {} {}", "", target.id, target.path.escape_debug()));
             }
         }
-        NodeAction::Policy { name, policy } if policy.is_empty() => {
-            say(format_args!("{}", find(&map, name)?.policy));
+        NodeAction::Policy { name, policy, json } => set_policy(&member, find(&map, name)?, policy, *json)?,
+        NodeAction::Domain { name, domain, json } => {
+            set_domain(&member, find(&map, name)?, domain.as_deref(), *json)?;
         }
-        NodeAction::Policy { name, policy } => {
+        NodeAction::Drain { name, json } => drain(&member, &map, name, true, *json)?,
+        NodeAction::Undrain { name, json } => drain(&member, &map, name, false, *json)?,
+        NodeAction::Remove { name, yes_this_one, json } => {
             let known = find(&map, name)?;
-            let seen = known.policy.clone();
-            let mut next = policy.applied_to(seen.clone());
-            choose_subtree(&member, policy, &mut next)?;
-            let policy = next;
-            member.ask(&ManagerRequest::SetPolicy { node: known.id, seen, policy: policy.clone() })?;
-            say(format_args!("{}: {policy}", known.name));
-        }
-        NodeAction::Domain { name, domain: None } => {
-            say(format_args!("{}", domain(find(&map, name)?).unwrap_or("none")));
-        }
-        NodeAction::Domain { name, domain: Some(wanted) } => {
-            let known = find(&map, name)?;
-            let domain = if wanted == "none" { String::new() } else { wanted.clone() };
-            member.ask(&ManagerRequest::SetDomain { node: known.id, domain })?;
-            say(format_args!("{}: {wanted}", known.name));
-        }
-        NodeAction::Drain { name } => drain(&member, &map, name, true)?,
-        NodeAction::Undrain { name } => drain(&member, &map, name, false)?,
-        NodeAction::Remove { name, yes_this_one } => {
-            let known = find(&map, name)?;
+            // Asked before: this machine may be the one that is removed.
+            let removed = json.then(|| object(known, &presence::ask(&member)));
             member.ask(&ManagerRequest::RemoveNode { node: known.id, is_own_meant: *yes_this_one })?;
-            say(format_args!("removed {}, {}", known.name, known.id));
+            match removed {
+                Some(removed) => say_json(&removed)?,
+                None => say(format_args!("removed {}, {}", known.name, known.id)),
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes what a node may do as a client as far as `args` say so, and shows it.
+fn set_policy(member: &Member, known: &Node, args: &PolicyArgs, json: bool) -> Result<()> {
+    let mut next = args.applied_to(known.policy.clone());
+    if !args.is_empty() {
+        choose_subtree(member, args, &mut next)?;
+        let seen = known.policy.clone();
+        member.ask(&ManagerRequest::SetPolicy { node: known.id, seen, policy: next.clone() })?;
+    }
+    match (json, args.is_empty()) {
+        (true, _) => say_changed(member, known, |node| node.policy == next)?,
+        (false, true) => say(&next),
+        (false, false) => say(format_args!("{}: {next}", known.name)),
+    }
+    Ok(())
+}
+
+/// Puts a node into the failure domain `wanted`, if one is named, and shows the one that it is in.
+fn set_domain(member: &Member, known: &Node, wanted: Option<&str>, json: bool) -> Result<()> {
+    let next = match wanted {
+        Some("none") => String::new(),
+        Some(wanted) => wanted.to_owned(),
+        None => known.domain.clone(),
+    };
+    if wanted.is_some() {
+        member.ask(&ManagerRequest::SetDomain { node: known.id, domain: next.clone() })?;
+    }
+    match (json, wanted) {
+        (true, _) => say_changed(member, known, |node| node.domain == next)?,
+        (false, None) => say(domain(known).unwrap_or("none")),
+        (false, Some(wanted)) => say(format_args!("{}: {wanted}", known.name)),
+    }
+    Ok(())
+}
+
+/// Shows a node as it is once the map tells what has changed.
+fn say_changed(member: &Member, known: &Node, is_changed: impl Fn(&Node) -> bool) -> Result<()> {
+    let map = member.map_after(|map| map.node(known.id).is_none_or(&is_changed));
+    say_json(&object(map.node(known.id).unwrap_or(known), &presence::ask(member)))
 }
 
 /// Puts the subtree into `policy` that `args` name.
@@ -81,7 +108,7 @@ pub fn choose_subtree(member: &Member, args: &PolicyArgs, policy: &mut NodePolic
 }
 
 /// Has all targets of a node emptied, or not any more.
-fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool) -> Result<()> {
+fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool, json: bool) -> Result<()> {
     let known = find(map, name)?;
     let targets = map.targets.iter().filter(|target| target.node == known.id);
     let ids: Vec<u32> = targets.map(|target| target.id.0).collect();
@@ -91,7 +118,7 @@ fn drain(member: &Member, map: &ClusterMap, name: &str, is_draining: bool) -> Re
     if ids.is_empty() {
         bail!("{} has no target", known.name);
     }
-    if is_draining { target::drain(member, map, &ids) } else { target::set_draining(member, &ids, false) }
+    target::drain(member, map, &ids, is_draining, json)
 }
 
 /// The node that is called `name`, or has that number.

@@ -1,11 +1,12 @@
 //! `ashlar pool`: pools of targets.
 
+use super::{presence, target};
 use crate::cli::{PoolAction, PoolArgs};
 use crate::cluster::{Member, NodeDirectory};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
-use ashlar_console::object::pool::{chains, object, targets};
-use ashlar_types::map::Pool;
+use ashlar_console::object::pool::{chains, moving, object, object_with_members, targets, total};
+use ashlar_types::map::{Pool, Target};
 use ashlar_types::message::ManagerRequest;
 use ashlar_types::{ClusterMap, Role};
 use serde_json::Value;
@@ -15,13 +16,27 @@ pub fn run(args: &PoolArgs) -> Result<ExitCode> {
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
     match &args.action {
         PoolAction::List { json } => list(&member.map().read().clone(), *json)?,
-        PoolAction::Add { name } => {
+        PoolAction::Show { name, json } => show(&member, name, *json)?,
+        PoolAction::Add { name, json } => {
             member.ask(&ManagerRequest::NewPool { name: name.clone() })?;
-            say(format_args!("there is a pool {name}"));
+            if *json {
+                let map = member.map_after(|map| find(map, name).is_ok());
+                let made = find(&map, name)
+                    .ok()
+                    .context("the pool is there, but no map that tells its number has come")?;
+                say_json(&object(&map, made))?;
+            } else {
+                say(format_args!("there is a pool {name}"));
+            }
         }
-        PoolAction::Remove { name } => {
+        PoolAction::Remove { name, json } => {
+            let map = member.map().read().clone();
+            let removed = if *json { Some(object(&map, find(&map, name)?)) } else { None };
             member.ask(&ManagerRequest::RemovePool { name: name.clone() })?;
-            say(format_args!("removed the pool {name}"));
+            match removed {
+                Some(removed) => say_json(&removed)?,
+                None => say(format_args!("removed the pool {name}")),
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -38,18 +53,35 @@ pub fn find<'m>(map: &'m ClusterMap, name: &str) -> Result<&'m Pool> {
 fn list(map: &ClusterMap, json: bool) -> Result<()> {
     if json {
         let pools: Vec<Value> = map.pools.iter().map(|pool| object(map, pool)).collect();
-        say(format_args!("{}", serde_json::to_string_pretty(&pools)?));
-        return Ok(());
+        return say_json(&pools);
     }
-    for pool in &map.pools {
-        let names: Vec<String> = targets(map, pool).iter().map(ToString::to_string).collect();
-        let note = if map.moves.rebalancing.contains(&pool.id) { ", being rebalanced" } else { "" };
-        say(format_args!(
-            "{:<24} {:>4} chains, targets {}{note}",
-            pool.name,
-            chains(map, pool),
-            names.join(" ")
-        ));
+    map.pools.iter().for_each(|pool| print(map, pool));
+    Ok(())
+}
+
+fn print(map: &ClusterMap, pool: &Pool) {
+    let names: Vec<String> = targets(map, pool).iter().map(ToString::to_string).collect();
+    let note = if map.moves.rebalancing.contains(&pool.id) { ", being rebalanced" } else { "" };
+    say(format_args!("{:<24} {:>4} chains, targets {}{note}", pool.name, chains(map, pool), names.join(" ")));
+}
+
+/// Shows a pool, its targets and the space of those whose server tells it.
+fn show(member: &Member, name: &str, json: bool) -> Result<()> {
+    let map = member.map().read().clone();
+    let pool = find(&map, name)?;
+    let members: Vec<Target> = map.targets.iter().filter(|target| target.pool == pool.id).cloned().collect();
+    let away = presence::ask(member);
+    let spaces = target::spaces(member, &members, &away);
+    if json {
+        return say_json(&object_with_members(&map, pool, &away, &spaces));
     }
+    print(&map, pool);
+    if moving(&map, pool) > 0 {
+        say(format_args!("{:>24} {:>4} of them moving", "", moving(&map, pool)));
+    }
+    let (total, free) = total(spaces.values());
+    let (told, all) = (spaces.len(), members.len());
+    say(format_args!("{:>24} {} on {told} of {all} targets", "", target::space_text(&(total, free))));
+    members.iter().for_each(|member| target::print(&map, member, &away, spaces.get(&member.id)));
     Ok(())
 }

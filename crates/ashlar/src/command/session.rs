@@ -3,10 +3,10 @@
 use super::presence;
 use crate::cli::{SessionAction, SessionArgs};
 use crate::cluster::{Member, NodeDirectory};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, bail};
-use ashlar_console::object::node;
-use ashlar_console::object::session::{merged, object};
+use ashlar_console::object::session::{Merged, merged, object, object_by_server};
+use ashlar_console::object::{node, with};
 use ashlar_rpc::net::NetError;
 use ashlar_rpc::remote::RemoteSessions;
 use ashlar_rpc::wire::SessionInfo;
@@ -35,7 +35,8 @@ pub fn run(args: &SessionArgs) -> Result<ExitCode> {
     }
     match &args.action {
         SessionAction::List { json } => list(&member, &map, &servers, *json)?,
-        SessionAction::Remove { id } => remove(&member, &map, &servers, SessionId(*id))?,
+        SessionAction::Show { id, json } => show(&member, &map, &servers, SessionId(*id), *json)?,
+        SessionAction::Remove { id, json } => remove(&member, &map, &servers, SessionId(*id), *json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -108,23 +109,80 @@ fn ask_all<T: Send>(
     (told, unanswered)
 }
 
-fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], is_json: bool) -> Result<()> {
-    let (told, unanswered) = ask_all(member, servers, None, |sessions, deadline| sessions.list(deadline));
+/// What all servers that answer know, at least one of them; those that managers believe to be away are asked for `away_max`.
+fn all_told(
+    member: &Member,
+    map: &ClusterMap,
+    servers: &[NodeId],
+    away_max: Option<Duration>,
+) -> Result<Asked<Vec<SessionInfo>>> {
+    let list = |sessions: RemoteSessions, deadline| sessions.list(deadline);
+    let (told, unanswered) = ask_all(member, servers, away_max, list);
     if told.is_empty() {
         let all: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
         bail!("no metadata server tells which sessions it has: {}", all.join("; "));
     }
+    Ok((told, unanswered))
+}
+
+/// The session of this id, as those who have told know it.
+fn find(
+    map: &ClusterMap,
+    told: &[(NodeId, Vec<SessionInfo>)],
+    id: SessionId,
+    unanswered: &[Unanswered],
+) -> Result<Merged> {
+    let found = merged(told).into_iter().find(|session| session.info.session == id);
+    found.with_context(|| unknown(map, id, unanswered))
+}
+
+fn unknown(map: &ClusterMap, id: SessionId, unanswered: &[Unanswered]) -> String {
+    let silent: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
+    let silent = if silent.is_empty() { String::new() } else { format!(" ({})", silent.join("; ")) };
+    format!("there is no {id}{silent}; `ashlar session list` shows all")
+}
+
+fn list(member: &Member, map: &ClusterMap, servers: &[NodeId], is_json: bool) -> Result<()> {
+    let (told, unanswered) = all_told(member, map, servers, None)?;
     let sessions = merged(&told);
     if is_json {
         let sessions: Vec<Value> = sessions.iter().map(|session| object(map, session)).collect();
         let unanswered: Vec<Value> = unanswered.iter().map(|silent| silent.object(map)).collect();
         let all = json!({ "sessions": sessions, "unanswered": unanswered });
-        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
-        return Ok(());
+        return say_json(&all);
     }
     sessions.iter().for_each(|session| print(map, &session.info));
     for silent in &unanswered {
         say(format_args!("{}; what it alone knows is not shown", silent.text(map)));
+    }
+    Ok(())
+}
+
+/// Shows what each server has of a session.
+fn show(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId, is_json: bool) -> Result<()> {
+    let (told, unanswered) = all_told(member, map, servers, None)?;
+    let session = find(map, &told, id, &unanswered)?;
+    if is_json {
+        let unanswered: Vec<Value> = unanswered.iter().map(|silent| silent.object(map)).collect();
+        let shown = object_by_server(map, &session, &told);
+        return say_json(&with(shown, json!({ "unanswered": unanswered })));
+    }
+    print(map, &session.info);
+    for (server, infos) in &told {
+        for info in infos.iter().filter(|info| info.session == id) {
+            say(format_args!(
+                "{:>14} at {}: {} leases, {} open, {} locks, heard of {:.1} s ago",
+                "",
+                node::name(map, *server),
+                info.leases,
+                info.opens,
+                info.locks,
+                info.heard_ms as f64 / 1e3,
+            ));
+        }
+    }
+    for silent in &unanswered {
+        say(format_args!("{}; what it has of the session is not shown", silent.text(map)));
     }
     Ok(())
 }
@@ -148,15 +206,21 @@ fn print(map: &ClusterMap, info: &SessionInfo) {
 ///
 /// # Errors
 /// When no server knows it, when it does not end in time, and when a server that may have it did not answer: it may go on there.
-fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) -> Result<()> {
+fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId, is_json: bool) -> Result<()> {
+    let ended = match is_json {
+        true => {
+            let (told, unanswered) = all_told(member, map, servers, Some(AWAY_ANSWER_MAX))?;
+            Some(object(map, &find(map, &told, id, &unanswered)?))
+        }
+        false => None,
+    };
     let end = |sessions: RemoteSessions, deadline| sessions.end(id, deadline);
     let (told, unanswered) = ask_all(member, servers, Some(AWAY_ANSWER_MAX), end);
     let silent: Vec<String> = unanswered.iter().map(|silent| silent.text(map)).collect();
     let there: Vec<NodeId> =
         told.into_iter().filter(|(_, is_there)| *is_there).map(|(server, _)| server).collect();
     if there.is_empty() {
-        let unknown = if silent.is_empty() { String::new() } else { format!(" ({})", silent.join("; ")) };
-        bail!("there is no {id}{unknown}; `ashlar session list` shows all");
+        bail!("{}", unknown(map, id, &unanswered));
     }
     let deadline = Instant::now() + END_MAX;
     for server in there {
@@ -167,8 +231,15 @@ fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) 
             std::thread::sleep(LOOK_EVERY);
         }
     }
+    match ended {
+        Some(ended) => {
+            let unanswered: Vec<Value> = unanswered.iter().map(|silent| silent.object(map)).collect();
+            say_json(&with(ended, json!({ "unanswered": unanswered })))?;
+        }
+        None if silent.is_empty() => say(format_args!("ended {id}")),
+        None => {}
+    }
     if silent.is_empty() {
-        say(format_args!("ended {id}"));
         return Ok(());
     }
     bail!(

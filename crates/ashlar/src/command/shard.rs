@@ -8,11 +8,11 @@ use super::node;
 use super::presence;
 use crate::cli::{ShardAction, ShardArgs, ShardChoice};
 use crate::cluster::{Member, NodeDirectory};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
 use ashlar_console::object::away::Away;
 use ashlar_console::object::node::name;
-use ashlar_console::object::shard::object;
+use ashlar_console::object::shard::{object, object_with_place};
 use ashlar_rpc::remote::{RemoteShards, Routes};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
 use ashlar_types::map::Shard;
@@ -37,6 +37,7 @@ pub fn run(args: &ShardArgs) -> Result<ExitCode> {
     let map = member.map().read().clone();
     match &args.action {
         ShardAction::List { json } => list(&member, &map, *json)?,
+        ShardAction::Show { id, json } => show(&member, &map, ShardId(*id), *json)?,
         ShardAction::Move { shards, to, json, .. } => {
             let shards = shards_chosen(&map, shards)?;
             match to {
@@ -187,11 +188,15 @@ fn metadata_server(map: &ClusterMap, name: &str) -> Result<NodeId> {
     Ok(node.id)
 }
 
-fn list(member: &Member, map: &ClusterMap, json: bool) -> Result<()> {
+/// What those of `servers` move that are there and tell it.
+fn moving<'m>(
+    member: &Member,
+    away: &Away,
+    servers: impl Iterator<Item = &'m Node>,
+) -> BTreeMap<ShardId, MoveInfo> {
     let mut moving: BTreeMap<ShardId, MoveInfo> = BTreeMap::new();
-    let away = presence::ask(member);
     let is_there = |server: &&Node| away.seconds(server.id, Role::Meta).is_none();
-    for server in map.listening(Role::Meta).filter(is_there) {
+    for server in servers.filter(is_there) {
         match RemoteShards::new(member.routes(), server.id).moves(Instant::now() + LIST_MAX) {
             // One that was moved meanwhile may be told of by both.
             Ok(moves) => moving.extend(moves.into_iter().map(|info| (info.shard, info))),
@@ -200,19 +205,43 @@ fn list(member: &Member, map: &ClusterMap, json: bool) -> Result<()> {
             }
         }
     }
+    moving
+}
+
+fn list(member: &Member, map: &ClusterMap, json: bool) -> Result<()> {
+    let away = presence::ask(member);
+    let moving = moving(member, &away, map.listening(Role::Meta));
     if json {
         let of = |shard: &Shard| object(map, shard, &away, moving.get(&shard.id));
         let shards: Vec<Value> = map.shards.iter().map(of).collect();
-        say(format_args!("{}", serde_json::to_string_pretty(&shards)?));
-        return Ok(());
+        return say_json(&shards);
     }
     for shard in &map.shards {
-        let moving =
-            moving.get(&shard.id).map(|info| format!("  {}", progress(map, info))).unwrap_or_default();
-        let (name, note) = (name(map, shard.primary), away.note(shard.primary, Role::Meta));
-        say(format_args!("{:<12} {name}{note}{moving}", shard.id.to_string()));
+        print(map, shard, &away, moving.get(&shard.id));
     }
     Ok(())
+}
+
+fn show(member: &Member, map: &ClusterMap, id: ShardId, json: bool) -> Result<()> {
+    let Some(shard) = map.shards.iter().find(|shard| shard.id == id) else {
+        bail!("there is no {id}; `ashlar shard list` shows all");
+    };
+    let away = presence::ask(member);
+    let moving = moving(member, &away, map.node(shard.primary).into_iter());
+    if json {
+        return say_json(&object_with_place(map, shard, &away, moving.get(&id)));
+    }
+    print(map, shard, &away, moving.get(&id));
+    let addresses = map.node(shard.primary).map(|node| node.addresses(Role::Meta)).unwrap_or_default();
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    say(format_args!("{:<12} at {}, as the map of {} says", "", addresses.join(", "), map.epoch));
+    Ok(())
+}
+
+fn print(map: &ClusterMap, shard: &Shard, away: &Away, moving: Option<&MoveInfo>) {
+    let moving = moving.map(|info| format!("  {}", progress(map, info))).unwrap_or_default();
+    let (name, note) = (name(map, shard.primary), away.note(shard.primary, Role::Meta));
+    say(format_args!("{:<12} {name}{note}{moving}", shard.id.to_string()));
 }
 
 /// How far a shard is, for people.

@@ -2,12 +2,12 @@
 
 mod change;
 
-pub use change::{drain, set_draining};
+pub use change::drain;
 
 use super::presence;
 use crate::cli::{TargetAction, TargetArgs};
 use crate::cluster::{Member, NodeDirectory};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
 use ashlar_console::object::away::Away;
 use ashlar_console::object::node;
@@ -33,29 +33,19 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
     match &args.action {
         TargetAction::List { json } => {
             let away = presence::ask(&member);
-            let spaces = ask(&member, &there(&map.targets, &away));
+            let spaces = spaces(&member, &map.targets, &away);
             if *json {
-                let all: Vec<Value> = map
-                    .targets
-                    .iter()
-                    .map(|target| object(&map, target, &away, spaces.get(&target.id)))
-                    .collect();
-                say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+                say_json(&objects(&map, &map.targets, &away, &spaces))?;
             } else {
-                for target in &map.targets {
-                    print(&map, target, &away, spaces.get(&target.id));
-                }
+                map.targets.iter().for_each(|target| print(&map, target, &away, spaces.get(&target.id)));
             }
         }
         TargetAction::Show { id, json } => {
-            let target = map
-                .target(TargetId(*id))
-                .with_context(|| format!("there is no target {id}; `ashlar target list` shows all"))?;
+            let target = find(&map, *id)?;
             let away = presence::ask(&member);
-            let spaces = ask(&member, &there(std::slice::from_ref(target), &away));
+            let spaces = spaces(&member, std::slice::from_ref(target), &away);
             if *json {
-                let shown = object(&map, target, &away, spaces.get(&target.id));
-                say(format_args!("{}", serde_json::to_string_pretty(&shown)?));
+                say_json(&object(&map, target, &away, spaces.get(&target.id)))?;
             } else {
                 print(&map, target, &away, spaces.get(&target.id));
             }
@@ -65,15 +55,30 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The target of this number.
+fn find(map: &ClusterMap, id: u32) -> Result<&Target> {
+    let known = map.target(TargetId(id));
+    known.with_context(|| format!("there is no target {id}; `ashlar target list` shows all"))
+}
+
+fn objects(
+    map: &ClusterMap,
+    targets: &[Target],
+    away: &Away,
+    spaces: &BTreeMap<TargetId, Space>,
+) -> Vec<Value> {
+    targets.iter().map(|target| object(map, target, away, spaces.get(&target.id))).collect()
+}
+
 /// Those of `targets` whose server is not known to be away: it would be waited for.
 fn there(targets: &[Target], away: &Away) -> Vec<Target> {
     let is_there = |target: &&Target| away.seconds(target.node, Role::Storage).is_none();
     targets.iter().filter(is_there).cloned().collect()
 }
 
-/// The space of those targets whose server answers in time.
-fn ask(member: &Member, targets: &[Target]) -> BTreeMap<TargetId, Space> {
-    ask_each(member, targets, |storage, target| {
+/// The space of those targets whose server is not known to be away, and answers in time.
+pub fn spaces(member: &Member, targets: &[Target], away: &Away) -> BTreeMap<TargetId, Space> {
+    ask_each(member, &there(targets, away), |storage, target| {
         match storage.call(&StorageRequest::Space { target }, Payload::None) {
             Ok(StorageReply::Space { bytes_total, bytes_free }) => Some((bytes_total, bytes_free)),
             _ => None,
@@ -106,15 +111,16 @@ fn ask_each<T: Send>(
     found
 }
 
-fn print(map: &ClusterMap, target: &Target, away: &Away, space: Option<&Space>) {
+/// Space, for people.
+pub fn space_text((total, free): &Space) -> String {
     const GIB: f64 = (1u64 << 30) as f64;
-    let space = match space {
-        Some((total, free)) => {
-            let used = total.saturating_sub(*free) as f64 / GIB;
-            format!("{used:.1} GiB used, {:.1} GiB free", *free as f64 / GIB)
-        }
-        None => "space unknown".to_owned(),
-    };
+    let used = total.saturating_sub(*free) as f64 / GIB;
+    format!("{used:.1} GiB used, {:.1} GiB free", *free as f64 / GIB)
+}
+
+/// Prints a target, with its space if its server has told it.
+pub fn print(map: &ClusterMap, target: &Target, away: &Away, space: Option<&Space>) {
+    let space = space.map_or("space unknown".to_owned(), space_text);
     let mut note = away.note(target.node, Role::Storage);
     if let Domain::Named(domain) = map.domain_of_node(target.node) {
         note.push_str(&format!(", in {domain}"));

@@ -91,6 +91,8 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
         transport: args.fuse_transport,
         mask: args.mask_features.unwrap_or_default(),
         is_sole_session: args.mountpoints.len() == 1,
+        error_after: None,
+        subdirectory: None,
         keep: None,
     };
     let metrics = Metrics::new("up");

@@ -1,5 +1,6 @@
 //! Mounting a client on a directory.
 
+use super::mount_facts::MountFacts;
 use super::mount_root::MountRoot;
 use super::mount_turn::MountTurn;
 use crate::cli::FuseTransport;
@@ -14,7 +15,7 @@ use ashlar_fuse::{
     Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome, connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
-use ashlar_types::ClusterMap;
+use ashlar_types::{ClusterMap, NodeId};
 use parking_lot::RwLock;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,10 @@ pub struct MountConfig {
     pub mask: KernelMask,
     /// Whether this is the only session there will be.
     pub is_sole_session: bool,
+    /// After how long without a server a call fails, where servers are others than this process.
+    pub error_after: Option<Duration>,
+    /// The directory that is shown, where one was named.
+    pub subdirectory: Option<String>,
     /// For how long the mount is kept for the next process should this one end without unmounting; nothing: it is given up at once.
     pub keep: Option<Duration>,
 }
@@ -82,6 +87,8 @@ pub struct Site {
     pub env: Env,
     /// Whether content crosses a network.
     pub checks_payload: bool,
+    /// The machine, by the number that it has in the map.
+    pub node: NodeId,
     /// What of it is shown; nothing: all.
     pub root: Option<Arc<MountRoot>>,
 }
@@ -91,6 +98,7 @@ pub struct Site {
 /// # Errors
 /// When the mount point cannot be used; the text says why and what to do.
 pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Guard>) -> Result<Mounted> {
+    let facts = Arc::new(MountFacts::new(&site, config));
     let client = Client::connect(ClientConfig {
         meta: site.meta,
         storage: site.storage,
@@ -136,9 +144,12 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         ..defaults
     };
     let made = match config.keep {
-        Some(_) => kept_or_new(&client, mountpoint, config, &options, root),
+        Some(_) => {
+            let adaptor = adaptor(&client, config, root, &facts);
+            kept_or_new(&client, mountpoint, adaptor, &options)
+        }
         None => {
-            let adaptor = adaptor(&client, config, root);
+            let adaptor = adaptor(&client, config, root, &facts);
             let turn = MountTurn::wait(mountpoint);
             let session = Session::mount(adaptor, mountpoint, &options);
             session.map(|session| (session, Some(turn), None)).map_err(Into::into)
@@ -151,6 +162,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
             return Err(error).context(format!("cannot mount on {}", mountpoint.display()));
         }
     };
+    facts.set_transport(session.transport_in_use());
     if let Some(hint) = session.transport_hint() {
         tracing::info!("{hint}");
     }
@@ -177,8 +189,15 @@ fn end_session(client: &Client) {
     }
 }
 
-fn adaptor(client: &Arc<Client>, config: &MountConfig, root: Option<Arc<MountRoot>>) -> Adaptor {
+fn adaptor(
+    client: &Arc<Client>,
+    config: &MountConfig,
+    root: Option<Arc<MountRoot>>,
+    facts: &Arc<MountFacts>,
+) -> Adaptor {
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    let facts = facts.clone();
+    let adaptor = adaptor.described_by(Arc::new(move |client, uid| facts.text(client, uid)));
     match root {
         Some(root) => adaptor.rooted_at(Arc::new(move || root.now())),
         None => adaptor,
@@ -191,11 +210,9 @@ type Made = (Session, Option<MountTurn>, Option<Arc<Table>>);
 fn kept_or_new(
     client: &Arc<Client>,
     mountpoint: &Path,
-    config: &MountConfig,
+    adaptor: Adaptor,
     options: &MountOptions,
-    root: Option<Arc<MountRoot>>,
 ) -> Result<Made> {
-    let adaptor = adaptor(client, config, root);
     let left = match connection_at(mountpoint, "fuse.ashlar").context("cannot read the mount table")? {
         Some(connection) => keeper::ask(connection)?,
         None => None,

@@ -95,6 +95,7 @@ impl Services {
             map: self.map(),
             env: self.env().clone(),
             checks_payload: false,
+            node: self.map().read().nodes.first().map(|node| node.id).unwrap_or_default(),
             root: None,
         }
     }

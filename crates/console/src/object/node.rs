@@ -1,6 +1,7 @@
 //! Machines.
 
 use super::away::Away;
+use super::with;
 use ashlar_types::policy::{IdMap, Outside, Squash};
 use ashlar_types::{ClusterMap, Node, NodeId, NodePolicy, Role};
 use serde_json::{Map, Value, json};
@@ -37,6 +38,14 @@ pub fn object(node: &Node, away: &Away) -> Value {
         "domain": domain(node),
         "policy": policy_object(&node.policy),
     })
+}
+
+/// A machine as [`object`] has it, and which targets and shards it serves.
+pub fn object_with_holdings(map: &ClusterMap, node: &Node, away: &Away) -> Value {
+    let targets = map.targets.iter().filter(|target| target.node == node.id).map(|target| target.id.0);
+    let shards = map.shards.iter().filter(|shard| shard.primary == node.id).map(|shard| shard.id.0);
+    let (targets, shards): (Vec<u32>, Vec<u16>) = (targets.collect(), shards.collect());
+    with(object(node, away), json!({ "targets": targets, "shards": shards }))
 }
 
 /// The failure domain of a node, if it is in one.

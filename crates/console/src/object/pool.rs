@@ -1,8 +1,12 @@
 //! Pools of targets.
 
-use ashlar_types::ClusterMap;
+use super::away::Away;
+use super::target::{self, Space};
+use super::with;
 use ashlar_types::map::Pool;
+use ashlar_types::{ClusterMap, TargetId};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The numbers of its targets.
 pub fn targets(map: &ClusterMap, pool: &Pool) -> Vec<u32> {
@@ -12,6 +16,43 @@ pub fn targets(map: &ClusterMap, pool: &Pool) -> Vec<u32> {
 /// How many chains it has.
 pub fn chains(map: &ClusterMap, pool: &Pool) -> usize {
     map.chains.iter().filter(|chain| chain.pool == pool.id).count()
+}
+
+/// How many of them are moving.
+pub fn moving(map: &ClusterMap, pool: &Pool) -> usize {
+    map.chains.iter().filter(|chain| chain.pool == pool.id && chain.moving.is_some()).count()
+}
+
+/// What targets have together.
+pub fn total<'s>(spaces: impl IntoIterator<Item = &'s Space>) -> Space {
+    spaces
+        .into_iter()
+        .fold((0, 0), |(total, free), space| (total.saturating_add(space.0), free.saturating_add(space.1)))
+}
+
+/// A pool as [`object`] has it, how many of its chains are moving, its space as far as servers have told it, and its targets.
+pub fn object_with_members(
+    map: &ClusterMap,
+    pool: &Pool,
+    away: &Away,
+    spaces: &BTreeMap<TargetId, Space>,
+) -> Value {
+    let members = || map.targets.iter().filter(|target| target.pool == pool.id);
+    let told: Vec<&Space> = members().filter_map(|target| spaces.get(&target.id)).collect();
+    let (bytes_total, bytes_free) = total(told.iter().copied());
+    let members: Vec<Value> =
+        members().map(|target| target::object(map, target, away, spaces.get(&target.id))).collect();
+    with(
+        object(map, pool),
+        json!({
+            "chains_moving": moving(map, pool),
+            "targets_told": told.len(),
+            "bytes_total": bytes_total,
+            "bytes_used": bytes_total.saturating_sub(bytes_free),
+            "bytes_free": bytes_free,
+            "members": members,
+        }),
+    )
 }
 
 /// A pool: `id`, `name`, `targets`, `chains`, `is_rebalancing`.

@@ -1,6 +1,6 @@
 //! Sessions of mounts.
 
-use super::node;
+use super::{node, with};
 use ashlar_rpc::wire::SessionInfo;
 use ashlar_types::{ClusterMap, NodeId, SessionId};
 use serde_json::{Value, json};
@@ -56,6 +56,25 @@ pub fn object(map: &ClusterMap, session: &Merged) -> Value {
         "locks": info.locks,
         "is_ending": info.is_ending,
     })
+}
+
+/// A session as [`object`] has it, which process of its machine it is of, and what each metadata server that knows it has of it.
+pub fn object_by_server(map: &ClusterMap, session: &Merged, told: &[(NodeId, Vec<SessionInfo>)]) -> Value {
+    let of_server = |(server, infos): &(NodeId, Vec<SessionInfo>)| {
+        let info = infos.iter().find(|info| info.session == session.info.session)?;
+        Some(json!({
+            "server": node::reference(map, *server),
+            "since": info.since_s,
+            "heard_ms": info.heard_ms,
+            "leases": info.leases,
+            "opens": info.opens,
+            "locks": info.locks,
+            "is_ending": info.is_ending,
+        }))
+    };
+    let by_server: Vec<Value> = told.iter().filter_map(of_server).collect();
+    let instance: String = session.info.owner.instance.iter().map(|byte| format!("{byte:02x}")).collect();
+    with(object(map, session), json!({ "instance": instance, "by_server": by_server }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Shards of metadata.
 
 use super::away::Away;
-use super::node;
+use super::{node, with};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
 use ashlar_types::map::Shard;
 use ashlar_types::{ClusterMap, Role};
@@ -12,6 +12,12 @@ pub fn object(map: &ClusterMap, shard: &Shard, away: &Away, moving: Option<&Move
     let moving = moving.map(|info| move_object(map, info));
     let (node, away_s) = (node::reference(map, shard.primary), away.seconds(shard.primary, Role::Meta));
     json!({ "id": shard.id.0, "node": node, "away_s": away_s, "moving": moving })
+}
+
+/// A shard as [`object`] has it, where its server listens, and the epoch of the map that says all this.
+pub fn object_with_place(map: &ClusterMap, shard: &Shard, away: &Away, moving: Option<&MoveInfo>) -> Value {
+    let addresses = map.node(shard.primary).map(|node| node.addresses(Role::Meta)).unwrap_or_default();
+    with(object(map, shard, away, moving), json!({ "addresses": addresses, "epoch": map.epoch.0 }))
 }
 
 fn move_object(map: &ClusterMap, info: &MoveInfo) -> Value {

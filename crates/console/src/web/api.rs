@@ -144,9 +144,7 @@ fn space(watch: &Watch) -> Value {
     let of_pool = |known: &ashlar_types::map::Pool| {
         let ids = pool::targets(&map, known);
         let told: Vec<&target::Space> = ids.iter().filter_map(|id| spaces.get(id)).collect();
-        let (total, free) = told.iter().fold((0u64, 0u64), |(total, free), space| {
-            (total.saturating_add(space.0), free.saturating_add(space.1))
-        });
+        let (total, free) = pool::total(told.iter().copied());
         json!({
             "pool": known.name,
             "targets": ids.len(),

@@ -2,12 +2,17 @@
 
 use super::{Adaptor, convert, identity};
 use crate::errno::Errno;
+use crate::id::NodeId;
 use crate::protocol::SetXattr;
 use crate::reply::XattrBuffer;
 use crate::request::Request;
 use ashlar_client::LAYOUT_ATTRIBUTE;
 use ashlar_types::InodeId;
 use bytes::Bytes;
+
+/// What a mount tells of itself, at its root. The kernel asks for what begins with `system.` without a look at permissions first, so no server is asked, and
+/// servers that are away keep nobody from learning it.
+pub const MOUNT_ATTRIBUTE: &std::ffi::CStr = c"system.ashlar_mount";
 
 /// The access list (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
@@ -32,6 +37,11 @@ impl Adaptor {
         name: &[u8],
         reply: &mut XattrBuffer<'_, '_>,
     ) -> Result<(), Errno> {
+        if name == MOUNT_ATTRIBUTE.to_bytes() && request.node == NodeId::ROOT {
+            let describe = self.describe.as_ref().ok_or(Errno::ENODATA)?;
+            reply.put(describe(&self.client, request.uid)?.as_bytes());
+            return Ok(());
+        }
         if name == LAYOUT_ATTRIBUTE {
             let text = self.client.layout_text(&identity::who(request), self.inode(request.node));
             reply.put(text.map_err(convert::found_by_name)?.as_bytes());

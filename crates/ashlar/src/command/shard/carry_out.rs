@@ -4,7 +4,7 @@ use super::plan::Wanted;
 use super::progress;
 use crate::cluster::Member;
 use crate::command::{node, presence};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
 use ashlar_rpc::remote::{RemoteShards, Routes};
 use ashlar_rpc::wire::{MoveInfo, MoveState};
@@ -79,7 +79,7 @@ pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()>
             json!({ "id": shard.0, "from": from, "to": node::reference(&map, to) })
         };
         let all: Vec<Value> = moves.wanted.iter().map(object).collect();
-        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+        say_json(&all)?;
     } else if moves.wanted.is_empty() {
         say(format_args!("all is where it is to be"));
     }

@@ -2,7 +2,7 @@
 
 use super::LIST_MAX;
 use crate::cluster::Member;
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
 use ashlar_console::object::node;
 use ashlar_rpc::remote::RemoteShards;
@@ -41,7 +41,7 @@ pub fn withdraw(member: &Member, map: &ClusterMap, shards: Option<&[ShardId]>, i
             json!({ "id": shard.0, "to": to, "outcome": outcome_name(*outcome) })
         };
         let all: Vec<Value> = told.iter().map(object).collect();
-        say(format_args!("{}", serde_json::to_string_pretty(&all)?));
+        say_json(&all)?;
     } else {
         told.iter().for_each(|(shard, to, outcome)| print(map, *shard, *to, *outcome));
         if told.is_empty() && silent.is_empty() {

@@ -1,15 +1,17 @@
 //! Targets that are emptied, removed and filled, and the moves that come of it.
 
 use super::super::{pool, presence};
-use super::ask_each;
+use super::{ask_each, find, objects, spaces};
 use crate::cli::TargetAction;
 use crate::cluster::Member;
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
 use ashlar_console::object::moves::{moving, object};
 use ashlar_console::object::node;
-use ashlar_console::object::target::chains;
+use ashlar_console::object::pool::object as pool_object;
+use ashlar_console::object::target::{chains, object as target_object};
 use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_types::map::Target;
 use ashlar_types::message::{ManagerRequest, MoveProgress, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ClusterMap, Role, TargetId};
 use std::collections::BTreeMap;
@@ -18,38 +20,61 @@ pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
     let map = member.map().read().clone();
     match action {
         TargetAction::List { .. } | TargetAction::Show { .. } => bail!("that changes nothing"),
-        TargetAction::Drain { ids } => {
-            drain(member, &map, ids)?;
-        }
-        TargetAction::Undrain { ids } => set_draining(member, ids, false)?,
-        TargetAction::Remove { id } => {
-            member.ask(&ManagerRequest::RemoveTarget { target: TargetId(*id) })?;
-            say(format_args!(
-                "removed target-{id}; leave its directory out when its server is started again"
-            ));
-        }
-        TargetAction::Rebalance { pool, stop } => {
-            let rebalancing = Some((pool::find(&map, pool)?.id, !stop));
+        TargetAction::Drain { ids, json } => drain(member, &map, ids, true, *json)?,
+        TargetAction::Undrain { ids, json } => drain(member, &map, ids, false, *json)?,
+        TargetAction::Remove { id, json } => remove(member, &map, *id, *json)?,
+        TargetAction::Rebalance { pool, stop, json } => {
+            let known = pool::find(&map, pool)?;
+            let rebalancing = Some((known.id, !stop));
             member.ask(&ManagerRequest::SetMoves { is_paused: None, rate_mib_s: None, rebalancing })?;
+            if *json {
+                let is_told = |map: &ClusterMap| map.moves.rebalancing.contains(&known.id) != *stop;
+                let map = member.map_after(is_told);
+                say_json(&pool_object(&map, pool::find(&map, pool)?))?;
+            }
         }
         TargetAction::Moves { pause: false, resume: false, rate: None, json } => {
             show(member, &map, *json)?;
         }
-        TargetAction::Moves { pause, resume, rate, .. } => {
+        TargetAction::Moves { pause, resume, rate, json } => {
             let is_paused = if *pause || *resume { Some(*pause) } else { None };
             member.ask(&ManagerRequest::SetMoves { is_paused, rate_mib_s: *rate, rebalancing: None })?;
+            if *json {
+                let map = member.map_after(|ClusterMap { moves, .. }| {
+                    is_paused.is_none_or(|paused| moves.is_paused == paused)
+                        && rate.is_none_or(|rate| moves.rate_mib_s == rate)
+                });
+                show(member, &map, true)?;
+            }
         }
     }
     Ok(())
 }
 
-/// Has targets emptied, and says what comes of it.
-pub fn drain(member: &Member, map: &ClusterMap, ids: &[u32]) -> Result<()> {
-    set_draining(member, ids, true)?;
-    let away = presence::ask(member);
+/// Has targets emptied, or not any more, and says what comes of it.
+pub fn drain(member: &Member, map: &ClusterMap, ids: &[u32], is_draining: bool, json: bool) -> Result<()> {
     let mut asked: Vec<TargetId> = ids.iter().copied().map(TargetId).collect();
     asked.sort();
     asked.dedup();
+    member.ask(&ManagerRequest::SetDraining { targets: asked.clone(), is_draining })?;
+    if json {
+        return show_drained(member, &asked, is_draining);
+    }
+    if is_draining { say_draining(member, map, &asked) } else { Ok(()) }
+}
+
+fn show_drained(member: &Member, asked: &[TargetId], is_draining: bool) -> Result<()> {
+    let is_told = |map: &ClusterMap| {
+        asked.iter().filter_map(|id| map.target(*id)).all(|target| target.is_draining == is_draining)
+    };
+    let map = member.map_after(is_told);
+    let targets: Vec<Target> = asked.iter().filter_map(|id| map.target(*id)).cloned().collect();
+    let away = presence::ask(member);
+    say_json(&objects(&map, &targets, &away, &spaces(member, &targets, &away)))
+}
+
+fn say_draining(member: &Member, map: &ClusterMap, asked: &[TargetId]) -> Result<()> {
+    let away = presence::ask(member);
     for target in asked.iter().filter_map(|id| map.target(*id)) {
         let (id, moving) = (target.id, chains(map, target.id));
         let already = if target.is_draining { " already" } else { "" };
@@ -71,10 +96,19 @@ fn counted(chains: usize) -> String {
     if chains == 1 { "1 chain is".to_owned() } else { format!("{chains} chains are") }
 }
 
-/// Has targets emptied, or not any more.
-pub fn set_draining(member: &Member, ids: &[u32], is_draining: bool) -> Result<()> {
-    let targets = ids.iter().copied().map(TargetId).collect();
-    member.ask(&ManagerRequest::SetDraining { targets, is_draining }).map(drop)
+fn remove(member: &Member, map: &ClusterMap, id: u32, json: bool) -> Result<()> {
+    let request = ManagerRequest::RemoveTarget { target: TargetId(id) };
+    if json {
+        let target = find(map, id)?;
+        let away = presence::ask(member);
+        let spaces = spaces(member, std::slice::from_ref(target), &away);
+        let removed = target_object(map, target, &away, spaces.get(&target.id));
+        member.ask(&request)?;
+        return say_json(&removed);
+    }
+    member.ask(&request)?;
+    say(format_args!("removed target-{id}; leave its directory out when its server is started again"));
+    Ok(())
 }
 
 fn show(member: &Member, map: &ClusterMap, is_json: bool) -> Result<()> {
@@ -94,9 +128,7 @@ fn show(member: &Member, map: &ClusterMap, is_json: bool) -> Result<()> {
         .map(|progress| (progress.chain, progress))
         .collect();
     if is_json {
-        let shown = object(map, &progress);
-        say(format_args!("{}", serde_json::to_string_pretty(&shown)?));
-        return Ok(());
+        return say_json(&object(map, &progress));
     }
     if map.moves.is_paused {
         say("moves are paused; `ashlar target moves --resume` has them go on");
