@@ -81,6 +81,8 @@ fn blocks(world: &World, client: &Client, file: &Handle) -> (u64, u64) {
 }
 
 type Change = fn(&Client, &Handle);
+/// A change that does not go.
+type Attempt = fn(&Client, &Handle) -> Result<(), Errno>;
 
 /// Changes that take or free space in a file of four chunks, and one more that leaves its inode.
 const CHANGES: [(&str, Change); 4] = [
@@ -200,7 +202,7 @@ fn when_it_is_cut_before() {
 
 #[test]
 fn when_it_ended_with_an_error_after_it_was_carried_out() {
-    let changes: [fn(&Client, &Handle) -> Result<(), Errno>; 3] = [
+    let changes: [Attempt; 3] = [
         |client, file| write(client, file, 5 * CHUNK, &content(2, 2 * KIB64)),
         |client, file| allocated(client, file, AllocateMode::KeepSize),
         |client, file| allocated(client, file, AllocateMode::PunchHole),
