@@ -7,10 +7,10 @@ mod support;
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use support::cluster::Lab;
-use support::{PATIENCE, binary, can_mount, can_start, has_package};
+use support::{PATIENCE, binary, can_mount, can_start, has_package, is_mounted};
 
 const ROLES: [&str; 3] = ["manager", "meta", "storage"];
 
@@ -51,9 +51,12 @@ fn systemd_finds_nothing_wrong_and_little_that_is_exposed() {
         let exposed = analyze(&["security", "--offline=true", "--threshold=25"], &path).unwrap();
         assert!(exposed.0, "{name}: {}", exposed.1);
     }
-    // Mounts are seen by all: that unit has no name space of its own. An instance of it is what can be checked.
-    let (_, (is_sound, said)) = check("ashlar@mnt-ashlar.service", &unit("ashlar@.service"));
-    assert!(is_sound && !said.contains("ashlar"), "{said}");
+    // Mounts are seen by all: those units have no name space of their own. An instance of each is what can be checked.
+    for unit_of_mounts in ["ashlar", "ashlar-mount"] {
+        let instance = format!("{unit_of_mounts}@mnt-ashlar.service");
+        let (_, (is_sound, said)) = check(&instance, &unit(&format!("{unit_of_mounts}@.service")));
+        assert!(is_sound && !said.contains("ashlar"), "{said}");
+    }
     // It would find something.
     let wrong = unit("ashlar-meta.service").replace("Type=notify", "Type=notified");
     let (_, (_, said)) = check("ashlar-wrong.service", &wrong);
@@ -120,15 +123,88 @@ fn start(role: &str, arguments: &str, place: &Path) -> Started {
     assert_eq!(values(&unit, "Type"), ["notify"]);
     let [line] = values(&unit, "ExecStart").try_into().unwrap();
     // systemd splits what `$NAME` as a word of its own stands for at spaces.
-    let line = line.replace(&format!("${variable}"), arguments);
+    run(&line.replace(&format!("${variable}"), arguments), &place.join(format!("{role}.notify")))
+}
+
+/// Runs a command line of a unit that tells at the socket `path` how it is.
+fn run(line: &str, path: &Path) -> Started {
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words[0], "/usr/bin/ashlar");
-    let path: PathBuf = place.join(format!("{role}.notify"));
-    let socket = UnixDatagram::bind(&path).unwrap();
+    // One that a process before had.
+    let _ = fs::remove_file(path);
+    let socket = UnixDatagram::bind(path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = Command::new(binary());
-    command.args(&words[1..]).env("NOTIFY_SOCKET", &path).stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(&words[1..]).env("NOTIFY_SOCKET", path).stdin(Stdio::null()).stdout(Stdio::null());
     Started { child: command.spawn().unwrap(), socket }
+}
+
+/// What the unit of mounts has run after its process has ended, for the mount point `at`.
+fn clean_up(unit: &str, at: &str) {
+    let [line] = values(unit, "ExecStopPost").try_into().unwrap();
+    let line = line.strip_prefix("-/bin/sh -c '").and_then(|line| line.strip_suffix("' sh %f")).unwrap();
+    // As systemd reads it.
+    let script = line.replace("$$", "$").replace("/usr/bin/ashlar", &binary().display().to_string());
+    // What it tells is not looked at, as by systemd: the next start shows whether it has worked.
+    Command::new("/bin/sh").args(["-c", &script, "sh", at]).stdin(Stdio::null()).status().unwrap();
+}
+
+#[test]
+fn the_unit_of_mounts_follows_a_process_that_was_killed_and_clears_a_dead_mount_away() {
+    if !can_mount("the unit of mounts") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    lab.mounts[0].stop();
+    let unit = unit("ashlar-mount@.service");
+    assert_eq!(values(&unit, "KillMode"), ["process"], "what keeps the mount is in its control group");
+    assert_eq!(
+        (values(&unit, "Type"), values(&unit, "Restart")),
+        (vec!["notify".into()], vec!["on-failure".into()])
+    );
+    let [line] = values(&unit, "ExecStart").try_into().unwrap();
+    let [at, identity] = ["m0", "c0"].map(|name| lab.path(name).display().to_string());
+    let line = line.replace("%f", &at).replace("$ASHLAR_MOUNT", &format!("--identity {identity}"));
+    let notify = lab.path("mount.notify");
+
+    let mut mount = run(&line, &notify);
+    mount.expect("READY=1");
+    // With pauses: a call that the process is just being handed when it is killed ends with EIO (docs/guides/kernel.md).
+    let script =
+        "exec 3>\"$0/file\"; : > \"$1\"; while [ ! -e \"$2\" ]; do echo x >&3 || exit 1; sleep 0.05; done";
+    let (begun, end) = (lab.path("begun"), lab.path("end"));
+    let mut program = Command::new("sh").args(["-c", script, &at]).arg(&begun).arg(&end).spawn().unwrap();
+    while !begun.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    mount.child.kill().unwrap();
+    mount.child.wait().unwrap();
+    clean_up(&unit, &at);
+    let mut next = run(&line, &notify);
+    next.expect("READY=1");
+    fs::write(&end, "").unwrap();
+    assert!(program.wait().unwrap().success(), "the program goes on");
+    // SAFETY: kill takes no pointer; the process is a child that was not waited for.
+    unsafe { libc::kill(next.child.id() as i32, libc::SIGTERM) };
+    next.expect("STOPPING=1");
+    assert!(next.child.wait().unwrap().success());
+    clean_up(&unit, &at);
+    assert!(!is_mounted(Path::new(&at)));
+
+    // Nobody keeps this one.
+    let mut dead = run(&line.replace("--keep 120", "--keep 0"), &notify);
+    dead.expect("READY=1");
+    dead.child.kill().unwrap();
+    dead.child.wait().unwrap();
+    assert!(is_mounted(Path::new(&at)));
+    clean_up(&unit, &at);
+    assert!(!is_mounted(Path::new(&at)));
+    let mut again = run(&line, &notify);
+    again.expect("READY=1");
+    // SAFETY: as above.
+    unsafe { libc::kill(again.child.id() as i32, libc::SIGTERM) };
+    assert!(again.child.wait().unwrap().success());
+    lab.stop();
 }
 
 #[test]
