@@ -11,6 +11,7 @@ pub mod limits;
 pub mod linear;
 pub mod litmus;
 pub mod metabench;
+pub mod pass_locks;
 pub mod power_loss;
 pub mod racer;
 pub mod share;

@@ -16,6 +16,7 @@
 //! | `share` | does every mount show at once what another wrote, while all are at the same files? |
 //! | `litmus` | does every small program of two or three clients end as strict coherence promises? |
 //! | `linear` | did each of the recorded calls on few names have its effect at one moment? |
+//! | `pass-locks` | has each record lock one holder, and does who waits get it when it is let go? |
 //! | `full` | ENOSPC and nothing else when full; do deletes work and make room? |
 //! | `limits` | do names, links, attributes, directories and files end where they should? |
 //! | `metabench`, `databench` | how fast, by one program for all file systems compared |

@@ -7,6 +7,10 @@
 //!
 //! POSIX promises no moment for a call as a whole: a path is followed name by name, and the two names of a rename are looked at one after the
 //! other before the rename itself. So a call is a few steps, and each of them has its moment, in their order. The last step of a call that changes names is the change.
+//! `stat`, `chmod`, `chown`, `utimensat` and `truncate` find a file by its name, and look at it or change it afterwards, whatever its name is by then.
+//!
+//! Times that follow from other changes have no promised moment: nothing is said of the modification time of a directory, nor of that of a file that was truncated
+//! after it had been set.
 
 pub mod check;
 pub mod model;
@@ -51,6 +55,14 @@ pub enum Verb {
     Link(Path, Path),
     /// `stat`: what the name is.
     Stat(Path),
+    /// `chmod`.
+    Chmod(Path, u32),
+    /// `chown`; 0 is whoever runs this.
+    Chown(Path, u32),
+    /// `utimensat`: the time of the last change, s.
+    Utimes(Path, i64),
+    /// `truncate`, to so many bytes.
+    Truncate(Path, i64),
 }
 
 impl fmt::Display for Verb {
@@ -63,8 +75,25 @@ impl fmt::Display for Verb {
             Verb::Rename(from, to) => write!(f, "rename {from} {to}"),
             Verb::Link(from, to) => write!(f, "link {from} {to}"),
             Verb::Stat(path) => write!(f, "stat {path}"),
+            Verb::Chmod(path, mode) => write!(f, "chmod {path} {mode:o}"),
+            Verb::Chown(path, owner) => write!(f, "chown {path} {owner}"),
+            Verb::Utimes(path, time) => write!(f, "utimes {path} {time}"),
+            Verb::Truncate(path, size) => write!(f, "truncate {path} {size}"),
         }
     }
+}
+
+/// Attributes, as `stat` shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// Permissions.
+    pub mode: u32,
+    /// The owner; 0 is whoever runs this.
+    pub owner: u32,
+    /// Bytes.
+    pub size: i64,
+    /// When it was changed, s; `None`: nobody can tell.
+    pub mtime: Option<i64>,
 }
 
 /// What came back.
@@ -76,6 +105,10 @@ pub enum Answer {
     File(u64),
     /// A directory was found.
     Directory,
+    /// A file was found by `stat`, and its attributes.
+    FileWith(u64, Attributes),
+    /// A directory was found by `stat`, and its attributes.
+    DirectoryWith(Attributes),
     /// Refused.
     Failed(Errno),
     /// Nobody knows whether it was done: the call failed for a reason that says nothing of it.
@@ -102,6 +135,6 @@ impl fmt::Display for Call {
         let micros = |at: u64| at as f64 / 1000.0;
         let (begin, end) = (micros(self.begin), micros(self.end));
         let verb = self.verb.to_string();
-        write!(f, "{begin:10.1} - {end:10.1} us  client {}  {verb:14} {:?}", self.client, self.answer)
+        write!(f, "{begin:10.1} - {end:10.1} us  client {}  {verb:16} {:?}", self.client, self.answer)
     }
 }

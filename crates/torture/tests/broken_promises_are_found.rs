@@ -234,6 +234,14 @@ fn two_directories_that_are_not_one_are_found_by_their_history() {
 }
 
 #[test]
+fn locks_that_two_have_at_a_time_are_found() {
+    let (one, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("other"));
+    let (one, other) = (one.path().to_string_lossy(), other.path().to_string_lossy());
+    let text = finds(&["pass-locks", "--turns", "50", "--dir", &one, "--also-dir", &other]);
+    assert!(text.contains("passed on before it was let go"), "{text}");
+}
+
+#[test]
 fn a_side_that_takes_turns_between_directories_that_are_not_one_is_found() {
     if !ashlar_torture::sys::cred::can_switch() {
         println!("SKIPPED: needs root");

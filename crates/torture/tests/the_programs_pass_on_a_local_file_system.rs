@@ -43,6 +43,16 @@ fn litmus_and_linear_pass() {
 }
 
 #[test]
+fn linear_passes_while_directories_are_disturbed() {
+    passes(&["linear", "--dir", "DIR", "--histories", "40", "--disturb", "user.mark=yes", "--fill", "30"]);
+}
+
+#[test]
+fn pass_locks_passes() {
+    passes(&["pass-locks", "--dir", "DIR", "--turns", "500"]);
+}
+
+#[test]
 fn racer_ends_after_so_many_steps() {
     passes(&["racer", "--dir", "DIR", "--ops", "4000", "--rounds", "2", "--threads", "4"]);
 }

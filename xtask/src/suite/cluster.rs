@@ -4,6 +4,7 @@
 //! and has `ashlar fsck` look at metadata and targets.
 
 pub(super) mod lab;
+mod mover;
 mod programs;
 mod split;
 
@@ -17,6 +18,9 @@ use crate::shell;
 
 /// Records of the checkpoint that the MPI program writes.
 const RECORDS: usize = 400;
+
+/// Other names in some folders of recorded histories, which are split while the histories are recorded: so many that it takes a few steps.
+const FILL: u64 = 1500;
 
 /// Options of the task.
 #[derive(clap::Args, Debug)]
@@ -57,7 +61,8 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Recorded calls of four clients on few names: is there an order in which each had its effect at one moment?
+    /// Recorded calls of four clients on few names: is there an order in which each had its effect at one moment? With several metadata servers shards are moved
+    /// between them and directories are split meanwhile.
     Linear {
         /// Histories.
         #[arg(long, default_value_t = 2000)]
@@ -65,6 +70,9 @@ enum Suite {
         /// The seed.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Leave shards and directories as they are.
+        #[arg(long)]
+        still: bool,
     },
     /// Racing operations from four mounts on few names; all mounts must show the same tree in the end.
     Race {
@@ -107,9 +115,10 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
             on_lab(site, "litmus", false, 3, |torture, _, lab| litmus(torture, lab, runs, seed, &[]))?;
             close_to_open(site, runs, seed)
         }
-        Suite::Linear { histories, seed } => {
-            on_lab(site, "linear", false, 4, |torture, _, lab| linear(torture, lab, histories, seed))
-        }
+        Suite::Linear { histories, seed, still } => on_lab(site, "linear", false, 4, |torture, _, lab| {
+            let servers = if still { 1 } else { site.meta };
+            linear(torture, lab, (histories, seed), servers, FILL)
+        }),
         Suite::Race { ops, seed } => {
             on_lab(site, "race", ops > 100_000, 4, |torture, _, lab| race(torture, lab, ops, seed))
         }
@@ -141,7 +150,7 @@ fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
     on_lab(site, "short", false, 4, |torture, work, lab| {
         posix::run_at(site.repository, &lab.mounts()[0])?;
         litmus(torture, lab, 3, 1, &[])?;
-        linear(torture, lab, 100, 1)?;
+        linear(torture, lab, (100, 1), site.meta, 0)?;
         programs::checkpoint(site.repository, work, &lab.mounts(), RECORDS / 10)?;
         race(torture, lab, 10_000, 1)
     })?;
@@ -200,11 +209,21 @@ fn litmus(torture: &Path, lab: &Lab, runs: u64, seed: u64, more: &[&str]) -> any
     shell::run(&mut command)
 }
 
-fn linear(torture: &Path, lab: &Lab, histories: u64, seed: u64) -> anyhow::Result<()> {
+/// With two `servers` or more, shards are moved between them and directories are split meanwhile, some of them with `fill` names more.
+fn linear(
+    torture: &Path,
+    lab: &Lab,
+    (histories, seed): (u64, u64),
+    servers: u32,
+    fill: u64,
+) -> anyhow::Result<()> {
     let mut command = Command::new(torture);
     command.args(["linear", "--histories", &histories.to_string(), "--seed", &seed.to_string()]);
+    if servers >= 2 {
+        command.args(["--disturb", "ashlar.layout=slices=2", "--fill", &fill.to_string()]);
+    }
     lab.pass_mounts(&mut command, "--dir", "--also-dir");
-    shell::run(&mut command)
+    mover::beside(lab, servers, || shell::run(&mut command))
 }
 
 /// What the racers leave stays, for the check at the end.

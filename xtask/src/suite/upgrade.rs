@@ -1,12 +1,14 @@
 //! An upgrade while programs work: a cluster of the binary of an earlier commit, of which every process is replaced by one of this commit, one after the other.
 //!
-//! On two mounts the torture program exercises files against a model, round after round; what was stored before the upgrade is compared after it, through the other
-//! mount. No program may see an error, and the check at the end, by the new binary, must find nothing.
+//! On two mounts the torture program exercises files against a model, records histories of names and checks them, and holds locks and passes them on, round after round;
+//! what was stored before the upgrade is compared after it, through the other mount. No program may see an error, and the check at the end, by the new binary, must find
+//! nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -18,6 +20,10 @@ use crate::shell;
 
 /// LIMIT: how long a round of a program may take that is waited for.
 const ROUND_MAX: Duration = Duration::from_secs(300);
+/// Histories of names in a round.
+const HISTORIES: u64 = 20;
+/// How often each thread takes a lock in a round.
+const LOCK_TURNS: u64 = 200;
 /// Files that are stored before the upgrade, by each mount.
 const KEPT_FILES: u64 = 40;
 
@@ -33,6 +39,9 @@ pub struct Arguments {
     /// Operations of each program between two looks whether it is to stop.
     #[arg(long, default_value_t = 2000)]
     ops: u64,
+    /// Metadata servers.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    meta: u32,
 }
 
 /// Runs the task.
@@ -47,8 +56,9 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
             None => build_before(repository, &arguments.from)?,
         };
         let programs = repository.build(false)?;
-        let lab = Lab::up(&before, &work.path().join("lab"), 2, 2, &[])?;
-        let result = upgrade(&lab, &programs, arguments.ops);
+        let meta = arguments.meta.to_string();
+        let lab = Lab::up(&before, &work.path().join("lab"), 2, 2, &["--meta", &meta])?;
+        let result = upgrade(&lab, &programs, arguments);
         if result.is_err() {
             lab.keep_logs(&work.path().join("logs"))?;
         }
@@ -89,7 +99,7 @@ fn build_before(repository: &Repository, commit: &str) -> anyhow::Result<PathBuf
     built
 }
 
-fn upgrade(lab: &Lab, programs: &Path, ops: u64) -> anyhow::Result<()> {
+fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let (ashlar, torture) = (programs.join("ashlar"), programs.join("ashlar-torture"));
     let mounts = lab.mounts();
     for (at, mount) in mounts.iter().enumerate() {
@@ -99,49 +109,67 @@ fn upgrade(lab: &Lab, programs: &Path, ops: u64) -> anyhow::Result<()> {
         }
     }
     let mut tally = Tally::default();
-    let loads = [Load::new(&torture, &mounts[0], ops), Load::new(&torture, &mounts[1], ops)];
-    let result = std::thread::scope(|scope| {
-        let [one, two] = &loads;
-        let run = |load: &'_ Load| load.run();
-        let mut first = Some(scope.spawn(move || run(one)));
-        let second = scope.spawn(move || run(two));
+    let of_mount = |mount: &Path| {
+        let work = [Kind::Files { ops: arguments.ops }, Kind::Names];
+        work.map(|work| Load::new(&torture, &[mount], work))
+    };
+    let locks = Load::new(&torture, &[&mounts[0], &mounts[1]], Kind::Locks);
+    let [first, second] = [of_mount(&mounts[0]), of_mount(&mounts[1])];
+    // A mount cannot be taken from programs that use it.
+    let (with_first, others): (Vec<&Load>, Vec<&Load>) =
+        (first.iter().chain([&locks]).collect(), second.iter().collect());
+    std::thread::scope(|scope| {
+        let (mut of_first, of_others) = (start(scope, &with_first), start(scope, &others));
         let result = (|| {
-            for name in ["manager", "meta1", "storage1", "storage2"] {
-                lab.replace(name, &ashlar).with_context(|| format!("replace {name}"))?;
-                one.goes_on()?;
-                two.goes_on()?;
-                tally.note(name, Ok(()));
+            let metas = (1..=arguments.meta).map(|number| format!("meta{number}"));
+            let servers = ["manager".to_owned()].into_iter().chain(metas);
+            for name in servers.chain(["storage1".to_owned(), "storage2".to_owned()]) {
+                lab.replace(&name, &ashlar).with_context(|| format!("replace {name}"))?;
+                go_on(&with_first)?;
+                go_on(&others)?;
+                tally.note(&name, Ok(()));
             }
-            // A mount cannot be taken from a program that uses it; the other one goes on.
-            one.stop();
-            join(first.take())?;
+            with_first.iter().for_each(|load| load.stop());
+            join(std::mem::take(&mut of_first))?;
             lab.replace("client1", &ashlar).context("replace client1")?;
-            two.goes_on()?;
+            go_on(&others)?;
             tally.note("client1", Ok(()));
             Ok(())
         })();
-        one.stop();
-        two.stop();
-        let first = join(first);
-        result.and(first).and(join(Some(second)))
-    });
-    result?;
+        with_first.iter().chain(&others).for_each(|load| load.stop());
+        let first = join(of_first);
+        result.and(first).and(join(of_others))
+    })?;
     lab.replace("client2", &ashlar).context("replace client2")?;
     tally.note("client2", Ok(()));
-    let again = Load::new(&torture, &mounts[1], ops);
-    again.stop();
-    tally.note("a program afterwards", again.run());
+    for again in of_mount(&mounts[1]) {
+        again.stop();
+        tally.note("a program afterwards", again.run());
+    }
     tally.note("what was there before", compare(&mounts));
     tally.note("stop and check", lab.stop_replaced_and_check(&ashlar));
     tally.finish()
 }
 
-fn join(thread: Option<std::thread::ScopedJoinHandle<'_, anyhow::Result<()>>>) -> anyhow::Result<()> {
-    match thread.map(std::thread::ScopedJoinHandle::join) {
-        None => Ok(()),
-        Some(Ok(result)) => result,
-        Some(Err(_)) => bail!("a thread panicked"),
-    }
+type Threads<'scope> = Vec<ScopedJoinHandle<'scope, anyhow::Result<()>>>;
+
+fn start<'scope>(scope: &'scope Scope<'scope, '_>, loads: &[&'scope Load]) -> Threads<'scope> {
+    loads.iter().copied().map(|load| scope.spawn(move || load.run())).collect()
+}
+
+/// Waits until each of them has done a whole round more, which began after this was called.
+fn go_on(loads: &[&Load]) -> anyhow::Result<()> {
+    let wanted: Vec<u64> = loads.iter().map(|load| load.rounds.load(SeqCst) + 2).collect();
+    loads.iter().zip(wanted).try_for_each(|(load, rounds)| load.wait_for(rounds))
+}
+
+fn join(threads: Threads<'_>) -> anyhow::Result<()> {
+    // All of them, also after one that has failed.
+    let ended: Vec<_> = threads.into_iter().map(ScopedJoinHandle::join).collect();
+    ended.into_iter().try_for_each(|ended| match ended {
+        Ok(result) => result,
+        Err(_) => bail!("a thread panicked"),
+    })
 }
 
 fn content(number: u64) -> Vec<u8> {
@@ -164,37 +192,68 @@ fn compare(mounts: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program at work on a mount, round after round.
+/// What a program does.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Files against a model.
+    Files { ops: u64 },
+    /// Names and attributes, in histories that are checked.
+    Names,
+    /// Locks that are held and passed on.
+    Locks,
+}
+
+/// A program at work on mounts, round after round.
 struct Load {
     torture: PathBuf,
-    dir: PathBuf,
-    ops: u64,
+    dirs: Vec<PathBuf>,
+    kind: Kind,
     is_stopping: AtomicBool,
     rounds: AtomicU64,
     has_ended: AtomicBool,
 }
 
 impl Load {
-    fn new(torture: &Path, mount: &Path, ops: u64) -> Load {
+    fn new(torture: &Path, mounts: &[&Path], kind: Kind) -> Load {
         Load {
             torture: torture.to_owned(),
-            dir: mount.to_owned(),
-            ops,
+            dirs: mounts.iter().map(|mount| mount.to_path_buf()).collect(),
+            kind,
             is_stopping: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
         }
     }
 
+    fn command(&self, seed: u64) -> Command {
+        let mut command = Command::new(&self.torture);
+        match self.kind {
+            Kind::Files { ops } => command.args(["fsx", "--files", "2", "--ops", &ops.to_string()]),
+            Kind::Names => command.args(["linear", "--histories", &HISTORIES.to_string()]),
+            Kind::Locks => command.args(["pass-locks", "--turns", &LOCK_TURNS.to_string()]),
+        };
+        for (at, dir) in self.dirs.iter().enumerate() {
+            command.arg(if at == 0 { "--dir" } else { "--also-dir" }).arg(dir);
+        }
+        command.args(["--seed", &seed.to_string()]);
+        command
+    }
+
     /// One round at least, then until it is to stop.
     fn run(&self) -> anyhow::Result<()> {
         let result = (|| {
             loop {
-                let seed = self.rounds.load(SeqCst) + 1;
-                let mut command = Command::new(&self.torture);
-                command.arg("fsx").arg("--dir").arg(&self.dir);
-                command.args(["--files", "2", "--ops", &self.ops.to_string(), "--seed", &seed.to_string()]);
-                shell::output(&mut command).with_context(|| format!("on {}", self.dir.display()))?;
+                let mut command = self.command(self.rounds.load(SeqCst) + 1);
+                let output = command.output().with_context(|| format!("start {}", shell::show(&command)))?;
+                if !output.status.success() {
+                    let said = [output.stdout, output.stderr].concat();
+                    bail!(
+                        "{} ended with {}: {}",
+                        shell::show(&command),
+                        output.status,
+                        String::from_utf8_lossy(&said)
+                    );
+                }
                 self.rounds.fetch_add(1, SeqCst);
                 if self.is_stopping.load(SeqCst) {
                     return Ok(());
@@ -209,15 +268,16 @@ impl Load {
         self.is_stopping.store(true, SeqCst);
     }
 
-    /// Waits until it has done a whole round more, which began after this was called.
-    fn goes_on(&self) -> anyhow::Result<()> {
-        let (until, deadline) = (self.rounds.load(SeqCst) + 2, Instant::now() + ROUND_MAX);
-        while self.rounds.load(SeqCst) < until {
+    /// Waits until it has done so many rounds.
+    fn wait_for(&self, rounds: u64) -> anyhow::Result<()> {
+        let deadline = Instant::now() + ROUND_MAX;
+        while self.rounds.load(SeqCst) < rounds {
+            let what = || shell::show(&self.command(0));
             if self.has_ended.load(SeqCst) {
-                bail!("the program on {} has ended", self.dir.display());
+                bail!("{} has ended", what());
             }
             if Instant::now() >= deadline {
-                bail!("the program on {} does nothing", self.dir.display());
+                bail!("{} does nothing", what());
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -1,14 +1,14 @@
 //! `ashlar-torture linear`: see [`crate::linear`].
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 
 use crate::linear::check::{CALLS_MAX, Verdict, check};
-use crate::linear::record::record;
+use crate::linear::record::{Disturbance, NAMES_OF_FOLDER, Recorded, record};
 use crate::linear::{Answer, Call};
 use crate::report::Report;
 use crate::rng::Rng;
@@ -34,58 +34,142 @@ pub struct Arguments {
     /// The seed that fixes the calls (not how they interleave).
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Set an extended attribute on directories of the histories meanwhile, for what the file system does about it.
+    #[arg(long, value_name = "NAME=VALUE")]
+    disturb: Option<Disturbance>,
+    /// So many other names in every fifth folder of histories: what is done to it takes longer.
+    #[arg(long, value_name = "NAMES", default_value_t = 0, requires = "disturb")]
+    fill: u64,
 }
 
 /// LIMIT: histories of which one may be too long to decide.
 const HISTORIES_PER_UNDECIDED: u64 = 100;
 
+/// Histories that are recorded in one folder, one after the other: what was done to it in an earlier one is so in a later one.
+const HISTORIES_PER_FOLDER: u64 = 4;
+
+/// Of so many folders one is filled.
+const FOLDERS_PER_FILLED: u64 = 5;
+
 /// LIMIT: calls of which one may answer what says nothing (`ESTALE` comes from Linux itself, see [`crate::race`]).
 const CALLS_PER_UNKNOWN: u64 = 200;
+
+/// A folder of histories, through all mounts.
+struct Folder {
+    roots: Vec<PathBuf>,
+}
+
+impl Folder {
+    fn make(arguments: &Arguments, number: u64) -> anyhow::Result<Self> {
+        let name = format!("linear-{}-{number}", std::process::id());
+        let dirs = std::iter::once(&arguments.dir).chain(&arguments.also_dir);
+        let roots: Vec<PathBuf> = dirs.map(|dir| dir.join(&name)).collect();
+        for root in &roots {
+            // Through the others it is there already, unless they are something else.
+            fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
+        }
+        if number % FOLDERS_PER_FILLED == FOLDERS_PER_FILLED - 1 {
+            for at in 0..arguments.fill {
+                let path = roots[0].join(format!("filler{at}"));
+                File::create(&path).with_context(|| format!("make {}", path.display()))?;
+            }
+        }
+        Ok(Self { roots })
+    }
+
+    /// Removes what a history has left.
+    fn clean(&self) -> anyhow::Result<()> {
+        for path in self.roots.iter().flat_map(|root| NAMES_OF_FOLDER.map(|name| root.join(name))) {
+            let Ok(found) = fs::symlink_metadata(&path) else { continue };
+            let removed = if found.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.with_context(|| format!("remove {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self) -> anyhow::Result<()> {
+        for root in self.roots.iter().filter(|root| root.exists()) {
+            fs::remove_dir_all(root).with_context(|| format!("remove {}", root.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What was recorded, in all.
+#[derive(Default)]
+struct Sums {
+    calls: u64,
+    concurrent: u64,
+    unknown: u64,
+    undecided: u64,
+    disturbed: u64,
+}
+
+impl Sums {
+    fn add(&mut self, recorded: &Recorded) {
+        let calls = &recorded.calls;
+        self.calls += calls.len() as u64;
+        self.unknown += calls.iter().filter(|call| matches!(call.answer, Answer::Unknown(_))).count() as u64;
+        self.concurrent += calls.windows(2).filter(|pair| pair[1].begin < pair[0].end).count() as u64;
+        self.disturbed += recorded.disturbed;
+    }
+
+    fn tell(&self, arguments: &Arguments, report: &mut Report) {
+        let Sums { calls, concurrent, unknown, undecided, disturbed } = self;
+        println!(
+            "{calls} calls, of which {concurrent} began before the one before had ended; {unknown} answers say nothing, {undecided} \
+             histories were not decided"
+        );
+        if arguments.disturb.is_some() {
+            println!("directories were disturbed {disturbed} times");
+            report.check(*disturbed > 0, || "no directory was disturbed".to_owned());
+        }
+        report.check(*undecided <= arguments.histories.div_ceil(HISTORIES_PER_UNDECIDED), || {
+            format!("{undecided} of {} histories were not decided", arguments.histories)
+        });
+        report.check(*unknown <= calls.div_ceil(CALLS_PER_UNKNOWN), || {
+            format!("{unknown} of {calls} calls answered what says nothing")
+        });
+    }
+}
 
 /// Runs the command. Each history is one check.
 ///
 /// # Errors
 /// When the folders cannot be made or removed.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Report> {
-    let mut report = Report::new();
-    let (mut undecided, mut unknown, mut concurrent, mut calls_made) = (0, 0, 0, 0);
-    for history in 0..arguments.histories {
-        let folder = format!("linear-{}-{history}", std::process::id());
-        let mounts: Vec<PathBuf> =
-            std::iter::once(&arguments.dir).chain(&arguments.also_dir).map(|dir| dir.join(&folder)).collect();
-        for root in &mounts {
-            // Through the others it is there already, unless they are something else.
-            fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
-        }
-        let mut rng = Rng::derive(arguments.seed, history);
+    let (mut report, mut sums) = (Report::new(), Sums::default());
+    let folders = arguments.histories.div_ceil(HISTORIES_PER_FOLDER);
+    'folders: for number in 0..folders {
+        let folder = Folder::make(arguments, number)?;
+        let clients = arguments.clients as usize;
         let roots: Vec<PathBuf> =
-            (0..arguments.clients as usize).map(|client| mounts[client % mounts.len()].clone()).collect();
-        let calls = record(&roots, (arguments.calls / arguments.clients) as usize, &mut rng)?;
-        calls_made += calls.len() as u64;
-        unknown += calls.iter().filter(|call| matches!(call.answer, Answer::Unknown(_))).count() as u64;
-        concurrent += calls.windows(2).filter(|pair| pair[1].begin < pair[0].end).count() as u64;
-        match check(&calls) {
-            Verdict::Ordered(_) => report.pass(),
-            Verdict::Undecided => undecided += 1,
-            Verdict::Broken(most) => {
-                report.fail(tell(arguments, history, &calls, most));
-                break;
+            (0..clients).map(|client| folder.roots[client % folder.roots.len()].clone()).collect();
+        // Whether the folder is disturbed, or only what is in it, is fixed for each folder: some never are.
+        let is_filled = number % FOLDERS_PER_FILLED == FOLDERS_PER_FILLED - 1;
+        let first = number * HISTORIES_PER_FOLDER;
+        for history in first..arguments.histories.min(first + HISTORIES_PER_FOLDER) {
+            let mut rng = Rng::derive(arguments.seed, history);
+            let disturbance = arguments.disturb.as_ref().map(|disturbance| {
+                let is_wide = is_filled || (number % 2 == 1 && history > first);
+                (disturbance, is_wide)
+            });
+            let calls_each = (arguments.calls / arguments.clients) as usize;
+            let recorded = record(&roots, calls_each, disturbance, &mut rng)?;
+            sums.add(&recorded);
+            match check(&recorded.calls) {
+                Verdict::Ordered(_) => report.pass(),
+                Verdict::Undecided => sums.undecided += 1,
+                Verdict::Broken(most) => {
+                    report.fail(tell(arguments, history, &recorded.calls, most));
+                    break 'folders;
+                }
             }
+            folder.clean()?;
         }
-        for root in mounts.iter().filter(|root| root.exists()) {
-            fs::remove_dir_all(root).with_context(|| format!("remove {}", root.display()))?;
-        }
+        folder.remove()?;
     }
-    println!(
-        "{calls_made} calls, of which {concurrent} began before the one before had ended; {unknown} answers say nothing, {undecided} \
-         histories were not decided"
-    );
-    report.check(undecided <= arguments.histories.div_ceil(HISTORIES_PER_UNDECIDED), || {
-        format!("{undecided} of {} histories were not decided", arguments.histories)
-    });
-    report.check(unknown <= calls_made.div_ceil(CALLS_PER_UNKNOWN), || {
-        format!("{unknown} of {calls_made} calls answered what says nothing")
-    });
+    sums.tell(arguments, &mut report);
     Ok(report)
 }
 

@@ -94,6 +94,9 @@ pub fn check(calls: &[Call]) -> Verdict {
             for next in now.model.step(call, made(number), progress) {
                 let configuration = match next {
                     Next::More(progress) => now.with_progress(number, progress),
+                    Next::Touched(model, progress) => {
+                        Configuration { model, ..now.with_progress(number, progress) }
+                    }
                     Next::Over(model, answer) if is_right(calls, &now.model, number, progress, answer) => {
                         now.with_end(number, model)
                     }
@@ -116,19 +119,26 @@ fn is_right(calls: &[Call], model: &Model, number: usize, progress: Progress, an
     let call = &calls[number];
     match (call.verb, call.answer, answer) {
         (_, Answer::Unknown(_), _) => true,
-        (Verb::Stat(_), Answer::File(ino), Answer::Done) => {
-            // A file whose number nobody was told may be any.
-            let number_of = |node: Node| match calls.get(usize::from(node).wrapping_sub(1))?.answer {
-                Answer::File(ino) => Some(ino),
-                _ => None,
-            };
-            model.found(call, progress).is_some_and(|(node, is_directory)| {
-                !is_directory && number_of(node).is_none_or(|number| number == ino)
-            })
-        }
-        (Verb::Stat(_), Answer::Directory, Answer::Done) => {
-            model.found(call, progress).is_some_and(|(_, is_directory)| is_directory)
-        }
+        (Verb::Stat(_), Answer::Failed(_), _) => call.answer == answer,
+        (Verb::Stat(_), seen, Answer::Done) => is_what_was_found(calls, model, progress, seen),
         (_, seen, answer) => seen == answer,
+    }
+}
+
+/// Whether `stat`, which has come that far, can show `seen`.
+fn is_what_was_found(calls: &[Call], model: &Model, progress: Progress, seen: Answer) -> bool {
+    let Some((node, is_directory)) = progress.found() else { return false };
+    // A file whose number nobody was told may be any.
+    let number = calls.get(usize::from(node).wrapping_sub(1)).and_then(|made| match made.answer {
+        Answer::File(ino) => Some(ino),
+        _ => None,
+    });
+    let is_it = |ino: u64| !is_directory && number.is_none_or(|number| number == ino);
+    match seen {
+        Answer::File(ino) => is_it(ino),
+        Answer::FileWith(ino, attributes) => is_it(ino) && model.may_show(node, &attributes, false),
+        Answer::Directory => is_directory,
+        Answer::DirectoryWith(attributes) => is_directory && model.may_show(node, &attributes, true),
+        _ => false,
     }
 }

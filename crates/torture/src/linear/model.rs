@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Call, Path, Verb};
+use super::{Answer, Attributes, Call, Path, Verb};
 use crate::sys::Errno;
 
 /// A file or directory, by the call that made it; 0 is the folder of the history.
@@ -10,6 +10,11 @@ pub type Node = u16;
 
 /// The folder of the history.
 const ROOT: Node = 0;
+
+/// Permissions that files and directories are made with: none of them are taken away by any mask in use.
+pub const MODE_OF_FILES: u32 = 0o600;
+/// See [`MODE_OF_FILES`].
+pub const MODE_OF_DIRECTORIES: u32 = 0o700;
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +27,8 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Model {
     entries: BTreeMap<(Node, u8), Entry>,
+    /// Of whatever has a name.
+    attributes: BTreeMap<Node, Attributes>,
 }
 
 /// How far a call has come.
@@ -32,11 +39,21 @@ pub struct Progress {
     source: Option<Entry>,
 }
 
+impl Progress {
+    /// What the first path was found to name: the node, and whether it is a directory.
+    #[must_use]
+    pub fn found(&self) -> Option<(Node, bool)> {
+        self.source.map(|source| (source.node, source.is_directory))
+    }
+}
+
 /// What one step leads to.
 #[derive(Clone, Debug)]
 pub enum Next {
     /// There is more to do.
     More(Progress),
+    /// There is more to do, and the tree is another one.
+    Touched(Model, Progress),
     /// The call is over: the tree then, and the answer.
     Over(Model, Answer),
 }
@@ -50,16 +67,23 @@ enum Step {
     Source,
     /// Look at what the second path names.
     Target,
+    /// Change the time of what the first path names.
+    Touch,
     /// Do it.
     Act,
 }
 
-/// As Linux does them: `rename` follows both paths before it looks at the names, `link` looks at the first before it follows the second.
+/// As Linux does them: `rename` follows both paths before it looks at the names, `link` looks at the first before it follows the second. File systems do not change
+/// size and time at one moment.
 fn steps(verb: Verb) -> &'static [Step] {
     match verb {
         Verb::Rename(..) => &[Step::Follow(0), Step::Follow(1), Step::Source, Step::Target, Step::Act],
         Verb::Link(..) => &[Step::Follow(0), Step::Source, Step::Follow(1), Step::Target, Step::Act],
-        _ => &[Step::Follow(0), Step::Act],
+        Verb::Stat(_) | Verb::Chmod(..) | Verb::Chown(..) | Verb::Utimes(..) => {
+            &[Step::Follow(0), Step::Source, Step::Act]
+        }
+        Verb::Truncate(..) => &[Step::Follow(0), Step::Source, Step::Touch, Step::Act],
+        Verb::Create(_) | Verb::Mkdir(_) | Verb::Unlink(_) | Verb::Rmdir(_) => &[Step::Follow(0), Step::Act],
     }
 }
 
@@ -69,7 +93,11 @@ fn paths(verb: Verb) -> [Path; 2] {
         | Verb::Mkdir(path)
         | Verb::Unlink(path)
         | Verb::Rmdir(path)
-        | Verb::Stat(path) => [path, path],
+        | Verb::Stat(path)
+        | Verb::Chmod(path, _)
+        | Verb::Chown(path, _)
+        | Verb::Utimes(path, _)
+        | Verb::Truncate(path, _) => [path, path],
         Verb::Rename(from, to) | Verb::Link(from, to) => [from, to],
     }
 }
@@ -101,7 +129,7 @@ impl Model {
         let Some(step) = steps(call.verb).get(usize::from(progress.steps)) else { return Vec::new() };
         match step {
             Step::Follow(which) => {
-                let Some(dir) = paths[*which].dir else { return vec![Next::More(after)] };
+                let Some(dir) = paths[*which].dir else { return self.step(call, node, after) };
                 match self.at(ROOT, dir) {
                     None => return over(failed(libc::ENOENT)),
                     Some(entry) if !entry.is_directory => return over(failed(libc::ENOTDIR)),
@@ -118,7 +146,20 @@ impl Model {
                     return over(answer);
                 }
             }
-            Step::Act => return self.act(call, node, progress),
+            Step::Touch => {
+                let mut touched = self.clone();
+                let source = progress.source.filter(|source| !source.is_directory);
+                if let Some(found) = source.and_then(|source| touched.attributes.get_mut(&source.node)) {
+                    found.mtime = None;
+                }
+                return vec![Next::Touched(touched, after)];
+            }
+            Step::Act => match call.verb {
+                Verb::Stat(_) | Verb::Chmod(..) | Verb::Chown(..) | Verb::Utimes(..) | Verb::Truncate(..) => {
+                    return self.act_on_found(call.verb, progress.source);
+                }
+                _ => return self.act(call, node, progress),
+            },
         }
         vec![Next::More(after)]
     }
@@ -141,7 +182,6 @@ impl Model {
                 (found.is_some_and(|found| !found.is_directory), libc::ENOTDIR),
                 (found.is_some_and(|found| !self.is_empty(found.node)), libc::ENOTEMPTY),
             ],
-            Verb::Stat(_) => vec![(found.is_none(), libc::ENOENT)],
             Verb::Rename(..) => self.refusals_of_rename(found, self.at(to_parent, to.name), to_parent),
             Verb::Link(..) => vec![
                 (!self.has_name(to_parent), libc::ENOENT),
@@ -149,6 +189,10 @@ impl Model {
                 (progress.source.is_some_and(|source| source.is_directory), libc::EPERM),
                 (self.at(to_parent, to.name).is_some(), libc::EEXIST),
             ],
+            // These act on what was found.
+            Verb::Stat(_) | Verb::Chmod(..) | Verb::Chown(..) | Verb::Utimes(..) | Verb::Truncate(..) => {
+                Vec::new()
+            }
         };
         let reasons: Vec<Next> = refusals
             .into_iter()
@@ -161,6 +205,29 @@ impl Model {
         let mut after = self.clone();
         let answer = after.change(call, node, progress);
         vec![Next::Over(after, answer)]
+    }
+
+    /// The last step of a call that looks at what it has found, or changes that. If it has lost its last name meanwhile, it is there no more for file systems of several machines,
+    /// and still is on one machine.
+    fn act_on_found(&self, verb: Verb, found: Option<Entry>) -> Vec<Next> {
+        let refused = |errno: i32| Next::Over(self.clone(), failed(errno));
+        let Some(found) = found else { return vec![refused(libc::ENOENT)] };
+        if found.is_directory && matches!(verb, Verb::Truncate(..)) {
+            return vec![refused(libc::EISDIR)];
+        }
+        let mut after = self.clone();
+        let Some(attributes) = after.attributes.get_mut(&found.node) else {
+            return vec![Next::Over(after, Answer::Done), refused(libc::ENOENT)];
+        };
+        match verb {
+            Verb::Chmod(_, mode) => attributes.mode = mode,
+            Verb::Chown(_, owner) => attributes.owner = owner,
+            // Changes of what is in a directory change its time, whenever.
+            Verb::Utimes(_, time) if !found.is_directory => attributes.mtime = Some(time),
+            Verb::Truncate(_, size) => attributes.size = size,
+            _ => {}
+        }
+        vec![Next::Over(after, Answer::Done)]
     }
 
     fn refusals_of_rename(
@@ -186,7 +253,7 @@ impl Model {
         let [parent, to_parent] = progress.parents;
         match call.verb {
             Verb::Create(_) => {
-                self.entries.insert((parent, from.name), Entry { node, is_directory: false });
+                self.make((parent, from.name), Entry { node, is_directory: false });
                 // Which number it got the answer alone tells.
                 match call.answer {
                     Answer::File(ino) => return Answer::File(ino),
@@ -194,12 +261,12 @@ impl Model {
                 }
             }
             Verb::Mkdir(_) => {
-                self.entries.insert((parent, from.name), Entry { node, is_directory: true });
+                self.make((parent, from.name), Entry { node, is_directory: true });
             }
             Verb::Unlink(_) | Verb::Rmdir(_) => {
                 self.entries.remove(&(parent, from.name));
             }
-            Verb::Stat(_) => {}
+            Verb::Stat(_) | Verb::Chmod(..) | Verb::Chown(..) | Verb::Utimes(..) | Verb::Truncate(..) => {}
             Verb::Rename(..) => {
                 let found = self.at(parent, from.name);
                 let target = self.at(to_parent, to.name);
@@ -216,14 +283,25 @@ impl Model {
                 }
             }
         }
+        let entries = &self.entries;
+        self.attributes.retain(|node, _| entries.values().any(|entry| entry.node == *node));
         Answer::Done
     }
 
-    /// What `stat` finds: the node, and whether it is a directory.
+    fn make(&mut self, name: (Node, u8), entry: Entry) {
+        let mode = if entry.is_directory { MODE_OF_DIRECTORIES } else { MODE_OF_FILES };
+        self.entries.insert(name, entry);
+        self.attributes.insert(entry.node, Attributes { mode, owner: 0, size: 0, mtime: None });
+    }
+
+    /// Whether `stat` may show these of a node. What has no name may show any.
     #[must_use]
-    pub fn found(&self, call: &Call, progress: Progress) -> Option<(Node, bool)> {
-        let path = paths(call.verb)[0];
-        self.at(progress.parents[0], path.name).map(|entry| (entry.node, entry.is_directory))
+    pub fn may_show(&self, node: Node, seen: &Attributes, is_directory: bool) -> bool {
+        let Some(known) = self.attributes.get(&node) else { return true };
+        let is_of_both = (seen.mode, seen.owner) == (known.mode, known.owner);
+        // Each file system has its own idea of how large a directory is.
+        let is_of_file = seen.size == known.size && (known.mtime.is_none() || seen.mtime == known.mtime);
+        is_of_both && (is_directory || is_of_file)
     }
 }
 

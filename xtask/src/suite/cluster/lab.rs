@@ -1,9 +1,9 @@
 //! A cluster on this machine (`ashlar lab`), stopped in good order at the end, and checked.
 
-use std::cell::RefCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -24,7 +24,7 @@ pub struct Lab {
     mounts: usize,
     storage: usize,
     /// Processes that have taken the place of the lab's own. They end with the lab.
-    replaced: RefCell<Vec<(String, Child)>>,
+    replaced: Mutex<Vec<(String, Child)>>,
 }
 
 impl Drop for Lab {
@@ -33,7 +33,7 @@ impl Drop for Lab {
         if let Err(error) = shell::run(command.arg("down")) {
             eprintln!("the lab is not gone: {error:#}");
         }
-        for (_, child) in self.replaced.get_mut() {
+        for (_, child) in self.replaced.get_mut().unwrap_or_else(PoisonError::into_inner) {
             // They were in the networks of the lab, and are gone with it.
             let _ = child.kill();
             let _ = child.wait();
@@ -58,7 +58,7 @@ impl Lab {
             dir: dir.to_owned(),
             mounts,
             storage,
-            replaced: RefCell::default(),
+            replaced: Mutex::default(),
         };
         let mut command = lab.lab_command();
         command.args(["up", "--storage", &storage.to_string(), "--clients", &mounts.to_string()]);
@@ -88,6 +88,15 @@ impl Lab {
     pub fn at(&self, node: &str) -> Command {
         let mut command = self.lab_command();
         command.args(["exec", node, "--"]);
+        command
+    }
+
+    /// A command of an administrator, by the identity of the first manager.
+    #[must_use]
+    pub fn administer(&self, words: &[&str]) -> Command {
+        let mut command = self.at("manager");
+        command.arg(&self.binary).args(words);
+        command.arg("--identity").arg(self.dir.join("identity/manager"));
         command
     }
 
@@ -198,7 +207,7 @@ impl Lab {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.replaced.borrow_mut().push((name.to_owned(), child));
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), child));
         Ok(())
     }
 
@@ -207,7 +216,7 @@ impl Lab {
     /// # Errors
     /// As [`Lab::stop_and_check`].
     pub fn stop_replaced_and_check(&self, binary: &Path) -> anyhow::Result<()> {
-        let mut replaced = std::mem::take(&mut *self.replaced.borrow_mut());
+        let mut replaced = std::mem::take(&mut *self.replaced.lock().unwrap_or_else(PoisonError::into_inner));
         replaced.sort_by_key(|(name, _)| {
             ["client", "meta", "storage", "manager"].iter().position(|role| name.starts_with(role))
         });
