@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::browser::Browser;
 use support::{Ended, ashlar, binary, can_mount, can_start, has_package, is_mounted};
 
 /// A place for a lab, and what was seen of it.
@@ -136,6 +137,64 @@ fn traffic_of_two_clients_goes_over_links_as_fast_as_was_asked_for() {
 }
 
 #[test]
+fn a_lab_has_managers_an_etcd_and_a_console_that_outlive_one_of_each() {
+    if !can_lab("a lab with an etcd") {
+        return;
+    }
+    let place = Place::new();
+    let said = place.run("up --etcd --console 0 --managers 4 --storage 1 --clients 1").expect(0).stdout;
+    let nodes = place.nodes();
+    let names: Vec<&str> = nodes.iter().map(|node| node["name"].as_str().unwrap()).collect();
+    let managers = ["etcd1", "manager", "manager2", "etcd2", "manager3", "etcd3", "manager4"];
+    assert_eq!(names, [&managers[..], &["storage1", "meta1", "client1", "console", "gateway"]].concat());
+    assert!(nodes.iter().all(|node| node["pid"].is_i64()), "{nodes:?}");
+    let (url, dir) = (place.status()["console"].as_str().unwrap().to_owned(), place.lab());
+    assert!(said.contains(&url) && place.run("status").expect(0).stdout.contains(&url), "{said}");
+    let address = url.strip_prefix("https://").unwrap();
+
+    // Three members count, one beside each of three managers, and the state is with them.
+    let list = format!(
+        "exec manager3 -- {} etcd list --json --state {}/data/manager3",
+        binary().display(),
+        dir.display()
+    );
+    let members: Vec<serde_json::Value> = serde_json::from_str(&place.run(&list).expect(0).stdout).unwrap();
+    assert_eq!(members.len(), 3);
+    assert!(members.iter().all(|member| member["standing"] == "counts"), "{members:?}");
+    for name in ["manager", "etcd1"] {
+        let process = nodes.iter().find(|node| node["name"] == name).unwrap()["pid"].as_i64().unwrap();
+        // SAFETY: kill takes no pointer; the process is one of the lab.
+        unsafe { libc::kill(process as i32, libc::SIGKILL) };
+    }
+    // An administrator on the machine of another manager changes something, which wants a manager and etcd.
+    let token = format!(
+        "exec manager4 -- {} token --role client --identity {}/identity/manager4",
+        binary().display(),
+        dir.display()
+    );
+    assert!(!place.run(&token).expect(0).stdout.trim().is_empty());
+    fs::write(dir.join("client1/file"), b"still served").unwrap();
+
+    // A browser in this machine's own network gets to the console, and is let in by a link.
+    let identity = dir.join("identity/console").display().to_string();
+    let link = ashlar(&["console", "login", "--identity", &identity]).expect(0).stdout;
+    let code = link.trim().strip_prefix(&format!("{url}/login#")).unwrap().to_owned();
+    let mut browser = Browser::new(address, &dir.join("identity/console/certificate.pem"));
+    assert_eq!(browser.get("/api/v1/nodes").status, 401);
+    assert_eq!(browser.log_in(&code).status, 303);
+    assert!(browser.api("nodes").to_string().contains("manager4"));
+    // A second lab cannot have that port.
+    let (other, port) = (Place::new(), address.rsplit(':').next().unwrap());
+    other.run(&format!("up --console {port}")).refused(&[port, "--console PORT"]);
+    assert!(!other.lab().exists());
+
+    let id = place.status()["id"].as_str().unwrap().to_owned();
+    place.run("down").expect(0);
+    assert_eq!(what_is_left(&dir, Some(&id)), Vec::<String>::new());
+    assert!(std::net::TcpListener::bind(address).is_ok(), "nobody listens there any more");
+}
+
+#[test]
 fn down_removes_all_after_everything_was_killed_and_nothing_of_another_lab() {
     if !can_lab("a lab that was killed") {
         return;
@@ -243,6 +302,9 @@ fn what_a_lab_cannot_be_is_refused_and_nothing_of_others_is_touched() {
     for line in ["down", "status", "exec client1 -- true"] {
         place.run(line).refused(&["there is no lab at", "ashlar lab up"]);
     }
+    place.run("up --managers 3").refused(&["--etcd"]);
+    place.run("up --managers 2 --etcd").refused(&["three managers or more", "--managers"]);
+    assert!(!place.lab().exists(), "nothing was made");
     fs::create_dir(place.lab()).unwrap();
     fs::write(place.lab().join("mine"), b"mine").unwrap();
     place.run("up").refused(&["is not empty", "--dir"]);

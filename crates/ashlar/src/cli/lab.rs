@@ -3,6 +3,7 @@
 use ashlar_types::Coherence;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// `ashlar lab`
@@ -34,17 +35,34 @@ pub enum LabAction {
     },
     /// Run a command in the network of a node, with this machine's files.
     Exec {
-        /// The node, as `ashlar lab status` shows it: manager, meta1, storage1, client1, ...
+        /// The node, as `ashlar lab status` shows it: manager, etcd1, meta1, storage1, client1, console, ...
         node: String,
         /// The command and its arguments, after `--`.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
+    },
+    /// Carry connections of a socket that is the standard input. A part of `up`.
+    #[command(hide = true)]
+    Gateway {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
     },
 }
 
 /// `ashlar lab up`
 #[derive(Debug, Args)]
 pub struct LabUpArgs {
+    /// Managers. Several share their state in an etcd, with --etcd. Without this: 1, or 3 with --etcd.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5))]
+    pub managers: Option<u32>,
+    /// Keep the state of the file system in an etcd of three members, of the etcd that is installed, each beside a manager; without this a file of the only manager
+    /// has it.
+    #[arg(long)]
+    pub etcd: bool,
+    /// Run the console, for browsers of this machine at https://127.0.0.1:PORT (7403 if none is named; 0: any that is free).
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "7403")]
+    pub console: Option<u16>,
     /// Metadata servers, among which directories are spread.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub meta: u32,

@@ -10,6 +10,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode> {
         LabAction::Up(up) => lab::up(&args.dir, up)?,
         LabAction::Down => lab::down(&args.dir)?,
         LabAction::Status { json } => lab::status(&args.dir, *json)?,
+        LabAction::Gateway { to } => match lab::gateway(*to)? {},
         LabAction::Exec { node, command } => match lab::exec(&args.dir, node, command)? {},
     }
     Ok(ExitCode::SUCCESS)

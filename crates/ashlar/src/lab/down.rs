@@ -50,9 +50,17 @@ pub fn remove(places: &Places, record: &record::Record) -> Result<()> {
     remove_files(places, record)
 }
 
-/// In good order: clients first, metadata before targets.
+/// In good order: clients first, metadata before targets, managers before what keeps their state.
 fn stop(record: &Record) {
-    for role in [LabRole::Client, LabRole::Meta, LabRole::Storage, LabRole::Manager] {
+    for role in [
+        LabRole::Client,
+        LabRole::Gateway,
+        LabRole::Console,
+        LabRole::Meta,
+        LabRole::Storage,
+        LabRole::Manager,
+        LabRole::Etcd,
+    ] {
         let is_of_role = |name: &str| record.nodes.iter().any(|node| node.name == name && node.role == role);
         let processes: Vec<ProcessId> = record
             .processes

@@ -22,6 +22,9 @@ pub struct Record {
     pub made_directory: bool,
     /// Mbit/s of each link, if it is shaped.
     pub link_mbit: Option<u32>,
+    /// The port of this machine's loopback at which browsers get to the console, if there is one.
+    #[serde(default)]
+    pub console_port: Option<u16>,
     /// `ashlar lab up`, while it is at work.
     pub maker: Option<ProcessId>,
     pub nodes: Vec<LabNode>,
@@ -31,13 +34,19 @@ pub struct Record {
 
 impl Record {
     /// Writes down what is going to be made; there must be no lab there yet.
-    pub fn begin(places: &Places, nodes: Vec<LabNode>, link_mbit: Option<u32>, id: String) -> Result<Record> {
+    pub fn begin(
+        places: &Places,
+        nodes: Vec<LabNode>,
+        (link_mbit, console_port): (Option<u32>, Option<u16>),
+        id: String,
+    ) -> Result<Record> {
         let made_directory = make_directory(places)?;
         let record = Record {
             version: VERSION,
             id,
             made_directory,
             link_mbit,
+            console_port,
             maker: Some(ProcessId::own()?),
             nodes,
             processes: Vec::new(),
@@ -97,6 +106,11 @@ impl Record {
             let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
             format!("the lab has no node `{}`; there are {}", name.escape_debug(), names.join(", "))
         })
+    }
+
+    /// Where browsers of this machine get to the console.
+    pub fn console_url(&self) -> Option<String> {
+        self.console_port.map(|port| format!("https://127.0.0.1:{port}"))
     }
 
     /// The name space of a node.

@@ -38,15 +38,21 @@ pub fn status(dir: &Path, as_json: bool) -> Result<()> {
             continue;
         }
         let state = pid.map_or("has ended".to_owned(), |pid| format!("process {pid}"));
-        let mounted = match is_mounted {
-            Some(true) => format!("  mounted at {}", shown(&mountpoint)),
-            Some(false) => format!("  not mounted at {}", shown(&mountpoint)),
-            None => String::new(),
+        let mounted = match (is_mounted, record.console_url()) {
+            (Some(true), _) => format!("  mounted at {}", shown(&mountpoint)),
+            (Some(false), _) => format!("  not mounted at {}", shown(&mountpoint)),
+            (None, Some(url)) if node.role == LabRole::Gateway => format!("  to the console from {url}"),
+            _ => String::new(),
         };
         say(format_args!("{:<12} {:<12} {state:<16}{mounted}", node.name, node.address.to_string()));
     }
     if as_json {
-        let all = serde_json::json!({ "id": record.id, "link_mbit": record.link_mbit, "nodes": nodes });
+        let all = serde_json::json!({
+            "id": record.id,
+            "link_mbit": record.link_mbit,
+            "console": record.console_url(),
+            "nodes": nodes,
+        });
         say(format_args!("{}", serde_json::to_string_pretty(&all)?));
     }
     Ok(())

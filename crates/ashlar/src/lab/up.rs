@@ -3,17 +3,21 @@
 use super::down::{remove, require_root};
 use super::name_space::{enter, require_programs};
 use super::network;
-use super::plan::{LabNode, LabRole, Places, nodes};
+use super::plan::{ETCD_MEMBERS, FIRST_MANAGER, LabNode, LabRole, Places, Shape, manager_beside, nodes};
 use super::process::ProcessId;
 use super::record::Record;
 use crate::cli::LabUpArgs;
+use crate::cluster::etcd::find_program;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
 use ashlar_types::Coherence;
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{self, File};
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,26 +29,42 @@ use std::time::{Duration, Instant};
 const START_MAX: Duration = Duration::from_secs(120);
 /// Time between looks at its log.
 const TURN: Duration = Duration::from_millis(10);
+/// Time between looks at the members of etcd.
+const MEMBER_TURN: Duration = Duration::from_millis(200);
+/// Where a console listens.
+const CONSOLE_PORT: u16 = 7403;
 /// LIMIT: bytes of a log that an error repeats.
 const LOG_BYTES_MAX: usize = 4096;
 
 /// Makes the lab at `dir`. What could not be finished is taken away again.
 pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
-    let nodes = nodes(args.meta, args.storage, args.clients);
+    let shape = shape(args)?;
     require_root()?;
     require_programs()?;
     if !Path::new("/dev/fuse").exists() {
         bail!("there is no /dev/fuse, without which nothing can be mounted: load the kernel module fuse");
     }
+    if shape.has_etcd {
+        find_program(None)?;
+    }
+    let browsers = args.console.map(listen_for_browsers).transpose()?;
+    let console_port = browsers.as_ref().map(|(_, port)| *port);
     let is_told_to_stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, is_told_to_stop.clone()).context("cannot take signals")?;
     }
     let id = format!("{:08x}", Env::os().entropy.next_u64() as u32);
     let mut places = Places::of(dir);
-    let record = Record::begin(&places, nodes, args.link_mbit, id)?;
+    let record = Record::begin(&places, nodes(&shape), (args.link_mbit, console_port), id)?;
     places = Places::of(&places.dir);
-    let mut lab = Lab { places, record, is_told_to_stop, coherence: args.coherence, split_at: args.split_at };
+    let mut lab = Lab {
+        places,
+        record,
+        is_told_to_stop,
+        coherence: args.coherence,
+        split_at: args.split_at,
+        browsers: browsers.map(|(listener, _)| listener),
+    };
     if let Err(error) = lab.make() {
         if let Err(other) = remove(&lab.places, &lab.record) {
             eprintln!("ashlar: not everything could be removed ({other:#}); `ashlar lab down` tries again");
@@ -55,6 +75,38 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
     Ok(())
 }
 
+/// What the arguments ask for, if that can be.
+fn shape(args: &LabUpArgs) -> Result<Shape> {
+    let managers = args.managers.unwrap_or(if args.etcd { ETCD_MEMBERS } else { 1 });
+    if managers > 1 && !args.etcd {
+        bail!("several managers share their state in an etcd: add --etcd");
+    }
+    if args.etcd && managers < ETCD_MEMBERS {
+        bail!(
+            "an etcd has three members, each beside a manager: ask for three managers or more, or leave --managers out"
+        );
+    }
+    Ok(Shape {
+        managers,
+        has_etcd: args.etcd,
+        meta: args.meta,
+        storage: args.storage,
+        clients: args.clients,
+        has_console: args.console.is_some(),
+    })
+}
+
+/// Listens in the network of this machine, for programs on it alone; tells the port.
+fn listen_for_browsers(port: u16) -> Result<(TcpListener, u16)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
+        format!(
+            "cannot listen at 127.0.0.1:{port} for browsers: name a port that is free with --console PORT"
+        )
+    })?;
+    let port = listener.local_addr().context("cannot find the port for browsers")?.port();
+    Ok((listener, port))
+}
+
 /// A lab being made.
 struct Lab {
     places: Places,
@@ -62,6 +114,8 @@ struct Lab {
     is_told_to_stop: Arc<AtomicBool>,
     coherence: Coherence,
     split_at: u64,
+    /// For the gateway.
+    browsers: Option<TcpListener>,
 }
 
 impl Lab {
@@ -72,28 +126,89 @@ impl Lab {
         network::make(&self.record).context("cannot make the network of the lab")?;
         let nodes = self.record.nodes.clone();
         for node in &nodes {
-            match node.role {
-                LabRole::Manager => self.init(node)?,
-                _ => self.join(node)?,
-            }
+            self.prepare(node)?;
             self.start(node)?;
+            if node.role == LabRole::Etcd {
+                self.wait_until_member_counts(node)?;
+            }
         }
         self.record.maker = None;
         self.record.store(&self.places)
     }
 
-    fn init(&self, node: &LabNode) -> Result<()> {
-        let mut command = self.command(node)?;
+    /// Has the node be one of the file system, with what it needs to start.
+    fn prepare(&self, node: &LabNode) -> Result<()> {
+        let has_etcd = self.record.nodes.iter().any(|node| node.role == LabRole::Etcd);
+        let is_first = manager_beside(&node.name) == FIRST_MANAGER;
+        match node.role {
+            LabRole::Etcd if is_first => self.init(Some(node)),
+            LabRole::Etcd => self.join_etcd(node),
+            LabRole::Manager if node.name == FIRST_MANAGER => {
+                if has_etcd {
+                    Ok(())
+                } else {
+                    self.init(None)
+                }
+            }
+            LabRole::Gateway => Ok(()),
+            _ => self.join(node),
+        }
+    }
+
+    /// Makes the file system, with its state in a file or in the first member of an etcd, which is set up where it will run.
+    fn init(&self, member: Option<&LabNode>) -> Result<()> {
+        let node = self.record.node(FIRST_MANAGER)?;
+        let mut command = self.command(member.unwrap_or(node))?;
         command.args(["init", "--name", &node.name, "--listen", &node.address.to_string()]);
         command.arg("--state").arg(self.places.data(&node.name));
         command.arg("--identity").arg(self.places.identity(&node.name));
+        if let Some(member) = member {
+            command.args(["--with-etcd", &member.address.to_string()]);
+        }
         self.finish(&mut command, "").map(drop)
     }
 
+    /// Makes a further member of the etcd, beside its manager, which serves.
+    fn join_etcd(&self, node: &LabNode) -> Result<()> {
+        let manager = manager_beside(&node.name);
+        let mut command = self.command(node)?;
+        command.args(["etcd", "join", "--listen", &node.address.to_string()]);
+        command.arg("--state").arg(self.places.data(&manager));
+        command.arg("--identity").arg(self.places.identity(&manager));
+        self.finish(&mut command, "").map(drop)
+    }
+
+    /// A new member follows until it has what the others have; until it counts there can be no further one.
+    fn wait_until_member_counts(&self, node: &LabNode) -> Result<()> {
+        let manager = manager_beside(&node.name);
+        let deadline = Instant::now() + START_MAX;
+        while manager != FIRST_MANAGER {
+            let mut command = self.command(self.record.node(&manager)?)?;
+            command.args(["etcd", "list", "--json", "--state"]).arg(self.places.data(&manager));
+            let told = self.finish(&mut command, "")?;
+            let members: Vec<Value> = serde_json::from_str(&told).context("the members of etcd")?;
+            if members
+                .iter()
+                .any(|member| member["name"] == manager.as_str() && member["standing"] == "counts")
+            {
+                break;
+            }
+            if Instant::now() >= deadline {
+                bail!("{} does not count as a member of etcd after {} s", node.name, START_MAX.as_secs());
+            }
+            std::thread::sleep(MEMBER_TURN);
+        }
+        Ok(())
+    }
+
     fn join(&self, node: &LabNode) -> Result<()> {
-        let manager = self.record.node("manager")?;
+        let manager = self.record.node(FIRST_MANAGER)?;
         let mut command = self.command(manager)?;
-        command.args(["token", "--role", node.role.name()]);
+        let roles = match node.role {
+            LabRole::Manager => "manager,admin",
+            role => role.name(),
+        };
+        command.args(["token", "--role", roles]);
         if node.role == LabRole::Client {
             // All of a lab is one machine's, whose root made it.
             command.args(["--squash", "none"]);
@@ -103,18 +218,25 @@ impl Lab {
         let mut command = self.command(node)?;
         command.args(["join", "-", "--name", &node.name]);
         command.arg("--identity").arg(self.places.identity(&node.name));
+        if node.role == LabRole::Manager {
+            command.arg("--state").arg(self.places.data(&node.name));
+        }
         self.finish(&mut command, &token).map(drop)
     }
 
-    /// Starts what the node is there for, and waits until it serves.
-    fn start(&mut self, node: &LabNode) -> Result<()> {
-        let (data, log) = (self.places.data(&node.name), self.places.log(&node.name));
-        let mountpoint = self.places.mountpoint(&node.name);
+    /// The command that is what the node is there for, and what it says when it serves.
+    fn role_of(&self, node: &LabNode) -> Result<(Command, &'static str)> {
+        let data = self.places.data(&node.name);
         let (mut command, address) = (self.command(node)?, node.address.to_string());
         let ready = match node.role {
             LabRole::Manager => {
-                command.arg("manager").arg("--state").arg(&data);
+                command.arg("manager").arg("--state").arg(&data).args(["--listen", &address]);
                 "manager serves at "
+            }
+            LabRole::Etcd => {
+                let data = self.places.data(&manager_beside(&node.name));
+                command.args(["etcd", "run", "--state"]).arg(data);
+                return Ok((command, "serving client"));
             }
             LabRole::Meta => {
                 command.arg("meta").arg("--meta").arg(&data).args(["--listen", &address]);
@@ -126,14 +248,39 @@ impl Lab {
                 "storage serves at "
             }
             LabRole::Client => {
+                let mountpoint = self.places.mountpoint(&node.name);
                 fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", shown(&mountpoint)))?;
                 command.arg("mount").arg(&mountpoint).args(["--coherence", self.coherence.name()]);
                 "mounted "
             }
+            LabRole::Console => {
+                command.args(["console", "--listen", &address]);
+                if let Some(url) = self.record.console_url() {
+                    command.args(["--url", &url]);
+                }
+                "console serves at "
+            }
+            LabRole::Gateway => {
+                let console = self.record.node(LabRole::Console.name())?;
+                let to = SocketAddr::from((console.address, CONSOLE_PORT));
+                command.args(["lab", "gateway", "--to", &to.to_string()]);
+                return Ok((command, "gateway serves"));
+            }
         };
         command.arg("--identity").arg(self.places.identity(&node.name));
+        Ok((command, ready))
+    }
+
+    /// Starts what the node is there for, and waits until it serves.
+    fn start(&mut self, node: &LabNode) -> Result<()> {
+        let (mut command, ready) = self.role_of(node)?;
+        let log = self.places.log(&node.name);
+        let input = match self.browsers.take_if(|_| node.role == LabRole::Gateway) {
+            Some(listener) => Stdio::from(OwnedFd::from(listener)),
+            None => Stdio::null(),
+        };
         let out = File::create(&log).with_context(|| format!("cannot make {}", shown(&log)))?;
-        command.stdin(Stdio::null()).stdout(out.try_clone().context("cannot share a log")?).stderr(out);
+        command.stdin(input).stdout(out.try_clone().context("cannot share a log")?).stderr(out);
         // SAFETY: setsid is async-signal-safe and takes no pointer.
         unsafe {
             command.pre_exec(|| {
@@ -153,7 +300,10 @@ impl Lab {
         loop {
             let bytes = fs::read(&log).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            if text.lines().any(|line| line.starts_with(ready)) {
+            // Lines of etcd begin with other things.
+            let is_it =
+                |line: &str| line.starts_with(ready) || (node.role == LabRole::Etcd && line.contains(ready));
+            if text.lines().any(is_it) {
                 return Ok(());
             }
             let said = || {
@@ -202,6 +352,13 @@ impl Lab {
     fn tell(&self) {
         for node in self.record.nodes.iter().filter(|node| node.role == LabRole::Client) {
             say(format_args!("mounted {}", shown(&self.places.mountpoint(&node.name))));
+        }
+        if let Some(url) = self.record.console_url() {
+            let identity = self.places.identity(LabRole::Console.name());
+            say(format_args!(
+                "the console is at {url}; let a browser in with: ashlar console login --identity {}",
+                shown(&identity)
+            ));
         }
         let dir = shown(&self.places.dir);
         say(format_args!("see it with: ashlar lab status --dir {dir}"));
