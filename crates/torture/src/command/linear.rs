@@ -37,7 +37,7 @@ pub struct Arguments {
     /// Set an extended attribute on directories of the histories meanwhile, for what the file system does about it.
     #[arg(long, value_name = "NAME=VALUE")]
     disturb: Option<Disturbance>,
-    /// So many other names in every fifth folder of histories: what is done to it takes longer.
+    /// So many other names in every tenth folder of histories: what is done to it takes longer.
     #[arg(long, value_name = "NAMES", default_value_t = 0, requires = "disturb")]
     fill: u64,
 }
@@ -49,7 +49,7 @@ const HISTORIES_PER_UNDECIDED: u64 = 100;
 const HISTORIES_PER_FOLDER: u64 = 4;
 
 /// Of so many folders one is filled.
-const FOLDERS_PER_FILLED: u64 = 5;
+const FOLDERS_PER_FILLED: u64 = 10;
 
 /// LIMIT: calls of which one may answer what says nothing (`ESTALE` comes from Linux itself, see [`crate::race`]).
 const CALLS_PER_UNKNOWN: u64 = 200;
