@@ -128,7 +128,7 @@ impl Lab {
         for node in &nodes {
             self.prepare(node)?;
             self.start(node)?;
-            if node.role == LabRole::Etcd {
+            if node.role == LabRole::Etcd && manager_beside(&node.name) != FIRST_MANAGER {
                 self.wait_until_member_counts(node)?;
             }
         }
@@ -182,16 +182,15 @@ impl Lab {
     fn wait_until_member_counts(&self, node: &LabNode) -> Result<()> {
         let manager = manager_beside(&node.name);
         let deadline = Instant::now() + START_MAX;
-        while manager != FIRST_MANAGER {
+        loop {
             let mut command = self.command(self.record.node(&manager)?)?;
             command.args(["etcd", "list", "--json", "--state"]).arg(self.places.data(&manager));
             let told = self.finish(&mut command, "")?;
             let members: Vec<Value> = serde_json::from_str(&told).context("the members of etcd")?;
-            if members
-                .iter()
-                .any(|member| member["name"] == manager.as_str() && member["standing"] == "counts")
-            {
-                break;
+            let counts =
+                |member: &Value| member["name"] == manager.as_str() && member["standing"] == "counts";
+            if members.iter().any(counts) {
+                return Ok(());
             }
             if Instant::now() >= deadline {
                 bail!("{} does not count as a member of etcd after {} s", node.name, START_MAX.as_secs());
