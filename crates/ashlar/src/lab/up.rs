@@ -197,7 +197,6 @@ impl Lab {
             }
             std::thread::sleep(MEMBER_TURN);
         }
-        Ok(())
     }
 
     fn join(&self, node: &LabNode) -> Result<()> {
