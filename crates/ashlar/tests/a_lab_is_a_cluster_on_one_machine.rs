@@ -138,7 +138,8 @@ fn traffic_of_two_clients_goes_over_links_as_fast_as_was_asked_for() {
 
 #[test]
 fn a_lab_has_managers_an_etcd_and_a_console_that_outlive_one_of_each() {
-    if !can_lab("a lab with an etcd") {
+    let test = "a lab with an etcd";
+    if !can_lab(test) || !has_package(test, "etcd-server", can_start("etcd", "--version")) {
         return;
     }
     let place = Place::new();
