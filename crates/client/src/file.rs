@@ -135,6 +135,8 @@ pub(crate) struct FileState {
     /// Whether the chunks may have grown or shrunk by more than anybody was told: the answer to a write was lost with a server. The blocks
     /// are counted anew ([`crate::Client::count_if_unsure`]).
     pub is_unsure_of_blocks: bool,
+    /// Whether that is so because a target gave no answer at all in the time that the mount waits: it is not asked again before somebody syncs the file.
+    pub has_lost_answer: bool,
     /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.
     pub reporting: Option<(u64, Unreported)>,
     /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, it has
@@ -205,6 +207,7 @@ impl FileState {
             mtime_shared: None,
             is_dirty: false,
             is_unsure_of_blocks: false,
+            has_lost_answer: false,
             reporting: None,
             is_unpromised: false,
             times: (never, never),
@@ -235,7 +238,8 @@ impl FileState {
     /// Notes what calls to the storage service have changed of the space that it takes.
     pub(crate) fn note_grown(&mut self, grown: Growth) {
         self.unreported.blocks_delta += grown.blocks_delta;
-        self.is_unsure_of_blocks |= grown.is_unsure;
+        self.is_unsure_of_blocks |= grown.is_unsure || grown.has_lost_answer;
+        self.has_lost_answer |= grown.has_lost_answer;
     }
 
     /// Where the next write goes: to `offset`, or behind all appends.

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::close_to_open::Version;
-use crate::file::{Appends, Data, FileState, Handle, OpenFlags, Unreported};
+use crate::file::{Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
 use crate::io::{Fills, SetId};
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
@@ -297,6 +297,7 @@ impl Client {
             is_for_writeback: false,
             is_dirty: false,
             is_unsure_of_blocks: false,
+            has_lost_answer: false,
             reporting: None,
             is_unpromised: size == 0 && granted != LeaseSet::NONE && !is_loose,
             times,
@@ -377,8 +378,7 @@ impl Client {
         if self.files.begin_close(&handle.file, DescriptionId(handle.number), handle.flags) {
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
-            self.count_if_unsure(&handle.file);
-            if let Err(errno) = self.report_and_give_back(&handle.file) {
+            if let Err(errno) = self.count_and_give_back(&handle.file) {
                 tracing::error!(%errno, inode = %handle.file.inode, "could not report size and times at close");
             }
             self.files.end_close(&handle.file);
@@ -389,6 +389,16 @@ impl Client {
             tracing::warn!(%errno, %inode, "could not report a close");
             None
         })
+    }
+
+    /// What is not known of its blocks keeps its writer's record, as when the client ends: metadata counts by that.
+    fn count_and_give_back(&self, file: &File) -> Result<(), Errno> {
+        // A target that gave no answer is not waited for once more.
+        if !file.state.lock().has_lost_answer {
+            self.count_if_unsure(file);
+        }
+        let is_unsure = file.state.lock().is_unsure_of_blocks;
+        if is_unsure { self.report(file, false) } else { self.report_and_give_back(file) }
     }
 }
 

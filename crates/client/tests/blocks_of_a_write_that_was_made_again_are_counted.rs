@@ -207,17 +207,25 @@ fn when_it_ended_with_an_error_after_it_was_carried_out() {
         |client, file| allocated(client, file, AllocateMode::KeepSize),
         |client, file| allocated(client, file, AllocateMode::PunchHole),
     ];
-    for change in changes {
+    for (change, is_synced) in changes.into_iter().flat_map(|change| [(change, true), (change, false)]) {
         let world = World::new(64 << 20);
         let (client, lossy) = lossy(&world);
         let file = make(&client, "f").unwrap();
         write(&client, &file, 0, &content(1, 4 * KIB64)).unwrap();
         lossy.loses.store(true, SeqCst);
         lossy.is_gone.store(true, SeqCst);
+        client.flush(&file).unwrap();
         assert_eq!(change(&client, &file), Err(Errno::ETIMEDOUT));
         lossy.loses.store(false, SeqCst);
-        client.fsync(&file).unwrap();
-        let (counted, there) = blocks(&world, &client, &file);
+        if is_synced {
+            client.fsync(&file).unwrap();
+        } else {
+            // Whoever closes it does not wait for the target once more.
+            client.release(&file);
+            assert_eq!(lossy.counts.load(SeqCst), 0);
+            ashlar_rpc::MetaCalls::close_session(&*world.meta, client.session());
+        }
+        let (counted, there) = blocks(&world, &world.client(), &file);
         assert_eq!(counted, there);
         assert_ne!(there, 4 * CHUNK / 512, "it was carried out");
     }

@@ -69,7 +69,7 @@ pub(crate) struct Across {
     /// Signalled when keys are let go.
     changed: Signal,
     /// Inode ids of other shards that were given to this server and not used yet: the next one, and how many.
-    reserved: Mutex<FxHashMap<ShardId, (InodeId, u64)>>,
+    pub(crate) reserved: Mutex<FxHashMap<ShardId, (InodeId, u64)>>,
     couriers: resume::Couriers,
     gates: gate::Gates,
     hands: Mutex<moving::Hands>,

@@ -334,7 +334,7 @@ impl MetaService {
         let looks = view.doubt.as_ref().filter(|_| is_like_before).map_or(1, |(_, looks)| looks + 1);
         view.doubt = Some((doubt, looks));
         if let Some(known) = &mut view.known {
-            known.forget();
+            known.forget(|shard| self.is_silent(shard));
         }
         // At once the first time: hardly ever has anything changed.
         if looks > 1 { self.back_off(deadline) } else { Ok(()) }
@@ -436,7 +436,7 @@ impl MetaService {
     /// Makes ready for another try after not all parts could be locked.
     fn try_again(&self, voted: Voted, view: &mut View<'_>, deadline: Duration) -> Result<(), Errno> {
         if let Some(known) = &mut view.known {
-            known.forget();
+            known.forget(|shard| self.is_silent(shard));
         }
         if voted == Voted::Silence {
             // A directory can be made here instead.

@@ -210,11 +210,14 @@ impl Placement for MetaService {
         let turn = self.placement.next_shard.fetch_add(1, Relaxed) as usize;
         let in_turn = (0..map.shards.len()).map(|at| &map.shards[(turn + at) % map.shards.len()]);
         // Not one that is about to leave, as above.
-        let usable = in_turn
-            .filter(|shard| shard.id != but && !self.is_to_be_sent(shard.id) && !self.is_silent(shard.id));
+        let usable = in_turn.filter(|shard| shard.id != but && !self.is_to_be_sent(shard.id));
         // This server first: it has the directory, or the one that it is made in.
         let mut found = rounds(usable, Some(self.across.node())).concat();
         found.truncate(usize::from(count));
+        // A directory is split once. While a server does not answer that would have a part it is not: the others would have all of it for good.
+        if found.iter().any(|shard| self.is_silent(*shard)) {
+            found.clear();
+        }
         found
     }
 
@@ -287,22 +290,22 @@ impl MetaService {
         }
     }
 
-    /// Notes that the server of `shard` did not answer.
+    /// Notes that the server of `shard` did not answer. What it has given for later use is not used: nobody is to hold anything while he waits for it.
     pub(crate) fn note_silent(&self, shard: ShardId) {
-        if let Some(server) = self.map.read().primary(shard) {
-            self.placement.silent.lock().insert(server, self.env.clock.monotonic() + SILENT_FOR);
-        }
+        let map = self.map.read().clone();
+        let Some(server) = map.primary(shard).filter(|server| *server != self.across.node()) else { return };
+        self.placement.silent.lock().insert(server, self.env.clock.monotonic() + SILENT_FOR);
+        self.across.reserved.lock().retain(|shard, _| map.primary(*shard) != Some(server));
     }
 
     /// Whether the server of `shard` did not answer a moment ago.
     pub(crate) fn is_silent(&self, shard: ShardId) -> bool {
-        let mut silent = self.placement.silent.lock();
-        if silent.is_empty() {
-            return false;
-        }
+        // ORDER: read before the next lock is taken. Under it, a new map that waits for readers would be waited for by this one.
+        let server = self.map.read().primary(shard);
         let now = self.env.clock.monotonic();
+        let mut silent = self.placement.silent.lock();
         silent.retain(|_, until| *until > now);
-        self.map.read().primary(shard).is_some_and(|server| silent.contains_key(&server))
+        server.is_some_and(|server| silent.contains_key(&server))
     }
 
     /// Refuses settings with a pool that the map does not have, where no file could get chunks: `EINVAL`.

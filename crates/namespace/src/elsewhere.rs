@@ -6,7 +6,7 @@
 
 use crate::context::OpContext;
 use crate::error::NsError;
-use crate::key::{inode_of, shard_of};
+use crate::key::{inode_of, moves, shard_of};
 use crate::record::Account;
 use crate::txn::Txn;
 use crate::verb::drop_link;
@@ -100,7 +100,8 @@ impl ShardChange {
         let is_changed_across = |key: &Key| {
             is_of_shard(key)
                 && match key[2] {
-                    b'A' | b'M' => true,
+                    b'A' => true,
+                    b'M' => *key == moves(),
                     table => {
                         TABLES_ACROSS.contains(&table)
                             && inode_of(key).is_some_and(|inode| inode.home() == shard)
@@ -110,6 +111,9 @@ impl ShardChange {
         let is_record = |(key, value): &(Key, Option<Bytes>)| match (key.get(2), value) {
             (Some(b'I'), Some(value)) => decode::<Inode>(value, "inode record").is_ok(),
             (Some(b'D'), Some(value)) => decode::<Bucket>(value, "bucket").is_ok(),
+            (Some(b'M'), Some(value)) => decode::<u64>(value, "number of moves").is_ok(),
+            // What accounts gain and lose is told apart: several add to one at the same time.
+            (Some(b'A'), _) => false,
             (_, Some(value)) => value.len() <= VALUE_BYTES_MAX,
             (_, None) => true,
         };

@@ -202,6 +202,20 @@ fn print(map: &ClusterMap, info: &SessionInfo) {
     ));
 }
 
+/// Waits until none of `servers` has the session.
+fn await_end(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId) -> Result<()> {
+    let deadline = Instant::now() + END_MAX;
+    for server in servers {
+        while sessions_of(member, map, *server)?.iter().any(|info| info.session == id) {
+            if Instant::now() >= deadline {
+                bail!("{id} is about to end, but has not yet; `ashlar session list` shows whether it has");
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+    Ok(())
+}
+
 /// Ends a session at all servers that know it, and waits until it has ended.
 ///
 /// # Errors
@@ -222,23 +236,17 @@ fn remove(member: &Member, map: &ClusterMap, servers: &[NodeId], id: SessionId, 
     if there.is_empty() {
         bail!("{}", unknown(map, id, &unanswered));
     }
-    let deadline = Instant::now() + END_MAX;
-    for server in there {
-        while sessions_of(member, map, server)?.iter().any(|info| info.session == id) {
-            if Instant::now() >= deadline {
-                bail!("{id} is about to end, but has not yet; `ashlar session list` shows whether it has");
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
+    let outcome = await_end(member, map, &there, id);
+    // Also when it is not known how it goes on: it was told to end.
     match ended {
         Some(ended) => {
             let unanswered: Vec<Value> = unanswered.iter().map(|silent| silent.object(map)).collect();
             say_json(&with(ended, json!({ "unanswered": unanswered })))?;
         }
-        None if silent.is_empty() => say(format_args!("ended {id}")),
+        None if silent.is_empty() && outcome.is_ok() => say(format_args!("ended {id}")),
         None => {}
     }
+    outcome?;
     if silent.is_empty() {
         return Ok(());
     }

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// LIMIT: how long a metadata server may take to tell what it moves.
 const LIST_MAX: Duration = Duration::from_secs(3);
-/// LIMIT: looks whether shards change hands, and the time between two.
-const SETTLING_LOOKS: usize = 60;
+/// LIMIT: for how long it is looked whether shards change hands, and the time between two looks.
+const SETTLING_MAX: Duration = Duration::from_secs(30);
 const SETTLING_PAUSE: Duration = Duration::from_millis(500);
 /// So many looks one after the other must have found the same.
 const SETTLED_LOOKS: usize = 3;
@@ -151,7 +151,8 @@ fn settled_map(member: &Member) -> Arc<ClusterMap> {
     // One for all looks: a second one's connections would take the place of the first one's.
     let (routes, away) = (member.routes(), presence::ask(member));
     let (mut map, mut same) = (member.map().read().clone(), 0);
-    for _ in 0..SETTLING_LOOKS {
+    let deadline = Instant::now() + SETTLING_MAX;
+    while Instant::now() < deadline {
         std::thread::sleep(SETTLING_PAUSE);
         let next = member.map().read().clone();
         // ORDER: asked after the map was looked at. What has come since is in the next one.

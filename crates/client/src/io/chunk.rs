@@ -21,8 +21,10 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
 pub(crate) struct Growth {
     /// Units of 512 bytes.
     pub blocks_delta: i64,
-    /// Whether that may not be all: a call was made again ([`ChunkWritten::may_be_second`]), or ended without an answer.
+    /// Whether that may not be all: see [`ChunkWritten::may_be_second`].
     pub is_unsure: bool,
+    /// Whether a call ended without an answer, so that nobody knows whether it was carried out.
+    pub has_lost_answer: bool,
 }
 
 impl Growth {
@@ -36,7 +38,7 @@ impl Growth {
                 Ok(())
             }
             Err(errno) => {
-                self.is_unsure |= errno != Errno::ENOSPC;
+                self.has_lost_answer |= errno != Errno::ENOSPC;
                 Err(errno)
             }
         }

@@ -3,7 +3,8 @@
 //! What a write adds is told by its answer, and reported to metadata. If the answer was lost with a server that was killed, the write is made again where the chunk is then, finds the
 //! blocks there already, and says that it has added none. Nobody knows what the first attempt had added, nor what one has that nobody answered before the caller's time was over; so what the chunks have is asked for, and metadata told the difference to
 //! what it counts. That needs the file for itself. It is done when the file is synced, or
-//! closed for the last time: not at every close, because a process that is just begun closes what it was left, and must not wait for a target then; if this client dies before, metadata counts by itself, because it finds the record of the writer.
+//! closed for the last time: not at every close, because a process that is just begun closes what it was left, and must not wait for a target then; if this client dies before, metadata counts by itself, because it finds the record of the writer. Nor is a target asked at the last close
+//! that gave no answer before: the record of the writer stays then, and metadata counts when the session ends.
 //!
 //! Known weakness: a recall takes the record away, and does not wait for a count. If the client dies between that and the close, `ashlar fsck --repair` counts.
 
@@ -51,7 +52,9 @@ impl Client {
                 self.commit_blocks(file.inode, &layout, blocks as i64 - known as i64)?;
             }
         }
-        file.state.lock().is_unsure_of_blocks = false;
+        let mut state = file.state.lock();
+        (state.is_unsure_of_blocks, state.has_lost_answer) = (false, false);
+        drop(state);
         Ok(())
     }
 

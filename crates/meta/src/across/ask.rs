@@ -154,7 +154,11 @@ impl MetaService {
         // Not for longer than for a vote: a directory can be made elsewhere.
         let deadline = deadline.min(self.env.clock.monotonic() + ASK_MAX);
         let answer = self.say_until(shard, &Say::Reserve { shard, count: RESERVED }, deadline);
-        match answer.inspect_err(|_| self.note_silent(shard))? {
+        // Not where the reason is here.
+        if answer == Err(Errno::EHOSTDOWN) && self.env.clock.monotonic() + LATER_PAUSE >= deadline {
+            self.note_silent(shard);
+        }
+        match answer? {
             Answer::Reserved(first) if first.home() == shard => {
                 self.across.reserved.lock().insert(shard, (InodeId(first.0 + 1), RESERVED - 1));
                 Ok(first)

@@ -90,8 +90,10 @@ impl MetaService {
                     return Err(errno);
                 }
                 Ok(Answer::Later) => Voted::Silence,
-                Err(_) => {
-                    self.note_silent(*shard);
+                Err(errno) => {
+                    if errno == Errno::EHOSTDOWN {
+                        self.note_silent(*shard);
+                    }
                     Voted::Silence
                 }
                 Ok(_) => Voted::No,

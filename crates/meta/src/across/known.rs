@@ -44,8 +44,10 @@ impl Known {
         std::mem::take(&mut *self.missing.borrow_mut())
     }
 
-    /// Forgets everything but ids, which are good for any try: it may not be so any more.
-    pub(crate) fn forget(&mut self) {
+    /// Forgets everything but ids, which are good for any try: it may not be so any more. Ids of a shard whose server does not answer, too: another one waits for it without
+    /// holding anything.
+    pub(crate) fn forget(&mut self, is_silent: impl Fn(ShardId) -> bool) {
+        self.ids.retain(|shard, _| !is_silent(*shard));
         let ids = std::mem::take(&mut self.ids);
         *self = Known { ids, ..Known::new(self.here.clone()) };
     }

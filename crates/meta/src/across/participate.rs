@@ -172,7 +172,7 @@ impl MetaService {
 
     /// Whether a part can be carried out. It is locked then, so that it still can when it is decided; one that cannot would be held for ever.
     fn can_be_applied(&self, writer: &LaneWriter<'_>, change: &ShardChange) -> Result<bool, Errno> {
-        if change.drops.is_empty() {
+        if change.drops.is_empty() && change.charges.is_empty() {
             return Ok(true);
         }
         let creds = itself();
