@@ -64,8 +64,8 @@ enum Suite {
     /// Recorded calls of four clients on few names: is there an order in which each had its effect at one moment? With several metadata servers shards are moved
     /// between them and directories are split meanwhile.
     Linear {
-        /// Histories.
-        #[arg(long, default_value_t = 2000)]
+        /// Histories: with moves, each takes about two seconds.
+        #[arg(long, default_value_t = 500)]
         histories: u64,
         /// The seed.
         #[arg(long, default_value_t = 1)]
@@ -150,7 +150,8 @@ fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
     on_lab(site, "short", false, 4, |torture, work, lab| {
         posix::run_at(site.repository, &lab.mounts()[0])?;
         litmus(torture, lab, 3, 1, &[])?;
-        linear(torture, lab, (100, 1), site.meta, 0)?;
+        linear(torture, lab, (20, 1), site.meta, 0)?;
+        linear(torture, lab, (100, 2), 1, 0)?;
         programs::checkpoint(site.repository, work, &lab.mounts(), RECORDS / 10)?;
         race(torture, lab, 10_000, 1)
     })?;

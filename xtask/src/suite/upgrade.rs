@@ -37,7 +37,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "from")]
     from_binary: Option<PathBuf>,
     /// Operations of each program between two looks whether it is to stop.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 500)]
     ops: u64,
     /// Metadata servers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
