@@ -75,8 +75,10 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
     let node = json(&lab, "node show mds");
     assert_eq!(
         fields(&node),
-        ["away_s", "domain", "id", "listening", "management", "name", "policy", "roles"]
+        ["away_s", "domain", "id", "listening", "management", "name", "policy", "roles", "shards", "targets"]
     );
+    assert_eq!(node["targets"], Value::Array(Vec::new()));
+    assert_eq!(node["shards"].as_array().unwrap().len(), json(&lab, "shard list").as_array().unwrap().len());
     assert_eq!(node["listening"]["meta"][0], lab.addresses()[1]);
     let printed = lab.ashlar("node show oss0 --identity @first").expect(0).stdout;
     assert!(printed.contains("target-1"), "{printed}");
