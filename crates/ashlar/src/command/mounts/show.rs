@@ -8,11 +8,12 @@ use ashlar_console::object::with;
 use ashlar_fuse::adaptor::MOUNT_ATTRIBUTE;
 use ashlar_types::Timespec;
 use serde_json::{Map, Value, json};
-use std::ffi::CString;
-use std::io;
+use std::ffi::{CStr, CString};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::time::Instant;
 
 /// What a mount that answers tells; of one that does not, each is null.
 const TOLD: [&str; 20] = [
@@ -108,25 +109,82 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// What the process of the mount says, if it does in time.
+/// What the process of the mount says, if it does in time. A process asks that is left behind if it gets no answer: whoever waits for one that the kernel has handed over already cannot be ended, not
+/// even killed, and this command is to end.
 fn asked(path: &Path) -> Result<io::Result<String>> {
     let path = CString::new(path.as_os_str().as_bytes()).context("a path cannot contain a NUL byte")?;
-    let (sender, answered) = channel();
-    // It ends with this process if it gets no answer.
-    std::thread::Builder::new()
-        .name("ashlar-ask".into())
-        .spawn(move || sender.send(attribute(&path)))
-        .context("cannot start a thread")?;
-    Ok(answered.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+    let mut text = vec![0u8; TEXT_BYTES_MAX];
+    let (mut reader, writer) = io::pipe().context("cannot make a pipe")?;
+    // SAFETY: until it ends the child does nothing but calls that are safe after a fork of a process with several threads: it allocates nothing and takes no lock.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()).context("cannot start a process"),
+        0 => {
+            // SAFETY: nobody in this process uses these any more; whoever waits for the end of what the command prints must not wait for this process.
+            unsafe { (0..3).for_each(|stream| _ = libc::close(stream)) };
+            tell_attribute(&path, &mut text, &writer)
+        }
+        child => {
+            drop(writer);
+            let told = read_until(&mut reader, Instant::now() + ANSWER_MAX);
+            // SAFETY: kill and waitpid take no pointer but a null one, and the child has not been waited for.
+            unsafe {
+                match &told {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => libc::kill(child, libc::SIGKILL),
+                    _ => libc::waitpid(child, std::ptr::null_mut(), 0),
+                }
+            };
+            Ok(told.and_then(|told| answer(&told)))
+        }
+    }
 }
 
-fn attribute(path: &CString) -> io::Result<String> {
-    let mut text = vec![0u8; TEXT_BYTES_MAX];
+/// Asks, and writes the error number (0: none) and the text to `writer`.
+fn tell_attribute(path: &CStr, text: &mut [u8], mut writer: &PipeWriter) -> ! {
     // SAFETY: the strings are NUL-terminated and live through the call, and the buffer is as long as said.
     let got = unsafe {
         libc::getxattr(path.as_ptr(), MOUNT_ATTRIBUTE.as_ptr(), text.as_mut_ptr().cast(), text.len())
     };
-    let Ok(len) = usize::try_from(got) else { return Err(io::Error::last_os_error()) };
-    text.truncate(len);
-    String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData.into())
+    let errno = if got < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { 0 };
+    let told = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
+    // Nobody may be reading any more.
+    let _ = writer.write_all(&errno.to_ne_bytes()).and_then(|()| writer.write_all(told));
+    // SAFETY: takes no pointer; nothing of the process that was copied is run down.
+    unsafe { libc::_exit(0) }
+}
+
+/// All that comes until nobody writes any more.
+///
+/// # Errors
+/// `TimedOut` at `deadline`.
+fn read_until(reader: &mut PipeReader, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut told = Vec::new();
+    let mut piece = [0u8; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which lives through the call.
+        match unsafe { libc::poll(&mut poll, 1, left.as_millis() as libc::c_int) } {
+            0 => return Err(io::ErrorKind::TimedOut.into()),
+            -1 => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => continue,
+                error => return Err(error),
+            },
+            _ => {}
+        }
+        match reader.read(&mut piece)? {
+            0 => return Ok(told),
+            len => told.extend_from_slice(&piece[..len]),
+        }
+    }
+}
+
+/// What [`tell_attribute`] has written.
+fn answer(told: &[u8]) -> io::Result<String> {
+    let Some((errno, text)) = told.split_first_chunk() else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    match i32::from_ne_bytes(*errno) {
+        0 => String::from_utf8(text.to_vec()).map_err(|_| io::ErrorKind::InvalidData.into()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
