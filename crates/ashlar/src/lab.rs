@@ -10,7 +10,7 @@
 //! The bridge is in a name space, too: nothing of the machine's own network is touched, labs do not see each other, and all links go with the
 //! name spaces. Only network name spaces are used; files, mounts and processes are those of the machine.
 //!
-//! What listens in such a name space is not reached from the machine's own network. For the console there is a [`gateway`].
+//! What listens in such a name space is not reached from the machine's own network. For the console there is a [`mod@gateway`].
 //!
 //! `lab.json` in the directory of the lab says what there is ([`record`]). What can be left behind is written down there before it is made, so that
 //! `down` removes all, whenever something was killed.
