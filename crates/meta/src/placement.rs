@@ -32,6 +32,8 @@ const FULL_BELOW_MIN: u64 = 64 << 20;
 /// But no more than this part of a target.
 const FULL_BELOW_PART: u64 = 8;
 
+/// A metadata server that was waited for in vain for as long did not answer. A message that was lost at once has cost nobody anything.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// For so long a metadata server that did not answer gets no new directories: each would wait for it again. They go to the others meanwhile.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
@@ -290,11 +292,15 @@ impl MetaService {
         }
     }
 
-    /// Notes that the server of `shard` did not answer. What it has given for later use is not used: nobody is to hold anything while he waits for it.
-    pub(crate) fn note_silent(&self, shard: ShardId) {
+    /// Notes that the server of `shard`, which was asked at `asked_at` by the monotonic clock, has not answered. What it has given for later use is not used: nobody is to hold anything while he waits for it.
+    pub(crate) fn note_silent(&self, shard: ShardId, asked_at: Duration) {
+        let now = self.env.clock.monotonic();
+        if now.saturating_sub(asked_at) < SILENT_AFTER {
+            return;
+        }
         let map = self.map.read().clone();
         let Some(server) = map.primary(shard).filter(|server| *server != self.across.node()) else { return };
-        self.placement.silent.lock().insert(server, self.env.clock.monotonic() + SILENT_FOR);
+        self.placement.silent.lock().insert(server, now + SILENT_FOR);
         self.across.reserved.lock().retain(|shard, _| map.primary(*shard) != Some(server));
     }
 

@@ -152,11 +152,11 @@ impl MetaService {
             }
         }
         // Not for longer than for a vote: a directory can be made elsewhere.
-        let deadline = deadline.min(self.env.clock.monotonic() + ASK_MAX);
+        let asked_at = self.env.clock.monotonic();
+        let deadline = deadline.min(asked_at + ASK_MAX);
         let answer = self.say_until(shard, &Say::Reserve { shard, count: RESERVED }, deadline);
-        // Not where the reason is here.
-        if answer == Err(Errno::EHOSTDOWN) && self.env.clock.monotonic() + LATER_PAUSE >= deadline {
-            self.note_silent(shard);
+        if answer == Err(Errno::EHOSTDOWN) {
+            self.note_silent(shard, asked_at);
         }
         match answer? {
             Answer::Reserved(first) if first.home() == shard => {

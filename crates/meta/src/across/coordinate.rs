@@ -66,6 +66,7 @@ impl MetaService {
                 .with(|machines| machines.of(id.coordinator).add_part(id, *shard, part.clone(), &mut asked));
             let message = Message::Prepare { id, part };
             let say = Say::Transaction { session, shard: *shard, from: id.coordinator, message };
+            let asked_at = self.env.clock.monotonic();
             let voted = match self.say(*shard, &say, VOTE_MAX) {
                 Ok(Answer::Prepared { messages, keeps_entries }) => {
                     let is_for = |message: &Message<Key, ShardChange>| matches!(message, Message::Vote { id: of, ticket: Some(_) } if *of == id);
@@ -92,7 +93,7 @@ impl MetaService {
                 Ok(Answer::Later) => Voted::Silence,
                 Err(errno) => {
                     if errno == Errno::EHOSTDOWN {
-                        self.note_silent(*shard);
+                        self.note_silent(*shard, asked_at);
                     }
                     Voted::Silence
                 }
