@@ -46,16 +46,22 @@ fn check(mnt: &Path) {
     assert_eq!(fs::metadata(mnt.join("link")).unwrap().nlink(), 2);
 }
 
+/// A directory with those of two targets and two mounts.
+fn place() -> tempfile::TempDir {
+    let tmp = tempfile::tempdir().unwrap();
+    for name in ["d1", "d2", "mnt", "mnt2"] {
+        fs::create_dir(tmp.path().join(name)).unwrap();
+    }
+    tmp
+}
+
 #[test]
 fn every_file_is_there_and_nothing_was_copied() {
     if !can_mount("a machine that is promoted") {
         return;
     }
-    let tmp = tempfile::tempdir().unwrap();
+    let tmp = place();
     let dir = tmp.path();
-    for name in ["d1", "d2", "mnt", "mnt2"] {
-        fs::create_dir(dir.join(name)).unwrap();
-    }
     let path = |name: &str| dir.join(name).display().to_string();
     let (d1, d2, mnt) = (path("d1"), path("d2"), path("mnt"));
     let single = format!("up --data {d1} --data {d2} {mnt}");
@@ -119,11 +125,8 @@ fn the_state_of_a_machine_that_is_promoted_goes_to_an_etcd() {
     if !can_mount("a machine that is promoted to an etcd") {
         return;
     }
-    let tmp = tempfile::tempdir().unwrap();
+    let tmp = place();
     let dir = tmp.path();
-    for name in ["d1", "d2", "mnt", "mnt2"] {
-        fs::create_dir(dir.join(name)).unwrap();
-    }
     let path = |name: &str| dir.join(name).display().to_string();
     let (d1, d2, mnt, own, state) = (path("d1"), path("d2"), path("mnt"), path("own"), path("state"));
     let single = format!("up --data {d1} --data {d2} {mnt}");

@@ -5,6 +5,7 @@ use crate::call::{ResolveCredentials, Who};
 use crate::close_to_open::Seen;
 use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
 use crate::file::{File, FileTable};
+use crate::io::BlockDoubt;
 use crate::locks::{HeldLocks, LockWaits};
 use crate::reports::Reports;
 use crate::split::SplitDirectories;
@@ -185,7 +186,7 @@ impl Client {
                 drained = file.drain().map(drop);
             }
             // What may still grow, or has by more than is known, keeps its writer's record, so that its length and blocks are asked of the targets.
-            let is_known = drained.is_ok() && !file.state.lock().is_unsure_of_blocks;
+            let is_known = drained.is_ok() && file.state.lock().block_doubt == BlockDoubt::None;
             self.report(&file, is_known)
         };
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);

@@ -12,7 +12,7 @@
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
 use crate::close_to_open::Version;
-use crate::io::{Fills, Growth, SetId};
+use crate::io::{BlockDoubt, Fills, Growth, SetId};
 use crate::pages::Pages;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
@@ -132,11 +132,9 @@ pub(crate) struct FileState {
     pub mtime_shared: Option<Timespec>,
     /// Whether size, blocks or mtime differ from what metadata knows; an access time in `unreported` may wait besides.
     pub is_dirty: bool,
-    /// Whether the chunks may have grown or shrunk by more than anybody was told: the answer to a write was lost with a server. The blocks
-    /// are counted anew ([`crate::Client::count_if_unsure`]).
-    pub is_unsure_of_blocks: bool,
-    /// Whether that is so because a target gave no answer at all in the time that the mount waits: it is not asked again before somebody syncs the file.
-    pub has_lost_answer: bool,
+    /// Whether the chunks may have grown or shrunk by more than anybody was told. The blocks are counted anew then
+    /// ([`crate::Client::count_if_unsure`]).
+    pub block_doubt: BlockDoubt,
     /// Size (0: as metadata knows it) and the rest of a report that is on its way to metadata.
     pub reporting: Option<(u64, Unreported)>,
     /// Whether nobody can have been promised that the inline content is durable: the file was empty when this client opened it, it has
@@ -206,8 +204,7 @@ impl FileState {
             unreported: Unreported::default(),
             mtime_shared: None,
             is_dirty: false,
-            is_unsure_of_blocks: false,
-            has_lost_answer: false,
+            block_doubt: BlockDoubt::None,
             reporting: None,
             is_unpromised: false,
             times: (never, never),
@@ -238,8 +235,12 @@ impl FileState {
     /// Notes what calls to the storage service have changed of the space that it takes.
     pub(crate) fn note_grown(&mut self, grown: Growth) {
         self.unreported.blocks_delta += grown.blocks_delta;
-        self.is_unsure_of_blocks |= grown.is_unsure || grown.has_lost_answer;
-        self.has_lost_answer |= grown.has_lost_answer;
+        self.doubt_blocks(grown.doubt);
+    }
+
+    /// Notes why the chunks may have other blocks than anybody was told; nothing that is less than what is known already.
+    pub(crate) fn doubt_blocks(&mut self, doubt: BlockDoubt) {
+        self.block_doubt = self.block_doubt.max(doubt);
     }
 
     /// Where the next write goes: to `offset`, or behind all appends.

@@ -14,7 +14,7 @@ mod spill;
 mod write;
 
 pub use allocate::AllocateMode;
-pub(crate) use chunk::Growth;
+pub(crate) use chunk::{BlockDoubt, Growth};
 pub(crate) use fill::Fills;
 pub use seek::Seek;
 pub(crate) use set_id::SetId;

@@ -4,7 +4,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::close_to_open::Version;
 use crate::file::{Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
-use crate::io::{Fills, SetId};
+use crate::io::{BlockDoubt, Fills, SetId};
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, DescriptionId, Errno, InodeId, Name};
@@ -296,8 +296,7 @@ impl Client {
             mtime_shared: None,
             is_for_writeback: false,
             is_dirty: false,
-            is_unsure_of_blocks: false,
-            has_lost_answer: false,
+            block_doubt: BlockDoubt::None,
             reporting: None,
             is_unpromised: size == 0 && granted != LeaseSet::NONE && !is_loose,
             times,
@@ -393,12 +392,13 @@ impl Client {
 
     /// What is not known of its blocks keeps its writer's record, as when the client ends: metadata counts by that.
     fn count_and_give_back(&self, file: &File) -> Result<(), Errno> {
-        // A target that gave no answer is not waited for once more.
-        if !file.state.lock().has_lost_answer {
+        // ORDER: the lock is let go before the count, which takes it.
+        let doubt = file.state.lock().block_doubt;
+        if doubt == BlockDoubt::MadeAgain {
             self.count_if_unsure(file);
         }
-        let is_unsure = file.state.lock().is_unsure_of_blocks;
-        if is_unsure { self.report(file, false) } else { self.report_and_give_back(file) }
+        let is_known = file.state.lock().block_doubt == BlockDoubt::None;
+        if is_known { self.report_and_give_back(file) } else { self.report(file, false) }
     }
 }
 

@@ -4,6 +4,7 @@
 //! metadata service: on a snapshot, with their outcome applied when they succeed and dropped when they fail.
 
 use crate::bootstrap::{RootSettings, bootstrap};
+use crate::check::{CheckArgs, Finding, check};
 use crate::context::{OpContext, Placement};
 use crate::error::NsError;
 use crate::key;
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 /// Keys and values in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,6 +166,21 @@ impl World {
             .run(&Credentials::root(), |txn, context| bootstrap(txn, settings, context.now))
             .expect("an empty store can be bootstrapped");
         world
+    }
+
+    /// What a check of all that is stored finds.
+    ///
+    /// # Panics
+    /// When the check cannot be done.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let args = CheckArgs::new(self.placement.shard_count, &HASH_KEY);
+        check(&self.store, &args, &mut |finding| {
+            found.push(finding);
+            ControlFlow::Continue(())
+        })
+        .expect("a store in memory can be read");
+        found
     }
 
     /// Runs a verb as `creds`, and makes its changes if it succeeds.

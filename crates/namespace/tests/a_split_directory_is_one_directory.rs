@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
-use ashlar_namespace::check::{CheckArgs, Finding, check};
+use ashlar_namespace::check::Finding;
 use ashlar_namespace::key::{self, Cookie, NameHash};
 use ashlar_namespace::testing::{HASH_KEY, World, name};
 use ashlar_namespace::verb::{
@@ -73,16 +73,6 @@ fn list(world: &mut World, directory: InodeId) -> Vec<(Cookie, String)> {
     listed
 }
 
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(SHARDS, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
-}
-
 #[test]
 fn what_is_in_it_stays_where_it_was_in_a_listing_and_is_found() {
     let mut world = world();
@@ -116,7 +106,7 @@ fn what_is_in_it_stays_where_it_was_in_a_listing_and_is_found() {
     // Files from now on are with the slice of their name.
     let new = make_file(&mut world, directory, "new");
     assert_eq!(new.home(), holder(&world, directory, "new").home());
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -140,7 +130,7 @@ fn what_cannot_be_split_is_refused_and_stays_as_it_is() {
     assert_eq!(split(&mut world, directory, 3), Err(Errno::EEXIST));
     assert_eq!(split(&mut world, slices[0], 2), Err(Errno::ESTALE), "a slice is nothing by itself");
     assert_eq!(world.inode(directory).slices(), slices);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 fn step(world: &mut World, directory: InodeId, entries_max: usize) -> SplitProgress {
@@ -172,7 +162,7 @@ fn a_large_one_is_split_step_by_step_and_is_one_directory_all_the_time() {
     assert!(world.outcome.in_split.is_empty() || world.outcome.in_split[..] == [directory]);
     let (mut steps, mut moved) = (0, 0);
     loop {
-        assert_eq!(findings(&world), [], "after {steps} steps");
+        assert_eq!(world.findings(), [], "after {steps} steps");
         match step(&mut world, directory, 100) {
             SplitProgress::Moved(entries) => moved += entries,
             SplitProgress::Ended(entries) => break moved += entries,
@@ -193,7 +183,7 @@ fn a_large_one_is_split_step_by_step_and_is_one_directory_all_the_time() {
     assert!(made.is_empty(), "{made:?}");
     assert_eq!(world.store.table(b'H').count(), 0);
     assert_eq!(step(&mut world, directory, 100), SplitProgress::Nothing);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 fn in_split(world: &mut World, entries: u32, count: u16) -> InodeId {
@@ -220,7 +210,7 @@ fn each_step_the_last_one_included_needs_the_directory_and_one_slice() {
         let changed: BTreeSet<_> = world.outcome.changed.iter().copied().collect();
         assert_eq!(changed, [directory, before.slices()[at]].into(), "turn {turn}");
         assert_eq!(whole(&world, directory), seen, "turn {turn}");
-        assert_eq!(findings(&world), []);
+        assert_eq!(world.findings(), []);
         if let SplitProgress::Ended(_) = progress {
             break;
         }
@@ -261,7 +251,7 @@ fn while_it_is_split_its_times_rules_and_parent_are_those_of_one_directory() {
         assert!(inode.slices().iter().all(|slice| world.inode(*slice).mode == inode.mode));
         step(&mut world, directory, 2);
         assert_eq!(whole(&world, directory).mtime, set, "turn {turn}");
-        assert_eq!(findings(&world), []);
+        assert_eq!(world.findings(), []);
     }
     assert!(matches!(world.inode(directory).kind, Kind::WideDirectory { .. }));
     assert_eq!(whole(&world, directory).size, 100);
@@ -284,7 +274,7 @@ fn one_that_is_being_split_is_removed_with_its_slices_and_the_note_of_it() {
     rmdir(&mut world).unwrap();
     assert_eq!((world.store.table(b'H').count(), world.store.table(b'I').count()), (0, 2));
     assert_eq!(step(&mut world, directory, 1), SplitProgress::Nothing);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -324,7 +314,7 @@ fn what_is_wrong_with_one_that_is_being_split_is_found_and_repaired() {
     repair(&mut world, |finding| matches!(finding, Finding::RecordStray { .. }));
     while let SplitProgress::Moved(_) = step(&mut world, directory, 4) {}
     assert_eq!(list(&mut world, directory), before);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -407,7 +397,7 @@ fn who_may_do_what_is_the_same_in_every_slice_after_every_change() {
     let changes = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     let changed = world.as_root(|txn, context| verb::setattr(txn, context, slice, &changes));
     assert_eq!(changed.unwrap_err(), Errno::ESTALE);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -426,7 +416,7 @@ fn a_time_that_is_set_holds_until_the_next_change_of_a_name_also_one_in_the_futu
         make_file(&mut world, directory, &format!("after {}", set.secs));
         assert_eq!(whole(&world, directory).mtime, world.now);
     }
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -458,13 +448,13 @@ fn it_is_removed_and_replaced_only_when_all_slices_are_empty_and_then_with_them(
     let args = CreateArgs::default();
     let made = world.as_root(|txn, context| verb::create(txn, context, directory, name("x"), args));
     assert_eq!(made.unwrap_err(), Errno::ENOENT);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
     let again = world.make_directory(ROOT, "d");
     split(&mut world, again, 2).unwrap();
     replace(&mut world).unwrap();
     assert_eq!(world.find(ROOT, "d"), Some(other));
     assert!(world.find_inode(again).is_none());
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -494,7 +484,7 @@ fn a_move_between_slices_is_none_between_directories() {
         verb::rename(txn, context, to, name(there), below, name("x"), RenameFlags::Replace)
     });
     assert_eq!(looped.unwrap_err(), Errno::EINVAL);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -514,7 +504,7 @@ fn directories_are_made_split_where_the_directory_they_are_in_says_so() {
     assert!(world.inode(plain).slices().is_empty());
     world.as_root(|txn, context| verb::split_new(txn, context, directory, 0)).unwrap();
     assert!(matches!(world.inode(directory).kind, Kind::Directory { .. }), "as it was");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 /// Changes the store behind the verbs' back.
@@ -529,15 +519,15 @@ fn damage(world: &mut World, change: impl FnOnce(&mut Txn<'_>)) {
 
 /// Repairs all findings, of which one must be `is_it`, in as many rounds as that takes.
 fn repair(world: &mut World, is_it: impl Fn(&Finding) -> bool) {
-    let found = findings(world);
+    let found = world.findings();
     assert!(found.iter().any(is_it), "{found:?}");
     for _ in 0..4 {
-        for finding in findings(world) {
+        for finding in world.findings() {
             assert!(finding.remedy().is_some(), "{finding}");
             world.as_root(|txn, context| verb::repair(txn, context, &finding)).unwrap();
         }
     }
-    assert_eq!(findings(world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -600,7 +590,7 @@ fn an_entry_beside_those_of_the_slices_is_for_a_person_to_look_at() {
     damage(&mut world, |txn| txn.put(place, bucket));
     let malformed =
         |finding: &Finding| matches!(finding, Finding::InodeMalformed { inode, .. } if *inode == directory);
-    let found = findings(&world);
+    let found = world.findings();
     assert!(found.iter().any(malformed), "{found:?}");
     assert!(world.find_inode(file).is_some());
 }

@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
 use ashlar_namespace::acl::{Acl, Entry, Tag};
-use ashlar_namespace::check::{CheckArgs, Finding, check};
-use ashlar_namespace::testing::{HASH_KEY, World, name};
+use ashlar_namespace::testing::{World, name};
 use ashlar_namespace::verb::{self, SetxattrArgs, SetxattrMode};
 use ashlar_types::{Capabilities, Credentials, Errno, InodeId};
-use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -67,16 +65,6 @@ fn plain_acl() -> Vec<u8> {
     Acl::from_entries(&entries).unwrap().encode().to_vec()
 }
 
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(3, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
-}
-
 #[test]
 fn attributes_come_and_go() {
     let mut world = World::new();
@@ -90,7 +78,7 @@ fn attributes_come_and_go() {
     assert_eq!(get(&mut world, &root, id, "user.a"), Ok(vec![]));
     assert_eq!(get(&mut world, &root, id, "user.b"), Ok(b"two".to_vec()));
     assert_eq!(list(&mut world, &root, id), "user.a|user.b|");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
     let before = world.inode(id);
     set(&mut world, &root, id, "user.b", b"two").unwrap();
     assert_eq!(world.inode(id), before, "the same value again changes nothing");
@@ -195,7 +183,7 @@ fn trusted_and_security_attributes_are_for_the_privileged() {
     let chown = ashlar_types::message::SetAttr { uid: Some(7), ..Default::default() };
     world.as_root(|txn, context| verb::setattr(txn, context, id, &chown)).unwrap();
     assert_eq!(get(&mut world, &admin, id, "security.capability"), Err(Errno::ENODATA), "chown drops it");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -277,5 +265,5 @@ fn default_acls_are_for_directories() {
     let link = world.find(ROOT, "l").unwrap();
     assert_eq!(set(&mut world, &root, link, default, &acl(8, 6, 6)), Err(Errno::EOPNOTSUPP));
     assert_eq!(get(&mut world, &root, link, default), Err(Errno::EOPNOTSUPP));
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
 use ashlar_kv::Snapshot;
-use ashlar_namespace::check::{CheckArgs, Finding, check, for_each_chunked_file, for_each_garbage};
+use ashlar_namespace::check::{for_each_chunked_file, for_each_garbage};
 use ashlar_namespace::record::Garbage;
-use ashlar_namespace::testing::{HASH_KEY, World, name};
+use ashlar_namespace::testing::{World, name};
 use ashlar_namespace::verb::{
     self, Collected, CommitWrite, OpenArgs, ReadInlineReply, WriteArgs, WriteReply,
 };
@@ -22,16 +22,6 @@ fn world() -> World {
     let mut world = World::new();
     world.placement.chains = [ChainId(3), ChainId(9)].into_iter().collect();
     world
-}
-
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(3, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
 }
 
 /// A layout for a file that has bytes to copy.
@@ -106,7 +96,7 @@ fn what_has_nothing_to_copy_is_bound_at_once_at_any_length() {
         assert_eq!(propose(&mut world, id), Err(Errno::EAGAIN));
     }
     assert_eq!(world.store.table(b'W').count(), 2, "the session is noted as writing them");
-    assert_eq!((world.accounted().blocks, findings(&world)), (0, Vec::new()));
+    assert_eq!((world.accounted().blocks, world.findings()), (0, Vec::new()));
 }
 
 #[test]
@@ -119,7 +109,7 @@ fn outgrowing_moves_the_file_in_one_step() {
     assert_eq!((layout.generation, layout.chunk_bytes, layout.chains.len()), (1, 1 << 20, 2));
     assert_eq!(garbage(&world, id, 1), Some(Garbage { layout: layout.clone(), keep_bytes: 0 }));
     assert!(matches!(world.inode(id).kind, Kind::Regular(FileData::Inline { generation: 1, .. })));
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
     let attr = bind(&mut world, id, &layout, 8).unwrap();
     assert_eq!((attr.size, attr.blocks, attr.mtime), (1000, 8, before.mtime));
     assert_eq!(garbage(&world, id, 1), None);
@@ -134,7 +124,7 @@ fn outgrowing_moves_the_file_in_one_step() {
     let args = OpenArgs { read: true, ..OpenArgs::default() };
     let open = world.as_root(|txn, context| verb::open(txn, context, id, &args)).unwrap();
     assert_eq!(open.data, DataGrant::Chunks { layout });
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -158,7 +148,7 @@ fn a_proposal_is_void_once_the_content_changed() {
     assert_eq!(world.store.table(b'G').count(), 0);
     let wrong = FileLayout { generation: 0, ..third };
     assert_eq!(bind(&mut world, id, &wrong, 8), Err(Errno::EAGAIN));
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -205,7 +195,7 @@ fn a_bound_layout_is_not_withdrawn_with_the_session_that_proposed_it() {
         assert!(!world.as_root(|txn, context| verb::withdraw_layout(txn, context, id, only)).unwrap());
         assert!(!world.outcome.has_garbage);
     }
-    assert_eq!(findings(&world), Vec::new());
+    assert_eq!(world.findings(), Vec::new());
 }
 
 #[test]
@@ -244,7 +234,7 @@ fn emptying_brings_the_file_back_to_its_inode() {
     assert_eq!(commit(&mut world, id, late).unwrap().size, 5);
     collect(&mut world, id, 1, 0, 8).unwrap();
     assert_eq!((garbage(&world, id, 1), world.inode(id).blocks), (None, 8), "not its blocks");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -260,7 +250,7 @@ fn shortening_cuts_before_anything_else_may_happen() {
     assert_eq!(truncate(&mut world, id, 50), Err(Errno::EAGAIN));
     assert_eq!(truncate(&mut world, id, 200), Err(Errno::EAGAIN));
     assert_eq!(truncate(&mut world, id, 100), Ok(true), "asked again, it still must be cut");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
     collect(&mut world, id, 1, 50, 16).unwrap();
     assert!(garbage(&world, id, 1).is_some(), "another cut than the record's");
     collect(&mut world, id, 1, 100, 16).unwrap();
@@ -272,7 +262,7 @@ fn shortening_cuts_before_anything_else_may_happen() {
     assert_eq!(truncate(&mut world, id, 50), Ok(true));
     assert_eq!(truncate(&mut world, id, 0), Ok(false), "emptying takes over the pending cut");
     assert_eq!(garbage(&world, id, 1).unwrap().keep_bytes, 0);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -356,7 +346,7 @@ fn unlinking_leaves_garbage_and_no_writers() {
     .unwrap();
     assert_eq!(told, [(id, 1, 0)]);
     collect(&mut world, id, 1, 0, 8).unwrap();
-    assert_eq!((world.store.table(b'G').count(), findings(&world)), (0, vec![]));
+    assert_eq!((world.store.table(b'G').count(), world.findings()), (0, vec![]));
 }
 
 #[test]
@@ -405,7 +395,7 @@ fn layout_settings_belong_to_directories_and_empty_files() {
     let link = world.find(ROOT, "l").unwrap();
     assert_eq!(layout_set(&mut world, &root, link, one), Err(Errno::EINVAL));
     assert_eq!(show(&mut world, link).map(|_| ()), Err(Errno::EINVAL));
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]

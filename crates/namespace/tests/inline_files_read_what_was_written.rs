@@ -3,28 +3,16 @@
 
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
-use ashlar_namespace::check::{CheckArgs, Finding, check};
-use ashlar_namespace::testing::{HASH_KEY, World};
+use ashlar_namespace::testing::World;
 use ashlar_namespace::verb::{
     self, AllocateArgs, OpenArgs, ReadInlineReply, SetxattrArgs, SetxattrMode, WriteArgs, WriteReply,
 };
 use ashlar_types::message::{DataGrant, SetAttr};
 use ashlar_types::{Credentials, Errno, InodeId};
-use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
 /// The inline threshold of the root's default policy.
 const LIMIT: u64 = World::INLINE_BYTES;
-
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(3, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
-}
 
 fn write(
     world: &mut World,
@@ -131,7 +119,7 @@ fn random_changes_read_back() {
             assert_eq!(read(&mut world, id, at, len as u32), wanted, "seed {seed} turn {turn}");
         }
         assert_eq!(read(&mut world, id, 0, 1 << 20), model, "seed {seed}");
-        assert_eq!(findings(&world), [], "seed {seed}: blocks and pieces agree");
+        assert_eq!(world.findings(), [], "seed {seed}: blocks and pieces agree");
         truncate(&mut world, id, 0);
         assert_eq!((world.inode(id).blocks, world.store.table(b'B').count()), (0, 0));
     }
@@ -175,7 +163,7 @@ fn a_file_may_be_longer_than_what_it_stores() {
     assert!(matches!(write(&mut world, id, LIMIT, b"x", false).unwrap(), WriteReply::NeedsChunks));
     assert!(matches!(write(&mut world, id, 0, b"x", true).unwrap(), WriteReply::NeedsChunks));
     assert_eq!(read(&mut world, id, 9, 4), [0, b'x', 0, 0]);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -186,7 +174,7 @@ fn allocation_that_keeps_the_length_stores_nothing_behind_it() {
     for mode in [1, 17] {
         allocate(&mut world, id, mode, 500, 9000).unwrap();
         assert_eq!((world.inode(id).size, world.inode(id).blocks), (600, 2));
-        assert_eq!(findings(&world), []);
+        assert_eq!(world.findings(), []);
     }
     assert_eq!(read(&mut world, id, 499, 9), [7, 0, 0, 0, 0, 0, 0, 0, 0]);
     allocate(&mut world, id, 0, 500, 9000).unwrap();
@@ -228,7 +216,7 @@ fn writing_takes_privileges_off() {
     let args = WriteArgs { kill_set_id: true, ..WriteArgs::default() };
     world.as_root(|txn, context| verb::write_inline(txn, context, id, 0, b"y", args)).unwrap();
     assert_eq!(world.inode(id).mode & 0o6000, 0);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]

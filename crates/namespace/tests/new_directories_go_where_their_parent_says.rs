@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
-use ashlar_namespace::check::{CheckArgs, Finding, check};
+use ashlar_namespace::check::Finding;
 use ashlar_namespace::key::NameHash;
 use ashlar_namespace::testing::{HASH_KEY, World, name};
 use ashlar_namespace::verb;
@@ -11,7 +11,6 @@ use ashlar_namespace::{FileData, Kind};
 use ashlar_types::message::RenameFlags;
 use ashlar_types::{Credentials, DirectoryChoice, Errno, InodeId, LayoutPolicy, ShardId};
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
 const SHARDS: u16 = 6;
@@ -62,16 +61,6 @@ fn directories_of(world: &World, id: InodeId) -> Option<DirectoryChoice> {
     world.inode(id).as_directory().unwrap().1.directories
 }
 
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(SHARDS, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
-}
-
 #[test]
 fn they_go_to_all_shards_in_turn_unless_something_else_was_chosen() {
     let mut world = world();
@@ -81,7 +70,7 @@ fn they_go_to_all_shards_in_turn_unless_something_else_was_chosen() {
     choose(&mut world, tree, PINNED);
     choose(&mut world, tree, DirectoryChoice::RoundRobin);
     assert_eq!(shards_of_new(&mut world, tree).len(), usize::from(SHARDS), "chosen again");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -96,7 +85,7 @@ fn a_tree_stays_where_its_first_directory_is_when_they_inherit() {
         assert_eq!(shards_of_new(&mut world, below), [tree.home()].into(), "{depth} below");
         below = make(&mut world, below, "below");
     }
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -112,7 +101,7 @@ fn all_below_a_pinned_directory_goes_to_its_shard_and_what_is_there_stays() {
     assert_eq!(directories_of(&world, before), None, "it has the settings of before");
     assert_eq!(shards_of_new(&mut world, before).len(), usize::from(SHARDS));
     assert_eq!(world.make_file(first, "file").home(), ShardId(4), "files are with their directory");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -148,7 +137,7 @@ fn in_a_split_directory_they_are_with_their_names_or_where_they_are_pinned_to() 
     choose(&mut world, directory, PINNED);
     assert!(slices.iter().all(|slice| directories_of(&world, *slice) == Some(PINNED)), "slices know");
     assert_eq!(shards_of_new(&mut world, directory), [ShardId(4)].into());
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 /// A directory that is made split is where it was chosen, and its slices are for spreading.
@@ -167,7 +156,7 @@ fn slices_are_spread_whatever_was_chosen_and_a_pinned_directory_gets_none_by_its
     assert_eq!(made.home(), ShardId(4));
     let shards: BTreeSet<ShardId> = world.inode(made).slices().iter().map(|slice| slice.home()).collect();
     assert!(shards.len() == 3 && !shards.contains(&ShardId(4)), "{shards:?}");
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }
 
 #[test]
@@ -201,7 +190,7 @@ fn a_pin_to_a_shard_that_is_not_there_is_found_and_so_is_a_file_with_a_choice() 
         inode.kind = Kind::Regular(FileData::Inline { policy, generation: 0 });
     });
     let what = "its layout settings are not whole or out of range";
-    let mut found = findings(&world);
+    let mut found = world.findings();
     found.sort_by_key(|finding| format!("{finding}"));
     let mut wanted = [file, tree].map(|inode| Finding::InodeMalformed { inode, what });
     wanted.sort_by_key(|finding| format!("{finding}"));

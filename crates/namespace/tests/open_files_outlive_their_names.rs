@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // The helpers of a test panic as the test does.
 
-use ashlar_namespace::check::{CheckArgs, Finding, check};
-use ashlar_namespace::testing::{HASH_KEY, World, name};
+use ashlar_namespace::testing::{World, name};
 use ashlar_namespace::verb::{self, CommitWrite, OpenArgs, ReapArgs, ReapReply, WriteArgs};
 use ashlar_types::{Capabilities, ChainId, Credentials, Errno, InodeId, SessionId, ShardId};
-use std::ops::ControlFlow;
 
 const ROOT: InodeId = InodeId::ROOT;
 const ONE: SessionId = SessionId(1);
@@ -26,16 +24,6 @@ fn unlink(world: &mut World, text: &str) {
 
 fn release(world: &mut World, id: InodeId, session: SessionId) {
     world.as_root(|txn, context| verb::release(txn, context, id, session)).unwrap();
-}
-
-fn findings(world: &World) -> Vec<Finding> {
-    let mut found = Vec::new();
-    check(&world.store, &CheckArgs::new(3, &HASH_KEY), &mut |finding| {
-        found.push(finding);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    found
 }
 
 fn reap(world: &mut World, session: SessionId, records_max: u32) -> (u32, Vec<InodeId>, u32) {
@@ -105,7 +93,7 @@ fn an_unlinked_file_lives_until_the_last_session_lets_go() {
     world.hold_open(id, TWO);
     unlink(&mut world, "f");
     assert_eq!((world.inode(id).nlink, world.store.table(b'O').count()), (0, 2));
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
     let read = OpenArgs { read: true, ..OpenArgs::default() };
     assert_eq!(open(&mut world, &Credentials::root(), id, read), Ok(()), "it is one of those that hold it");
     world.open.clear();
@@ -167,5 +155,5 @@ fn a_dead_session_is_reaped_in_bounded_steps() {
     }
     assert_eq!(reap(&mut world, ONE, 1).1, []);
     assert_eq!(world.store.table(b'W').count(), 2);
-    assert_eq!(findings(&world), []);
+    assert_eq!(world.findings(), []);
 }

@@ -16,15 +16,16 @@ use ashlar_namespace::{Bucket, OpContext, Placement, Txn, key};
 use ashlar_rpc::wire::{BackupStep, BackupTold, CLOSED_MAX, MoveState};
 use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
 use ashlar_storage::StorageService;
-use ashlar_types::map::{Pool, Shard};
+use ashlar_types::map::Pool;
 use ashlar_types::message::{
     Addressee, LeaseSet, MetaReply, MetaRequest, Reclaim, RenameFlags, SessionEvent, SetAttr, SplitDirectory,
     SyncScope,
 };
-use ashlar_types::node::{Listening, SessionOwner};
+use ashlar_types::node::SessionOwner;
+use ashlar_types::testing::map_of_shards;
 use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, LayoutPolicy, Name,
-    NameHash, Node, NodeId, OpId, PoolId, Role, SessionId, ShardId, Timespec, codec,
+    NameHash, NodeId, OpId, PoolId, SessionId, ShardId, Timespec, codec,
 };
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -135,27 +136,10 @@ impl MetaPeers for Wire {
 
 impl Site {
     fn new(seed: u64) -> Arc<Site> {
-        let shard = |id: u16| Shard { id: ShardId(id), primary: NodeId(1 + u32::from(id % 2)) };
-        let listening =
-            || vec![Listening { role: Role::Meta, addresses: vec!["127.0.0.1:1".parse().unwrap()] }];
-        let node = |id: u32| Node {
-            id: NodeId(id),
-            name: format!("n{id}"),
-            roles: Default::default(),
-            policy: Default::default(),
-            domain: String::new(),
-            listening: listening(),
-        };
         let map = ClusterMap {
             cluster: CLUSTER,
-            epoch: Epoch(1),
             pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-            targets: Vec::new(),
-            chains: Vec::new(),
-            shards: (0..SHARDS).map(shard).collect(),
-            nodes: [1, 2].map(node).into(),
-            moves: Default::default(),
-            filesets: Vec::new(),
+            ..map_of_shards(&[1, 2].repeat(usize::from(SHARDS) / 2), &[1, 2])
         };
         let site = Arc::new(Site {
             env: Env::os(),

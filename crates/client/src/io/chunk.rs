@@ -21,10 +21,21 @@ pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
 pub(crate) struct Growth {
     /// Units of 512 bytes.
     pub blocks_delta: i64,
-    /// Whether that may not be all: see [`ChunkWritten::may_be_second`].
-    pub is_unsure: bool,
-    /// Whether a call ended without an answer, so that nobody knows whether it was carried out.
-    pub has_lost_answer: bool,
+    /// Whether that may not be all.
+    pub doubt: BlockDoubt,
+}
+
+/// Why the chunks of a file may have grown or shrunk by more than anybody was told; the later ones are the graver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum BlockDoubt {
+    /// They have not.
+    #[default]
+    None,
+    /// A call was made again, because its answer was lost with a server: see [`ChunkWritten::may_be_second`].
+    MadeAgain,
+    /// A call ended without an answer, in all the time that the mount waits: nobody knows whether it was carried out, and the target is not asked again before somebody syncs
+    /// the file.
+    Unanswered,
 }
 
 impl Growth {
@@ -34,11 +45,15 @@ impl Growth {
         match outcome {
             Ok(written) => {
                 self.blocks_delta += written.blocks_delta;
-                self.is_unsure |= written.may_be_second;
+                if written.may_be_second {
+                    self.doubt = self.doubt.max(BlockDoubt::MadeAgain);
+                }
                 Ok(())
             }
             Err(errno) => {
-                self.has_lost_answer |= errno != Errno::ENOSPC;
+                if errno != Errno::ENOSPC {
+                    self.doubt = BlockDoubt::Unanswered;
+                }
                 Err(errno)
             }
         }

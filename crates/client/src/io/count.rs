@@ -12,6 +12,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::data::Need;
 use crate::file::{Data, File};
+use crate::io::BlockDoubt;
 use crate::io::chunk::unexpected as unexpected_storage;
 use ashlar_rpc::Payload;
 use ashlar_rpc::placed::at_each_place;
@@ -22,7 +23,7 @@ impl Client {
     /// Has metadata count the blocks of `file` that there are, if this client may not know of some. Nothing that a program relies on hangs on it: what does not go is logged, and
     /// tried again by the next call.
     pub(crate) fn count_if_unsure(&self, file: &File) {
-        if !file.state.lock().is_unsure_of_blocks {
+        if file.state.lock().block_doubt == BlockDoubt::None {
             return;
         }
         if let Err(errno) = self.count_alone(file) {
@@ -37,7 +38,7 @@ impl Client {
         let layout = {
             let state = file.state.lock();
             match &state.data {
-                _ if !state.is_unsure_of_blocks => return Ok(()),
+                _ if state.block_doubt == BlockDoubt::None => return Ok(()),
                 Data::Chunks(layout) => Some(layout.clone()),
                 // It was emptied meanwhile.
                 Data::Inline(_) => None,
@@ -52,9 +53,7 @@ impl Client {
                 self.commit_blocks(file.inode, &layout, blocks as i64 - known as i64)?;
             }
         }
-        let mut state = file.state.lock();
-        (state.is_unsure_of_blocks, state.has_lost_answer) = (false, false);
-        drop(state);
+        file.state.lock().block_doubt = BlockDoubt::None;
         Ok(())
     }
 

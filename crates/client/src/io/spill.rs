@@ -82,7 +82,7 @@ impl Client {
             self.sync_layout(layout)?;
         }
         // Before the layout is bound: from then on it is the file's.
-        file.state.lock().is_unsure_of_blocks |= written.grown.is_unsure;
+        file.state.lock().doubt_blocks(written.grown.doubt);
         let blocks = u64::try_from(written.grown.blocks_delta).unwrap_or(0);
         let request = MetaRequest::SetLayout { inode: file.inode, layout: layout.clone(), blocks, is_synced };
         self.call_done(&Who::system(), request)

@@ -43,12 +43,19 @@ pub fn merged(told: &[(NodeId, Vec<SessionInfo>)]) -> Vec<Merged> {
 pub fn object(map: &ClusterMap, session: &Merged) -> Value {
     let info = &session.info;
     let servers: Vec<Value> = session.servers.iter().map(|server| node::reference(map, *server)).collect();
-    json!({
+    let named = json!({
         "id": info.session.0,
         "id_text": info.session.0.to_string(),
         "server": servers.first(),
         "servers": servers,
         "node": node::reference(map, info.owner.node),
+    });
+    with(named, known(info))
+}
+
+/// What a metadata server has of a session.
+fn known(info: &SessionInfo) -> Value {
+    json!({
         "since": info.since_s,
         "heard_ms": info.heard_ms,
         "leases": info.leases,
@@ -62,15 +69,7 @@ pub fn object(map: &ClusterMap, session: &Merged) -> Value {
 pub fn object_by_server(map: &ClusterMap, session: &Merged, told: &[(NodeId, Vec<SessionInfo>)]) -> Value {
     let of_server = |(server, infos): &(NodeId, Vec<SessionInfo>)| {
         let info = infos.iter().find(|info| info.session == session.info.session)?;
-        Some(json!({
-            "server": node::reference(map, *server),
-            "since": info.since_s,
-            "heard_ms": info.heard_ms,
-            "leases": info.leases,
-            "opens": info.opens,
-            "locks": info.locks,
-            "is_ending": info.is_ending,
-        }))
+        Some(with(json!({ "server": node::reference(map, *server) }), known(info)))
     };
     let by_server: Vec<Value> = told.iter().filter_map(of_server).collect();
     let instance: String = session.info.owner.instance.iter().map(|byte| format!("{byte:02x}")).collect();

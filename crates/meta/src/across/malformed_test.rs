@@ -16,15 +16,15 @@ use ashlar_namespace::{Charge, Intent, ShardChange, key};
 use ashlar_replication::transaction::{Message, Part, Ticket, TransactionId};
 use ashlar_rpc::{Caller, LastingSessions, MetaCalls, MetaPeers, SessionEvents, SessionHosts};
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::map::{Pool, Shard};
+use ashlar_types::map::Pool;
 use ashlar_types::message::{
     Addressee, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest, RenameFlags, SessionEvent,
 };
-use ashlar_types::node::{Listening, SessionOwner};
-use ashlar_types::testing::mutated;
+use ashlar_types::node::SessionOwner;
+use ashlar_types::testing::{map_of_shards, mutated};
 use ashlar_types::{
     ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, FilesetId, InodeId, LockOwner, Name,
-    NameHash, Node, NodeId, OpId, PoolId, Role, SessionId, ShardId, Timespec,
+    NameHash, NodeId, OpId, PoolId, SessionId, ShardId, Timespec,
 };
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -133,30 +133,13 @@ fn server_of(shard: ShardId) -> usize {
     usize::from(shard.0 % 2)
 }
 
-fn node(id: u32) -> Node {
-    Node {
-        id: NodeId(id),
-        name: format!("n{id}"),
-        roles: Default::default(),
-        policy: Default::default(),
-        domain: String::new(),
-        listening: vec![Listening { role: Role::Meta, addresses: vec!["127.0.0.1:1".parse().unwrap()] }],
-    }
-}
-
 impl Site {
     fn new() -> Arc<Site> {
-        let shard = |id: u16| Shard { id: ShardId(id), primary: NodeId(1 + u32::from(id % 2)) };
         let map = ClusterMap {
             cluster: CLUSTER,
             epoch: Epoch(5),
             pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-            targets: Vec::new(),
-            chains: Vec::new(),
-            shards: (0..SHARDS).map(shard).collect(),
-            nodes: [1, 2].map(node).into(),
-            moves: Default::default(),
-            filesets: Vec::new(),
+            ..map_of_shards(&[1, 2].repeat(usize::from(SHARDS) / 2), &[1, 2])
         };
         let disks = [0, 1].map(|_| (SimDisk::new(), MemoryEngine::new()));
         let site = Arc::new(Site {

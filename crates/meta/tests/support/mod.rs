@@ -10,11 +10,12 @@ use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_rpc::{
     Caller, LastingSessions, MetaCalls, MetaPeers, Payload, SessionEvents, SessionHosts, StorageCalls,
 };
-use ashlar_types::map::{Pool, Shard};
+use ashlar_types::map::Pool;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
+use ashlar_types::testing::map_of_shards;
 use ashlar_types::{
-    ClusterId, ClusterMap, Credentials, Epoch, Errno, InodeId, Name, NodeId, OpId, PoolId, SessionId, ShardId,
+    ClusterId, ClusterMap, Credentials, Errno, InodeId, Name, NodeId, OpId, PoolId, SessionId,
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -96,18 +97,11 @@ impl Server {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
         let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
         let lane = Lane::open(disk, "lane", Box::new(MemoryEngine::new()), &env, CLUSTER, config).unwrap();
-        let primary = |id: u16| servers[usize::from(id) % servers.len()];
-        let shards = (0..4).map(|id| Shard { id: ShardId(id), primary: primary(id) }).collect();
+        let primaries: Vec<u32> = servers.iter().map(|server| server.0).cycle().take(4).collect();
         let map = ClusterMap {
             cluster: CLUSTER,
-            epoch: Epoch(1),
             pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-            targets: Vec::new(),
-            chains: Vec::new(),
-            shards,
-            nodes: Vec::new(),
-            moves: Default::default(),
-            filesets: Vec::new(),
+            ..map_of_shards(&primaries, &[])
         };
         let config = MetaConfig {
             lane,
