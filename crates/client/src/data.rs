@@ -93,7 +93,8 @@ impl Client {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
-            if state.is_draining || state.is_acquiring {
+            let is_acquiring = if need.is_writeback { state.is_acquiring_back } else { state.is_acquiring };
+            if state.is_draining || is_acquiring {
                 file.wait(&mut state)?;
                 continue;
             }
@@ -123,7 +124,7 @@ impl Client {
             && !self.is_close_to_open()
     }
 
-    /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks.
+    /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks but for pages that are written back, beside what asks for a program.
     fn acquire<'a>(
         &self,
         file: &'a File,
@@ -133,8 +134,10 @@ impl Client {
         let Need { is_writeback, .. } = need;
         let (write, to_share) = (need.lease.has(LeaseSet::WRITE), self.may_ask_to_share(&state, need));
         let (era, asked_at) = (self.era(), self.env.clock.monotonic());
-        let acquiring = file.begin_acquiring(&mut state);
-        state.inline_written = None;
+        if !state.is_acquiring && !state.is_acquiring_back {
+            state.inline_written = None;
+        }
+        let acquiring = file.begin_acquiring(&mut state, is_writeback);
         let epoch = state.lease_epoch;
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.

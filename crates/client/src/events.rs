@@ -16,6 +16,7 @@ use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub trait KernelCache: Send + Sync {
     fn drop_content(&self, inode: InodeId);
     /// Writes back and drops the pages of `bytes` bytes of a file at `offset`; `bytes` is not 0.
     fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64);
+    /// Drops one page of a file, of `bytes` bytes at `offset`, unless somebody keeps it locked for longer than a moment; whether it is not in the cache any more.
+    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool;
     /// Drops the entries of a directory, those that a lookup under way is about to put in included.
     fn drop_entries(&self, directory: InodeId);
 }
@@ -66,7 +69,7 @@ struct Line {
 
 #[derive(Default)]
 struct LineState {
-    events: VecDeque<SessionEvent>,
+    work: VecDeque<Work>,
     is_closed: bool,
     threads: usize,
     idle: usize,
@@ -83,16 +86,16 @@ impl Line {
         self.ready.notify_all();
     }
 
-    fn add(&self, event: SessionEvent) {
-        self.state.lock().events.push_back(event);
+    fn add(&self, work: Work) {
+        self.state.lock().work.push_back(work);
         self.ready.notify_one();
     }
 
-    fn next(&self) -> Option<SessionEvent> {
+    fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
-            if let Some(event) = state.events.pop_front() {
-                return Some(event);
+            if let Some(work) = state.work.pop_front() {
+                return Some(work);
             }
             if state.is_closed {
                 return None;
@@ -112,6 +115,21 @@ impl Line {
     }
 }
 
+/// What a thread is to do.
+enum Work {
+    Recall(Arc<Answer>),
+    /// What another thread may be held up with: it waits for the kernel to let go of a page.
+    Help(Arc<Answer>),
+    Other(SessionEvent),
+}
+
+/// The answer to a recall.
+pub(crate) struct Answer {
+    recall: Recall,
+    /// It was given, or never will be.
+    is_over: AtomicBool,
+}
+
 /// Which events a thread answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
@@ -124,10 +142,10 @@ pub(crate) enum Share {
 }
 
 impl Share {
-    fn of(event: &SessionEvent) -> Share {
-        match event {
-            SessionEvent::Recall(recall) if recall.leases.meets(LeaseSet::PAGES) => Share::Content,
-            SessionEvent::Recall(recall) if recall.leases.has(LeaseSet::SHARE) => Share::Beside,
+    fn of(recall: &Recall) -> Share {
+        match recall.leases {
+            leases if leases.meets(LeaseSet::PAGES) => Share::Content,
+            leases if leases.has(LeaseSet::SHARE) => Share::Beside,
             _ => Share::Others,
         }
     }
@@ -165,13 +183,18 @@ impl EventQueue {
 
 impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
-        if let SessionEvent::Recall(recall) = &event
-            && recall.leases.meets(LeaseSet::CONTENT)
-            && let Some(client) = self.client.get().and_then(Weak::upgrade)
-        {
-            client.note_recalled(recall);
+        let SessionEvent::Recall(recall) = event else { return self.others.add(Work::Other(event)) };
+        let (share, is_of_content) = (Share::of(&recall), recall.leases.meets(LeaseSet::CONTENT));
+        let answer = Arc::new(Answer { recall, is_over: AtomicBool::new(false) });
+        if is_of_content && let Some(client) = self.client.get().and_then(Weak::upgrade) {
+            client.note_recalled(answer.clone());
         }
-        self.line(Share::of(&event)).add(event);
+        self.line(share).add(Work::Recall(answer));
+    }
+
+    fn yields(&self) -> bool {
+        let client = self.client.get().and_then(Weak::upgrade);
+        client.is_some_and(|client| client.frees_filled.load(SeqCst))
     }
 
     fn is_busy(&self, inode: InodeId) -> bool {
@@ -231,28 +254,36 @@ impl Answering {
     }
 }
 
-/// Inodes of which somebody waits for READ or WRITE that this session holds: from the moment at which it is told of a recall, which may be long before a thread takes it up.
+/// Recalls of content: from the moment at which the session is told of one, which may be long before a thread takes it up.
 #[derive(Default)]
 pub(crate) struct Recalled {
     // LIMIT: as the recalls of content.
-    inodes: Mutex<Vec<InodeId>>,
+    answers: Mutex<Vec<Arc<Answer>>>,
 }
 
 impl Recalled {
+    /// Whether somebody waits for READ or WRITE on `inode` that this session holds.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
-        self.inodes.lock().contains(&inode)
+        let answers = self.answers.lock();
+        answers.iter().any(|answer| answer.recall.inode == inode && !answer.is_over.load(SeqCst))
+    }
+
+    /// Those that wait for pages of `inode`.
+    fn of_pages(&self, inode: InodeId) -> Vec<Arc<Answer>> {
+        let is_meant = |answer: &&Arc<Answer>| {
+            let Recall { inode: of, leases, flush_only, .. } = answer.recall;
+            of == inode && leases.meets(LeaseSet::PAGES) && !flush_only && !answer.is_over.load(SeqCst)
+        };
+        self.answers.lock().iter().filter(is_meant).cloned().collect()
     }
 }
 
 /// Ends what [`Client::note_recalled`] began as it goes.
-struct RecalledOne<'a>(&'a Recalled, InodeId);
+struct RecalledOne<'a>(&'a Recalled, &'a Arc<Answer>);
 
 impl Drop for RecalledOne<'_> {
     fn drop(&mut self) {
-        let mut inodes = self.0.inodes.lock();
-        if let Some(at) = inodes.iter().position(|&inode| inode == self.1) {
-            inodes.swap_remove(at);
-        }
+        self.0.answers.lock().retain(|answer| !Arc::ptr_eq(answer, self.1));
     }
 }
 
@@ -269,7 +300,7 @@ pub(crate) fn start_answering(client: &Arc<Client>, share: Share) -> io::Result<
 }
 
 fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
-    while let Some(event) = queue.line(share).next() {
+    while let Some(work) = queue.line(share).next() {
         let Some(client) = client.upgrade() else { return };
         // ORDER: before this thread begins to wait: what this answer waits for, a disk that hangs, say, must not keep those about other files waiting.
         if share == Share::Content
@@ -279,22 +310,16 @@ fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
             queue.line(share).state.lock().threads -= 1;
             tracing::warn!(%error, "no further thread for the recalls of metadata servers");
         }
-        let mut event = Some(event);
+        let mut work = Some(work);
         // A panic ends this answer only: with the thread gone, every later recall would have one less to be answered by, and nobody would
         // notice. What was not answered ends the session, loudly.
-        let went_well = client.env.tasks.contain(&mut || match event.take() {
-            Some(SessionEvent::Recall(recall)) => {
-                let _recalled = recall.leases.meets(LeaseSet::CONTENT).then(|| RecalledOne(&client.recalled, recall.inode));
-                client.answer_recall(&recall);
+        let went_well = client.env.tasks.contain(&mut || match work.take() {
+            Some(Work::Recall(answer)) => {
+                let _recalled = RecalledOne(&client.recalled, &answer);
+                client.answer_recall(&answer);
             }
-            Some(SessionEvent::LockDone { ticket, outcome }) => client.lock_waits.finish(ticket, outcome),
-            Some(SessionEvent::Reclaim { server, incarnation }) => client.reclaim(server, incarnation),
-            Some(SessionEvent::Expired) => client.expire(),
-            Some(SessionEvent::Evicted { session }) if client.comes_back => client.come_back(session),
-            Some(SessionEvent::Evicted { session }) => {
-                tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
-                client.lock_waits.fail_all();
-            }
+            Some(Work::Help(answer)) => client.give_back_content(&answer),
+            Some(Work::Other(event)) => client.hear(event),
             None => {}
         });
         if !went_well {
@@ -304,17 +329,40 @@ fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
 }
 
 impl Client {
+    fn hear(self: &Arc<Client>, event: SessionEvent) {
+        match event {
+            // They have lines of their own.
+            SessionEvent::Recall(_) => {}
+            SessionEvent::LockDone { ticket, outcome } => self.lock_waits.finish(ticket, outcome),
+            SessionEvent::Reclaim { server, incarnation } => self.reclaim(server, incarnation),
+            SessionEvent::Expired => self.expire(),
+            SessionEvent::Evicted { session } if self.comes_back => self.come_back(session),
+            SessionEvent::Evicted { session } => {
+                tracing::error!(%session, "the metadata service ended this session: a recall was not answered in time");
+                self.lock_waits.fail_all();
+            }
+        }
+    }
+
     /// Notes a recall that has come, and tells whoever holds a page of the file.
-    fn note_recalled(&self, recall: &Recall) {
-        self.recalled.inodes.lock().push(recall.inode);
-        if let Some(file) = self.open_file(recall.inode) {
+    fn note_recalled(&self, answer: Arc<Answer>) {
+        let inode = answer.recall.inode;
+        self.recalled.answers.lock().push(answer);
+        if let Some(file) = self.open_file(inode) {
             // Who looked before this is waiting now.
             drop(file.state.lock());
             file.changed.notify_all();
         }
     }
 
-    fn answer_recall(&self, recall: &Recall) {
+    /// Has threads of their own go on with recalls of `inode`, as those that are at them may be waiting for a page that a write has locked of which is known only now.
+    pub(crate) fn help_recalls(&self, inode: InodeId) {
+        let answers = self.recalled.of_pages(inode);
+        answers.into_iter().for_each(|answer| self.queue.of_content.add(Work::Help(answer)));
+    }
+
+    fn answer_recall(&self, answer: &Answer) {
+        let recall = &answer.recall;
         // ORDER: before the kernel is told, which may ask at once.
         self.ahead.forget(recall.inode);
         if recall.leases.meets(LeaseSet::ATTR) {
@@ -332,13 +380,14 @@ impl Client {
             }
         }
         if recall.leases.meets(LeaseSet::CONTENT) {
-            self.give_back_content(recall);
+            self.give_back_content(answer);
         } else {
             self.acknowledge(recall);
         }
     }
 
-    fn give_back_content(&self, recall: &Recall) {
+    fn give_back_content(&self, answer: &Answer) {
+        let recall = &answer.recall;
         if recall.flush_only {
             if self.open_file(recall.inode).is_none_or(|file| self.report_recalled(&file)) {
                 self.acknowledge(recall);
@@ -346,13 +395,14 @@ impl Client {
             return;
         }
         // Each turn more is a close and an open of this client meanwhile. LIMIT: past its bound the service evicts the session.
-        while !self.is_given_back(recall) {}
+        while !self.is_given_back(answer) {}
     }
 
-    /// Gives content back; false when the file was opened anew meanwhile.
-    fn is_given_back(&self, recall: &Recall) -> bool {
+    /// Gives content back, or another thread has; false when the file was opened anew meanwhile.
+    fn is_given_back(&self, answer: &Answer) -> bool {
+        let recall = &answer.recall;
         let file = self.open_file(recall.inode);
-        let surrendered = match file.as_deref().map(|file| self.surrender(file, recall)) {
+        let surrendered = match file.as_deref().map(|file| self.surrender(file, answer)) {
             Some(None) => return true,
             other => other.flatten(),
         };
@@ -373,6 +423,8 @@ impl Client {
         if file.as_deref().is_none_or(|file| self.report_recalled(file)) {
             self.acknowledge(recall);
         }
+        // ORDER: before any other thread that is at this recall comes to the file again, and takes a lease that was granted since.
+        answer.is_over.store(true, SeqCst);
         // ORDER: only now may the file be asked for anew, or the answer could be without what was just reported.
         drop((surrendered, answering));
         true
@@ -414,9 +466,10 @@ impl Client {
     }
 
     /// Ends the leases at an instant at which nothing is under way and the kernel caches nothing; reads and writes that begin later wait
-    /// for the end of what is returned. Nothing when what is under way does not end: the lease is not given back then, because a write that
+    /// for the end of what is returned. Nothing when another thread has done it, or what is under way does not end: the lease is not given back then, because a write that
     /// ended later would be over what somebody else has written; the service has ended this session before.
-    fn surrender<'a>(&self, file: &'a File, recall: &Recall) -> Option<Drained<'a>> {
+    fn surrender<'a>(&self, file: &'a File, answer: &Answer) -> Option<Drained<'a>> {
+        let Answer { recall, is_over } = answer;
         let leases = recall.leases;
         let give_up = self.env.clock.monotonic().saturating_add(UNDER_WAY_MAX);
         // Each turn drops what was read during the one before, so turns get shorter. LIMIT: past its bound the service evicts the session.
@@ -428,7 +481,7 @@ impl Client {
             // Under SHARE nothing is cached, and no page is to be waited for.
             let kernel = self.kernel.get().filter(|_| leases.meets(LeaseSet::PAGES));
             if let Some(kernel) = kernel {
-                kernel.drop_content(file.inode);
+                self.drop_content_around(&**kernel, file);
             }
             let mut state = file.state.lock();
             while state.in_flight > 0 || state.is_draining {
@@ -438,12 +491,19 @@ impl Client {
                     return None;
                 }
             }
+            if is_over.load(SeqCst) {
+                return None;
+            }
             if state.begun == begun || kernel.is_none() {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
                 // way to this file is void.
                 self.note_recall_floor(recall);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
+                if kernel.is_some() {
+                    let cached = state.pages.cached();
+                    state.through.note_dropped(self.env.clock.monotonic(), cached);
+                }
                 // A request for pages may have been let in and not begun to read yet.
                 if leases.meets(LeaseSet::PAGES) && state.pages.begun == pages_begun {
                     state.pages.note_dropped(Stretch::ALL);

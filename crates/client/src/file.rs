@@ -14,6 +14,7 @@
 use crate::close_to_open::Version;
 use crate::io::{BlockDoubt, Fills, Growth, SetId};
 use crate::pages::Pages;
+use crate::through::Through;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
 use ashlar_types::{DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, OpenProof, Timespec};
@@ -157,12 +158,16 @@ pub(crate) struct FileState {
     pub set_id: SetId,
     /// What the kernel may have in its page cache.
     pub pages: Pages,
+    /// Writes that have come through it and are not answered.
+    pub through: Through,
     /// Requests for pages.
     pub fills: Fills,
     /// Whether somebody needs the file for itself; new reads and writes wait.
     pub is_draining: bool,
     /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.
     pub is_acquiring: bool,
+    /// The same for pages that are written back. What a recall waits for may be waiting for these, and they for what a program waits for.
+    pub is_acquiring_back: bool,
     /// Open handles, and whether each is for writing.
     pub handles: SmallVec<[(DescriptionId, bool); 2]>,
     /// That a server has let this machine open it, for the most that any handle could; of files of other machines only.
@@ -216,9 +221,11 @@ impl FileState {
             set_id: SetId::default(),
             // The kernel may have any page.
             pages: Pages::unknown(),
+            through: Through::default(),
             fills: Fills::default(),
             is_draining: false,
             is_acquiring: false,
+            is_acquiring_back: false,
             handles: SmallVec::new(),
             proof: None,
             readers: 0,
@@ -373,13 +380,18 @@ impl Drop for InlineWrite<'_> {
 /// A lease is being asked for until [`Acquiring::end`], or until the call for it has come to nothing.
 pub(crate) struct Acquiring<'a> {
     file: &'a File,
+    is_writeback: bool,
     is_over: bool,
 }
 
 impl Acquiring<'_> {
+    fn which<'s>(&self, state: &'s mut FileState) -> &'s mut bool {
+        if self.is_writeback { &mut state.is_acquiring_back } else { &mut state.is_acquiring }
+    }
+
     /// Ends it under the lock under which its outcome is noted.
     pub(crate) fn end(mut self, state: &mut FileState) {
-        state.is_acquiring = false;
+        *self.which(state) = false;
         self.is_over = true;
         self.file.changed.notify_all();
     }
@@ -389,7 +401,7 @@ impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
         // By a panic only: nobody may wait for ever for a call that has ended.
         if !self.is_over {
-            self.file.state.lock().is_acquiring = false;
+            *self.which(&mut self.file.state.lock()) = false;
             self.file.changed.notify_all();
         }
     }
@@ -458,9 +470,14 @@ impl File {
     }
 
     /// Notes that a lease is being asked for; the caller has seen under the same lock that none is.
-    pub(crate) fn begin_acquiring<'a>(&'a self, state: &mut MutexGuard<'_, FileState>) -> Acquiring<'a> {
-        state.is_acquiring = true;
-        Acquiring { file: self, is_over: false }
+    pub(crate) fn begin_acquiring<'a>(
+        &'a self,
+        state: &mut MutexGuard<'_, FileState>,
+        is_writeback: bool,
+    ) -> Acquiring<'a> {
+        let acquiring = Acquiring { file: self, is_writeback, is_over: false };
+        *acquiring.which(state) = true;
+        acquiring
     }
 
     /// Notes that bytes up to `end` are on their way; an append takes that place.

@@ -18,4 +18,5 @@ pub(crate) use chunk::{BlockDoubt, Growth};
 pub(crate) use fill::Fills;
 pub use seek::Seek;
 pub(crate) use set_id::SetId;
+pub(crate) use write::FILE_BYTES_MAX;
 pub use write::{Left, Taken, WriteFlags, Written};

@@ -6,6 +6,7 @@ use crate::close_to_open::Version;
 use crate::file::{Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
 use crate::io::{BlockDoubt, Fills, SetId};
 use crate::pages::Pages;
+use crate::through::Through;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, DescriptionId, Errno, InodeId, Name};
 use smallvec::SmallVec;
@@ -307,9 +308,11 @@ impl Client {
             begun: 0,
             set_id: SetId::default(),
             pages,
+            through: Through::default(),
             fills: Fills::default(),
             is_draining: false,
             is_acquiring: false,
+            is_acquiring_back: false,
             handles: SmallVec::new(),
             proof: None,
             readers: 0,

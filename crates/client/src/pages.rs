@@ -27,7 +27,7 @@ const HOLD_MAX: Duration = Duration::from_millis(2);
 const UPTAKE_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes from the first on, up to the second; none if that is not more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stretch(u64, u64);
 
 /// Bytes of a page; the kernel's are never smaller.
@@ -45,10 +45,30 @@ impl Stretch {
         )
     }
 
+    /// The first `bytes` bytes.
+    pub(crate) fn up_to(bytes: u64) -> Stretch {
+        Stretch(0, bytes)
+    }
+
+    /// Its part before the first byte of `other`.
+    pub(crate) fn before(self, other: Stretch) -> Stretch {
+        Stretch(self.0, self.1.min(other.0))
+    }
+
+    /// Its part behind the last byte of `other`.
+    pub(crate) fn behind(self, other: Stretch) -> Stretch {
+        Stretch(self.0.max(other.1), self.1)
+    }
+
+    /// Its first byte and its length, unless it is empty.
+    pub(crate) fn bytes(self) -> Option<(u64, u64)> {
+        (!self.is_empty()).then(|| (self.0, self.1 - self.0))
+    }
+
     /// Calls `run` with its first byte and its length, unless it is empty.
     pub(crate) fn for_bytes(self, run: impl FnOnce(u64, u64)) {
-        if !self.is_empty() {
-            run(self.0, self.1 - self.0);
+        if let Some((offset, bytes)) = self.bytes() {
+            run(offset, bytes);
         }
     }
 
@@ -56,17 +76,21 @@ impl Stretch {
         self.0 >= self.1
     }
 
-    fn meets(self, other: Stretch) -> bool {
+    pub(crate) fn meets(self, other: Stretch) -> bool {
         self.0.max(other.0) < self.1.min(other.1)
     }
 
     /// The shortest with both.
-    fn with(self, other: Stretch) -> Stretch {
-        if self.is_empty() { other } else { Stretch(self.0.min(other.0), self.1.max(other.1)) }
+    pub(crate) fn with(self, other: Stretch) -> Stretch {
+        match (self.is_empty(), other.is_empty()) {
+            (true, _) => other,
+            (_, true) => self,
+            _ => Stretch(self.0.min(other.0), self.1.max(other.1)),
+        }
     }
 
     /// What is left without `other`; all, if that is in the middle.
-    fn without(self, other: Stretch) -> Stretch {
+    pub(crate) fn without(self, other: Stretch) -> Stretch {
         match (other.0 <= self.0, other.1 >= self.1) {
             (true, true) => Stretch::default(),
             (true, false) => Stretch(self.0.max(other.1), self.1),
@@ -186,6 +210,11 @@ impl Drop for Held<'_> {
 }
 
 impl Pages {
+    /// Where it may have any.
+    pub(crate) fn cached(&self) -> Stretch {
+        self.cached
+    }
+
     /// Whether the kernel may have any page.
     pub(crate) fn may_exist(&self) -> bool {
         !self.cached.is_empty()

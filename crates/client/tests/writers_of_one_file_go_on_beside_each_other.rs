@@ -86,6 +86,10 @@ impl KernelCache for Cached {
     fn drop_range(&self, _: InodeId, offset: u64, bytes: u64) {
         self.0.lock().retain(|page, _| *page < offset / PAGE || page * PAGE >= offset + bytes);
     }
+    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
+        self.drop_range(inode, offset, bytes);
+        true
+    }
     fn drop_entries(&self, _: InodeId) {}
 }
 
@@ -109,7 +113,7 @@ impl Cached {
             let mut taken = None;
             let put = (offset, data);
             let flags = WriteFlags::default();
-            client.write_beside(&Who::system(), file, put, flags, filled, |answer| taken = Some(answer));
+            client.write_beside(&Who::system(), file, put, flags, filled, |answer, _| taken = Some(answer));
             assert_eq!(taken.unwrap().unwrap().bytes, data.len());
         } else {
             client.begin_pages(&file.file, offset, data.len() as u64).unwrap();

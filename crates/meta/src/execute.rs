@@ -253,7 +253,8 @@ impl MetaService {
                             (verb, conflicts.first())
                         {
                             // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
-                            _wanting.get_or_insert_with(|| Wanting::begin(self, session, first.inode));
+                            _wanting = _wanting
+                                .or_else(|| Wanting::begin_of_write(self, session, first.inode, false));
                         }
                         _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
                         self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;

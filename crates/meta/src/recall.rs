@@ -96,11 +96,23 @@ pub(crate) struct Wanting<'a> {
 }
 
 impl<'a> Wanting<'a> {
+    /// For a call that may hold a page which the answer of its own session waits for.
     pub(crate) fn begin(service: &'a MetaService, session: SessionId, inode: InodeId) -> Wanting<'a> {
         service.leases.lock().begin_wanting(session, inode);
         // Another session that wants to write, too, need not wait for the answer of this one any more.
         service.leases_changed.notify_all();
         Wanting { service, session, inode }
+    }
+
+    /// The same for a write; nothing for one whose session answers all the same. The pages that a write-back is about go with it, so it has to end first.
+    pub(crate) fn begin_of_write(
+        service: &'a MetaService,
+        session: SessionId,
+        inode: InodeId,
+        is_writeback: bool,
+    ) -> Option<Wanting<'a>> {
+        let holds_pages = is_writeback || !service.sessions.yields(session);
+        holds_pages.then(|| Wanting::begin(service, session, inode))
     }
 }
 

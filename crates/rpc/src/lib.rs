@@ -72,6 +72,12 @@ pub trait SessionEvents: Send + Sync {
         false
     }
 
+    /// Whether the session gives pages back while a write(2) of its own is waiting for a lease of the same file. Where it does, nobody goes ahead of its answer; where it
+    /// does not, because its kernel has the pages locked meanwhile, two such writers would wait for each other if none did.
+    fn yields(&self) -> bool {
+        false
+    }
+
     /// The session is to be ended, and its leases are not renewed any more. For how long its holder may still rely on them; until then nobody
     /// else may get what he has.
     fn revoke(&self) -> Duration {

@@ -97,6 +97,13 @@ pub enum MetaCall<'a> {
         /// Which; none: all.
         shards: Vec<ShardId>,
     },
+    /// As [`MetaCall::Renew`], of a session whose answers to recalls wait for no write of its own (`SessionEvents::yields`).
+    RenewYielding {
+        /// The session.
+        session: SessionId,
+        /// Files.
+        busy: Vec<InodeId>,
+    },
 }
 
 /// What a metadata server does for a backup, in this order. All of them are closed at the same moment, for what was answered to be in it and nothing else.

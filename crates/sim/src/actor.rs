@@ -388,7 +388,7 @@ impl Worker {
         let mut taken = Err(Errno::EIO);
         if !handle.is_shared {
             let flags = WriteFlags::default();
-            self.client.write_beside(&who(), handle, (offset, data), flags, None, |answer| taken = answer);
+            self.client.write_beside(&who(), handle, (offset, data), flags, None, |answer, _| taken = answer);
             return Ok(taken?.bytes);
         }
         let flags = WriteFlags { is_past_cache: true, ..WriteFlags::default() };

@@ -83,6 +83,15 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Locks that three mounts take, wait for and pass on, and what is written under each: who gets one reads what its last holder wrote.
+    Locks {
+        /// How often each thread takes a lock.
+        #[arg(long, default_value_t = 5_000)]
+        turns: u64,
+        /// The seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// A crate of this repository with its sources on one mount, built into objects on another.
     Build,
     /// An MPI program that writes one checkpoint file through two mounts.
@@ -122,6 +131,9 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Suite::Race { ops, seed } => {
             on_lab(site, "race", ops > 100_000, 4, |torture, _, lab| race(torture, lab, ops, seed))
         }
+        Suite::Locks { turns, seed } => {
+            on_lab(site, "locks", false, 3, |torture, _, lab| locks(torture, lab, turns, seed))
+        }
         Suite::Build => {
             on_lab(site, "build", false, 2, |_, _, lab| programs::build(repository, &lab.mounts()))
         }
@@ -150,6 +162,7 @@ fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
     on_lab(site, "short", false, 4, |torture, work, lab| {
         posix::run_at(site.repository, &lab.mounts()[0])?;
         litmus(torture, lab, 3, 1, &[])?;
+        locks(torture, lab, 150, 1)?;
         linear(torture, lab, (20, 1), site.meta, 0)?;
         linear(torture, lab, (100, 2), 1, 0)?;
         programs::checkpoint(site.repository, work, &lab.mounts(), RECORDS / 10)?;
@@ -225,6 +238,13 @@ fn linear(
     }
     lab.pass_mounts(&mut command, "--dir", "--also-dir");
     mover::beside(lab, servers, || shell::run(&mut command))
+}
+
+fn locks(torture: &Path, lab: &Lab, turns: u64, seed: u64) -> anyhow::Result<()> {
+    let mut command = Command::new(torture);
+    command.args(["pass-locks", "--turns", &turns.to_string(), "--seed", &seed.to_string()]);
+    lab.pass_mounts(&mut command, "--dir", "--also-dir");
+    shell::run(&mut command)
 }
 
 /// What the racers leave stays, for the check at the end.

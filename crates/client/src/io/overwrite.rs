@@ -61,7 +61,8 @@ impl Client {
         answer: impl FnOnce(Result<Taken, Errno>),
     ) {
         let append = flags.append.unwrap_or(handle.flags.append);
-        self.overwrite_and_answer(who, handle, (offset, data, append), flags, Dropped::AllOfIt, answer);
+        let put = (offset, data, append);
+        self.overwrite_and_answer(who, handle, put, flags, Dropped::AllOfIt, |taken, _| answer(taken));
     }
 
     /// Whether a write(2) that comes through the kernel's page cache, to a place that it knows, is one for [`Client::write_beside`]: this client has no lease under
@@ -81,7 +82,7 @@ impl Client {
     /// part it waits for no page.
     ///
     /// # Errors
-    /// As [`Client::write`]; they go to `answer`.
+    /// As [`Client::write`]; they go to `answer`, with whether what the kernel has put into its pages stays there.
     pub fn write_beside(
         &self,
         who: &Who,
@@ -89,7 +90,7 @@ impl Client {
         (offset, data): (u64, &[u8]),
         flags: WriteFlags,
         filled: Option<(u64, u64)>,
-        answer: impl FnOnce(Result<Taken, Errno>),
+        answer: impl FnOnce(Result<Taken, Errno>, bool),
     ) {
         let filled = filled.map_or(Stretch::default(), |(offset, bytes)| Stretch::of_pages(offset, bytes));
         self.overwrite_and_answer(who, handle, (offset, data, false), flags, Dropped::Filled(filled), answer);
@@ -102,7 +103,7 @@ impl Client {
         put: (u64, &[u8], bool),
         flags: WriteFlags,
         dropped: Dropped,
-        answer: impl FnOnce(Result<Taken, Errno>),
+        answer: impl FnOnce(Result<Taken, Errno>, bool),
     ) {
         let file = &*handle.file;
         for count in 1..=TRIES_MAX + MOVES_MAX {
@@ -117,26 +118,26 @@ impl Client {
                     }
                     let synced = if is_to_sync { self.fsync(handle) } else { Ok(()) };
                     // ORDER: pages are asked for again once the kernel has been told, see `Client::is_growing`.
-                    answer(synced.map(|()| taken));
+                    answer(synced.map(|()| taken), false);
                     drop(kept);
                     return;
                 }
                 Ok(Some((Tried::MeetsPages, _))) => {
-                    return answer(self.write_among_pages(who, handle, put, flags));
+                    return answer(self.write_among_pages(who, handle, put, flags), true);
                 }
                 Ok(Some((_, kept))) => {
                     drop(kept);
                     if let Err(errno) = self.spill(file) {
-                        return answer(Err(errno));
+                        return answer(Err(errno), true);
                     }
                 }
                 Ok(None) => {
                     file.changed.wait_for(&mut file.state.lock(), PAUSE);
                 }
-                Err(errno) => return answer(Err(errno)),
+                Err(errno) => return answer(Err(errno), true),
             }
         }
-        answer(Err(Errno::EIO));
+        answer(Err(Errno::EIO), true);
     }
 
     /// What came through the cache leaves its pages there, under a lease that allows that.

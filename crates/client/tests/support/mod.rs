@@ -50,6 +50,9 @@ impl KernelCache for LockedPages {
     fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
         self.drop_content(inode);
     }
+    fn drop_unless_locked(&self, _: InodeId, _: u64, _: u64) -> bool {
+        self.0.try_lock().is_some()
+    }
     fn drop_entries(&self, _: InodeId) {}
 }
 

@@ -4,11 +4,38 @@ use crate::id::NodeId;
 use crate::notify::{Notifier, NotifyError};
 use ashlar_client::KernelCache;
 use ashlar_types::InodeId;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 /// Finds the directory that a mount shows as its root, which may become another one.
 pub type FindRoot = Arc<dyn Fn() -> InodeId + Send + Sync>;
+
+/// How a try to drop a page goes.
+enum Trying {
+    /// By this thread.
+    As(PathBuf),
+    Ended,
+}
+
+/// Time between two looks whether a page was dropped; dropping takes some microseconds.
+const LOCKED_PAUSE: Duration = Duration::from_micros(500);
+/// LIMIT: for how long it is waited for a processor.
+const LOCKED_MAX: Duration = Duration::from_secs(1);
+
+/// What the kernel tells of the thread that calls.
+fn own_stat() -> PathBuf {
+    let own = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    Path::new("/proc").join(own).join("stat")
+}
+
+/// Whether a thread waits in the kernel for something that no signal ends, as for a page that is locked (`proc_pid_stat(5)`, state D).
+fn is_blocked(stat: &Path) -> bool {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    // The name of the thread, in brackets, may have anything in it.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+}
 
 /// The kernel's name for the root of a mount.
 const ROOT_NODE: NodeId = NodeId(1);
@@ -77,6 +104,42 @@ impl KernelCache for NotifierCache {
     fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64) {
         // Files end below 2^63 (`s_maxbytes`), so both fit.
         self.inval(inode, offset as i64, bytes as i64);
+    }
+
+    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
+        let Some(notifier) = self.notifier.get().cloned() else { return true };
+        let node = self.node(inode);
+        let (say, hear) = mpsc::sync_channel(2);
+        let run = move || {
+            // Whether it is heard does not matter here.
+            let _ = say.send(Trying::As(own_stat()));
+            if let Err(error) = notifier.inval_inode(node, offset as i64, bytes as i64) {
+                tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
+            }
+            let _ = say.send(Trying::Ended);
+        };
+        // Not joined: it ends when whoever has the page locked lets go.
+        // LIMIT: one per write through the cache that waits for a lease.
+        if let Err(error) = std::thread::Builder::new().name("fuse-page".into()).spawn(run) {
+            tracing::warn!(%error, "no thread to drop a page; it is taken for locked");
+            return false;
+        }
+        let mut thread = None;
+        let give_up = Instant::now() + LOCKED_MAX;
+        loop {
+            match hear.recv_timeout(LOCKED_PAUSE) {
+                Ok(Trying::As(stat)) => thread = Some(stat),
+                Ok(Trying::Ended) => return true,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+                // It waits for the page, and not just for a processor.
+                Err(_) if thread.as_deref().is_some_and(is_blocked) => return false,
+                Err(_) if Instant::now() >= give_up => {
+                    tracing::warn!(%inode, "whether a page is locked could not be found out; it is taken for that");
+                    return false;
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     fn drop_entries(&self, directory: InodeId) {

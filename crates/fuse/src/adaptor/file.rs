@@ -11,7 +11,9 @@ use crate::reply::{Created, Opened, ReplyBuffer};
 use crate::request::Request;
 use crate::transport::region::page_size;
 use crate::{Deferral, Ended, Written};
-use ashlar_client::{AllocateMode, Handle, Left, OpenFlags, Seek, Taken, Who, WriteFlags};
+use ashlar_client::{
+    AllocateMode, Handle, Left, OpenFlags, Seek, Taken, ThroughPages, ToDrop, Who, WriteFlags,
+};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,6 +47,14 @@ fn whole_pages(offset: u64, bytes: u64, page: u64) -> Option<(u64, u64)> {
     let behind = offset.checked_add(bytes)? / page * page;
     let bytes = behind.checked_sub(first).filter(|bytes| *bytes > 0)?;
     Some((first, bytes))
+}
+
+/// The page that the kernel may have locked while such a write is not answered: the last one, if that is not filled whole (see [`ashlar_client::ThroughPages`]). Where it begins, and its length.
+fn last_page(offset: u64, bytes: u64, page: u64) -> Option<(u64, u64)> {
+    let end = offset.checked_add(bytes)?;
+    let last = end.checked_sub(1)? / page * page;
+    let is_whole = offset <= last && end == last + page;
+    (!is_whole).then_some((last, page))
 }
 
 /// The kernel bounds a write by max_write, far below 4 GiB.
@@ -146,16 +156,58 @@ impl Adaptor {
         };
         let who = identity::who(request);
         if !is_past_cache && !args.from_cache {
-            if self.client.goes_beside(&handle, asked.append)
-                && let Some(written) = self.write_beside(&who, &handle, args, flags, deferral)
-            {
-                return written;
-            }
-            self.client.begin_pages(&handle.file, args.offset, args.data.len() as u64)?;
+            return self.write_through(&who, handle, args, flags, deferral);
         }
-        match self.client.write_as(&who, &handle, args.offset, args.data, flags)? {
+        let written = self.client.write_as(&who, &handle, args.offset, args.data, flags)?;
+        self.written(who, handle, args, flags, written, deferral)
+    }
+
+    /// A write(2) that has come through the page cache: whatever it then waits for, recalls of the file do not wait for it.
+    fn write_through(
+        &self,
+        who: &Who,
+        handle: Arc<Handle>,
+        args: &Write<'_>,
+        flags: WriteFlags,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
+        let len = args.data.len() as u64;
+        let last = last_page(args.offset, len, page_size() as u64);
+        let through = self.client.begin_through_pages(&handle, args.offset, len, last);
+        let append = flags.append.unwrap_or_default();
+        let through = if self.client.goes_beside(&handle, append) {
+            match self.write_beside(who, &handle, args, flags, through, deferral) {
+                Ok(written) => return written,
+                Err(through) => through,
+            }
+        } else {
+            through
+        };
+        self.client.begin_pages(&handle.file, args.offset, len)?;
+        let written = self.client.write_as(who, &handle, args.offset, args.data, flags)?;
+        let pages = through.end();
+        match written {
+            ashlar_client::Written::Done(taken, left) if !pages.is_empty() => {
+                self.drop_pages(handle, pages, bytes(taken), left.sync, deferral)
+            }
+            written => self.written(who.clone(), handle, args, flags, written, deferral),
+        }
+    }
+
+    /// Does what is left of a write.
+    fn written(
+        &self,
+        who: Who,
+        handle: Arc<Handle>,
+        args: &Write<'_>,
+        flags: WriteFlags,
+        written: ashlar_client::Written,
+        deferral: &Deferral<'_>,
+    ) -> Result<Written, Errno> {
+        match written {
             ashlar_client::Written::Done(taken, Left { drop_pages: true, sync }) => {
-                self.drop_pages(handle, taken, sync, deferral)
+                let pages = ToDrop::range(taken.offset, taken.bytes as u64);
+                self.drop_pages(handle, pages, bytes(taken), sync, deferral)
             }
             // What the kernel writes back is of the requests that reads may wait for.
             ashlar_client::Written::Done(taken, left) if left.sync && args.from_cache => {
@@ -178,7 +230,8 @@ impl Adaptor {
     fn drop_pages(
         &self,
         handle: Arc<Handle>,
-        taken: Taken,
+        pages: ToDrop,
+        written: u32,
         is_to_sync: bool,
         deferral: &Deferral<'_>,
     ) -> Result<Written, Errno> {
@@ -187,7 +240,8 @@ impl Adaptor {
         let is_kept = replier.is_some();
         self.late.add(Rest::DropPages {
             handle: handle.clone(),
-            taken,
+            pages,
+            written,
             is_to_sync: is_to_sync && is_kept,
             replier,
         });
@@ -197,7 +251,7 @@ impl Adaptor {
         if is_to_sync {
             self.client.fsync(&handle)?;
         }
-        Ok(Written::Bytes(bytes(taken)))
+        Ok(Written::Bytes(written))
     }
 
     /// Has a write done by a thread that may wait for the kernel's pages.
@@ -217,7 +271,8 @@ impl Adaptor {
             else {
                 return Err(Errno::EIO);
             };
-            return self.drop_pages(handle, taken, left.sync, deferral);
+            let pages = ToDrop::range(taken.offset, taken.bytes as u64);
+            return self.drop_pages(handle, pages, bytes(taken), left.sync, deferral);
         };
         self.late.add(Rest::Write {
             who,
@@ -230,7 +285,7 @@ impl Adaptor {
         Ok(Written::Deferred)
     }
 
-    /// Carries out a write that comes through the cache as if it did not, beside those of other clients. Nothing where it cannot be kept for as long as its pages
+    /// Carries out a write that comes through the cache as if it did not, beside those of other clients. What it was given where it cannot be kept for as long as its pages
     /// take to go: then they stay, and other clients wait for this one.
     fn write_beside(
         &self,
@@ -238,21 +293,29 @@ impl Adaptor {
         handle: &Arc<Handle>,
         args: &Write<'_>,
         flags: WriteFlags,
+        through: ThroughPages,
         deferral: &Deferral<'_>,
-    ) -> Option<Result<Written, Errno>> {
+    ) -> Result<Result<Written, Errno>, ThroughPages> {
         let Some(filled) = whole_pages(args.offset, args.data.len() as u64, page_size() as u64) else {
-            let mut outcome = None;
+            let mut outcome = (Err(ashlar_types::Errno::EIO), false);
             let put = (args.offset, args.data);
-            self.client.write_beside(who, handle, put, flags, None, |taken| outcome = Some(taken));
-            let written = outcome?.map(|taken| Written::Bytes(bytes(taken)));
-            return Some(written.map_err(Errno::from));
+            let answer = |taken, stays| outcome = (taken, stays);
+            self.client.write_beside(who, handle, put, flags, None, answer);
+            let pages = through.end();
+            return Ok(match outcome {
+                (Err(errno), _) => Err(errno.into()),
+                (Ok(taken), true) if !pages.is_empty() => {
+                    self.drop_pages(handle.clone(), pages, bytes(taken), false, deferral)
+                }
+                (Ok(taken), _) => Ok(Written::Bytes(bytes(taken))),
+            });
         };
         // LIMIT: as in `write_over_pages`.
-        let replier = deferral.defer_write()?;
+        let Some(replier) = deferral.defer_write() else { return Err(through) };
         let (who, handle) = (who.clone(), handle.clone());
         let (offset, data) = (args.offset, args.data.into());
-        self.late.add(Rest::WriteBeside { who, handle, offset, data, filled, flags, replier });
-        Some(Ok(Written::Deferred))
+        self.late.add(Rest::WriteBeside { who, handle, offset, data, filled, through, flags, replier });
+        Ok(Ok(Written::Deferred))
     }
 
     pub(super) fn on_flush(&self, args: &Flush) -> Result<(), Errno> {

@@ -12,7 +12,7 @@
 use crate::deferral::Replier;
 use crate::errno::Errno;
 use crate::transport::cpu;
-use ashlar_client::{AllocateMode, Client, Handle, KernelCache, Taken, Who, WriteFlags};
+use ashlar_client::{AllocateMode, Client, Handle, KernelCache, ThroughPages, ToDrop, Who, WriteFlags};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -50,13 +50,16 @@ pub(super) enum Rest {
         offset: u64,
         data: Box<[u8]>,
         filled: (u64, u64),
+        through: ThroughPages,
         flags: WriteFlags,
         replier: Replier,
     },
     /// It is done, but the kernel may have pages from before it.
     DropPages {
         handle: Arc<Handle>,
-        taken: Taken,
+        pages: ToDrop,
+        /// How many bytes were written.
+        written: u32,
         /// Whether it is made durable then, before it is answered.
         is_to_sync: bool,
         /// Who waits for the answer, unless it was given.
@@ -291,17 +294,14 @@ impl Queue {
 impl Rest {
     /// Where nobody waits for either, pages of one file are dropped in one go: true if this does what `other` would.
     fn takes_in(&mut self, other: &Rest) -> bool {
-        let Rest::DropPages { handle, taken, replier: None, .. } = self else { return false };
-        let Rest::DropPages { handle: other_handle, taken: other, replier: None, .. } = other else {
+        let Rest::DropPages { handle, pages, replier: None, .. } = self else { return false };
+        let Rest::DropPages { handle: other_handle, pages: other, replier: None, .. } = other else {
             return false;
         };
         if handle.file.inode != other_handle.file.inode {
             return false;
         }
-        let end = |taken: &Taken| taken.offset.saturating_add(taken.bytes as u64);
-        let (offset, end) = (taken.offset.min(other.offset), end(taken).max(end(other)));
-        *taken = Taken { offset, bytes: usize::try_from(end - offset).unwrap_or(usize::MAX) };
-        true
+        pages.take_in(other)
     }
 
     fn wait(&self) -> Wait {
@@ -330,17 +330,22 @@ impl Rest {
                     replier.reply_written(taken.map(|taken| taken.bytes as u32).map_err(Errno::from));
                 });
             }
-            Rest::WriteBeside { who, handle, offset, data, filled, flags, replier } => {
-                client.write_beside(&who, &handle, (offset, &data), flags, Some(filled), |taken| {
+            Rest::WriteBeside { who, handle, offset, data, filled, through, flags, replier } => {
+                let put = (offset, &data[..]);
+                client.write_beside(&who, &handle, put, flags, Some(filled), |taken, stays| {
+                    let pages = through.end();
+                    if stays {
+                        pages.carry_out(kernel, &handle.file);
+                    }
                     // As above.
                     replier.reply_written(taken.map(|taken| taken.bytes as u32).map_err(Errno::from));
                 });
             }
-            Rest::DropPages { handle, taken, is_to_sync, replier } => {
-                kernel.drop_range(handle.file.inode, taken.offset, taken.bytes as u64);
+            Rest::DropPages { handle, pages, written, is_to_sync, replier } => {
+                pages.carry_out(kernel, &handle.file);
                 let synced = if is_to_sync { client.fsync(&handle) } else { Ok(()) };
                 if let Some(replier) = replier {
-                    replier.reply_written(synced.map(|()| taken.bytes as u32).map_err(Errno::from));
+                    replier.reply_written(synced.map(|()| written).map_err(Errno::from));
                 }
             }
         }

@@ -93,6 +93,7 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
+    yields: bool,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
     /// An administrator wants it to end: once its leases have run out.
@@ -132,6 +133,10 @@ impl SessionEvents for RemoteSession {
         let state = self.state.lock();
         let age = self.clock.monotonic().saturating_sub(state.renewed);
         age < BUSY_MAX && state.busy.contains(&inode)
+    }
+
+    fn yields(&self) -> bool {
+        self.state.lock().yields
     }
 
     fn revoke(&self) -> Duration {
@@ -210,6 +215,7 @@ impl MetaEndpoint {
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
+            yields: false,
             is_revoked: false,
             is_ending: false,
         };
@@ -471,11 +477,11 @@ impl MetaEndpoint {
         }
     }
 
-    fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>) -> MetaAnswer {
+    fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>, yields: bool) -> MetaAnswer {
         match self.own(peer, id) {
             Ok(session) => {
                 let mut state = session.state.lock();
-                (state.renewed, state.busy) = (self.clock.monotonic(), busy);
+                (state.renewed, state.busy, state.yields) = (self.clock.monotonic(), busy, yields);
                 drop(state);
                 match (self.must_reclaim(id), self.meta.map_to_renew_by()) {
                     (true, _) => MetaAnswer::MustReclaim(self.meta.incarnation()),
@@ -573,7 +579,8 @@ impl MetaEndpoint {
                 }
                 Err(answer) => *answer,
             },
-            MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
+            MetaCall::Renew { session, busy } => self.renew(peer, session, busy, false),
+            MetaCall::RenewYielding { session, busy } => self.renew(peer, session, busy, true),
             MetaCall::Backup { backup, step } => match self.meta.backup(backup, step) {
                 Ok(told) => MetaAnswer::Backup(told),
                 Err(errno) => MetaAnswer::Failed(errno),

@@ -53,8 +53,8 @@ const THREADS_MAX: u64 = 64;
 /// Bytes of that part.
 const PART_BYTES: u64 = PAGE_BYTES / THREADS_MAX;
 
-/// How late a write may be seen on another mount that is writing to the same page: of two such writers one goes first, and the kernel of the other
-/// shows what it had until its own write has ended (ADR 0006). What only one mount writes is seen at once.
+/// How late a write may be seen on another mount that stores into a mapping of the same page: of two such writers one goes first, and the kernel of the other
+/// shows what it had until its own write has ended (ADR 0026). What only one mount writes is seen at once.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// What is not seen until then is lost.
