@@ -9,6 +9,7 @@
 
 use ashlar_fuse::{Connection, abort_connection};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The name it is started by.
 const PROGRAM: &str = "ashlar-guard";
@@ -124,6 +126,27 @@ pub fn is_asked_for(program: Option<&OsStr>) -> bool {
     program == Some(OsStr::new(PROGRAM))
 }
 
+/// LIMIT: for how long what the server has said is read after its end.
+const READ_MAX: Duration = Duration::from_secs(1);
+/// What a line takes at the most from the pipe to its place here.
+const LINE_MAX: Duration = Duration::from_millis(10);
+
+/// Waits until the other thread has read all that there is in the pipe.
+fn wait_until_read() {
+    let give_up = Instant::now() + READ_MAX;
+    let stdin = std::io::stdin();
+    loop {
+        let mut looked_at = [PollFd::new(&stdin, PollFlags::IN)];
+        // At its end a pipe can be read, too, with an event of its own.
+        let is_empty = poll(&mut looked_at, Some(&Timespec::default())).is_ok()
+            && !looked_at[0].revents().contains(PollFlags::IN);
+        std::thread::sleep(LINE_MAX);
+        if is_empty || Instant::now() >= give_up {
+            return;
+        }
+    }
+}
+
 /// The guard's side: waits for the server's end.
 pub fn run() -> ExitCode {
     let guarded = Arc::new(Mutex::new(BTreeSet::new()));
@@ -131,6 +154,8 @@ pub fn run() -> ExitCode {
     let all = guarded.clone();
     let watch = move || {
         if signals.forever().next().is_some() {
+            // ORDER: what the server had said before its end is read first; a mount that is not known would not be given up.
+            wait_until_read();
             // There is nobody to tell what does not work.
             all.lock().iter().for_each(|number| drop(abort_connection(Connection(*number))));
             std::process::exit(0);

@@ -14,12 +14,19 @@ pub struct Who {
     pub creds: Credentials,
     /// The calling thread, to find out the rest if it matters; 0 if unknown.
     pub pid: u32,
+    /// Whether it is a write while which recalls are answered ([`crate::WriteFlags::yields`]).
+    pub yields: bool,
 }
 
 impl Who {
     /// The file system itself, with every right.
     pub fn system() -> Who {
-        Who { creds: Credentials::root(), pid: 0 }
+        Who { creds: Credentials::root(), pid: 0, yields: false }
+    }
+
+    /// The same, in a write while which recalls are answered, if it `yields`.
+    pub(crate) fn yielding(self, yields: bool) -> Who {
+        Who { yields, ..self }
     }
 }
 
@@ -38,11 +45,11 @@ impl Client {
     /// One call. When it is refused for lack of rights and the caller's groups were not known, they are looked up and the call is
     /// made once more: nearly all calls succeed by owner, primary group or mode, and a look into /proc costs as much as the call.
     pub(crate) fn call(&self, who: &Who, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        let first = self.call_once(&who.creds, request.clone());
+        let first = self.call_once((&who.creds, who.yields), request.clone());
         match first {
             Err(Errno::EACCES | Errno::EPERM) if !who.creds.complete && who.pid != 0 => {
                 match self.credentials.resolve(who.pid, &who.creds) {
-                    Some(whole) => self.call_once(&whole, request),
+                    Some(whole) => self.call_once((&whole, who.yields), request),
                     None => first,
                 }
             }
@@ -50,16 +57,16 @@ impl Client {
         }
     }
 
-    fn call_once(&self, creds: &Credentials, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+    fn call_once(&self, by: (&Credentials, bool), request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         if !self.comes_back {
-            return self.call_as(self.session(), creds, request);
+            return self.call_as(self.session(), by, request);
         }
         let mut request = request;
         // LIMIT: a turn per session that this client has had.
         loop {
             let session = self.session();
             self.wait_until_told(&request)?;
-            match self.call_as(session, creds, request.clone()) {
+            match self.call_as(session, by, request.clone()) {
                 Err(Errno::ENOTCONN) if self.has_come_back(session) => request = without_session(request)?,
                 other => return other,
             }
@@ -71,13 +78,13 @@ impl Client {
     /// # Errors
     /// As of the call.
     pub(crate) fn call_in(&self, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        self.call_as(session, &Credentials::root(), request)
+        self.call_as(session, (&Credentials::root(), false), request)
     }
 
     fn call_as(
         &self,
         session: SessionId,
-        creds: &Credentials,
+        (creds, yields): (&Credentials, bool),
         mut request: MetaRequest<'_>,
     ) -> Result<MetaReply, Errno> {
         if request.places()[0].is_some() {
@@ -85,7 +92,7 @@ impl Client {
         }
         let changed = changed_by(&request);
         changed.into_iter().for_each(|inode| self.split_directories.note_change(inode));
-        let reply = self.call_directly(session, creds, request);
+        let reply = self.call_directly_by(session, (creds, yields), request);
         changed.into_iter().for_each(|inode| self.split_directories.note_change(inode));
         reply
     }
@@ -97,11 +104,22 @@ impl Client {
         creds: &Credentials,
         request: MetaRequest<'_>,
     ) -> Result<MetaReply, Errno> {
+        self.call_directly_by(session, (creds, false), request)
+    }
+
+    /// As [`Client::call_directly`]; whether recalls are answered meanwhile as well.
+    fn call_directly_by(
+        &self,
+        session: SessionId,
+        (creds, yields): (&Credentials, bool),
+        request: MetaRequest<'_>,
+    ) -> Result<MetaReply, Errno> {
         let sequence = self.sequence.fetch_add(1, Relaxed);
         let before = self.era();
         let (changes, turn) = (changes_something(&request), self.ahead.begin(&request, before));
         let is_question = matches!(request, MetaRequest::Getattr { .. });
-        let reply = self.meta.call(Caller::new(OpId { session, sequence }, creds), request);
+        let caller = Caller { yields, ..Caller::new(OpId { session, sequence }, creds) };
+        let reply = self.meta.call(caller, request);
         let kept = reply.as_ref().ok().filter(|_| !is_question && self.era() == before);
         self.ahead.end(turn, changes, kept, || self.env.clock.monotonic());
         reply.map(|mut reply| {

@@ -137,7 +137,9 @@ impl Client {
             event_threads: Mutex::default(),
         });
         queue.set_client(Arc::downgrade(&client));
-        let shares = [Share::Others, Share::Beside].into_iter().chain([Share::Content; CONTENT_THREADS]);
+        let shares = [Share::Others, Share::Beside, Share::HeldUp]
+            .into_iter()
+            .chain([Share::Content; CONTENT_THREADS]);
         for share in shares {
             start_answering(&client, share).map_err(|_| Errno::EAGAIN)?;
         }
@@ -166,6 +168,7 @@ impl Client {
     pub fn take_back_pages(&self) {
         let Some(kernel) = self.kernel.get() else { return };
         for file in self.files.all() {
+            file.state.lock().through.begin_drop();
             kernel.drop_content(file.inode);
         }
     }

@@ -104,9 +104,13 @@ impl Client {
             // Those first that wait for nothing.
             files.sort_by_key(|file| {
                 let state = file.state.lock();
-                (state.is_acquiring, state.in_flight)
+                (state.is_asking(), state.in_flight)
             });
-            files.iter().for_each(|file| kernel.drop_content(file.inode));
+            for file in &files {
+                // What is read in again meanwhile goes with the write.
+                file.state.lock().through.begin_drop();
+                kernel.drop_content(file.inode);
+            }
         };
         if self.env.tasks.spawn("ashlar-expire", Box::new(drop_pages)).is_err() {
             tracing::error!("no thread can be started; the kernel keeps pages that may be old");

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::{Client, WAIT_MAX};
 use crate::close_to_open::Version;
-use crate::file::{Data, File, FileState, InFlight};
+use crate::file::{Asked, Data, File, FileState, InFlight};
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Recall};
 use ashlar_types::{Attr, Errno, InodeId};
@@ -19,12 +19,14 @@ pub(crate) struct Need {
     is_writeback: bool,
     /// Whether it goes past the page cache, to or from a place that it knows, so that SHARE serves as well.
     may_share: bool,
+    /// Whether recalls are answered while it waits ([`crate::WriteFlags::yields`]).
+    yields: bool,
 }
 
 impl Need {
     /// Of `lease`, READ or WRITE.
     pub(crate) fn of(lease: LeaseSet) -> Need {
-        Need { lease, is_writeback: false, may_share: false }
+        Need { lease, is_writeback: false, may_share: false, yields: false }
     }
 
     /// To write back pages of a mapping, if `is_writeback`.
@@ -35,6 +37,19 @@ impl Need {
     /// Past the page cache, if `may_share`.
     pub(crate) fn past_cache(self, may_share: bool) -> Need {
         Need { may_share, ..self }
+    }
+
+    /// Of a write for which recalls do not wait, if `yields`.
+    pub(crate) fn yielding(self, yields: bool) -> Need {
+        Need { yields, ..self }
+    }
+
+    fn asked(self) -> Asked {
+        match self.lease.has(LeaseSet::WRITE) {
+            true if self.is_writeback => Asked::WriteBack,
+            true => Asked::Write,
+            false => Asked::Read,
+        }
     }
 
     fn is_met(self, leases: LeaseSet) -> bool {
@@ -93,8 +108,7 @@ impl Client {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
-            let is_acquiring = if need.is_writeback { state.is_acquiring_back } else { state.is_acquiring };
-            if state.is_draining || is_acquiring {
+            if state.is_draining || state.asking[need.asked() as usize] {
                 file.wait(&mut state)?;
                 continue;
             }
@@ -124,7 +138,7 @@ impl Client {
             && !self.is_close_to_open()
     }
 
-    /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks but for pages that are written back, beside what asks for a program.
+    /// Asks for READ or WRITE on the content. What has a lease goes on meanwhile; nothing else asks for the same.
     fn acquire<'a>(
         &self,
         file: &'a File,
@@ -134,10 +148,10 @@ impl Client {
         let Need { is_writeback, .. } = need;
         let (write, to_share) = (need.lease.has(LeaseSet::WRITE), self.may_ask_to_share(&state, need));
         let (era, asked_at) = (self.era(), self.env.clock.monotonic());
-        if !state.is_acquiring && !state.is_acquiring_back {
+        if !state.is_asking() {
             state.inline_written = None;
         }
-        let acquiring = file.begin_acquiring(&mut state, is_writeback);
+        let acquiring = file.begin_acquiring(&mut state, need.asked());
         let epoch = state.lease_epoch;
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
@@ -146,7 +160,8 @@ impl Client {
             true => MetaRequest::AcquireShared { inode: file.inode },
             false => MetaRequest::AcquireData { inode: file.inode, write, is_writeback },
         };
-        let reply = asked.and_then(|()| self.call(&Who::system(), request));
+        let who = Who::system().yielding(need.yields);
+        let reply = asked.and_then(|()| self.call(&who, request));
         let mut state = file.state.lock();
         acquiring.end(&mut state);
         let reply = reply?;

@@ -15,10 +15,10 @@ use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
 use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 /// For how long a report that finds no space is tried again; less than a recall may take.
 const REPORT_MAX: Duration = Duration::from_secs(4);
@@ -43,16 +43,27 @@ pub trait KernelCache: Send + Sync {
     fn drop_content(&self, inode: InodeId);
     /// Writes back and drops the pages of `bytes` bytes of a file at `offset`; `bytes` is not 0.
     fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64);
-    /// Drops one page of a file, of `bytes` bytes at `offset`, unless somebody keeps it locked for longer than a moment; whether it is not in the cache any more.
-    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool;
+    /// Has another thread drop one page of a file, of `bytes` bytes at `offset`.
+    fn begin_to_drop(&self, inode: InodeId, offset: u64, bytes: u64) -> Arc<dyn Dropping>;
     /// Drops the entries of a directory, those that a lookup under way is about to put in included.
     fn drop_entries(&self, directory: InodeId);
+}
+
+/// A page that another thread is dropping.
+pub trait Dropping: fmt::Debug + Send + Sync {
+    /// Waits until that is done, for `at_most`; whether it is.
+    fn wait(&self, at_most: Duration) -> bool;
+    /// Whether that thread waits in the kernel, for the page and not just for a processor.
+    fn is_blocked(&self) -> bool;
 }
 
 /// Events on their way to the session's threads, by what answering them waits for.
 pub(crate) struct EventQueue {
     // LIMIT: one recall per inode under lease here.
     of_content: Line,
+    /// Recalls of content at which another thread is held up.
+    // LIMIT: as of those.
+    of_held_up: Line,
     // LIMIT: one recall per file written beside others here.
     of_sharing: Line,
     // LIMIT: one recall per inode under lease here, and one event per lock this session waits for.
@@ -126,8 +137,19 @@ enum Work {
 /// The answer to a recall.
 pub(crate) struct Answer {
     recall: Recall,
+    /// A thread is at it.
+    has_begun: AtomicBool,
+    /// Another one is about to be.
+    is_helped: AtomicBool,
     /// It was given, or never will be.
     is_over: AtomicBool,
+}
+
+impl Answer {
+    fn new(recall: Recall) -> Answer {
+        let no = || AtomicBool::new(false);
+        Answer { recall, has_begun: no(), is_helped: no(), is_over: no() }
+    }
 }
 
 /// Which events a thread answers.
@@ -135,6 +157,8 @@ pub(crate) struct Answer {
 pub(crate) enum Share {
     /// Recalls of content, which wait for pages.
     Content,
+    /// Those of them at which a thread of that share is held up, and must not wait behind others that are.
+    HeldUp,
     /// Recalls of SHARE, which wait for storage, and must not wait behind those for pages: these may wait for them.
     Beside,
     /// The rest.
@@ -155,6 +179,7 @@ impl EventQueue {
     pub(crate) fn new(ready: Signal) -> EventQueue {
         EventQueue {
             of_content: Line::new(ready.another(), CONTENT_THREADS),
+            of_held_up: Line::new(ready.another(), 1),
             of_sharing: Line::new(ready.another(), 1),
             others: Line::new(ready, 1),
             client: OnceLock::new(),
@@ -168,6 +193,7 @@ impl EventQueue {
 
     pub(crate) fn close(&self) {
         self.of_content.close();
+        self.of_held_up.close();
         self.of_sharing.close();
         self.others.close();
     }
@@ -175,6 +201,7 @@ impl EventQueue {
     fn line(&self, share: Share) -> &Line {
         match share {
             Share::Content => &self.of_content,
+            Share::HeldUp => &self.of_held_up,
             Share::Beside => &self.of_sharing,
             Share::Others => &self.others,
         }
@@ -185,16 +212,11 @@ impl SessionEvents for EventQueue {
     fn deliver(&self, event: SessionEvent) {
         let SessionEvent::Recall(recall) = event else { return self.others.add(Work::Other(event)) };
         let (share, is_of_content) = (Share::of(&recall), recall.leases.meets(LeaseSet::CONTENT));
-        let answer = Arc::new(Answer { recall, is_over: AtomicBool::new(false) });
+        let answer = Arc::new(Answer::new(recall));
         if is_of_content && let Some(client) = self.client.get().and_then(Weak::upgrade) {
             client.note_recalled(answer.clone());
         }
         self.line(share).add(Work::Recall(answer));
-    }
-
-    fn yields(&self) -> bool {
-        let client = self.client.get().and_then(Weak::upgrade);
-        client.is_some_and(|client| client.frees_filled.load(SeqCst))
     }
 
     fn is_busy(&self, inode: InodeId) -> bool {
@@ -268,11 +290,12 @@ impl Recalled {
         answers.iter().any(|answer| answer.recall.inode == inode && !answer.is_over.load(SeqCst))
     }
 
-    /// Those that wait for pages of `inode`.
+    /// Those that threads are at who may wait for pages of `inode`.
     fn of_pages(&self, inode: InodeId) -> Vec<Arc<Answer>> {
         let is_meant = |answer: &&Arc<Answer>| {
             let Recall { inode: of, leases, flush_only, .. } = answer.recall;
-            of == inode && leases.meets(LeaseSet::PAGES) && !flush_only && !answer.is_over.load(SeqCst)
+            let is_under_way = answer.has_begun.load(SeqCst) && !answer.is_over.load(SeqCst);
+            of == inode && leases.meets(LeaseSet::PAGES) && !flush_only && is_under_way
         };
         self.answers.lock().iter().filter(is_meant).cloned().collect()
     }
@@ -303,7 +326,7 @@ fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
     while let Some(work) = queue.line(share).next() {
         let Some(client) = client.upgrade() else { return };
         // ORDER: before this thread begins to wait: what this answer waits for, a disk that hangs, say, must not keep those about other files waiting.
-        if share == Share::Content
+        if matches!(share, Share::Content | Share::HeldUp)
             && queue.line(share).add_thread(CONTENT_THREADS_MAX)
             && let Err(error) = start_answering(&client, share)
         {
@@ -318,7 +341,10 @@ fn run_events(queue: &Arc<EventQueue>, client: &Weak<Client>, share: Share) {
                 let _recalled = RecalledOne(&client.recalled, &answer);
                 client.answer_recall(&answer);
             }
-            Some(Work::Help(answer)) => client.give_back_content(&answer),
+            Some(Work::Help(answer)) => {
+                answer.is_helped.store(false, SeqCst);
+                client.give_back_content(&answer);
+            }
             Some(Work::Other(event)) => client.hear(event),
             None => {}
         });
@@ -358,7 +384,8 @@ impl Client {
     /// Has threads of their own go on with recalls of `inode`, as those that are at them may be waiting for a page that a write has locked of which is known only now.
     pub(crate) fn help_recalls(&self, inode: InodeId) {
         let answers = self.recalled.of_pages(inode);
-        answers.into_iter().for_each(|answer| self.queue.of_content.add(Work::Help(answer)));
+        let is_alone = |answer: &Arc<Answer>| !answer.is_helped.swap(true, SeqCst);
+        answers.into_iter().filter(is_alone).for_each(|answer| self.queue.of_held_up.add(Work::Help(answer)));
     }
 
     fn answer_recall(&self, answer: &Answer) {
@@ -379,6 +406,7 @@ impl Client {
                 kernel.drop_attributes(shown);
             }
         }
+        answer.has_begun.store(true, SeqCst);
         if recall.leases.meets(LeaseSet::CONTENT) {
             self.give_back_content(answer);
         } else {
@@ -395,7 +423,7 @@ impl Client {
             return;
         }
         // Each turn more is a close and an open of this client meanwhile. LIMIT: past its bound the service evicts the session.
-        while !self.is_given_back(answer) {}
+        while !answer.is_over.load(SeqCst) && !self.is_given_back(answer) {}
     }
 
     /// Gives content back, or another thread has; false when the file was opened anew meanwhile.
@@ -469,17 +497,25 @@ impl Client {
     /// for the end of what is returned. Nothing when another thread has done it, or what is under way does not end: the lease is not given back then, because a write that
     /// ended later would be over what somebody else has written; the service has ended this session before.
     fn surrender<'a>(&self, file: &'a File, answer: &Answer) -> Option<Drained<'a>> {
-        let Answer { recall, is_over } = answer;
+        let (recall, is_over) = (&answer.recall, || answer.is_over.load(SeqCst));
         let leases = recall.leases;
+        // Under SHARE nothing is cached, and no page is to be waited for.
+        let kernel = self.kernel.get().filter(|_| leases.meets(LeaseSet::PAGES));
         let give_up = self.env.clock.monotonic().saturating_add(UNDER_WAY_MAX);
         // Each turn drops what was read during the one before, so turns get shorter. LIMIT: past its bound the service evicts the session.
         loop {
+            // ORDER: of a write that comes from now on it is not known which page is left, and it counts as one more.
+            let through = file.state.lock().through.numbers;
+            if let Some(kernel) = kernel {
+                self.settle_last_pages(&**kernel, file, is_over);
+            }
             let (begun, pages_begun) = {
                 let state = file.state.lock();
                 (state.begun, state.pages.begun)
             };
-            // Under SHARE nothing is cached, and no page is to be waited for.
-            let kernel = self.kernel.get().filter(|_| leases.meets(LeaseSet::PAGES));
+            if is_over() {
+                return None;
+            }
             if let Some(kernel) = kernel {
                 self.drop_content_around(&**kernel, file);
             }
@@ -491,18 +527,17 @@ impl Client {
                     return None;
                 }
             }
-            if is_over.load(SeqCst) {
+            if is_over() {
                 return None;
             }
-            if state.begun == begun || kernel.is_none() {
+            if state.begun == begun && state.through.numbers == through || kernel.is_none() {
                 // ORDER: the lease ends here, under the lock, before the acknowledgement; later reads and writes ask again, and a grant on its
                 // way to this file is void.
                 self.note_recall_floor(recall);
                 state.leases = state.leases.without(leases);
                 state.lease_epoch += 1;
                 if kernel.is_some() {
-                    let cached = state.pages.cached();
-                    state.through.note_dropped(self.env.clock.monotonic(), cached);
+                    state.through.note_dropped(self.env.clock.monotonic());
                 }
                 // A request for pages may have been let in and not begun to read yet.
                 if leases.meets(LeaseSet::PAGES) && state.pages.begun == pages_begun {

@@ -164,10 +164,8 @@ pub(crate) struct FileState {
     pub fills: Fills,
     /// Whether somebody needs the file for itself; new reads and writes wait.
     pub is_draining: bool,
-    /// Whether a lease is being asked for; what needs one waits for the answer, what has one goes on.
-    pub is_acquiring: bool,
-    /// The same for pages that are written back. What a recall waits for may be waiting for these, and they for what a program waits for.
-    pub is_acquiring_back: bool,
+    /// Which leases are being asked for; what needs one waits for that answer, what has one goes on.
+    pub asking: [bool; ASKED],
     /// Open handles, and whether each is for writing.
     pub handles: SmallVec<[(DescriptionId, bool); 2]>,
     /// That a server has let this machine open it, for the most that any handle could; of files of other machines only.
@@ -224,8 +222,7 @@ impl FileState {
             through: Through::default(),
             fills: Fills::default(),
             is_draining: false,
-            is_acquiring: false,
-            is_acquiring_back: false,
+            asking: [false; ASKED],
             handles: SmallVec::new(),
             proof: None,
             readers: 0,
@@ -280,6 +277,11 @@ impl FileState {
         self.leases = LeaseSet::NONE;
         self.lease_epoch += 1;
         self.is_unpromised = false;
+    }
+
+    /// Whether any lease is being asked for.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking.contains(&true)
     }
 
     /// What is known of content with the inode is void; it is asked for anew, and somebody may have been promised that it is durable.
@@ -380,18 +382,26 @@ impl Drop for InlineWrite<'_> {
 /// A lease is being asked for until [`Acquiring::end`], or until the call for it has come to nothing.
 pub(crate) struct Acquiring<'a> {
     file: &'a File,
-    is_writeback: bool,
+    asked: Asked,
     is_over: bool,
 }
 
-impl Acquiring<'_> {
-    fn which<'s>(&self, state: &'s mut FileState) -> &'s mut bool {
-        if self.is_writeback { &mut state.is_acquiring_back } else { &mut state.is_acquiring }
-    }
+/// What a lease is asked for. Each by itself: the answer to a recall may wait for a read, or for pages that are written back, and these must not wait for what a
+/// program writes, which may wait for somebody else's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Read,
+    Write,
+    WriteBack,
+}
 
+/// How many there are.
+pub(crate) const ASKED: usize = 3;
+
+impl Acquiring<'_> {
     /// Ends it under the lock under which its outcome is noted.
     pub(crate) fn end(mut self, state: &mut FileState) {
-        *self.which(state) = false;
+        state.asking[self.asked as usize] = false;
         self.is_over = true;
         self.file.changed.notify_all();
     }
@@ -401,7 +411,7 @@ impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
         // By a panic only: nobody may wait for ever for a call that has ended.
         if !self.is_over {
-            *self.which(&mut self.file.state.lock()) = false;
+            self.file.state.lock().asking[self.asked as usize] = false;
             self.file.changed.notify_all();
         }
     }
@@ -473,11 +483,10 @@ impl File {
     pub(crate) fn begin_acquiring<'a>(
         &'a self,
         state: &mut MutexGuard<'_, FileState>,
-        is_writeback: bool,
+        asked: Asked,
     ) -> Acquiring<'a> {
-        let acquiring = Acquiring { file: self, is_writeback, is_over: false };
-        *acquiring.which(state) = true;
-        acquiring
+        state.asking[asked as usize] = true;
+        Acquiring { file: self, asked, is_over: false }
     }
 
     /// Notes that bytes up to `end` are on their way; an append takes that place.

@@ -36,7 +36,7 @@ pub use adopt::Adopted;
 pub use call::{ResolveCredentials, Who};
 pub use client::{Client, ClientConfig};
 pub use directory::Listing;
-pub use events::KernelCache;
+pub use events::{Dropping, KernelCache};
 pub use file::{Handle, OpenFlags};
 pub use io::{AllocateMode, Left, Seek, Taken, WriteFlags, Written};
 pub use layout_text::LAYOUT_ATTRIBUTE;

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::close_to_open::Version;
-use crate::file::{Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
+use crate::file::{ASKED, Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
 use crate::io::{BlockDoubt, Fills, SetId};
 use crate::pages::Pages;
 use crate::through::Through;
@@ -311,8 +311,7 @@ impl Client {
             through: Through::default(),
             fills: Fills::default(),
             is_draining: false,
-            is_acquiring: false,
-            is_acquiring_back: false,
+            asking: [false; ASKED],
             handles: SmallVec::new(),
             proof: None,
             readers: 0,

@@ -17,6 +17,7 @@
 use crate::client::{Client, WAIT_MAX};
 use crate::file::{File, FileState};
 use ashlar_types::{Attr, Errno};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -43,6 +44,11 @@ impl Stretch {
             offset / PAGE_BYTES * PAGE_BYTES,
             end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX),
         )
+    }
+
+    /// Whether both together are one.
+    fn touches(self, other: Stretch) -> bool {
+        self.0.max(other.0) <= self.1.min(other.1)
     }
 
     /// The first `bytes` bytes.
@@ -100,11 +106,56 @@ impl Stretch {
     }
 }
 
+/// LIMIT: stretches that are told apart, 16 bytes each; most programs read a file from one end to the other, or in few places between two recalls.
+const READABLE_MAX: usize = 256;
+
+/// Pages that may have been read since all were dropped: those that a read or a whole write has filled.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Readable {
+    stretches: SmallVec<[Stretch; 2]>,
+    /// There were more than are told apart.
+    is_any: bool,
+}
+
+impl Readable {
+    fn add(&mut self, filled: Stretch) {
+        if filled.is_empty() || self.is_any {
+            return;
+        }
+        match self.stretches.iter().rposition(|known| known.touches(filled)) {
+            Some(at) => self.stretches[at] = self.stretches[at].with(filled),
+            None if self.stretches.len() < READABLE_MAX => self.stretches.push(filled),
+            None => *self = Readable { stretches: SmallVec::new(), is_any: true },
+        }
+    }
+
+    /// Without those of `range`.
+    fn without(&self, range: Stretch) -> Readable {
+        if self.is_any && range != Stretch::ALL {
+            return self.clone();
+        }
+        let mut rest = Readable::default();
+        let parts = self.stretches.iter().flat_map(|known| [known.before(range), known.behind(range)]);
+        parts.for_each(|part| rest.add(part));
+        rest
+    }
+
+    /// Whether any page of `range` may be one of them.
+    pub(crate) fn meets(&self, range: Stretch) -> bool {
+        self.is_any || self.stretches.iter().any(|known| known.meets(range))
+    }
+}
+
 /// Requests for pages of one file, and writes that must not meet them; part of its state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
     /// Where the kernel may have any.
     cached: Stretch,
+    /// Which of these it may take for read.
+    readable: Readable,
+    /// The same of those that are being dropped, by the number of who does.
+    // LIMIT: threads that answer recalls of the file.
+    going: SmallVec<[(u64, Readable); 1]>,
     /// Requests for pages that were let in, ever.
     pub begun: u64,
     /// Who holds requests for pages back: for which, and whether one got through since.
@@ -134,7 +185,8 @@ impl Pages {
 impl Pages {
     /// Of a file of which the kernel may have any page.
     pub(crate) fn unknown() -> Pages {
-        Pages { cached: Stretch::ALL, ..Pages::default() }
+        let readable = Readable { is_any: true, ..Readable::default() };
+        Pages { cached: Stretch::ALL, readable, ..Pages::default() }
     }
 }
 
@@ -210,9 +262,29 @@ impl Drop for Held<'_> {
 }
 
 impl Pages {
-    /// Where it may have any.
-    pub(crate) fn cached(&self) -> Stretch {
-        self.cached
+    /// Whether the kernel may take any page of `range` for read.
+    pub(crate) fn may_be_read(&self, range: Stretch) -> bool {
+        self.readable.meets(range) || self.going.iter().any(|(_, readable)| readable.meets(range))
+    }
+
+    /// Pages of `range` are about to be dropped but those of `left`, until [`Pages::end_drop`] with the number that this gives: what can be read then was filled by requests that come from now on.
+    /// Pages of those that have come are locked, so they are waited for, and dropped.
+    pub(crate) fn begin_drop(&mut self, range: Stretch, left: &[Stretch]) -> u64 {
+        let mut stays = self.readable.without(range);
+        left.iter().filter(|page| self.may_be_read(**page)).for_each(|page| stays.add(*page));
+        let number = self.going.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
+        self.going.push((number, std::mem::replace(&mut self.readable, stays)));
+        number
+    }
+
+    /// Pages of `range` may be read.
+    pub(crate) fn note_readable(&mut self, range: Stretch) {
+        self.readable.add(range);
+    }
+
+    /// They are dropped.
+    pub(crate) fn end_drop(&mut self, number: u64) {
+        self.going.retain(|(going, _)| *going != number);
     }
 
     /// Whether the kernel may have any page.
@@ -228,6 +300,9 @@ impl Pages {
     /// Notes that the kernel has dropped the pages of `dropped`, while no request for pages was let in.
     pub(crate) fn note_dropped(&mut self, dropped: Stretch) {
         self.cached = self.cached.without(dropped);
+        if self.cached.is_empty() {
+            self.readable = Readable::default();
+        }
     }
 
     /// Counts a write of `range` past the cache as begun beside everything; nothing if the kernel may have pages of it. Called under the lock of
@@ -310,17 +385,24 @@ impl Client {
         is_growing
     }
 
-    /// To be called ahead of a read that fills pages of the kernel, and of a write(2) that goes through them, of `bytes` bytes at `offset`.
+    /// To be called ahead of a read that fills pages of the kernel, of `bytes` bytes at `offset`. Ahead of a write(2) that goes through them: [`Client::begin_pages_through`].
     ///
     /// # Errors
     /// `ETIMEDOUT` when writes past the cache to chunks do not end.
     pub fn begin_pages(&self, file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
         let range = Stretch::of_pages(offset, bytes);
+        file.state.lock().through.note_filled(range);
+        self.begin_pages_as(file, range, range)
+    }
+
+    /// The same of `range`, of which `filled` will be taken for read.
+    pub(crate) fn begin_pages_as(&self, file: &File, range: Stretch, filled: Stretch) -> Result<(), Errno> {
         let mut state = file.state.lock();
         let mut begun = None;
         loop {
             // From now on no write past the cache begins here beside this. Each turn anew: the pages may have been dropped meanwhile.
             state.pages.cached = state.pages.cached.with(range);
+            state.pages.readable.add(filled);
             let is_recalled = self.recalled.has(file.inode);
             let Some(wait) = state.pages.must_wait(range, is_recalled) else { break };
             let bound = if wait == Wait::AWhile { HOLD_MAX } else { WAIT_MAX };

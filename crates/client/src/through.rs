@@ -6,8 +6,8 @@
 //! session for which the pages are to go. If that went ahead instead, the pages behind the locked one would stay, and other programs here read in them what it has
 //! written over, whichever locks they have.
 //!
-//! So the answer to a recall goes around it ([`Client::drop_content_around`]): what the write may have locked is left where it is, as nobody can read it. Whether it *is* locked the
-//! kernel does not tell. If the page may have been read before, [`KernelCache::drop_unless_locked`] tries.
+//! So the answer to a recall goes around it ([`Client::drop_content_around`]): a page that the write has locked is left where it is, as nobody can read it. Whether it *is* locked the
+//! kernel does not tell. It is if the page was not there before; else it is found out, once for each write ([`Client::settle_last_pages`]).
 //!
 //! What is dropped while the write waits may be read in again, from before the write, and would stay. So it is dropped once more before the write is answered
 //! ([`ThroughPages::end`]); that waits for reads alone.
@@ -16,10 +16,11 @@
 //! forgotten here yet.
 
 use crate::client::Client;
-use crate::events::KernelCache;
+use crate::events::{Dropping, KernelCache};
 use crate::file::{File, Handle};
 use crate::io::FILE_BYTES_MAX;
 use crate::pages::Stretch;
+use ashlar_types::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -27,73 +28,131 @@ use std::time::Duration;
 
 /// For how long after pages were dropped a write may come that had put bytes into them before. LIMIT: one that a worker takes up later, and beside which
 /// somebody here reads what it writes, can leave a page from before it.
-const UNHEARD_MAX: Duration = Duration::from_millis(200);
+const UNHEARD_MAX: Duration = Duration::from_secs(2);
+
+/// Time between two looks whether a page was dropped; that takes some microseconds.
+const LOOK_PAUSE: Duration = Duration::from_micros(500);
+/// After so many looks at which whoever drops a page was waiting in the kernel, it is the write that has it locked. Until then a program that reads it and had been answered has got
+/// a processor, and a write-back of the page has come to this client; the kernel waits for these as well. LIMIT: one that takes longer is overtaken by whoever the page is given
+/// up for. It is only waited for at all where the page was read since it was dropped the last time, and the kernel has given it up since for lack of memory.
+const LOOKS_MAX: u32 = 1000;
+
+/// For how long a write waits in the end for a page that it may have locked itself, and that goes then anyway.
+const DOUBT_MAX: Duration = Duration::from_millis(20);
 
 /// Those of one file; part of its state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Through {
     // LIMIT: as workers of the mount.
     writes: SmallVec<[Waiting; 1]>,
-    /// When pages were dropped for a recall the last time, and where the kernel may have had some until then.
-    dropped: Option<(Duration, Stretch)>,
-    numbers: u64,
+    /// Pages of mappings that are being written back.
+    // LIMIT: as workers of the mount.
+    written_back: SmallVec<[Stretch; 1]>,
+    /// When pages were dropped for a recall the last time.
+    dropped: Option<Duration>,
+    /// Writes ever.
+    pub numbers: u64,
 }
 
-/// What has become of the last page of a write meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is known of the last page of a write, if that is not filled whole.
+#[derive(Clone, Debug)]
 enum LastPage {
-    /// It is where it was, or locked.
-    Stays,
-    /// It has gone if it was not locked.
+    /// It was not there before, so the kernel has it locked; or it has gone since, and nobody has read it again.
+    Locked,
+    /// It may have been.
     Unknown,
-    /// It has gone, so it was not locked.
-    Dropped,
+    /// It is being dropped, or waited for, by another thread.
+    Tried(Arc<dyn Dropping>),
+    /// The write has it locked, as that thread found.
+    FoundLocked(Arc<dyn Dropping>),
+    /// It was dropped, or read anew, so it is not locked: a page like others.
+    Ordinary,
 }
 
 /// One write that is not answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     number: u64,
     range: Stretch,
-    /// The page that the kernel may have locked: the last one, if it is not filled whole.
-    last: Option<Stretch>,
-    /// Whether the kernel may have had that page before, so that it is not locked.
-    may_have_last: bool,
+    last: Option<(Stretch, LastPage)>,
     /// Whether pages of it may have been dropped since the kernel put its bytes there.
     is_dropped: bool,
-    of_last: LastPage,
+}
+
+impl Waiting {
+    /// The page that is to be left where it is.
+    fn held(&self) -> Option<Stretch> {
+        match &self.last {
+            None | Some((_, LastPage::Ordinary)) => None,
+            Some((page, _)) => Some(*page),
+        }
+    }
 }
 
 impl Through {
-    /// Notes that pages of the file are dropped, of which the kernel may have had those of `cached`.
-    pub(crate) fn note_dropped(&mut self, now: Duration, cached: Stretch) {
-        self.dropped = Some((now, cached));
+    /// Notes that pages of the file were dropped for a recall.
+    pub(crate) fn note_dropped(&mut self, now: Duration) {
+        self.dropped = Some(now);
     }
 
-    /// Pages are about to be dropped: those that are to be left, and whether the kernel may have had them before.
-    fn begin_drop(&mut self) -> SmallVec<[(u64, Stretch, bool); 1]> {
+    /// Notes that pages of `range` are asked for: whoever asks has them locked, so no write has.
+    pub(crate) fn note_filled(&mut self, range: Stretch) {
+        for (page, last) in self.writes.iter_mut().filter_map(|write| write.last.as_mut()) {
+            if range.meets(*page) {
+                *last = LastPage::Ordinary;
+            }
+        }
+    }
+
+    /// Pages are about to be dropped: those that are to be left.
+    pub(crate) fn begin_drop(&mut self) -> SmallVec<[Stretch; 1]> {
         self.writes.iter_mut().for_each(|write| write.is_dropped = true);
-        let last = |write: &Waiting| write.last.map(|last| (write.number, last, write.may_have_last));
-        self.writes.iter().filter_map(last).collect()
+        self.writes.iter().filter_map(Waiting::held).collect()
+    }
+
+    /// The last pages of which it is to be found out whether they are locked.
+    fn unsettled(&self) -> SmallVec<[(u64, Stretch, Option<Arc<dyn Dropping>>); 1]> {
+        let unsettled = |write: &Waiting| match &write.last {
+            Some((page, LastPage::Unknown)) => Some((write.number, *page, None)),
+            Some((page, LastPage::Tried(attempt))) => Some((write.number, *page, Some(attempt.clone()))),
+            _ => None,
+        };
+        self.writes.iter().filter_map(unsettled).collect()
     }
 
     fn find(&mut self, number: u64) -> Option<&mut Waiting> {
         self.writes.iter_mut().find(|write| write.number == number)
     }
 
+    fn note_going(&mut self, number: u64) {
+        if let Some(write) = self.find(number) {
+            write.is_dropped = true;
+        }
+    }
+
+    fn note_last(&mut self, number: u64, known: LastPage) {
+        if let Some((_, last)) = self.find(number).and_then(|write| write.last.as_mut()) {
+            *last = known;
+        }
+    }
+
     fn take(&mut self, number: u64) -> Option<Waiting> {
         let at = self.writes.iter().position(|write| write.number == number)?;
         Some(self.writes.swap_remove(at))
+    }
+
+    fn is_written_back(&self, page: Stretch) -> bool {
+        self.written_back.iter().any(|written| written.meets(page))
     }
 }
 
 /// Pages that the kernel is to drop before a write is answered: bytes from the first on, and how many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToDrop {
-    /// None of these is locked.
-    pub free: Option<(u64, u64)>,
-    /// This one may be, by the write itself.
-    pub doubtful: Option<(u64, u64)>,
+    /// None of these is locked by the write.
+    free: Option<(u64, u64)>,
+    /// This one may be.
+    doubtful: Option<(u64, u64)>,
 }
 
 impl ToDrop {
@@ -122,10 +181,15 @@ impl ToDrop {
     /// Has `kernel` drop them. Waits for reads of pages that come to this client, so not to be called by a thread that these need.
     pub fn carry_out(&self, kernel: &dyn KernelCache, file: &File) {
         if let Some((offset, bytes)) = self.free {
+            let number = file.state.lock().pages.begin_drop(Stretch::of_pages(offset, bytes), &[]);
             kernel.drop_range(file.inode, offset, bytes);
+            file.state.lock().pages.end_drop(number);
         }
         if let Some((offset, bytes)) = self.doubtful {
-            kernel.drop_unless_locked(file.inode, offset, bytes);
+            let number = file.state.lock().pages.begin_drop(Stretch::of_pages(offset, bytes), &[]);
+            // One that the write has locked goes as soon as it is answered.
+            kernel.begin_to_drop(file.inode, offset, bytes).wait(DOUBT_MAX);
+            file.state.lock().pages.end_drop(number);
         }
     }
 }
@@ -133,92 +197,197 @@ impl ToDrop {
 /// A write(2) that has come through the kernel's page cache, until it is answered or this goes.
 pub struct ThroughPages {
     file: Arc<File>,
+    /// 0 if it is not known to the file: recalls wait for it.
     number: u64,
-    is_over: bool,
+    range: Stretch,
+    last: Option<Stretch>,
 }
 
 impl ThroughPages {
+    /// Whether recalls are answered while it waits ([`crate::WriteFlags::yields`]).
+    pub fn yields(&self) -> bool {
+        self.number != 0
+    }
+
     /// Ends it; what is to be dropped before it is answered.
     #[must_use]
-    pub fn end(mut self) -> ToDrop {
-        self.is_over = true;
-        let Some(write) = self.file.state.lock().through.take(self.number) else { return ToDrop::default() };
-        if !write.is_dropped {
-            return ToDrop::default();
+    pub fn end(self) -> ToDrop {
+        let write = self.file.state.lock().through.take(self.number);
+        let Some(write) = write.filter(|write| write.is_dropped) else { return ToDrop::default() };
+        match write.last {
+            // Whoever is dropping it does so when it is unlocked.
+            Some((page, LastPage::Locked)) => {
+                ToDrop { free: write.range.without(page).bytes(), doubtful: None }
+            }
+            Some((page, LastPage::FoundLocked(attempt) | LastPage::Tried(attempt)))
+                if !attempt.wait(Duration::ZERO) =>
+            {
+                ToDrop { free: write.range.without(page).bytes(), doubtful: None }
+            }
+            Some((page, LastPage::Unknown)) => {
+                ToDrop { free: write.range.without(page).bytes(), doubtful: page.bytes() }
+            }
+            _ => ToDrop { free: write.range.bytes(), doubtful: None },
         }
-        let last = write.last.filter(|_| write.of_last != LastPage::Dropped);
-        let free = last.map_or(write.range, |last| write.range.without(last)).bytes();
-        let doubtful = last.filter(|_| write.of_last == LastPage::Unknown).and_then(Stretch::bytes);
-        ToDrop { free, doubtful }
     }
 }
 
 impl Drop for ThroughPages {
     fn drop(&mut self) {
-        if !self.is_over {
+        if self.number != 0 {
             self.file.state.lock().through.take(self.number);
         }
     }
 }
 
+/// Pages of a mapping are being written back for as long as it lives.
+pub(crate) struct WritingBack<'a> {
+    file: &'a File,
+    range: Stretch,
+}
+
+impl Drop for WritingBack<'_> {
+    fn drop(&mut self) {
+        let written_back = &mut self.file.state.lock().through.written_back;
+        if let Some(at) = written_back.iter().position(|range| *range == self.range) {
+            written_back.swap_remove(at);
+        }
+    }
+}
+
+impl File {
+    /// Notes that `bytes` bytes at `offset` are written back.
+    pub(crate) fn begin_writing_back(&self, offset: u64, bytes: u64) -> WritingBack<'_> {
+        let range = Stretch::of_pages(offset, bytes);
+        self.state.lock().through.written_back.push(range);
+        WritingBack { file: self, range }
+    }
+}
+
 impl Client {
-    /// To be called when a write(2) of `bytes` bytes at `offset` has come through the kernel's page cache, before anything else is done about it; `last` is the page (its first byte, its
-    /// bytes) that the kernel may have locked.
+    /// To be called when a write(2) of `bytes` bytes at `offset` has come through the kernel's page cache, before anything else is done about it. `last` is the page (its first byte, its
+    /// bytes) that the kernel may have locked; `is_resent` says whether another process of this mount has had the write already.
     pub fn begin_through_pages(
         &self,
         handle: &Handle,
-        offset: u64,
-        bytes: u64,
+        (offset, bytes): (u64, u64),
         last: Option<(u64, u64)>,
+        is_resent: bool,
     ) -> ThroughPages {
         let file = handle.file.clone();
-        // A kernel that has more pages locked is waited for, whatever waits for that.
-        if !self.frees_filled.load(SeqCst) {
-            return ThroughPages { file, number: 0, is_over: true };
+        let (range, last) =
+            (Stretch::of_pages(offset, bytes), last.map(|(at, bytes)| Stretch::of_pages(at, bytes)));
+        // A kernel that has more pages locked is waited for, whatever waits for that; and nobody else gets pages back from a session that is close-to-open.
+        if !self.frees_filled.load(SeqCst) || self.is_close_to_open() {
+            return ThroughPages { file, number: 0, range, last };
         }
-        let last = last.map(|(offset, bytes)| Stretch::of_pages(offset, bytes));
         let now = self.env.clock.monotonic();
-        let is_recalled = self.recalled.has(file.inode);
         let mut state = file.state.lock();
-        let before = state.through.dropped.filter(|(at, _)| now.saturating_sub(*at) < UNHEARD_MAX);
-        let may_have = |page: Stretch| {
-            state.pages.may_have(page) || before.is_some_and(|(_, cached)| cached.meets(page))
-        };
-        let may_have_last = last.is_some_and(may_have);
-        let is_dropped = is_recalled || before.is_some();
-        let of_last = if is_dropped && may_have_last { LastPage::Unknown } else { LastPage::Stays };
-        let range = Stretch::of_pages(offset, bytes);
+        let is_recent = state.through.dropped.is_some_and(|at| now.saturating_sub(at) < UNHEARD_MAX);
+        let may_have = |page: Stretch| is_resent || state.pages.may_be_read(page);
+        let know = |page| (page, if may_have(page) { LastPage::Unknown } else { LastPage::Locked });
+        let known = last.map(know);
+        // ORDER: looked at under the lock under which a lease ends.
+        let is_dropped = is_resent || is_recent || self.recalled.has(file.inode);
         state.through.numbers += 1;
         let number = state.through.numbers;
-        let write = Waiting { number, range, last, may_have_last, is_dropped, of_last };
-        state.through.writes.push(write);
+        state.through.writes.push(Waiting { number, range, last: known, is_dropped });
         drop(state);
         // A thread that answers one may be waiting for the page that this write has locked.
         self.help_recalls(file.inode);
-        ThroughPages { file, number, is_over: false }
+        ThroughPages { file, number, range, last }
+    }
+
+    /// As [`Client::begin_pages`], for such a write.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn begin_pages_through(&self, through: &ThroughPages) -> Result<(), Errno> {
+        let filled = through.last.map_or(through.range, |last| through.range.without(last));
+        self.begin_pages_as(&through.file, through.range, filled)
+    }
+
+    /// Finds out whether the last pages of writes are locked where they may have been in the cache before, or until `is_over`. Not again for one write: what
+    /// it has locked it keeps until it is answered.
+    pub(crate) fn settle_last_pages(
+        &self,
+        kernel: &dyn KernelCache,
+        file: &File,
+        is_over: impl Fn() -> bool,
+    ) {
+        let unsettled = file.state.lock().through.unsettled();
+        for (number, page, attempt) in unsettled {
+            let Some((offset, bytes)) = page.bytes() else { continue };
+            let going = file.state.lock().pages.begin_drop(page, &[]);
+            let attempt = attempt.unwrap_or_else(|| {
+                // ORDER: before it goes, or the write could end, and leave what was read in again.
+                file.state.lock().through.note_going(number);
+                let attempt = kernel.begin_to_drop(file.inode, offset, bytes);
+                file.state.lock().through.note_last(number, LastPage::Tried(attempt.clone()));
+                attempt
+            });
+            let known = find_out(file, (number, page), &attempt, &is_over);
+            let mut state = file.state.lock();
+            match known {
+                Some(known) => state.through.note_last(number, known),
+                // It may still be there.
+                None => state.pages.note_readable(page),
+            }
+            state.pages.end_drop(going);
+        }
     }
 
     /// Has the kernel drop all pages of a file that may be read, and its attributes.
     pub(crate) fn drop_content_around(&self, kernel: &dyn KernelCache, file: &File) {
-        let mut left = file.state.lock().through.begin_drop();
-        if left.is_empty() {
-            return kernel.drop_content(file.inode);
+        let (left, number) = {
+            let mut state = file.state.lock();
+            let left = state.through.begin_drop();
+            let number = state.pages.begin_drop(Stretch::ALL, &left);
+            (left, number)
+        };
+        drop_around(kernel, file, left);
+        file.state.lock().pages.end_drop(number);
+    }
+}
+
+/// What comes of an attempt to drop the last page of a write; nothing if the write or the recall ends before.
+fn find_out(
+    file: &File,
+    (number, page): (u64, Stretch),
+    attempt: &Arc<dyn Dropping>,
+    is_over: impl Fn() -> bool,
+) -> Option<LastPage> {
+    let mut looks = 0;
+    loop {
+        if attempt.wait(LOOK_PAUSE) {
+            return Some(LastPage::Ordinary);
         }
-        left.sort_unstable_by_key(|(_, last, _)| *last);
-        let mut rest = Stretch::up_to(FILE_BYTES_MAX);
-        for (_, last, _) in &left {
-            let before = rest.before(*last);
-            before.for_bytes(|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
-            rest = rest.behind(*last);
+        let mut state = file.state.lock();
+        match state.through.find(number).and_then(|write| write.last.as_ref()) {
+            _ if is_over() => return None,
+            None => return None,
+            // Somebody reads it, and has it locked meanwhile.
+            Some((_, LastPage::Ordinary)) => return Some(LastPage::Ordinary),
+            Some(_) => {}
         }
-        rest.for_bytes(|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
-        for (number, last, _) in left.into_iter().filter(|(.., may_have)| *may_have) {
-            let Some((offset, bytes)) = last.bytes() else { continue };
-            if kernel.drop_unless_locked(file.inode, offset, bytes)
-                && let Some(write) = file.state.lock().through.find(number)
-            {
-                write.of_last = LastPage::Dropped;
-            }
+        // A write-back waits for whatever it needs, and is what whoever drops the page waits for.
+        let is_locked = attempt.is_blocked() && !state.through.is_written_back(page);
+        looks = if is_locked { looks + 1 } else { 0 };
+        if looks >= LOOKS_MAX {
+            return Some(LastPage::FoundLocked(attempt.clone()));
         }
     }
+}
+
+fn drop_around(kernel: &dyn KernelCache, file: &File, mut left: SmallVec<[Stretch; 1]>) {
+    if left.is_empty() {
+        return kernel.drop_content(file.inode);
+    }
+    left.sort_unstable();
+    let mut rest = Stretch::up_to(FILE_BYTES_MAX);
+    for page in left {
+        rest.before(page).for_bytes(|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
+        rest = rest.behind(page);
+    }
+    rest.for_bytes(|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
 }

@@ -4,12 +4,12 @@
 
 mod support;
 
-use ashlar_client::{Client, KernelCache, Who};
+use ashlar_client::{Client, Dropping, KernelCache, Who};
 use ashlar_types::message::RenameFlags;
 use ashlar_types::{InodeId, Name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use support::World;
+use support::{Dropped, World};
 
 /// Names are good that were looked up since the last time names were dropped.
 #[derive(Default)]
@@ -19,6 +19,9 @@ impl KernelCache for Kernel {
     fn drop_attributes(&self, _: InodeId) {}
     fn drop_content(&self, _: InodeId) {}
     fn drop_range(&self, _: InodeId, _: u64, _: u64) {}
+    fn begin_to_drop(&self, _: InodeId, _: u64, _: u64) -> Arc<dyn Dropping> {
+        Arc::new(Dropped)
+    }
     fn drop_entries(&self, _: InodeId) {
         self.0.fetch_add(1, SeqCst);
     }

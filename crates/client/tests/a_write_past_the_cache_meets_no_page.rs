@@ -4,13 +4,13 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags, Written};
+use ashlar_client::{Client, Dropping, Handle, KernelCache, OpenFlags, Who, WriteFlags, Written};
 use ashlar_types::{InodeId, LayoutPolicy};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use support::{KIB64, World, content, make, write};
+use support::{Dropped, KIB64, World, content, make, write};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -61,9 +61,9 @@ impl KernelCache for Kernel {
             client.write(handle, self.place, &dropped.bytes, flags).unwrap();
         }
     }
-    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
+    fn begin_to_drop(&self, inode: InodeId, offset: u64, bytes: u64) -> Arc<dyn Dropping> {
         self.drop_range(inode, offset, bytes);
-        true
+        Arc::new(Dropped)
     }
     fn drop_entries(&self, _: InodeId) {}
 }
@@ -153,9 +153,9 @@ impl KernelCache for Greedy {
         let (client, handle) = self.mount.get().unwrap();
         client.begin_pages(&handle.file, 0, PAGE_BYTES as u64).unwrap();
     }
-    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
+    fn begin_to_drop(&self, inode: InodeId, offset: u64, bytes: u64) -> Arc<dyn Dropping> {
         self.drop_range(inode, offset, bytes);
-        true
+        Arc::new(Dropped)
     }
     fn drop_entries(&self, _: InodeId) {}
 }

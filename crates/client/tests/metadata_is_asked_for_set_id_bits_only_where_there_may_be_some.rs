@@ -41,7 +41,7 @@ fn user() -> Who {
         complete: true,
         ..Credentials::root()
     };
-    Who { creds, pid: 0 }
+    Who { creds, ..Who::system() }
 }
 
 fn write_as_user(client: &Client, file: &Handle) {

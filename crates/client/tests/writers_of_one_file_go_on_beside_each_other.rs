@@ -4,7 +4,7 @@
 
 mod support;
 
-use ashlar_client::{Client, Handle, KernelCache, OpenFlags, Who, WriteFlags, Written};
+use ashlar_client::{Client, Dropping, Handle, KernelCache, OpenFlags, Who, WriteFlags, Written};
 use ashlar_env::Clock as _;
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_types::message::{MetaReply, MetaRequest, SetAttr, TimeSet};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use support::{KIB64, World, content, eventually, read, write};
+use support::{Dropped, KIB64, World, content, eventually, read, write};
 
 const WRITE: OpenFlags = OpenFlags {
     read: false,
@@ -86,9 +86,9 @@ impl KernelCache for Cached {
     fn drop_range(&self, _: InodeId, offset: u64, bytes: u64) {
         self.0.lock().retain(|page, _| *page < offset / PAGE || page * PAGE >= offset + bytes);
     }
-    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
+    fn begin_to_drop(&self, inode: InodeId, offset: u64, bytes: u64) -> Arc<dyn Dropping> {
         self.drop_range(inode, offset, bytes);
-        true
+        Arc::new(Dropped)
     }
     fn drop_entries(&self, _: InodeId) {}
 }

@@ -253,8 +253,7 @@ impl MetaService {
                             (verb, conflicts.first())
                         {
                             // It may hold the page that the answer to a recall of its own session waits for, and so may the write that it waits for.
-                            _wanting = _wanting
-                                .or_else(|| Wanting::begin_of_write(self, session, first.inode, false));
+                            _wanting = _wanting.or_else(|| Wanting::begin_for(self, caller, first.inode));
                         }
                         _alone = _alone.or_else(|| Alone::begin(self, &conflicts));
                         self.recall_reports(waiter, &conflicts, session, deadline, &mut reported)?;

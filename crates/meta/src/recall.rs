@@ -3,6 +3,7 @@
 use crate::MetaService;
 use crate::waiting::Waiter;
 use ashlar_namespace::lease::{Conflict, LeaseTable, RecallUnderWay};
+use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, SessionEvent};
 use ashlar_types::{Errno, InodeId, SessionId};
 use smallvec::SmallVec;
@@ -104,15 +105,13 @@ impl<'a> Wanting<'a> {
         Wanting { service, session, inode }
     }
 
-    /// The same for a write; nothing for one whose session answers all the same. The pages that a write-back is about go with it, so it has to end first.
-    pub(crate) fn begin_of_write(
+    /// The same, unless recalls are answered while `caller` waits.
+    pub(crate) fn begin_for(
         service: &'a MetaService,
-        session: SessionId,
+        caller: Caller<'_>,
         inode: InodeId,
-        is_writeback: bool,
     ) -> Option<Wanting<'a>> {
-        let holds_pages = is_writeback || !service.sessions.yields(session);
-        holds_pages.then(|| Wanting::begin(service, session, inode))
+        (!caller.yields).then(|| Wanting::begin(service, caller.op.session, inode))
     }
 }
 

@@ -50,12 +50,6 @@ impl SessionTable {
         events.map_or(Duration::ZERO, |events| events.revoke())
     }
 
-    /// Whether a session answers recalls of pages though its own writes wait.
-    pub(crate) fn yields(&self, session: SessionId) -> bool {
-        let events = self.sessions.read().get(&session).cloned();
-        events.is_some_and(|events| events.yields())
-    }
-
     /// Whether a session says that it is at work on the answer to a recall of `inode`.
     pub(crate) fn is_busy(&self, session: SessionId, inode: InodeId) -> bool {
         let events = self.sessions.read().get(&session).cloned();

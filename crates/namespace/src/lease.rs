@@ -223,9 +223,11 @@ impl LeaseTable {
 
     /// Whether `session`, which has been asked for its lease and wants WRITE, need not wait until `holder` has given READ back. The answer of
     /// a session that wants WRITE too may wait for that: its write holds the page that the answer has to drop. So may ours. Any other
-    /// holder answers in time, and is waited for, as it may still read what it has.
+    /// holder answers in time, and is waited for, as it may still read what it has. So is everybody by a write while which its session answers: it does not count as
+    /// wanting, and whoever waits for that session gets what it has.
     pub fn may_go_before(&self, session: SessionId, holder: SessionId, inode: InodeId) -> bool {
-        self.wanting.contains_key(&(inode, holder))
+        self.wanting.contains_key(&(inode, session))
+            && self.wanting.contains_key(&(inode, holder))
             && !self.held(holder, inode).has(LeaseSet::WRITE)
             && self.is_recalled_from(session, inode)
             && self.is_recalled_from(holder, inode)
@@ -239,7 +241,7 @@ impl LeaseTable {
         if self.held(session, inode).has(LeaseSet::WRITE) {
             return self.is_recalled_from(holder, inode);
         }
-        self.wanting.contains_key(&(inode, session)) && self.may_go_before(session, holder, inode)
+        self.may_go_before(session, holder, inode)
     }
 
     /// Notes that a call of `session` wants WRITE, or to write with the inode, until [`LeaseTable::end_wanting`].

@@ -27,10 +27,6 @@ impl SessionEvents for EventsCodec {
         self.0.is_busy(inode)
     }
 
-    fn yields(&self) -> bool {
-        self.0.yields()
-    }
-
     fn revoke(&self) -> Duration {
         self.0.revoke()
     }

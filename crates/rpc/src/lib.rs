@@ -38,12 +38,15 @@ pub struct Caller<'a> {
     pub slot: Option<u16>,
     /// Outside of this there are no inodes for it; nothing: it may name all.
     pub reach: Option<Reach<'a>>,
+    /// It writes, and its session answers recalls of the file's content while this call waits. Where a session does not, because its kernel has pages locked that it has to
+    /// drop, two such writers would wait for each other if none went ahead of the other's answer.
+    pub yields: bool,
 }
 
 impl<'a> Caller<'a> {
     /// A caller who asks once.
     pub fn new(op: OpId, creds: &'a Credentials) -> Caller<'a> {
-        Caller { op, creds, slot: None, reach: None }
+        Caller { op, creds, slot: None, reach: None, yields: false }
     }
 }
 
@@ -69,12 +72,6 @@ pub trait SessionEvents: Send + Sync {
     /// disk. Asked when the answer is late, before the session is ended; must return at once.
     fn is_busy(&self, inode: InodeId) -> bool {
         let _ = inode;
-        false
-    }
-
-    /// Whether the session gives pages back while a write(2) of its own is waiting for a lease of the same file. Where it does, nobody goes ahead of its answer; where it
-    /// does not, because its kernel has the pages locked meanwhile, two such writers would wait for each other if none did.
-    fn yields(&self) -> bool {
         false
     }
 

@@ -97,12 +97,17 @@ pub enum MetaCall<'a> {
         /// Which; none: all.
         shards: Vec<ShardId>,
     },
-    /// As [`MetaCall::Renew`], of a session whose answers to recalls wait for no write of its own (`SessionEvents::yields`).
-    RenewYielding {
-        /// The session.
-        session: SessionId,
-        /// Files.
-        busy: Vec<InodeId>,
+    /// As [`MetaCall::Call`], of a write while which the session answers recalls ([`crate::Caller::yields`]).
+    CallYielding {
+        /// Which.
+        op: OpId,
+        /// On whose behalf.
+        creds: Credentials,
+        /// As of a `Call`.
+        slot: Option<u16>,
+        /// What.
+        #[serde(borrow)]
+        request: MetaRequest<'a>,
     },
 }
 

@@ -233,10 +233,6 @@ impl SessionEvents for WatchedEvents {
         }
         self.inner.deliver(event);
     }
-
-    fn yields(&self) -> bool {
-        self.inner.yields()
-    }
 }
 
 impl MetaCalls for WatchedMeta {

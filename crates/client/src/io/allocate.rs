@@ -120,7 +120,7 @@ impl Client {
                 }
                 MetaReply::NeedsChunks => {
                     drop(exclusive);
-                    self.spill(file)?;
+                    self.spill(file, WriteFlags::default())?;
                 }
                 other => return Err(unexpected(&other)),
             }

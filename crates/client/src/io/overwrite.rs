@@ -114,7 +114,7 @@ impl Client {
                     let is_to_sync = self.must_sync(handle, flags);
                     let kept = kept.filter(|_| !is_last && !is_to_sync);
                     if is_last {
-                        self.drop_pages_late(file, taken);
+                        self.drop_pages_late(file, taken, dropped);
                     }
                     let synced = if is_to_sync { self.fsync(handle) } else { Ok(()) };
                     // ORDER: pages are asked for again once the kernel has been told, see `Client::is_growing`.
@@ -123,11 +123,11 @@ impl Client {
                     return;
                 }
                 Ok(Some((Tried::MeetsPages, _))) => {
-                    return answer(self.write_among_pages(who, handle, put, flags), true);
+                    return answer(self.write_among_pages(who, handle, put, flags, dropped), true);
                 }
                 Ok(Some((_, kept))) => {
                     drop(kept);
-                    if let Err(errno) = self.spill(file) {
+                    if let Err(errno) = self.spill(file, flags) {
                         return answer(Err(errno), true);
                     }
                 }
@@ -147,16 +147,23 @@ impl Client {
         handle: &Handle,
         (offset, data, _): (u64, &[u8], bool),
         flags: WriteFlags,
+        dropped: Dropped,
     ) -> Result<Taken, Errno> {
-        self.begin_pages(&handle.file, offset, data.len() as u64)?;
+        let range = Stretch::of_pages(offset, data.len() as u64);
+        let filled = if let Dropped::Filled(filled) = dropped { filled } else { range };
+        self.begin_pages_as(&handle.file, range, filled)?;
         let bytes = self.write_whole(who, handle, offset, data, flags)?;
         Ok(Taken { offset, bytes })
     }
 
-    fn drop_pages_late(&self, file: &File, taken: Taken) {
+    fn drop_pages_late(&self, file: &File, taken: Taken, dropped: Dropped) {
         tracing::debug!(inode = %file.inode, "pages were asked for all the time beside a write past them");
+        let range = match dropped {
+            Dropped::AllOfIt => Stretch::of_pages(taken.offset, taken.bytes as u64),
+            Dropped::Filled(filled) => filled,
+        };
         if let Some(kernel) = self.kernel.get() {
-            kernel.drop_range(file.inode, taken.offset, taken.bytes as u64);
+            range.for_bytes(|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
         }
     }
 
@@ -170,7 +177,7 @@ impl Client {
         (dropped, is_last): (Dropped, bool),
     ) -> Result<Tries<'a>, Errno> {
         let came_through = matches!(dropped, Dropped::Filled(_));
-        let need = Need::of(LeaseSet::WRITE).past_cache(came_through);
+        let need = Need::of(LeaseSet::WRITE).past_cache(came_through).yielding(flags.yields);
         if matches!(file.state.lock().data, Data::Chunks(_)) {
             self.clear_set_id(who, file, flags)?;
         }

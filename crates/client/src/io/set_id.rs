@@ -54,6 +54,7 @@ impl Client {
             state.moment()
         };
         let changes = SetAttr { kill_set_id: true, has_handle: true, ..SetAttr::default() };
+        let who = &who.clone().yielding(flags.yields);
         let attr = match self.call_for_write(who, MetaRequest::Setattr { inode: file.inode, changes })? {
             MetaReply::Attr { attr, .. } => attr,
             other => return Err(unexpected(&other)),
@@ -84,7 +85,7 @@ impl Client {
         match self.call(who, request.clone()) {
             Err(Errno::EPERM) => {
                 let creds = Credentials { complete: true, ..who.creds.clone() };
-                self.call(&Who { creds, pid: 0 }, request)
+                self.call(&Who { creds, pid: 0, yields: who.yields }, request)
             }
             other => other,
         }

@@ -1,7 +1,9 @@
 //! A file outgrows its inode (`design.md` D4): its bytes go to chunks first, then one operation binds the layout.
 
+use super::WriteFlags;
 use crate::call::{Who, unexpected};
 use crate::client::Client;
+use crate::data::Need;
 use crate::file::{Data, File};
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Errno, FileLayout, LayoutPolicy, SessionId};
@@ -9,12 +11,13 @@ use bytes::Bytes;
 use std::sync::Arc;
 
 impl Client {
-    /// Moves the content of an inline file to chunks. Does nothing when it has chunks already.
+    /// Moves the content of an inline file to chunks, for a write with these `flags`. Does nothing when it has chunks already.
     ///
     /// # Errors
     /// `ENOSPC` when the pool has no usable target; what storage and metadata answer. The file is as before then.
-    pub(crate) fn spill(&self, file: &File) -> Result<(), Errno> {
-        let _exclusive = self.exclusive(file)?;
+    pub(super) fn spill(&self, file: &File, flags: WriteFlags) -> Result<(), Errno> {
+        let need = Need::of(LeaseSet::WRITE).for_writeback(flags.is_writeback).yielding(flags.yields);
+        let _exclusive = self.exclusive_as(file, need)?;
         let (body, session) = {
             let state = file.state.lock();
             match &state.data {

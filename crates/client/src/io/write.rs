@@ -22,6 +22,8 @@ pub struct WriteFlags {
     pub is_sync: bool,
     /// A call of a program that goes past the kernel's page cache, which may have pages of the file all the same.
     pub is_past_cache: bool,
+    /// Recalls of the file are answered while it waits for a lease ([`crate::ThroughPages::yields`]), so nobody goes ahead of their answers.
+    pub yields: bool,
 }
 
 impl WriteFlags {
@@ -131,6 +133,7 @@ impl Client {
         if !flags.is_writeback {
             self.check_locks(handle)?;
         }
+        let _back = flags.is_writeback.then(|| file.begin_writing_back(offset, data.len() as u64));
         // LIMIT: a file leaves its inode once, and comes back only by a truncation that races with this very write.
         for _ in 0..8 {
             let (is_inline, outgrows_inode) = {
@@ -152,7 +155,7 @@ impl Client {
                 Tried::MeetsPages => return Ok(Written::MeetsPages),
                 Tried::IsElsewhere => {
                     if is_inline {
-                        self.spill(file)?;
+                        self.spill(file, flags)?;
                     }
                     continue;
                 }
@@ -225,11 +228,8 @@ impl Client {
         };
         let inode = file.inode;
         let request = MetaRequest::WriteInline { inode, offset, data, append, kill_set_id, is_writeback };
-        let reply = if kill_set_id {
-            self.call_for_write(who, request)?
-        } else {
-            self.call(&Who::system(), request)?
-        };
+        let who = if kill_set_id { who.clone() } else { Who::system() }.yielding(flags.yields);
+        let reply = if kill_set_id { self.call_for_write(&who, request)? } else { self.call(&who, request)? };
         match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
@@ -266,7 +266,8 @@ impl Client {
         // An append has to know the end, which nobody does beside others.
         let need = Need::of(LeaseSet::WRITE)
             .for_writeback(flags.is_writeback)
-            .past_cache(flags.is_past_cache && !append);
+            .past_cache(flags.is_past_cache && !append)
+            .yielding(flags.yields);
         let (_in_flight, mut state) = self.begin_as(file, need)?;
         let _beside = if flags.is_past_cache {
             let range = Stretch::of_pages(state.place(append, offset), data.len() as u64);

@@ -4,7 +4,7 @@
 
 use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
 use ashlar_client::{
-    Client, ClientConfig, Handle, KernelCache, OpenFlags, ResolveCredentials, Who, WriteFlags,
+    Client, ClientConfig, Dropping, Handle, KernelCache, OpenFlags, ResolveCredentials, Who, WriteFlags,
 };
 use ashlar_env::sim::{SimClock, SimDisk};
 use ashlar_env::{Disk, Env, OpenMode};
@@ -50,10 +50,24 @@ impl KernelCache for LockedPages {
     fn drop_range(&self, inode: InodeId, _: u64, _: u64) {
         self.drop_content(inode);
     }
-    fn drop_unless_locked(&self, _: InodeId, _: u64, _: u64) -> bool {
-        self.0.try_lock().is_some()
+    fn begin_to_drop(&self, inode: InodeId, _: u64, _: u64) -> Arc<dyn Dropping> {
+        self.drop_content(inode);
+        Arc::new(Dropped)
     }
     fn drop_entries(&self, _: InodeId) {}
+}
+
+/// A page that was dropped at once.
+#[derive(Debug)]
+pub struct Dropped;
+
+impl Dropping for Dropped {
+    fn wait(&self, _: Duration) -> bool {
+        true
+    }
+    fn is_blocked(&self) -> bool {
+        false
+    }
 }
 
 /// Metadata behind a gate that can be shut for some calls: they wait there, not carried out yet.

@@ -2,36 +2,55 @@
 
 use crate::id::NodeId;
 use crate::notify::{Notifier, NotifyError};
-use ashlar_client::KernelCache;
+use ashlar_client::{Dropping, KernelCache};
 use ashlar_types::InodeId;
+use parking_lot::{Condvar, Mutex};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Finds the directory that a mount shows as its root, which may become another one.
 pub type FindRoot = Arc<dyn Fn() -> InodeId + Send + Sync>;
 
-/// How a try to drop a page goes.
-enum Trying {
-    /// By this thread.
-    As(PathBuf),
-    Ended,
+/// A page that a thread of its own drops.
+#[derive(Debug, Default)]
+struct Page {
+    /// Where the kernel tells of that thread, once it runs, and whether it is done.
+    state: Mutex<(Option<PathBuf>, bool)>,
+    done: Condvar,
 }
 
-/// Time between two looks whether a page was dropped; dropping takes some microseconds.
-const LOCKED_PAUSE: Duration = Duration::from_micros(500);
-/// LIMIT: for how long it is waited for a processor.
-const LOCKED_MAX: Duration = Duration::from_secs(1);
+impl Page {
+    fn note_done(&self) {
+        self.state.lock().1 = true;
+        self.done.notify_all();
+    }
+}
 
-/// What the kernel tells of the thread that calls.
-fn own_stat() -> PathBuf {
-    let own = std::fs::read_link("/proc/thread-self").unwrap_or_default();
-    Path::new("/proc").join(own).join("stat")
+impl Dropping for Page {
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.1 && !at_most.is_zero() {
+            self.done.wait_for(&mut state, at_most);
+        }
+        state.1
+    }
+
+    fn is_blocked(&self) -> bool {
+        let thread = self.state.lock().0.clone();
+        thread.as_deref().is_some_and(waits_in_kernel)
+    }
+}
+
+/// Where the kernel tells of the thread that calls.
+fn own_stat() -> Option<PathBuf> {
+    let own = std::fs::read_link("/proc/thread-self").ok()?;
+    Some(Path::new("/proc").join(own).join("stat"))
 }
 
 /// Whether a thread waits in the kernel for something that no signal ends, as for a page that is locked (`proc_pid_stat(5)`, state D).
-fn is_blocked(stat: &Path) -> bool {
+fn waits_in_kernel(stat: &Path) -> bool {
     let stat = std::fs::read_to_string(stat).unwrap_or_default();
     // The name of the thread, in brackets, may have anything in it.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
@@ -106,40 +125,26 @@ impl KernelCache for NotifierCache {
         self.inval(inode, offset as i64, bytes as i64);
     }
 
-    fn drop_unless_locked(&self, inode: InodeId, offset: u64, bytes: u64) -> bool {
-        let Some(notifier) = self.notifier.get().cloned() else { return true };
-        let node = self.node(inode);
-        let (say, hear) = mpsc::sync_channel(2);
+    fn begin_to_drop(&self, inode: InodeId, offset: u64, bytes: u64) -> Arc<dyn Dropping> {
+        let page = Arc::new(Page::default());
+        let Some(notifier) = self.notifier.get().cloned() else {
+            page.note_done();
+            return page;
+        };
+        let (node, own) = (self.node(inode), page.clone());
         let run = move || {
-            // Whether it is heard does not matter here.
-            let _ = say.send(Trying::As(own_stat()));
+            own.state.lock().0 = own_stat();
             if let Err(error) = notifier.inval_inode(node, offset as i64, bytes as i64) {
                 tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
             }
-            let _ = say.send(Trying::Ended);
+            own.note_done();
         };
         // Not joined: it ends when whoever has the page locked lets go.
-        // LIMIT: one per write through the cache that waits for a lease.
+        // LIMIT: one per write through the cache that waits for a lease while that is recalled, and one more as it ends.
         if let Err(error) = std::thread::Builder::new().name("fuse-page".into()).spawn(run) {
-            tracing::warn!(%error, "no thread to drop a page; it is taken for locked");
-            return false;
+            tracing::error!(%error, "no thread to drop a page; a recall waits for the write that may have it locked");
         }
-        let mut thread = None;
-        let give_up = Instant::now() + LOCKED_MAX;
-        loop {
-            match hear.recv_timeout(LOCKED_PAUSE) {
-                Ok(Trying::As(stat)) => thread = Some(stat),
-                Ok(Trying::Ended) => return true,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return false,
-                // It waits for the page, and not just for a processor.
-                Err(_) if thread.as_deref().is_some_and(is_blocked) => return false,
-                Err(_) if Instant::now() >= give_up => {
-                    tracing::warn!(%inode, "whether a page is locked could not be found out; it is taken for that");
-                    return false;
-                }
-                Err(_) => {}
-            }
-        }
+        page
     }
 
     fn drop_entries(&self, directory: InodeId) {

@@ -153,11 +153,12 @@ impl Adaptor {
             append: Some(asked.append),
             is_sync: asked.sync,
             is_past_cache,
+            yields: false,
         };
-        let who = identity::who(request);
         if !is_past_cache && !args.from_cache {
-            return self.write_through(&who, handle, args, flags, deferral);
+            return self.write_through(request, handle, args, flags, deferral);
         }
+        let who = identity::who(request);
         let written = self.client.write_as(&who, &handle, args.offset, args.data, flags)?;
         self.written(who, handle, args, flags, written, deferral)
     }
@@ -165,7 +166,7 @@ impl Adaptor {
     /// A write(2) that has come through the page cache: whatever it then waits for, recalls of the file do not wait for it.
     fn write_through(
         &self,
-        who: &Who,
+        request: &Request<'_>,
         handle: Arc<Handle>,
         args: &Write<'_>,
         flags: WriteFlags,
@@ -173,8 +174,10 @@ impl Adaptor {
     ) -> Result<Written, Errno> {
         let len = args.data.len() as u64;
         let last = last_page(args.offset, len, page_size() as u64);
-        let through = self.client.begin_through_pages(&handle, args.offset, len, last);
-        let append = flags.append.unwrap_or_default();
+        let is_resent = request.unique.is_resent();
+        let through = self.client.begin_through_pages(&handle, (args.offset, len), last, is_resent);
+        let flags = WriteFlags { yields: through.yields(), ..flags };
+        let (who, append) = (&identity::who(request), flags.append.unwrap_or_default());
         let through = if self.client.goes_beside(&handle, append) {
             match self.write_beside(who, &handle, args, flags, through, deferral) {
                 Ok(written) => return written,
@@ -183,7 +186,7 @@ impl Adaptor {
         } else {
             through
         };
-        self.client.begin_pages(&handle.file, args.offset, len)?;
+        self.client.begin_pages_through(&through)?;
         let written = self.client.write_as(who, &handle, args.offset, args.data, flags)?;
         let pages = through.end();
         match written {

@@ -8,7 +8,7 @@ use ashlar_types::{Capabilities, Credentials};
 pub(super) fn who(request: &Request<'_>) -> Who {
     let mut creds = Credentials::user(request.uid, request.gid);
     creds.groups.extend(request.extensions.groups());
-    Who { creds, pid: request.pid }
+    Who { creds, pid: request.pid, ..Who::system() }
 }
 
 /// Supplementary groups and effective capabilities from `/proc/PID/status` (`proc_pid_status(5)`).

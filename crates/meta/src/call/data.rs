@@ -31,7 +31,6 @@ impl MetaService {
                 }),
             MetaRequest::WriteInline { inode, offset, data, append, kill_set_id, is_writeback } => {
                 let args = verb::WriteArgs { append, kill_set_id, is_writeback };
-                let _wanting = is_writeback.then(|| Wanting::begin(self, session, inode));
                 self.mutate(
                     caller,
                     number::WRITE_INLINE,
@@ -138,8 +137,8 @@ impl MetaService {
         let deadline = self.env.clock.monotonic() + DECIDE_MAX;
         let wanted = if write { LeaseSet::WRITE.with(LeaseSet::READ) } else { LeaseSet::READ };
         let creds = Credentials::root();
-        let caller = Caller::new(caller.op, &creds);
-        let _wanting = if write { Wanting::begin_of_write(self, session, inode, is_writeback) } else { None };
+        let caller = Caller { yields: caller.yields, ..Caller::new(caller.op, &creds) };
+        let _wanting = if write { Wanting::begin_for(self, caller, inode) } else { None };
         // Whoever asks for this has given SHARE back, or has never known that it has it.
         self.leases.lock().drop_leases(session, inode, LeaseSet::SHARE);
         let waiter = self.waiter(caller.op);

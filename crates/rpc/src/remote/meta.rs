@@ -230,7 +230,11 @@ impl RemoteMeta {
         let recall =
             if let MetaRequest::RecallDone { inode, id } = &request { Some((*id, *inode)) } else { None };
         let number = slot.as_ref().map(|slot| slot.number);
-        let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: number, request };
+        let (op, creds, slot) = (caller.op, caller.creds.clone(), number);
+        let mut call = match caller.yields {
+            true => MetaCall::CallYielding { op, creds, slot, request },
+            false => MetaCall::Call { op, creds, slot, request },
+        };
         let mut pause = LATER_PAUSE;
         loop {
             let server =
@@ -239,6 +243,13 @@ impl RemoteMeta {
             let answer =
                 self.keep_capability(exchange_in(&self.routes, (server, shard), &call, flags, deadline));
             match &answer {
+                // It is of a version that knows of no such calls.
+                Err(NetError::Refused(_))
+                    if let MetaCall::CallYielding { op, creds, slot, request } = call =>
+                {
+                    call = MetaCall::Call { op, creds, slot, request };
+                    continue;
+                }
                 // A recall of a service that has ended is answered to nobody.
                 Ok(MetaAnswer::MustReclaim(_)) if recall.is_some() => return Ok(MetaReply::Done),
                 _ if Instant::now() >= deadline => {}

@@ -93,7 +93,6 @@ struct SessionState {
     parked: Option<(Replier, Duration)>,
     renewed: Duration,
     busy: Vec<InodeId>,
-    yields: bool,
     /// It is to be ended, and not renewed any more.
     is_revoked: bool,
     /// An administrator wants it to end: once its leases have run out.
@@ -133,10 +132,6 @@ impl SessionEvents for RemoteSession {
         let state = self.state.lock();
         let age = self.clock.monotonic().saturating_sub(state.renewed);
         age < BUSY_MAX && state.busy.contains(&inode)
-    }
-
-    fn yields(&self) -> bool {
-        self.state.lock().yields
     }
 
     fn revoke(&self) -> Duration {
@@ -215,7 +210,6 @@ impl MetaEndpoint {
             parked: None,
             renewed: self.clock.monotonic(),
             busy: Vec::new(),
-            yields: false,
             is_revoked: false,
             is_ending: false,
         };
@@ -477,11 +471,11 @@ impl MetaEndpoint {
         }
     }
 
-    fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>, yields: bool) -> MetaAnswer {
+    fn renew(&self, peer: &Peer, id: SessionId, busy: Vec<InodeId>) -> MetaAnswer {
         match self.own(peer, id) {
             Ok(session) => {
                 let mut state = session.state.lock();
-                (state.renewed, state.busy, state.yields) = (self.clock.monotonic(), busy, yields);
+                (state.renewed, state.busy) = (self.clock.monotonic(), busy);
                 drop(state);
                 match (self.must_reclaim(id), self.meta.map_to_renew_by()) {
                     (true, _) => MetaAnswer::MustReclaim(self.meta.incarnation()),
@@ -526,7 +520,8 @@ fn refusal(role: Role, call: &MetaCall<'_>) -> Option<&'static str> {
         MetaCall::EndSession(_) | MetaCall::MoveShards { .. } | MetaCall::WithdrawMoves { .. } => {
             Some("only an administrator may end sessions and move shards")
         }
-        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } => {
+        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. }
+        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. } => {
             Some("only an administrator may set filesets")
         }
         MetaCall::Backup { .. } => Some("only an administrator may back metadata up"),
@@ -547,6 +542,16 @@ impl MetaEndpoint {
         }
     }
 
+    fn call_of(&self, peer: &Peer, caller: Caller<'_>, request: MetaRequest<'_>) -> MetaAnswer {
+        match self.own(peer, caller.op.session) {
+            Ok(session) => {
+                self.clients.note(peer.id.node, 0, 0);
+                self.call(&session, caller, request, peer.role == Role::Admin)
+            }
+            Err(errno) => MetaAnswer::Failed(errno),
+        }
+    }
+
     fn carry_out(&self, peer: &Peer, call: MetaCall<'_>) -> MetaAnswer {
         let done =
             |outcome: Result<(), Errno>| outcome.map_or_else(MetaAnswer::Failed, |()| MetaAnswer::Done);
@@ -559,14 +564,14 @@ impl MetaEndpoint {
             MetaCall::Moves => MetaAnswer::Moves(self.meta.moves()),
             MetaCall::Open(wanted) => self.open(peer, wanted),
             MetaCall::Close(session) => done(self.own(peer, session).map(|_| self.end(session))),
-            MetaCall::Call { op, creds, slot, request } => match self.own(peer, op.session) {
-                Ok(session) => {
-                    self.clients.note(peer.id.node, 0, 0);
-                    let caller = Caller { op, creds: &creds, slot, reach: None };
-                    self.call(&session, caller, request, peer.role == Role::Admin)
-                }
-                Err(errno) => MetaAnswer::Failed(errno),
-            },
+            MetaCall::Call { op, creds, slot, request } => {
+                let caller = Caller { slot, ..Caller::new(op, &creds) };
+                self.call_of(peer, caller, request)
+            }
+            MetaCall::CallYielding { op, creds, slot, request } => {
+                let caller = Caller { slot, yields: true, ..Caller::new(op, &creds) };
+                self.call_of(peer, caller, request)
+            }
             MetaCall::Capability(wanted) => match self.own(peer, wanted.session) {
                 Ok(session) => self.capability(&session, wanted),
                 Err(errno) => MetaAnswer::Failed(errno),
@@ -579,8 +584,7 @@ impl MetaEndpoint {
                 }
                 Err(answer) => *answer,
             },
-            MetaCall::Renew { session, busy } => self.renew(peer, session, busy, false),
-            MetaCall::RenewYielding { session, busy } => self.renew(peer, session, busy, true),
+            MetaCall::Renew { session, busy } => self.renew(peer, session, busy),
             MetaCall::Backup { backup, step } => match self.meta.backup(backup, step) {
                 Ok(told) => MetaAnswer::Backup(told),
                 Err(errno) => MetaAnswer::Failed(errno),

@@ -18,11 +18,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// A server that has answered no renewal for so long cannot be reached.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
-/// Time between two looks whether it is known what the kernel can do.
-const KERNEL_PAUSE: Duration = Duration::from_millis(20);
-/// For how long that is looked at so often.
-const KERNEL_MAX: Duration = Duration::from_secs(2);
-
 /// Time between two looks at the map.
 const MAP_PAUSE: Duration = Duration::from_millis(5);
 
@@ -56,11 +51,6 @@ pub(super) struct Presence {
     heard: Mutex<Instant>,
     /// The server is none any more.
     pub is_retired: AtomicBool,
-    began: Instant,
-    /// Whether this start of the server knows that the session yields (`SessionEvents::yields`), or of no such thing.
-    has_heard_of_yielding: AtomicBool,
-    /// It is of a version that knows of no such thing.
-    is_plain: AtomicBool,
 }
 
 /// By which map the session is wherever shards of the server have gone.
@@ -99,9 +89,6 @@ impl Presence {
             followed: Mutex::new(Followed::of(server, map)),
             heard: Mutex::new(Instant::now()),
             is_retired: AtomicBool::new(false),
-            began: Instant::now(),
-            has_heard_of_yielding: AtomicBool::new(false),
-            is_plain: AtomicBool::new(false),
         }
     }
 
@@ -200,13 +187,6 @@ impl Presence {
             }
             std::thread::sleep(MAP_PAUSE);
         }
-        if self.incarnation() < incarnation {
-            // It may be of another version than before.
-            self.is_plain.store(false, SeqCst);
-            self.has_heard_of_yielding.store(false, SeqCst);
-            // ORDER: before it serves anybody, which it does when it has been told everything.
-            self.tell_of_yielding(routes);
-        }
         // ORDER: delivered under the lock, so that nothing of the service before comes after it.
         let mut reclaiming = self.reclaiming.lock();
         if reclaiming.told < incarnation {
@@ -249,55 +229,12 @@ impl Presence {
         }
     }
 
-    /// Says that the session is there, and what it is like.
-    fn say(&self, routes: &Routes, busy: Vec<InodeId>, wait: Duration) -> Result<MetaAnswer, NetError> {
-        let (session, deadline) = (self.shared.id, Instant::now() + wait);
-        let say = |call: MetaCall<'_>| exchange(routes, self.server, &call, (false, true), deadline);
-        if !self.shared.events.yields() || self.is_plain.load(SeqCst) {
-            return say(MetaCall::Renew { session, busy });
-        }
-        match say(MetaCall::RenewYielding { session, busy: busy.clone() }) {
-            Err(NetError::Refused(why)) => {
-                tracing::debug!(%why, server = %self.server, "a metadata server of an earlier version");
-                self.is_plain.store(true, SeqCst);
-                self.has_heard_of_yielding.store(true, SeqCst);
-                say(MetaCall::Renew { session, busy })
-            }
-            answer => {
-                self.has_heard_of_yielding.store(answer.is_ok(), SeqCst);
-                answer
-            }
-        }
-    }
-
-    /// Has the server know that the session yields, if it does and that was not said yet. Where it cannot be said now it is with the next renewal.
-    fn tell_of_yielding(&self, routes: &Routes) {
-        if self.shared.events.yields() && !self.has_heard_of_yielding.load(SeqCst) {
-            // What it answers to that besides it says again.
-            let _ = self.say(routes, Vec::new(), RENEW_EVERY);
-        }
-    }
-
-    /// Waits for `pause`. What the kernel of a mount can do is known a moment after the session was opened; that is said at once.
-    fn pause_before_renewal(&self, routes: &Routes, pause: Duration) {
-        let end = Instant::now() + pause;
-        let is_new = || self.began.elapsed() < KERNEL_MAX && !self.has_heard_of_yielding.load(SeqCst);
-        while is_new() && Instant::now() + KERNEL_PAUSE < end {
-            self.tell_of_yielding(routes);
-            std::thread::sleep(KERNEL_PAUSE);
-        }
-        std::thread::sleep(end.saturating_duration_since(Instant::now()));
-    }
-
     /// Says on and on that the session is there.
     pub fn renew(&self, routes: &Routes, session: &Arc<Session>) {
         let mut term = Term { renewed: since_boot(), has_expired: false };
         while !self.is_ended() {
             let is_idle = self.is_idle();
-            self.pause_before_renewal(
-                routes,
-                if is_idle { RENEW_EVERY } else { RENEW_EVERY.min(term.left()) },
-            );
+            std::thread::sleep(if is_idle { RENEW_EVERY } else { RENEW_EVERY.min(term.left()) });
             session.follow(self);
             if is_idle && routes.map().node(self.server).is_none() {
                 return session.retire(self);
@@ -305,10 +242,11 @@ impl Presence {
             let recalled: Vec<InodeId> = self.recalls.lock().iter().map(|(_, inode)| *inode).collect();
             let busy: Vec<InodeId> =
                 recalled.into_iter().filter(|inode| self.shared.events.is_busy(*inode)).collect();
+            let call = MetaCall::Renew { session: self.shared.id, busy };
             let asked = since_boot();
             // A term that has ended is told of at once, and not when the server has been waited for.
             let wait = if term.has_expired || is_idle { RENEW_MAX } else { RENEW_MAX.min(term.left()) };
-            let answer = self.say(routes, busy, wait);
+            let answer = exchange(routes, self.server, &call, (false, true), Instant::now() + wait);
             if answer.is_ok() {
                 *self.heard.lock() = Instant::now();
             }
