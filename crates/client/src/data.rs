@@ -108,7 +108,7 @@ impl Client {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
-            if state.is_draining || state.asking[need.asked() as usize] {
+            if state.is_draining || state.asking[need.asked() as usize] || state.is_asking_to_share {
                 file.wait(&mut state)?;
                 continue;
             }
@@ -146,12 +146,16 @@ impl Client {
         need: Need,
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
         let Need { is_writeback, .. } = need;
-        let (write, to_share) = (need.lease.has(LeaseSet::WRITE), self.may_ask_to_share(&state, need));
+        let write = need.lease.has(LeaseSet::WRITE);
+        // ORDER: nothing else is asked for beside SHARE. Who is granted that has nothing else, and whoever is granted READ or WRITE has it no more: of two answers nobody would know
+        // which the service gave first.
+        let to_share = !state.is_asking() && self.may_ask_to_share(&state, need);
         let (era, asked_at) = (self.era(), self.env.clock.monotonic());
         if !state.is_asking() {
             state.inline_written = None;
         }
         let acquiring = file.begin_acquiring(&mut state, need.asked());
+        state.is_asking_to_share = to_share;
         let epoch = state.lease_epoch;
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.

@@ -166,6 +166,8 @@ pub(crate) struct FileState {
     pub is_draining: bool,
     /// Which leases are being asked for; what needs one waits for that answer, what has one goes on.
     pub asking: [bool; ASKED],
+    /// Whether one of them is SHARE.
+    pub is_asking_to_share: bool,
     /// Open handles, and whether each is for writing.
     pub handles: SmallVec<[(DescriptionId, bool); 2]>,
     /// That a server has let this machine open it, for the most that any handle could; of files of other machines only.
@@ -223,6 +225,7 @@ impl FileState {
             fills: Fills::default(),
             is_draining: false,
             asking: [false; ASKED],
+            is_asking_to_share: false,
             handles: SmallVec::new(),
             proof: None,
             readers: 0,
@@ -277,6 +280,12 @@ impl FileState {
         self.leases = LeaseSet::NONE;
         self.lease_epoch += 1;
         self.is_unpromised = false;
+    }
+
+    fn end_asking(&mut self, asked: Asked) {
+        self.asking[asked as usize] = false;
+        // It is asked for alone.
+        self.is_asking_to_share = false;
     }
 
     /// Whether any lease is being asked for.
@@ -401,7 +410,7 @@ pub(crate) const ASKED: usize = 3;
 impl Acquiring<'_> {
     /// Ends it under the lock under which its outcome is noted.
     pub(crate) fn end(mut self, state: &mut FileState) {
-        state.asking[self.asked as usize] = false;
+        state.end_asking(self.asked);
         self.is_over = true;
         self.file.changed.notify_all();
     }
@@ -411,7 +420,7 @@ impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
         // By a panic only: nobody may wait for ever for a call that has ended.
         if !self.is_over {
-            self.file.state.lock().asking[self.asked as usize] = false;
+            self.file.state.lock().end_asking(self.asked);
             self.file.changed.notify_all();
         }
     }

@@ -312,6 +312,7 @@ impl Client {
             fills: Fills::default(),
             is_draining: false,
             asking: [false; ASKED],
+            is_asking_to_share: false,
             handles: SmallVec::new(),
             proof: None,
             readers: 0,
