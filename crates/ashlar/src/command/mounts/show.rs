@@ -2,6 +2,7 @@
 
 use super::{ANSWER_MAX, find, object, print, resolved};
 use crate::command::umount::refuse_others;
+use crate::node::TEXT_BYTES_MAX;
 use crate::terminal::{say, say_json, shown};
 use anyhow::{Context, Result};
 use ashlar_console::object::with;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What a mount that answers tells; of one that does not, each is null.
-const TOLD: [&str; 20] = [
+const TOLD: [&str; 21] = [
     "cluster",
     "version",
     "pid",
@@ -29,6 +30,7 @@ const TOLD: [&str; 20] = [
     "metadata_servers",
     "storage_servers",
     "servers_left_out",
+    "addresses_left_out",
     "coherence",
     "subdirectory",
     "error_after_s",
@@ -38,8 +40,6 @@ const TOLD: [&str; 20] = [
     "devices",
     "transport",
 ];
-/// LIMIT: longest value of an extended attribute that Linux hands out (XATTR_SIZE_MAX).
-const TEXT_BYTES_MAX: usize = 64 << 10;
 
 pub fn show(mountpoint: &Path, is_json: bool) -> Result<()> {
     let path = resolved(mountpoint);
@@ -87,7 +87,7 @@ pub fn show(mountpoint: &Path, is_json: bool) -> Result<()> {
 fn line(name: &str, value: &Value) -> Option<String> {
     let text = match name {
         "session_text" => None,
-        "servers_left_out" if *value == 0 => None,
+        "servers_left_out" | "addresses_left_out" if *value == 0 => None,
         "started" => value.as_i64().map(|secs| Timespec { secs, nanos: 0 }.utc()),
         _ => text(value),
     };
