@@ -93,7 +93,11 @@ impl Server {
 
     /// Starts the server `node`; those of `servers` have shards in turn.
     pub fn start_as(node: NodeId, servers: &[NodeId], peers: Arc<dyn MetaPeers>) -> Server {
-        let env = Env::os();
+        Server::start_in(Env::os(), node, servers, peers)
+    }
+
+    /// The same with a clock, or threads, of a test's own.
+    pub fn start_in(env: Env, node: NodeId, servers: &[NodeId], peers: Arc<dyn MetaPeers>) -> Server {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
         let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
         let lane = Lane::open(disk, "lane", Box::new(MemoryEngine::new()), &env, CLUSTER, config).unwrap();
