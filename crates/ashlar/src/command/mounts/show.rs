@@ -188,3 +188,17 @@ fn answer(told: &[u8]) -> io::Result<String> {
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_is_told_where_something_was() {
+        for name in ["servers_left_out", "addresses_left_out"] {
+            assert_eq!(line(name, &json!(0)), None);
+            assert_eq!(line(name, &json!(5)), Some(format!("{name}: 5")));
+            assert!(TOLD.contains(&name), "of a mount that does not answer it is null");
+        }
+    }
+}
