@@ -46,6 +46,43 @@ fn files_links_and_attributes_are_there_after_a_restore() {
 }
 
 #[test]
+fn directories_say_after_a_restore_as_before_where_new_ones_go() {
+    if !can_mount("restore of choices of places") {
+        return;
+    }
+    let site = Site::new();
+    let server = site.up("up @mnt --data @d1");
+    for (name, choice) in [("inherits", "inherit"), ("pinned", "shard-7"), ("again", "shard-9")] {
+        fs::create_dir(site.mnt().join(name)).unwrap();
+        site.run(&format!("layout set @mnt/{name} --directories {choice}")).expect(0);
+    }
+    fs::create_dir(site.mnt().join("pinned/below")).unwrap();
+    site.run("layout set @mnt/again --directories round-robin").expect(0);
+    server.stop();
+    site.run("backup --data @d1 @backup").expect(0);
+    fs::remove_dir_all(site.path("d1/meta")).unwrap();
+    site.run("restore @backup --meta @d1/meta").expect(0);
+    let server = site.up("up @mnt --data @d1");
+    let expected = [
+        ("inherits", "inherit"),
+        ("pinned", "shard-7"),
+        ("pinned/below", "shard-7"),
+        ("again", "round-robin"),
+    ];
+    for (name, choice) in expected {
+        let shown = site.run(&format!("layout show @mnt/{name}")).expect(0).stdout;
+        assert!(shown.contains(&format!("directories: {choice}\n")), "{name}: {shown}");
+    }
+    let shard = |path: &str| fs::metadata(site.mnt().join(path)).unwrap().ino() >> 48;
+    for path in ["inherits/new", "pinned/new", "pinned/below/new"] {
+        fs::create_dir(site.mnt().join(path)).unwrap();
+    }
+    assert_eq!(shard("inherits/new"), shard("inherits"));
+    assert_eq!((shard("pinned/new"), shard("pinned/below/new")), (7, 7));
+    server.stop();
+}
+
+#[test]
 fn chunks_newer_than_the_backup_never_show_in_new_files() {
     if !can_mount("restore of older metadata") {
         return;

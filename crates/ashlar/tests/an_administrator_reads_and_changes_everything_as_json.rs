@@ -182,6 +182,7 @@ fn shards_sessions_mounts_and_layouts_are_told_as_documents_also_while_servers_a
         "subdirectory": null,
         "allow_other": true,
         "servers_left_out": 0,
+        "addresses_left_out": 0,
     });
     has_all_of(&mount, &expected);
     assert_eq!(mount["node"]["name"], "c0");

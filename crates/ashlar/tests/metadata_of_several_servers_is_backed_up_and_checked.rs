@@ -463,6 +463,10 @@ fn another_machine_takes_the_place_of_a_lost_one_with_what_the_backup_has() {
     let mut site = Site::start(2, 2);
     let made = make_spread(&site.mount(0));
     made.iter().for_each(|dir| fs::write(dir.join("file"), dir.to_str().unwrap()).unwrap());
+    // Each to a shard of the other server, or of its own.
+    for at in 10..14 {
+        site.lab.ashlar(&format!("layout set @m0/d{at} --directories shard-{}", at * 4)).expect(0);
+    }
     site.lab.ashlar("backup --identity @first @backup").expect(0);
     // One mount stays, with a file open, and has seen what the backup does not have.
     let there = site.mount(1);
@@ -492,6 +496,11 @@ fn another_machine_takes_the_place_of_a_lost_one_with_what_the_backup_has() {
             assert!(Instant::now() < deadline, "{}: {:?}", path.display(), fs::read_to_string(&path));
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+    for at in 10..14 {
+        let below = there.join(format!("d{at}/below"));
+        fs::create_dir(&below).unwrap();
+        assert_eq!(inode_of(&below).home(), ShardId(at * 4), "it says where new ones go as before");
     }
     assert!(!there.join("d6/later").exists());
     fs::write(there.join("d6/later"), b"after the restore").unwrap();

@@ -119,6 +119,42 @@ fn any_of_two_managers_may_be_away() {
     lab.stop();
 }
 
+/// Servers and mounts that had not heard of the second manager knew nobody once the first one was gone, and could not be started again.
+#[test]
+fn a_manager_that_has_just_joined_is_known_to_everybody_should_the_first_one_die() {
+    if !can_mount("a file system whose first manager dies") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let init = ["--etcd".to_owned(), etcd.endpoints().join(",")];
+    let mut lab = Lab::start_with(&init, 1, 1);
+    let token = lab.ashlar("token --role admin --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name late --identity @late", token.trim())).expect(0);
+    let listen = Lab::free_address();
+    let mut second = second_manager(&lab, &listen);
+    lab.manager.kill();
+    // A storage server that goes on tells the one that is left.
+    lab.storage[0].stop();
+    eventually("the end of the storage server is heard of", || {
+        let told = lab.ashlar("event list --kind server-stopped --identity @second").expect(0).stdout;
+        told.contains("oss0")
+    });
+    lab.start_storage(0);
+    // Each start of metadata is given out by a manager.
+    lab.meta.kill();
+    lab.start_meta();
+    // A machine that could not hear of it is told by hand.
+    let file = lab.path("late/node.json");
+    let mut late: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    late["managers"] = [listen].into();
+    fs::write(&file, late.to_string()).unwrap();
+    assert!(lab.ashlar("node list --identity @late").expect(0).stdout.contains("second"));
+    write(&lab.path("m0"), "file", "two");
+    lab.start_manager();
+    second.stop();
+    lab.stop();
+}
+
 #[test]
 fn a_file_system_with_one_manager_moves_its_state_to_etcd() {
     if !can_mount("a file system that moves its state") {

@@ -768,6 +768,13 @@ fn a_server_that_is_away_is_needed_by_what_is_pinned_to_it_alone() {
             fs::create_dir(&path).unwrap();
             assert!(of_first.contains(&shard(&path)));
         }
+        // In the same directory others go on as well, on another mount: on this one the kernel holds it.
+        for at in 0..20 {
+            let path = |name: &str| here.join(format!("pinned/{name}{at}"));
+            fs::write(path("file"), "").unwrap();
+            fs::rename(path("file"), path("renamed")).unwrap();
+            fs::remove_file(path("renamed")).unwrap();
+        }
         assert!(!waiting.is_finished(), "it is to be where it was pinned to");
         let address = Lab::free_address();
         let line = format!("meta --meta @meta2 --listen {address} --identity @mds2");

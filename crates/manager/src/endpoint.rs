@@ -120,7 +120,8 @@ impl Endpoint for ManagerEndpoint {
                 reply
             }
         };
-        replier.reply(&encode(&reply), &[]);
+        // ORDER: first those who wait for a newer map, if this call has made or brought one. Who is answered may stop this manager.
         self.tidy();
+        replier.reply(&encode(&reply), &[]);
     }
 }

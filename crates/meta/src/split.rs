@@ -1,39 +1,32 @@
-//! Directories that are being split: a thread goes on with them, a step at a time, and begins with those that have grown large
-//! (ADR 0024).
+//! Directories that are being split: threads go on with them, a step at a time, and begin with those that have grown large
+//! (ADR 0024). One thread looks for them, and has one for each server that they wait for (`split/queue.rs`).
 //!
 //! That a directory is being split is noted in the log, with the directory. So it goes on after a start, and where the directory's shard is by then.
+
+mod queue;
 
 use crate::MetaService;
 use crate::call::verb as number;
 use crate::execute::itself;
 use ashlar_env::{Signal, Tasks};
 use ashlar_kv::Snapshot;
-use ashlar_namespace::{key, verb};
+use ashlar_namespace::{Txn, key, verb};
 use ashlar_rpc::{Caller, LastingSessions};
-use ashlar_types::{Errno, EventKind, InodeId, OpId, SLICES_MAX, ShardId};
+use ashlar_types::{Errno, EventKind, InodeId, NodeId, OpId, SLICES_MAX, ShardId};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use queue::{Line, Queue, RETRY_MIN};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between looks whether there is something to be done that nobody has told of: a shard has come, or something went wrong.
-const IDLE: Duration = Duration::from_secs(1);
-/// Shortest and longest time until a directory is tried again with which something went wrong: it doubles.
-const RETRY_MIN: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-/// After so many tries in a row that came to nothing the log says so: a shard that moves, or a server that is started anew, costs a few.
-const TRIES_UNTOLD: u32 = 3;
 /// Shortest time between steps. They are also as far apart as twice the last one took: whoever changes the directory, or something at several servers
 /// in it, gets his turn.
 const STEP_PAUSE_MIN: Duration = Duration::from_millis(2);
 /// Longest time between steps: one may have waited for a server that was away.
 const STEP_PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Large directories that wait for their turn.
-// LIMIT: others are noted again when they grow.
-const GROWN_MAX: usize = 64;
 
 /// See the module.
 pub(crate) struct Splits {
@@ -44,84 +37,8 @@ pub(crate) struct Splits {
     step: AtomicUsize,
     queue: Mutex<Queue>,
     woken: Signal,
-    under_way: AtomicUsize,
     ended: AtomicU64,
     moved: AtomicU64,
-}
-
-#[derive(Default)]
-struct Queue {
-    /// Whether there may be directories that are being split.
-    is_to_look: bool,
-    grown: VecDeque<InodeId>,
-}
-
-impl Queue {
-    fn has_work(&self, failing: &Failing, now: Duration) -> bool {
-        self.is_to_look
-            || failing.is_due(now)
-            || self.grown.iter().any(|directory| failing.may_try(*directory, now))
-    }
-
-    /// The next one that has grown large, of those that need not wait.
-    fn next_grown(&mut self, failing: &Failing, now: Duration) -> Option<InodeId> {
-        let at = self.grown.iter().position(|directory| failing.may_try(*directory, now))?;
-        self.grown.remove(at)
-    }
-
-    /// Notes one that has grown large; whether it is new.
-    fn push_grown(&mut self, directory: InodeId) -> bool {
-        let is_new = self.grown.len() < GROWN_MAX && !self.grown.contains(&directory);
-        if is_new {
-            self.grown.push_back(directory);
-        }
-        is_new
-    }
-}
-
-/// Directories with which something went wrong the last time.
-#[derive(Default)]
-// LIMIT: of those that are being split here, and those that have grown large.
-struct Failing(BTreeMap<InodeId, Failure>);
-
-struct Failure {
-    /// In a row.
-    tries: u32,
-    next_try: Duration,
-}
-
-impl Failing {
-    fn may_try(&self, directory: InodeId, now: Duration) -> bool {
-        self.0.get(&directory).is_none_or(|failure| failure.next_try <= now)
-    }
-
-    fn is_due(&self, now: Duration) -> bool {
-        self.0.values().any(|failure| failure.next_try <= now)
-    }
-
-    fn pause(&self) -> Duration {
-        if self.0.is_empty() { IDLE } else { RETRY_MIN }
-    }
-
-    fn note(&mut self, directory: InodeId, errno: Errno, now: Duration) {
-        let failure = self.0.entry(directory).or_insert(Failure { tries: 0, next_try: now });
-        let wait = RETRY_MIN.saturating_mul(1 << failure.tries.min(8)).min(RETRY_MAX);
-        failure.next_try = now + wait;
-        failure.tries = failure.tries.saturating_add(1);
-        if failure.tries == TRIES_UNTOLD {
-            tracing::warn!(%directory, %errno, "a directory cannot be split, or not to its end; this is tried again and again");
-        } else {
-            tracing::debug!(%directory, %errno, "splitting a directory has to wait");
-        }
-    }
-
-    fn forget(&mut self, directory: InodeId) {
-        self.0.remove(&directory);
-    }
-
-    fn retain(&mut self, is_wanted: impl Fn(&InodeId) -> bool) {
-        self.0.retain(|directory, _| is_wanted(directory));
-    }
 }
 
 /// What became of splits at this server since it was started.
@@ -141,10 +58,8 @@ impl Splits {
             split_at: AtomicU64::new(0),
             at_once: AtomicU64::new(verb::SPLIT_ENTRIES_MAX),
             step: AtomicUsize::new(verb::SPLIT_STEP_ENTRIES),
-            // Those of the start before.
-            queue: Mutex::new(Queue { is_to_look: true, grown: VecDeque::new() }),
+            queue: Mutex::default(),
             woken: tasks.signal(),
-            under_way: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
             moved: AtomicU64::new(0),
         }
@@ -152,13 +67,18 @@ impl Splits {
 
     /// A directory may be split from now on.
     pub(crate) fn wake(&self) {
-        self.queue.lock().is_to_look = true;
+        self.queue.lock().note_look();
+        self.woken.notify_all();
+    }
+
+    fn end_line(&self, line: Line) {
+        self.queue.lock().end_line(line);
         self.woken.notify_all();
     }
 
     pub(crate) fn measures(&self) -> SplitMeasures {
         SplitMeasures {
-            under_way: self.under_way.load(Relaxed),
+            under_way: self.queue.lock().under_way(),
             ended: self.ended.load(Relaxed),
             entries_moved: self.moved.load(Relaxed),
         }
@@ -170,30 +90,28 @@ impl Splits {
 }
 
 impl MetaService {
-    /// Starts the thread that splits directories; it ends with the service. One that grows to more than `split_at` entries is split by itself, if there are
+    /// Starts what splits directories; it ends with the service. One that grows to more than `split_at` entries is split by itself, if there are
     /// other metadata servers; 0: none is.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn start_splitter(self: &Arc<Self>, split_at: u64) -> std::io::Result<()> {
         self.splits.split_at.store(split_at, SeqCst);
+        // There may be some of the start before.
+        self.splits.wake();
         let weak: Weak<MetaService> = Arc::downgrade(self);
         let run = move || {
-            let (mut generation, mut failing) = (u64::MAX, Failing::default());
+            let mut generation = u64::MAX;
             while let Some(service) = weak.upgrade() {
-                {
-                    let mut queue = service.splits.queue.lock();
-                    if !queue.has_work(&failing, service.env.clock.monotonic()) {
-                        service.splits.woken.wait_for(&mut queue, failing.pause());
-                    }
-                }
                 if service.is_ending() {
                     return;
                 }
-                if std::mem::replace(&mut generation, service.across.generation()) != generation {
-                    service.splits.queue.lock().is_to_look = true;
+                // A panic ends this round only: nobody else would notice that no directory is split to its end any more.
+                if !service.env.tasks.contain(&mut || service.split_round(&mut generation)) {
+                    tracing::error!("looking for directories to split ended by a panic; trying again later");
+                    service.splits.wake();
+                    service.env.tasks.pause(RETRY_MIN);
                 }
-                service.split_on(&mut failing);
             }
         };
         self.env.tasks.spawn("ashlar-split", Box::new(run)).map(drop)
@@ -224,60 +142,94 @@ impl MetaService {
         }
     }
 
-    /// Goes on with all directories that are being split here, to their ends, and begins with one that has grown large. Those with which that does not go
-    /// have to wait, and hold up no other.
-    fn split_on(&self, failing: &mut Failing) {
-        let now = self.env.clock.monotonic();
-        if self.is_awaiting() {
-            // Nobody knows yet who has cached what a step changes.
+    /// Waits until there is something to be done, and has threads do it.
+    fn split_round(self: &Arc<Self>, generation: &mut u64) {
+        {
             let mut queue = self.splits.queue.lock();
-            self.splits.woken.wait_for(&mut queue, RETRY_MIN);
+            if let Some(pause) = queue.idle(self.env.clock.monotonic()) {
+                self.splits.woken.wait_for(&mut queue, pause);
+            }
+        }
+        if self.is_ending() {
             return;
         }
-        let is_to_look = std::mem::take(&mut self.splits.queue.lock().is_to_look);
-        if is_to_look || failing.is_due(now) {
-            let Ok(mut halfway) = self.find_halfway() else {
-                let mut queue = self.splits.queue.lock();
-                queue.is_to_look = true;
-                // A stop does not wait for this.
-                self.splits.woken.wait_for(&mut queue, RETRY_MIN);
-                return;
-            };
-            let grown = self.splits.queue.lock().grown.clone();
-            failing.retain(|directory| halfway.contains(directory) || grown.contains(directory));
-            let mut waiting = 0;
-            while let Some(directory) = halfway.pop_first() {
-                self.splits.under_way.store(halfway.len() + waiting + 1, Relaxed);
-                let is_done = failing.may_try(directory, now)
-                    && self.attempt(directory, failing, || self.split_to_the_end(directory));
-                waiting += usize::from(!is_done);
-            }
-            self.splits.under_way.store(waiting, Relaxed);
+        if self.is_awaiting() {
+            // Nobody knows yet who has cached what a step changes.
+            return self.pause_splits();
         }
-        let next = self.splits.queue.lock().next_grown(failing, now);
-        if let Some(directory) = next
-            && !self.attempt(directory, failing, || self.begin_to_split(directory))
-        {
-            self.splits.queue.lock().push_grown(directory);
+        let now = self.env.clock.monotonic();
+        let is_new = std::mem::replace(generation, self.across.generation()) != *generation;
+        if self.splits.queue.lock().take_look(now) || is_new {
+            match self.find_halfway() {
+                Ok(found) => self.splits.queue.lock().note_halfway(&found, now),
+                Err(_) => {
+                    self.splits.queue.lock().note_look();
+                    return self.pause_splits();
+                }
+            }
+        }
+        let due = self.splits.queue.lock().due(now);
+        let due = due.into_iter().map(|directory| (directory, self.server_of_step(directory))).collect();
+        let lines = self.splits.queue.lock().line_up(due, now);
+        lines.into_iter().for_each(|line| self.employ(line));
+    }
+
+    /// Waits for a while; a stop does not wait for this.
+    fn pause_splits(&self) {
+        self.splits.woken.wait_for(&mut self.splits.queue.lock(), RETRY_MIN);
+    }
+
+    /// Has a thread work through a line.
+    fn employ(self: &Arc<Self>, line: Line) {
+        let weak = Arc::downgrade(self);
+        let run = move || {
+            let Some(service) = weak.upgrade() else { return };
+            if !service.env.tasks.contain(&mut || service.work_through(line)) {
+                tracing::error!("splitting directories ended by a panic; trying again later");
+                service.env.tasks.pause(RETRY_MIN);
+            }
+            service.splits.end_line(line);
+        };
+        if let Err(error) = self.env.tasks.spawn("ashlar-slice", Box::new(run)) {
+            tracing::error!(%error, "no thread can be started to split directories; trying again later");
+            self.splits.end_line(line);
+            self.env.tasks.pause(RETRY_MIN);
         }
     }
 
-    /// Does something with a directory; false if it is to be tried again later.
-    fn attempt(
-        &self,
-        directory: InodeId,
-        failing: &mut Failing,
-        what: impl Fn() -> Result<(), Errno>,
-    ) -> bool {
+    /// Goes on with all directories of a line. Those with which that does not go have to wait, and hold up no other.
+    fn work_through(&self, line: Line) {
+        while !self.is_ending() {
+            let taken = self.splits.queue.lock().take(line, self.env.clock.monotonic());
+            let Some(directory) = taken else { return };
+            let outcome = self.attempt(directory, || match line {
+                Line::Beginnings => self.begin_to_split(directory).map(|()| false),
+                Line::At(server) => self.split_with(directory, server),
+            });
+            self.splits.queue.lock().put_back(line, directory, outcome, self.env.clock.monotonic());
+            // It may have to stand in another line now.
+            self.splits.woken.notify_all();
+        }
+    }
+
+    /// Does something with a directory; a panic is an error of it.
+    fn attempt(&self, directory: InodeId, what: impl Fn() -> Result<bool, Errno>) -> Result<bool, Errno> {
         let mut outcome = Err(Errno::EIO);
         if !self.env.tasks.contain(&mut || outcome = what()) {
             tracing::error!(%directory, "splitting a directory ended by a panic; trying again later");
         }
-        match outcome {
-            Ok(()) => failing.forget(directory),
-            Err(errno) => failing.note(directory, errno, self.env.clock.monotonic()),
-        }
-        outcome.is_ok()
+        outcome
+    }
+
+    /// The server that the next step of a directory needs; this one where that cannot be told, as a step will.
+    fn server_of_step(&self, directory: InodeId) -> NodeId {
+        let slice = {
+            let reader = self.lane.read();
+            let mut txn = Txn::new(&reader);
+            txn.find_inode(directory).ok().flatten().and_then(verb::next_slice)
+        };
+        let server = slice.and_then(|slice| self.map.read().primary(slice.home()));
+        server.unwrap_or(self.across.node())
     }
 
     /// Directories here that are being split.
@@ -331,11 +283,10 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes steps until all entries of a directory are in its slices.
-    fn split_to_the_end(&self, directory: InodeId) -> Result<(), Errno> {
-        let (clock, began) = (&self.env.clock, self.env.clock.monotonic());
-        let mut moved = 0;
-        while !self.is_stopping.load(Acquire) {
+    /// Makes steps of a directory until all its entries are in its slices, and tells that, or until another server than `server` has to take part in the next one.
+    fn split_with(&self, directory: InodeId, server: NodeId) -> Result<bool, Errno> {
+        let clock = &self.env.clock;
+        while !self.is_ending() {
             let before = clock.monotonic();
             let progress = {
                 let _inside = self.enter(directory.home())?;
@@ -350,20 +301,24 @@ impl MetaService {
             let (entries, is_end) = match progress {
                 verb::SplitProgress::Moved(entries) => (entries, false),
                 verb::SplitProgress::Ended(entries) => (entries, true),
-                verb::SplitProgress::Nothing => return Ok(()),
+                verb::SplitProgress::Nothing => return Ok(true),
             };
-            moved += entries;
             self.splits.moved.fetch_add(entries, Relaxed);
+            let split = self.splits.queue.lock().note_moved(directory, entries, before);
             if is_end {
                 self.splits.ended.fetch_add(1, Relaxed);
-                let seconds = clock.monotonic().saturating_sub(began).as_secs_f64();
+                let seconds = clock.monotonic().saturating_sub(split.since).as_secs_f64();
+                let moved = split.moved;
                 tracing::info!(%directory, moved, seconds, "all entries of a directory are in its slices");
-                return Ok(());
+                return Ok(true);
             }
             let took = clock.monotonic().saturating_sub(before);
             self.env.tasks.pause((took * 2).clamp(STEP_PAUSE_MIN, STEP_PAUSE_MAX));
+            if self.server_of_step(directory) != server {
+                break;
+            }
         }
-        Ok(())
+        Ok(false)
     }
 }
 

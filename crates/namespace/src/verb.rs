@@ -83,7 +83,7 @@ pub use setattr_removed::setattr_removed;
 pub use skip_inode_ids::{INODE_IDS_SKIPPED, begin_inode_ids, skip_inode_ids};
 pub use slices::slices;
 pub use split::{SPLIT_ENTRIES_MAX, split, split_above, split_new};
-pub use split_step::{SPLIT_STEP_ENTRIES, SplitProgress, split_step};
+pub use split_step::{SPLIT_STEP_ENTRIES, SplitProgress, next_slice, split_step};
 pub use statfs::statfs;
 pub use symlink::{SymlinkReply, symlink};
 pub use tmpfile::{TmpfileReply, tmpfile};

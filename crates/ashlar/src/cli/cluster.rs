@@ -264,7 +264,7 @@ pub enum MountAction {
         mountpoint: PathBuf,
         /// Print JSON: what `list` tells of each, `is_answering` (whether its process does, within 2 s), and what that tells, null if it does not: `cluster`, `version`, `pid`,
         /// `node`, `started` (seconds since 1970), `session` and `session_text` (as `id` and `id_text` of `ashlar session list`), `epoch` (of its map), `managers`, `metadata_servers` and `storage_servers` (lists of `id`,
-        /// `name` and `addresses`; `servers_left_out` is how many more there are than 64 of a kind), `coherence`, `subdirectory`, `error_after_s`, `keep_s` (both null for a mount of `ashlar up`), `allow_other`, `set_id`, `devices` and `transport`.
+        /// `name` and `addresses`; `servers_left_out` is how many more there are than 64 of a kind, and `addresses_left_out` how many more addresses those have than there is room for), `coherence`, `subdirectory`, `error_after_s`, `keep_s` (both null for a mount of `ashlar up`), `allow_other`, `set_id`, `devices` and `transport`.
         #[arg(long)]
         json: bool,
     },

@@ -3,7 +3,7 @@
 use super::announce;
 use super::background::Background;
 use super::doors::Doors;
-use super::member::{caller, keep_present, stop_flag, until_told_to_stop};
+use super::member::{keep_present, stop_flag, until_told_to_stop};
 use super::node_directory::{NodeDirectory, NodeName};
 use super::renewal::{Renewal, require_current};
 use super::store::{self, EtcdStore, Opened};
@@ -18,15 +18,15 @@ use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::events::EventLog;
 use ashlar_manager::{KnownMember, Manager, ManagerEndpoint, ManagerService};
-use ashlar_rpc::net::{Epochs, KnowsToken, ServerConfig, Service, TlsIdentity};
-use ashlar_rpc::remote::Routes;
-use ashlar_types::message::ManagerReply;
-use ashlar_types::{EventKind, Node, Role};
+use ashlar_rpc::net::{Caller, Epochs, KnowsToken, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::remote::{Routes, ask_managers};
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{Epoch, EventKind, Node, Role};
 use parking_lot::RwLock;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between two looks whether it is time for new keys.
 const KEYS_EVERY: Duration = Duration::from_secs(30);
@@ -39,6 +39,13 @@ const MEMBERS_EVERY: Duration = Duration::from_secs(3);
 const PLAN_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks which servers are silent.
 const SILENCE_EVERY: Duration = Duration::from_secs(1);
+// LIMIT: of the time that a start waits for other managers to know of this one, and of that for one of them, which may be away.
+/// For how long they may go by an older map.
+const KNOWN_MAX: Duration = Duration::from_secs(2);
+/// For how long each may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Time between two questions: a manager does not look for a newer map more often because of others.
+const KNOWN_PAUSE: Duration = Duration::from_millis(100);
 
 pub fn run(args: &ManagerArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -107,8 +114,13 @@ pub fn run(args: &ManagerArgs) -> Result<()> {
     let text = format!("manager, version {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
     events.note(name.node, EventKind::ServerStarted, &name.name, &text);
     let _events = keep_events(&events, &env)?;
+    // So that what it says to others has the epoch of the map with this manager in it.
+    endpoint.tidy();
+    let to_others = routes(&service, identity.clone(), epochs.clone(), &env);
+    // ORDER: before anybody hears that it serves, and may stop another one.
+    make_known(&service, &to_others);
     announce::serving(Role::Manager, &bound);
-    let _presence = watch_servers(&service, identity.clone(), &env)?;
+    let _presence = watch_servers(&service, to_others, &env)?;
     let _looks = keep_certificate(&directory, identity, tokens, &service, &env)?;
     let _members = members.map(|members| keep_members(members, &service, &disk, &env)).transpose()?;
     let _watch = watch(&service, &name, &env, is_reached)?;
@@ -258,14 +270,41 @@ fn keep_certificate(
     renewal.start(&*env.tasks)
 }
 
+/// To the managers of the map, this one among them.
+fn routes(
+    service: &Arc<ManagerService>,
+    identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    epochs: Arc<Epochs>,
+    env: &Env,
+) -> Arc<Routes> {
+    let mut instance = [0; 16];
+    env.entropy.fill(&mut instance);
+    let caller = Caller::new(identity, Role::Manager, instance, epochs);
+    Arc::new(Routes::new(Arc::new(caller), service.map()))
+}
+
+/// Has all managers that answer know the map of this one. By a call that has a newer epoch they look for it, and tell it to all servers and mounts that wait for a newer one: should they stop a moment
+/// later, everybody knows where this one is.
+fn make_known(service: &ManagerService, to_others: &Routes) {
+    let deadline = Instant::now() + KNOWN_MAX;
+    loop {
+        let epoch = service.map().read().epoch;
+        let answers = ask_managers(to_others, &ManagerRequest::Map { have: Epoch(0) }, ANSWER_MAX);
+        let is_older = |answer: &ManagerReply| matches!(answer, ManagerReply::Map(map) if map.epoch < epoch);
+        if !answers.iter().any(is_older) || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(KNOWN_PAUSE);
+    }
+}
+
 /// Notes which servers are silent, and tells other managers that this one is there, for as long as what it returns lives.
 fn watch_servers(
     service: &Arc<ManagerService>,
-    identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    to_others: Arc<Routes>,
     env: &Env,
 ) -> Result<[Background; 2]> {
-    let (own, _) = caller(env, identity, Role::Manager);
-    let telling = keep_present(Arc::new(Routes::new(own, service.map())), Role::Manager, env)?;
+    let telling = keep_present(to_others, Role::Manager, env)?;
     let service = service.clone();
     let look = move || {
         service.look_for_silent_servers();

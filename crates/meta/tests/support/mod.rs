@@ -93,16 +93,22 @@ impl Server {
 
     /// Starts the server `node`; those of `servers` have shards in turn.
     pub fn start_as(node: NodeId, servers: &[NodeId], peers: Arc<dyn MetaPeers>) -> Server {
-        let env = Env::os();
+        Server::start_in(Env::os(), node, servers, peers)
+    }
+
+    /// The same with a clock, or threads, of a test's own.
+    pub fn start_in(env: Env, node: NodeId, servers: &[NodeId], peers: Arc<dyn MetaPeers>) -> Server {
+        let primaries: Vec<u32> = servers.iter().map(|server| server.0).cycle().take(4).collect();
+        Server::start_with(env, node, &map_of_shards(&primaries, &[]), peers)
+    }
+
+    /// The same with a map of a test's own.
+    pub fn start_with(env: Env, node: NodeId, map: &ClusterMap, peers: Arc<dyn MetaPeers>) -> Server {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
         let config = LaneConfig { reserve_bytes: 0, ..LaneConfig::default() };
         let lane = Lane::open(disk, "lane", Box::new(MemoryEngine::new()), &env, CLUSTER, config).unwrap();
-        let primaries: Vec<u32> = servers.iter().map(|server| server.0).cycle().take(4).collect();
-        let map = ClusterMap {
-            cluster: CLUSTER,
-            pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-            ..map_of_shards(&primaries, &[])
-        };
+        let pools = vec![Pool { id: PoolId(0), name: "default".into() }];
+        let map = ClusterMap { cluster: CLUSTER, pools, ..map.clone() };
         let config = MetaConfig {
             lane,
             env,

@@ -59,6 +59,13 @@ pub(super) fn begin(
     Ok(())
 }
 
+/// The slice to which the next step moves entries; `None` for a directory that is not being split.
+pub fn next_slice(directory: &Inode) -> Option<InodeId> {
+    let Kind::DirectoryInSplit { border, .. } = directory.kind else { return None };
+    let slices = directory.slices();
+    slices.get(border.slice(slices.len()).min(slices.len().checked_sub(1)?)).copied()
+}
+
 /// Moves up to `entries_max` entries. With the last ones the split ends. Whatever a step does, it needs the directory and one slice.
 ///
 /// # Errors
@@ -79,7 +86,7 @@ pub fn split_step(
     };
     let count = directory.slices().len();
     let index = border.slice(count).min(count - 1);
-    let slice = *directory.slices().get(index).ok_or(Errno::EIO)?;
+    let slice = next_slice(&directory).ok_or(Errno::EIO)?;
     // Asked for before anything is looked for: it may be at another server.
     let record = txn.inode_mut(slice)?;
     record.kind.is_slice().then_some(()).ok_or(Errno::EIO)?;

@@ -2,6 +2,7 @@
 
 use super::{ANSWER_MAX, find, object, print, resolved};
 use crate::command::umount::refuse_others;
+use crate::node::TEXT_BYTES_MAX;
 use crate::terminal::{say, say_json, shown};
 use anyhow::{Context, Result};
 use ashlar_console::object::with;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What a mount that answers tells; of one that does not, each is null.
-const TOLD: [&str; 20] = [
+const TOLD: [&str; 21] = [
     "cluster",
     "version",
     "pid",
@@ -29,6 +30,7 @@ const TOLD: [&str; 20] = [
     "metadata_servers",
     "storage_servers",
     "servers_left_out",
+    "addresses_left_out",
     "coherence",
     "subdirectory",
     "error_after_s",
@@ -38,8 +40,6 @@ const TOLD: [&str; 20] = [
     "devices",
     "transport",
 ];
-/// LIMIT: longest value of an extended attribute that Linux hands out (XATTR_SIZE_MAX).
-const TEXT_BYTES_MAX: usize = 64 << 10;
 
 pub fn show(mountpoint: &Path, is_json: bool) -> Result<()> {
     let path = resolved(mountpoint);
@@ -87,7 +87,7 @@ pub fn show(mountpoint: &Path, is_json: bool) -> Result<()> {
 fn line(name: &str, value: &Value) -> Option<String> {
     let text = match name {
         "session_text" => None,
-        "servers_left_out" if *value == 0 => None,
+        "servers_left_out" | "addresses_left_out" if *value == 0 => None,
         "started" => value.as_i64().map(|secs| Timespec { secs, nanos: 0 }.utc()),
         _ => text(value),
     };
@@ -186,5 +186,19 @@ fn answer(told: &[u8]) -> io::Result<String> {
     match i32::from_ne_bytes(*errno) {
         0 => String::from_utf8(text.to_vec()).map_err(|_| io::ErrorKind::InvalidData.into()),
         errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_is_told_where_something_was() {
+        for name in ["servers_left_out", "addresses_left_out"] {
+            assert_eq!(line(name, &json!(0)), None);
+            assert_eq!(line(name, &json!(5)), Some(format!("{name}: 5")));
+            assert!(TOLD.contains(&name), "of a mount that does not answer it is null");
+        }
     }
 }

@@ -84,9 +84,12 @@ impl MetaService {
         if !map.listening(Role::Meta).any(|server| server.id == to) || to == self.across.node {
             return Ok(Answer::Later);
         }
+        // An administrator wants what was withdrawn to stay, and no others to go in its place.
+        if self.has_withdrawn_from(to) {
+            return Ok(Answer::Given(0));
+        }
         let mut candidates: Vec<ShardId> = self.shards_here().0.iter().collect();
-        // An administrator wants what was withdrawn to stay.
-        candidates.retain(|shard| !self.is_to_be_sent(*shard) && !self.was_withdrawn(*shard, to));
+        candidates.retain(|shard| !self.is_to_be_sent(*shard));
         // Others may have asked, too: what is on its way to them is theirs.
         let fair = map.shards.len() / map.listening(Role::Meta).count().max(1);
         let most = count.min(candidates.len().saturating_sub(fair.max(1)) as u64);

@@ -133,9 +133,9 @@ impl MetaService {
         Ok(())
     }
 
-    /// Whether an administrator wants it to stay that was to go there.
-    pub(super) fn was_withdrawn(&self, shard: ShardId, to: NodeId) -> bool {
-        self.across.sending.lock().withdrawn.iter().any(|known| (known.shard, known.to) == (shard, to))
+    /// Whether an administrator wants something to stay that was to go there.
+    pub(super) fn has_withdrawn_from(&self, to: NodeId) -> bool {
+        self.across.sending.lock().withdrawn.iter().any(|known| known.to == to)
     }
 
     pub(crate) fn is_to_be_sent(&self, shard: ShardId) -> bool {
