@@ -78,13 +78,14 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
 
 fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
     match call {
-        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
+        MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. }
+        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
         MetaCall::Open(_)
         | MetaCall::Close(_)
         | MetaCall::Call { .. }
+        | MetaCall::CallYielding { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. }
-        | MetaCall::RenewYielding { .. }
         | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
         MetaCall::Sessions | MetaCall::Moves => &[Role::Admin, Role::Console],
         MetaCall::EndSession(_)
@@ -266,11 +267,11 @@ fn samples() -> Vec<Sample> {
         head: encode(&request),
         allowed: allowed_of_manager(&request),
     });
-    let requests = every::<MetaRequest>().into_iter().map(|request| MetaCall::Call {
-        op: OpId { session: SessionId(7), sequence: 1 },
-        creds: Credentials::root(),
-        slot: Some(0),
-        request,
+    let (op, slot) = (OpId { session: SessionId(7), sequence: 1 }, Some(0));
+    let requests = every::<MetaRequest>().into_iter().flat_map(|request| {
+        let creds = Credentials::root();
+        let plain = MetaCall::Call { op, creds: creds.clone(), slot, request: request.clone() };
+        [plain, MetaCall::CallYielding { op, creds, slot, request }]
     });
     let of_meta =
         meta_samples().into_iter().chain(every::<MetaCall<'_>>()).chain(requests).map(|call| Sample {

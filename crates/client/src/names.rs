@@ -3,13 +3,11 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::close_to_open::Version;
-use crate::file::{ASKED, Appends, Data, File, FileState, Handle, OpenFlags, Unreported};
-use crate::io::{BlockDoubt, Fills, SetId};
+use crate::file::{Data, File, FileState, Handle, OpenFlags, Unreported};
+use crate::io::BlockDoubt;
 use crate::pages::Pages;
-use crate::through::Through;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, DescriptionId, Errno, InodeId, Name};
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -291,38 +289,12 @@ impl Client {
             version,
             data: fresh_data,
             inline_bytes,
-            appends: Appends::default(),
             size,
-            unreported: Unreported::default(),
-            mtime_shared: None,
-            is_for_writeback: false,
-            is_dirty: false,
-            block_doubt: BlockDoubt::None,
-            reporting: None,
             is_unpromised: size == 0 && granted != LeaseSet::NONE && !is_loose,
             times,
-            in_flight: 0,
-            inline_writes: 0,
-            inline_written: None,
-            lease_epoch: 0,
-            begun: 0,
-            set_id: SetId::default(),
             pages,
-            through: Through::default(),
-            fills: Fills::default(),
-            is_draining: false,
-            asking: [false; ASKED],
-            is_asking_to_share: false,
-            handles: SmallVec::new(),
-            proof: None,
-            readers: 0,
-            storers: 0,
-            cachers: SmallVec::new(),
-            closing: 0,
             durability,
-            lock_owners: Default::default(),
-            lost_locks: SmallVec::new(),
-            flocks: Default::default(),
+            ..FileState::unknown()
         };
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
