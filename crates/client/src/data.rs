@@ -151,12 +151,9 @@ impl Client {
         // which the service gave first.
         let to_share = !state.is_asking() && self.may_ask_to_share(&state, need);
         let (era, asked_at) = (self.era(), self.env.clock.monotonic());
-        if !state.is_asking() {
-            state.inline_written = None;
-        }
         let acquiring = file.begin_acquiring(&mut state, need.asked());
-        state.is_asking_to_share = to_share;
-        let epoch = state.lease_epoch;
+        (state.is_asking_to_share, state.asks) = (to_share, state.asks + 1);
+        let (ask, epoch, gains) = (state.asks, state.lease_epoch, state.gains);
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
         let asked = self.answering.wait(file.inode);
@@ -177,21 +174,28 @@ impl Client {
         // meanwhile changes what the reply tells.
         // So does a start of the service: what was noted here after it was told what this client has, it does not know.
         let is_old = self.is_overtaken(file.inode, recall_mark) || self.era() != era;
-        if is_old || state.lease_epoch != epoch || state.is_draining {
+        // What was gained by another ask meanwhile takes nothing away.
+        let has_lost = state.lease_epoch - epoch != state.gains - gains;
+        if is_old || has_lost || state.is_draining {
+            return Ok(state);
+        }
+        if write {
+            state.is_for_writeback = is_writeback;
+        }
+        // That one told what there is to know, and more may have happened since.
+        if state.gains != gains && state.leases.has(leases) {
             return Ok(state);
         }
         state.leases = state.leases.with(leases);
         state.mtime_shared = leases.has(LeaseSet::SHARE).then_some(attr.mtime);
         (state.learnt, state.version) = (asked_at, Version::of(&attr));
-        state.lease_epoch += 1;
-        if write {
-            state.is_for_writeback = is_writeback;
-        }
+        (state.lease_epoch, state.gains) = (state.lease_epoch + 1, state.gains + 1);
         // What has not been reported, or was written with the inode meanwhile, is newer than the reply.
         let known = if state.is_dirty { state.size } else { 0 };
-        state.size = attr.size.max(known).max(state.inline_written.unwrap_or(0));
+        let written = state.inline_written.filter(|(_, asks)| *asks >= ask);
+        state.size = attr.size.max(known).max(written.map_or(0, |(size, _)| size));
         state.data = match Data::from(data) {
-            Data::Inline(_) if state.inline_written.is_some() => Data::Inline(None),
+            Data::Inline(_) if written.is_some() => Data::Inline(None),
             data => data,
         };
         Ok(state)

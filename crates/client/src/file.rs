@@ -148,8 +148,12 @@ pub(crate) struct FileState {
     /// Inline writes under way. They go to metadata without a lease, and may wait there for leases of others; so a recall must not
     /// wait for them, or two sessions that write one file would wait for each other.
     pub inline_writes: u32,
-    /// The size of the file after an inline write that ended since a lease was last asked for: the answer may be from before it.
-    pub inline_written: Option<u64>,
+    /// The size of the file after the last inline writes, and how often a lease had been asked for by then: the answers to that ask and those before may be from before them.
+    pub inline_written: Option<(u64, u64)>,
+    /// Leases asked for ever.
+    pub asks: u64,
+    /// Of the changes that `lease_epoch` counts those by which something was gained.
+    pub gains: u64,
     /// Grows whenever leases are lost or gained: what was learnt under an older one is void.
     pub lease_epoch: u64,
     /// Reads and writes begun ever.
@@ -216,6 +220,8 @@ impl FileState {
             in_flight: 0,
             inline_writes: 0,
             inline_written: None,
+            asks: 0,
+            gains: 0,
             lease_epoch: 0,
             begun: 0,
             set_id: SetId::default(),
@@ -286,6 +292,12 @@ impl FileState {
         self.asking[asked as usize] = false;
         // It is asked for alone.
         self.is_asking_to_share = false;
+    }
+
+    /// Notes that the file was `size` bytes long after an inline write.
+    pub(crate) fn note_inline_written(&mut self, size: u64) {
+        let before = self.inline_written.filter(|(_, asks)| *asks == self.asks);
+        self.inline_written = Some((before.map_or(size, |(known, _)| known.max(size)), self.asks));
     }
 
     /// Whether any lease is being asked for.

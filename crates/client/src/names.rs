@@ -8,6 +8,7 @@ use crate::io::BlockDoubt;
 use crate::pages::Pages;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, RenameFlags};
 use ashlar_types::{Attr, DescriptionId, Errno, InodeId, Name};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -283,7 +284,8 @@ impl Client {
         let update_data = fresh_data.clone();
         let (is_loose, version) = (self.is_close_to_open(), Version::of(&attr));
         let pages = Pages::of(&attr);
-        let fresh = || FileState {
+        let is_fresh = Cell::new(false);
+        let made = || FileState {
             leases: granted,
             learnt: opening.at,
             version,
@@ -295,6 +297,10 @@ impl Client {
             pages,
             durability,
             ..FileState::unknown()
+        };
+        let fresh = || {
+            is_fresh.set(true);
+            made()
         };
         let update = |state: &mut FileState| {
             // With a lease of its own the file knows at least as much as this reply; without, the reply is news.
@@ -335,6 +341,9 @@ impl Client {
         }
         let handle = Arc::new(Handle::new(opening.handle.0, file, flags, is_shared));
         let keep_cache = self.keeps_pages(&attr, kept_read);
+        if keep_cache && is_fresh.get() {
+            handle.file.state.lock().pages.note_kept();
+        }
         Ok(Opened { found: self.found_attr(attr, leases), handle, keep_cache, created, has_readers })
     }
 

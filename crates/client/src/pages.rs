@@ -106,8 +106,17 @@ impl Stretch {
     }
 }
 
+/// What comes into pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Filled {
+    /// All of them are read.
+    ByRead,
+    /// They are written, these of them whole: the others are not taken for read.
+    ByWrite(Stretch),
+}
+
 /// LIMIT: stretches that are told apart, 16 bytes each; most programs read a file from one end to the other, or in few places between two recalls.
-const READABLE_MAX: usize = 256;
+const READABLE_MAX: usize = 64;
 
 /// Pages that may have been read since all were dropped: those that a read or a whole write has filled.
 #[derive(Clone, Debug, Default)]
@@ -122,10 +131,25 @@ impl Readable {
         if filled.is_empty() || self.is_any {
             return;
         }
-        match self.stretches.iter().rposition(|known| known.touches(filled)) {
-            Some(at) => self.stretches[at] = self.stretches[at].with(filled),
-            None if self.stretches.len() < READABLE_MAX => self.stretches.push(filled),
-            None => *self = Readable { stretches: SmallVec::new(), is_any: true },
+        // Nearly always the last one goes on.
+        if let Some(last) =
+            self.stretches.last_mut().filter(|last| last.meets(filled) && last.with(filled) == **last)
+        {
+            *last = last.with(filled);
+            return;
+        }
+        let mut filled = filled;
+        self.stretches.retain(|known| {
+            let is_apart = !known.touches(filled);
+            if !is_apart {
+                filled = filled.with(*known);
+            }
+            is_apart
+        });
+        if self.stretches.len() < READABLE_MAX {
+            self.stretches.push(filled);
+        } else {
+            *self = Readable { stretches: SmallVec::new(), is_any: true };
         }
     }
 
@@ -277,6 +301,11 @@ impl Pages {
         number
     }
 
+    /// The kernel keeps what it had when the file was open here before.
+    pub(crate) fn note_kept(&mut self) {
+        self.readable.is_any = true;
+    }
+
     /// Pages of `range` may be read.
     pub(crate) fn note_readable(&mut self, range: Stretch) {
         self.readable.add(range);
@@ -391,18 +420,24 @@ impl Client {
     /// `ETIMEDOUT` when writes past the cache to chunks do not end.
     pub fn begin_pages(&self, file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
         let range = Stretch::of_pages(offset, bytes);
-        file.state.lock().through.note_filled(range);
-        self.begin_pages_as(file, range, range)
+        self.begin_pages_as(file, range, Filled::ByRead)
     }
 
-    /// The same of `range`, of which `filled` will be taken for read.
-    pub(crate) fn begin_pages_as(&self, file: &File, range: Stretch, filled: Stretch) -> Result<(), Errno> {
+    /// The same of `range`, which is `filled` by a read or a write.
+    pub(crate) fn begin_pages_as(&self, file: &File, range: Stretch, filled: Filled) -> Result<(), Errno> {
         let mut state = file.state.lock();
         let mut begun = None;
         loop {
             // From now on no write past the cache begins here beside this. Each turn anew: the pages may have been dropped meanwhile.
             state.pages.cached = state.pages.cached.with(range);
-            state.pages.readable.add(filled);
+            match filled {
+                // ORDER: both under one lock, or a write that is heard of in between would be taken to have the page locked.
+                Filled::ByRead => {
+                    state.through.note_filled(range);
+                    state.pages.readable.add(range);
+                }
+                Filled::ByWrite(whole) => state.pages.readable.add(whole),
+            }
             let is_recalled = self.recalled.has(file.inode);
             let Some(wait) = state.pages.must_wait(range, is_recalled) else { break };
             let bound = if wait == Wait::AWhile { HOLD_MAX } else { WAIT_MAX };

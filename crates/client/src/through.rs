@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::events::{Dropping, KernelCache};
 use crate::file::{File, Handle};
 use crate::io::FILE_BYTES_MAX;
-use crate::pages::Stretch;
+use crate::pages::{Filled, Stretch};
 use ashlar_types::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -211,8 +211,9 @@ impl ThroughPages {
 
     /// Ends it; what is to be dropped before it is answered.
     #[must_use]
-    pub fn end(self) -> ToDrop {
+    pub fn end(mut self) -> ToDrop {
         let write = self.file.state.lock().through.take(self.number);
+        self.number = 0;
         let Some(write) = write.filter(|write| write.is_dropped) else { return ToDrop::default() };
         match write.last {
             // Whoever is dropping it does so when it is unlocked.
@@ -265,6 +266,12 @@ impl File {
 }
 
 impl Client {
+    /// Whether recalls of a file are answered while its writes wait: such as come past the page cache have no page locked, and of such as come through it see
+    /// [`ThroughPages`].
+    pub fn answers_beside_writes(&self) -> bool {
+        self.frees_filled.load(SeqCst) && !self.is_close_to_open()
+    }
+
     /// To be called when a write(2) of `bytes` bytes at `offset` has come through the kernel's page cache, before anything else is done about it. `last` is the page (its first byte, its
     /// bytes) that the kernel may have locked; `is_resent` says whether another process of this mount has had the write already.
     pub fn begin_through_pages(
@@ -278,7 +285,7 @@ impl Client {
         let (range, last) =
             (Stretch::of_pages(offset, bytes), last.map(|(at, bytes)| Stretch::of_pages(at, bytes)));
         // A kernel that has more pages locked is waited for, whatever waits for that; and nobody else gets pages back from a session that is close-to-open.
-        if !self.frees_filled.load(SeqCst) || self.is_close_to_open() {
+        if !self.answers_beside_writes() {
             return ThroughPages { file, number: 0, range, last };
         }
         let now = self.env.clock.monotonic();
@@ -288,13 +295,16 @@ impl Client {
         let know = |page| (page, if may_have(page) { LastPage::Unknown } else { LastPage::Locked });
         let known = last.map(know);
         // ORDER: looked at under the lock under which a lease ends.
-        let is_dropped = is_resent || is_recent || self.recalled.has(file.inode);
+        let is_recalled = self.recalled.has(file.inode);
+        let is_dropped = is_resent || is_recent || is_recalled;
         state.through.numbers += 1;
         let number = state.through.numbers;
         state.through.writes.push(Waiting { number, range, last: known, is_dropped });
         drop(state);
         // A thread that answers one may be waiting for the page that this write has locked.
-        self.help_recalls(file.inode);
+        if is_recalled {
+            self.help_recalls(file.inode);
+        }
         ThroughPages { file, number, range, last }
     }
 
@@ -303,8 +313,8 @@ impl Client {
     /// # Errors
     /// As of that.
     pub fn begin_pages_through(&self, through: &ThroughPages) -> Result<(), Errno> {
-        let filled = through.last.map_or(through.range, |last| through.range.without(last));
-        self.begin_pages_as(&through.file, through.range, filled)
+        let whole = through.last.map_or(through.range, |last| through.range.without(last));
+        self.begin_pages_as(&through.file, through.range, Filled::ByWrite(whole))
     }
 
     /// Finds out whether the last pages of writes are locked where they may have been in the cache before, or until `is_over`. Not again for one write: what

@@ -499,7 +499,10 @@ impl LeaseTable {
     pub fn end_recall(&mut self, id: u64) {
         if let Some(pending) = self.pending.remove(&id) {
             if !pending.flush_only {
-                self.drop_leases(pending.session, pending.inode, pending.leases);
+                // Who gives WRITE back has dropped its pages, and READ with them. Believed to have it still, it would be asked for it.
+                let with_it =
+                    if pending.leases.has(LeaseSet::WRITE) { LeaseSet::READ } else { LeaseSet::NONE };
+                self.drop_leases(pending.session, pending.inode, pending.leases.with(with_it));
             }
             self.end_block(pending.inode);
         }

@@ -6,7 +6,7 @@ use crate::call::Who;
 use crate::client::Client;
 use crate::data::{Exclusive, Need};
 use crate::file::{Data, File, Handle, InFlight};
-use crate::pages::{Beside, Held, Stretch};
+use crate::pages::{Beside, Filled, Held, Stretch};
 use ashlar_types::Errno;
 use ashlar_types::message::LeaseSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -150,8 +150,8 @@ impl Client {
         dropped: Dropped,
     ) -> Result<Taken, Errno> {
         let range = Stretch::of_pages(offset, data.len() as u64);
-        let filled = if let Dropped::Filled(filled) = dropped { filled } else { range };
-        self.begin_pages_as(&handle.file, range, filled)?;
+        let whole = if let Dropped::Filled(whole) = dropped { whole } else { range };
+        self.begin_pages_as(&handle.file, range, Filled::ByWrite(whole))?;
         let bytes = self.write_whole(who, handle, offset, data, flags)?;
         Ok(Taken { offset, bytes })
     }

@@ -233,7 +233,7 @@ impl Client {
         match reply {
             MetaReply::WrittenInline { attr, .. } => {
                 let mut state = file.state.lock();
-                state.inline_written = state.inline_written.max(Some(attr.size));
+                state.note_inline_written(attr.size);
                 if state.lease_epoch != lease_epoch {
                     // Leases changed hands meanwhile; what is known now may be from before or after this write. Who waits for its end to have the file
                     // for itself asks anew, too ([`Client::exclusive`]).

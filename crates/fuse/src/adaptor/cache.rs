@@ -39,7 +39,8 @@ impl Dropping for Page {
 
     fn is_blocked(&self) -> bool {
         let thread = self.state.lock().0.clone();
-        thread.as_deref().is_some_and(waits_in_kernel)
+        // Where that cannot be known: for as long as it takes to be sure.
+        thread.as_deref().is_none_or(waits_in_kernel)
     }
 }
 
@@ -133,7 +134,8 @@ impl KernelCache for NotifierCache {
         };
         let (node, own) = (self.node(inode), page.clone());
         let run = move || {
-            own.state.lock().0 = own_stat();
+            let stat = own_stat();
+            own.state.lock().0 = stat;
             if let Err(error) = notifier.inval_inode(node, offset as i64, bytes as i64) {
                 tracing::debug!(%error, %inode, "the kernel did not take an invalidation");
             }
@@ -142,7 +144,7 @@ impl KernelCache for NotifierCache {
         // Not joined: it ends when whoever has the page locked lets go.
         // LIMIT: one per write through the cache that waits for a lease while that is recalled, and one more as it ends.
         if let Err(error) = std::thread::Builder::new().name("fuse-page".into()).spawn(run) {
-            tracing::error!(%error, "no thread to drop a page; a recall waits for the write that may have it locked");
+            tracing::error!(%error, "no thread to drop a page; it is taken for locked by the write that waits");
         }
         page
     }

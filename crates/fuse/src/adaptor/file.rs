@@ -153,7 +153,7 @@ impl Adaptor {
             append: Some(asked.append),
             is_sync: asked.sync,
             is_past_cache,
-            yields: false,
+            yields: is_past_cache && self.client.answers_beside_writes(),
         };
         if !is_past_cache && !args.from_cache {
             return self.write_through(request, handle, args, flags, deferral);
