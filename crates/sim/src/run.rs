@@ -24,6 +24,8 @@ pub const SPLIT_SEEDS: u64 = 1 << 32;
 pub const SHARE_SEEDS: u64 = 2 << 32;
 /// The first of the seeds with several metadata servers, which are started anew while mounts have files open, and give each other shards.
 pub const SITE_SEEDS: u64 = 3 << 32;
+/// The first of the seeds with storage servers beside them, whose targets give each other chains while they are written.
+pub const CHAIN_SEEDS: u64 = 4 << 32;
 /// The client that reads everything back.
 const AUDITOR: usize = 99;
 
