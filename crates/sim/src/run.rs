@@ -78,6 +78,8 @@ pub struct Report {
     pub crashes: u64,
     /// Turns taken.
     pub steps: u64,
+    /// How often a chain was given to another target.
+    pub moves: u64,
 }
 
 impl Plan {
@@ -228,7 +230,8 @@ pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Ar
     scheduler.kill_all();
     drop(run);
     let answers = shared.oracle.lock().checked;
-    Report { failures, trace_hash: scheduler.trace_hash(), answers, crashes, steps: scheduler.steps() }
+    let (trace_hash, steps) = (scheduler.trace_hash(), scheduler.steps());
+    Report { failures, trace_hash, answers, crashes, steps, moves: 0 }
 }
 
 impl Run {

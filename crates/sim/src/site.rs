@@ -23,6 +23,7 @@ use ashlar_env::sim::{SimClock, SimEntropy};
 use ashlar_env::{Clock, Env};
 use ashlar_manager::{Authority, ManagerService, Secrets, draw_key};
 use ashlar_meta::Transferred;
+use ashlar_replication::hand_over::shard::transfer;
 use ashlar_rpc::net::TlsIdentity;
 use ashlar_storage::moves::End;
 use ashlar_types::map::{Pool, Shard};
@@ -266,10 +267,13 @@ impl Site {
     /// The manager hears a question.
     fn carry_out(&self, (shards, from, to, seen): &Question) -> Transferred {
         let truth = self.truth.lock();
-        if shards.iter().all(|shard| truth.primary(*shard) == Some(*to)) {
+        let primary = |shard: &ShardId| truth.primary(*shard).unwrap_or_default();
+        let decide = |shard: &ShardId| transfer(truth.epoch, &primary(shard), (from, to), *seen);
+        let decided: Vec<Option<bool>> = shards.iter().map(decide).collect();
+        if decided.iter().all(|is_due| *is_due == Some(false)) {
             return Transferred::Done;
         }
-        if truth.epoch != *seen || !shards.iter().all(|shard| truth.primary(*shard) == Some(*from)) {
+        if decided.iter().any(|is_due| *is_due != Some(true)) {
             return Transferred::Refused(format!("the map is of {}", truth.epoch));
         }
         drop(truth);
@@ -409,7 +413,9 @@ pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)
     site.storage.iter().for_each(Storage::forget);
     drop(course);
     let answers = site.checked.load(SeqCst);
-    Report { failures, trace_hash: scheduler.trace_hash(), answers, crashes: stops, steps: scheduler.steps() }
+    let (trace_hash, steps, moves) =
+        (scheduler.trace_hash(), scheduler.steps(), site.chains_moved.load(SeqCst));
+    Report { failures, trace_hash, answers, crashes: stops, steps, moves }
 }
 
 /// How a run goes on: outside of all tasks.
