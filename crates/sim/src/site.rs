@@ -268,7 +268,7 @@ impl Site {
     fn carry_out(&self, (shards, from, to, seen): &Question) -> Transferred {
         let truth = self.truth.lock();
         let primary = |shard: &ShardId| truth.primary(*shard).unwrap_or_default();
-        let decide = |shard: &ShardId| transfer(truth.epoch, &primary(shard), (from, to), *seen);
+        let decide = |shard: &ShardId| transfer(truth.epoch, &primary(shard), from, *seen);
         let decided: Vec<Option<bool>> = shards.iter().map(decide).collect();
         if decided.iter().all(|is_due| *is_due == Some(false)) {
             return Transferred::Done;
