@@ -13,8 +13,8 @@ use ashlar_storage::moves::{End, Told};
 use ashlar_types::map::{Chain, Move, Target, TargetState};
 use ashlar_types::message::{ManagerReply, ManagerRequest, StorageRequest};
 use ashlar_types::{
-    ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, LayoutPolicy, NodeId, OfChains, PeerId, PoolId, Role,
-    TargetId,
+    ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, LayoutPolicy, NodeId, OfChains, PeerId, PoolId,
+    Role, TargetId,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -62,14 +62,13 @@ pub(super) fn manager(env: Env, map: &ClusterMap) -> Result<ManagerService, Stri
 /// Chains of which a target has chunks or notes although they are elsewhere.
 fn left_over(map: &ClusterMap, target: TargetId, store: &ChunkStore) -> Result<Vec<String>, String> {
     let failed = |error| format!("{target} cannot be looked at: {error}");
-    let is_elsewhere =
-        |chain: &Option<ChainId>| chain.is_none_or(|chain| map.head(chain) != Some(target));
+    let is_elsewhere = |chain: &Option<ChainId>| chain.is_none_or(|chain| map.head(chain) != Some(target));
     let bytes = store.bytes_by_chain().map_err(failed)?;
     let chunks = bytes.keys().filter(|chain| is_elsewhere(chain)).map(|chain| format!("chunks of {chain:?}"));
     let notes = store.chain_notes().map_err(failed)?;
-    let noted = notes.iter().filter(|(chain, note)| {
-        is_elsewhere(&Some(**chain)) || matches!(note, ChainNote::Leaving { .. })
-    });
+    let noted = notes
+        .iter()
+        .filter(|(chain, note)| is_elsewhere(&Some(**chain)) || matches!(note, ChainNote::Leaving { .. }));
     let noted = noted.map(|(chain, note)| format!("of {chain} the note {note:?}"));
     Ok(chunks.chain(noted).map(|what| format!("{target} has {what}")).collect())
 }
@@ -127,8 +126,7 @@ impl Site {
         };
         let truth = self.truth.lock();
         let (target, epoch) = (request.target(), truth.epoch);
-        let others: Vec<_> =
-            chains.into_iter().filter(|chain| truth.head(*chain) != Some(target)).collect();
+        let others: Vec<_> = chains.into_iter().filter(|chain| truth.head(*chain) != Some(target)).collect();
         drop(truth);
         if !others.is_empty() {
             self.fail(format!("{target} answers {request:?}, and {others:?} are elsewhere in {epoch:?}"));
@@ -259,7 +257,9 @@ fn check_chunks(site: &Site, store: &ChunkStore, (target, chain): (TargetId, Cha
     loop {
         let page = store.list_chain(chain, from).map_err(|error| format!("{target}: {error}"))?;
         if let Some(chunk) = page.chunks.iter().find(|chunk| !site.content.is_used(**chunk, chain)) {
-            return Err(format!("{target} has {chunk} of {chain}, which was deleted, or is not on that chain"));
+            return Err(format!(
+                "{target} has {chunk} of {chain}, which was deleted, or is not on that chain"
+            ));
         }
         from = page.next;
         if from.is_none() {
@@ -293,10 +293,7 @@ impl super::Trouble {
         use super::Trouble;
         let pick = |list: &[u64]| list[random.below(list.len() as u64) as usize];
         match random.below(12) {
-            0 => Trouble::Freeze {
-                mount: random.below(mounts) as usize,
-                for_ms: pick(&[800, 4000, 30_000]),
-            },
+            0 => Trouble::Freeze { mount: random.below(mounts) as usize, for_ms: pick(&[800, 4000, 30_000]) },
             1 => Trouble::Stop {
                 server: random.below(servers) as usize,
                 after: (random.below(2) == 0).then(|| random.below(40)),

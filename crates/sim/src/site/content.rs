@@ -51,7 +51,9 @@ impl Content {
     pub fn begin(&self, chunk: ChunkId, chain: ChainId) {
         let versions = vec![Bytes::default()];
         let (answered, durable, cuts, is_in_doubt, is_going) = (0, 0, 0, false, false);
-        self.0.lock().insert(chunk, Chunk { chain, versions, answered, durable, cuts, is_in_doubt, is_going });
+        self.0
+            .lock()
+            .insert(chunk, Chunk { chain, versions, answered, durable, cuts, is_in_doubt, is_going });
     }
 
     /// The chunk is about to be deleted: nobody knows any more what it shows.

@@ -212,7 +212,8 @@ impl Fill {
     fn allocate(&self, file: &File, index: u64) -> Result<(), Failed> {
         let (target, chunk, chain) = (TargetId(0), file.chunk(index), file.chain(index));
         let (offset, len) = self.range();
-        let request = StorageRequest::Allocate { target, chunk, chain, chunk_bytes: CHUNK_BYTES, offset, len };
+        let request =
+            StorageRequest::Allocate { target, chunk, chain, chunk_bytes: CHUNK_BYTES, offset, len };
         self.change((file, index), &request, &[], |_| ())
     }
 
@@ -287,8 +288,7 @@ impl Fill {
             let meant = by_target.remove(&target).unwrap_or_default();
             let chains = OfChains::Only(meant.iter().copied().collect());
             let (inode, generation, from_index) = (file.inode, file.generation, 0);
-            let request =
-                StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
+            let request = StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
             self.site().scheduler.note(&|| format!("-> {request:?}"));
             match self.ask(request.clone(), &[]) {
                 Some((Ok(StorageReply::Deleted { is_done, .. }), _)) => {

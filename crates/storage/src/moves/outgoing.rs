@@ -196,7 +196,8 @@ impl Outgoing {
         run: impl FnOnce() -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
         let _listed: Vec<_> = copying.iter().map(|outgoing| outgoing.frontier.read()).collect();
-        let locks = copying.iter().flat_map(|outgoing| outgoing.chunks.iter().map(move |chunk| (outgoing, chunk)));
+        let locks =
+            copying.iter().flat_map(|outgoing| outgoing.chunks.iter().map(move |chunk| (outgoing, chunk)));
         let _alone: Vec<_> = locks.map(|(outgoing, chunk)| outgoing.take(chunk)).collect();
         let outcome = run();
         for outgoing in copying.iter().filter(|outgoing| outgoing.broken().is_none()) {

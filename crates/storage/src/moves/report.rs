@@ -16,7 +16,8 @@ impl Moves {
     /// Counts what `target` has; nothing where it does not tell. Looks at all of its index.
     pub fn count(&self, service: &StorageService, target: TargetId) -> Option<TargetReport> {
         let store = service.target(target)?;
-        let count = || Ok::<_, ChunkError>((store.bytes_by_chain()?, store.chain_notes()?, service.space(target)?));
+        let count =
+            || Ok::<_, ChunkError>((store.bytes_by_chain()?, store.chain_notes()?, service.space(target)?));
         let (bytes, notes, space) = match count() {
             Ok((bytes, notes, space)) => (bytes, notes, space?),
             Err(error) => {
