@@ -150,7 +150,16 @@ fn end_move(site: Weak<Site>, at: usize, switch: Arc<Switch>) -> Box<AskToEnd> {
             }
             _ => {}
         }
+        // It ends just before it is asked, or just after, and nobody hears the answer.
+        let (is_last, is_before) = (site.trouble(16) == 0, site.dice.below(3) == 0);
+        if is_last && is_before {
+            site.storage[at].die(&site);
+            return Told::Unknown;
+        }
         let told = site.end_chain_move(at, end);
+        if is_last {
+            site.storage[at].die(&site);
+        }
         site.sleep_ms(site.dice.below(8));
         if trouble == 3 || is_off() { Told::Unknown } else { told }
     })
@@ -195,6 +204,13 @@ impl Storage {
     pub fn stop_after(&self, changes: u64, away_ms: u64) {
         self.away_ms.store(away_ms, SeqCst);
         self.switch.lock().stop_in.store(changes as i64, SeqCst);
+    }
+
+    /// It ends at once: what it says from now on nobody hears.
+    fn die(&self, site: &Site) {
+        site.scheduler.note(&|| format!("storage server {} ends there", self.at));
+        self.away_ms.store([5, 100, 1500, 4000][site.dice.below(4) as usize], SeqCst);
+        self.switch.lock().is_off.store(true, SeqCst);
     }
 
     pub fn stop_never(&self) {
@@ -382,7 +398,7 @@ impl Storage {
         let answered: Arc<Mutex<Option<Answer>>> = Arc::default();
         let signal = Arc::new(site.scheduler.signal());
         let awaited = Awaited { life: life.number, answer: answered.clone(), signal: signal.clone() };
-        let (site, switch) = (site.clone(), self.switch.lock().clone());
+        let (site, switch, at) = (site.clone(), self.switch.lock().clone(), self.at);
         let serve = {
             let site = site.clone();
             move || {
@@ -390,6 +406,9 @@ impl Storage {
                 site.sleep_ms(after_ms);
                 let mut read = Vec::new();
                 let reply = carry_out(&life, &request, (&data, &mut read), from);
+                if matches!(request, StorageRequest::MoveSeal { .. }) && site.trouble(24) == 0 {
+                    site.storage[at].die(&site);
+                }
                 // It has stopped in the middle of something: nobody hears of that.
                 if switch.is_off.load(SeqCst) {
                     return;
