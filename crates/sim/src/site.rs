@@ -100,6 +100,8 @@ struct SitePlan {
     change_pause_ms: u64,
     /// Milliseconds between two wishes that a chain be elsewhere.
     chain_every_ms: u64,
+    /// Storage servers keep one of so many maps.
+    keep_one_in: u64,
 }
 
 impl SitePlan {
@@ -137,6 +139,7 @@ impl SitePlan {
             changes: 0,
             change_pause_ms: 0,
             chain_every_ms: 0,
+            keep_one_in: 1,
         };
         if seed >= CHAIN_SEEDS { plan.with_chains(seed) } else { plan }
     }
@@ -554,6 +557,16 @@ impl Course {
         if self.site.storage.is_empty() {
             return;
         }
+        let site = self.site.clone();
+        let ask = move || {
+            loop {
+                site.sleep_ms(1 + site.dice.below(20));
+                if site.is_troubled.load(SeqCst) {
+                    site.ask_by_an_old_map();
+                }
+            }
+        };
+        self.site.scheduler.start("asker", Box::new(ask));
         let site = self.site.clone();
         let want = move || {
             loop {

@@ -1,6 +1,6 @@
 //! Chains of the site: the manager that says whose they are, who wants them elsewhere, and what must hold of them when everything has ended.
 
-use super::storage::Storage;
+use super::storage::{Call, Storage};
 use super::{CHAINS, CLUSTER, Course, FIRST_STORAGE, QUIET_MAX, Site, SitePlan, TARGETS_EACH};
 use crate::audit;
 use ashlar_chunkstore::{ChainNote, ChunkStore};
@@ -19,6 +19,9 @@ use ashlar_types::{
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+
+/// For how long an answer is waited for that nobody needs.
+const ASKED_FOR: Duration = Duration::from_millis(50);
 
 /// The targets of the first map.
 pub(super) fn first_targets(plan: &SitePlan) -> Vec<Target> {
@@ -137,7 +140,8 @@ impl Site {
     pub fn spread_chains(&self, newest: &Arc<ClusterMap>) {
         for storage in &self.storage {
             let is_told = self.trouble(4) == 0 || !self.is_troubled.load(SeqCst);
-            storage.hear(self, newest, is_told, self.trouble(3) != 0);
+            let keeps = self.trouble(self.plan.keep_one_in) == 0 || !self.is_troubled.load(SeqCst);
+            storage.hear(self, newest, is_told, keeps);
         }
         if self.storage.is_empty() || self.trouble(6) < 5 && self.is_troubled.load(SeqCst) {
             return;
@@ -170,6 +174,17 @@ impl Site {
                 }
             }
         });
+    }
+
+    /// Somebody with an old map asks a target about a chain that was there once, or never: who answers is looked at as for everybody.
+    pub fn ask_by_an_old_map(self: &Arc<Site>) {
+        let target = TargetId(1 + self.dice.below((self.storage.len() * TARGETS_EACH) as u64) as u32);
+        let request = question(target, ChainId(self.dice.below(CHAINS) as u32));
+        if let Some(storage) = self.storage_of(target) {
+            let call = Call { request, data: Vec::new(), from: None, after_ms: 0 };
+            let until = self.now() + ASKED_FOR;
+            storage.ask(self, call, &|| self.now() < until);
+        }
     }
 
     /// What is not as it must be once moves have come to their ends.
@@ -278,6 +293,7 @@ impl SitePlan {
         self.changes = pick(&[30, 80, 160]) as usize;
         self.change_pause_ms = pick(&[5, 40, 150]);
         self.chain_every_ms = pick(&[20, 100, 400, 2000]);
+        self.keep_one_in = pick(&[1, 4, 30]);
         let (servers, mounts, storage) = (self.servers as u64, self.mounts as u64, self.storage as u64);
         let troubles = (0..2 + random.below(7)).map(|_| {
             let trouble = super::Trouble::of_chains(&random, (servers, mounts, storage));
@@ -299,7 +315,7 @@ impl super::Trouble {
                 after: (random.below(2) == 0).then(|| random.below(40)),
                 away_ms: pick(&[10, 300, 3000]),
             },
-            2 => Trouble::KeepNothing {
+            2 | 3 => Trouble::KeepNothing {
                 server: random.below(storage) as usize,
                 for_ms: pick(&[500, 5000, 20_000]),
             },
