@@ -18,8 +18,8 @@ use ashlar_types::map::Shard;
 use ashlar_types::message::{MetaReply, MetaRequest};
 use ashlar_types::node::{Roles, SessionOwner};
 use ashlar_types::{
-    ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, KeySet, Node, NodeId, NodePolicy,
-    OpId, PeerId, Role, SecretKey, SessionId, ShardId, Timespec,
+    ClusterId, ClusterMap, Credentials, DescriptionId, Epoch, Errno, InodeId, KeySet, Node, NodeId,
+    NodePolicy, OpId, PeerId, Role, SecretKey, SessionId, ShardId, Timespec,
 };
 use parking_lot::RwLock;
 use std::sync::Arc;

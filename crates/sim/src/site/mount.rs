@@ -401,6 +401,13 @@ impl Mount {
 
     /// A server does not have a file that was told.
     fn lost(&self, inode: InodeId, errno: Errno) {
+        let is_coming_back = self.state.lock().is_coming_back;
+        if is_coming_back {
+            // With the session before: the server was started anew before it was told of that under this one.
+            self.site.scheduler.note(&|| format!("{inode} is lost with a session that has ended"));
+            self.state.lock().files.remove(&inode);
+            return;
+        }
         // Closed meanwhile, and gone with that.
         if self.state.lock().files.contains_key(&inode) {
             self.site.fail(format!("mount {} has {inode} open and is told {errno:?}", self.number));
