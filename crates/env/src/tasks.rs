@@ -27,11 +27,34 @@ pub trait Tasks: Send + Sync {
         self.signal().wait_for(&mut Mutex::new(()).lock(), time);
     }
 
+    /// Whether tasks take turns on one thread: then nobody may wait for a lock in any other way than by [`Tasks::pause`], or who holds it never goes on.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
     /// Runs one item of work of a task that is to go on whatever becomes of the item; tells whether it ended without a panic. What the
     /// item had locked is unlocked. In a simulation a panic goes on: it is a failure of the run.
     fn contain(&self, item: &mut dyn FnMut()) -> bool {
         item();
         true
+    }
+}
+
+/// Time between two tries of a lock, where tasks take turns.
+const TURN: Duration = Duration::from_micros(200);
+
+impl dyn Tasks + '_ {
+    /// Takes a lock that another task may hold while it waits for something else: with `lock`, or, where tasks take turns, with `try_lock`, again and again.
+    pub fn take<G>(&self, try_lock: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
+        if !self.takes_turns() {
+            return lock();
+        }
+        loop {
+            if let Some(guard) = try_lock() {
+                return guard;
+            }
+            self.pause(TURN);
+        }
     }
 }
 

@@ -488,7 +488,7 @@ impl ManagerService {
         }
         let transferred = self.manager.change_and_prove(|state| {
             let map = &state.map;
-            let decide = |shard: &ShardId| transfer(map.epoch, &map.primary(*shard)?, (&from, &to), seen);
+            let decide = |shard: &ShardId| transfer(map.epoch, &map.primary(*shard)?, &from, seen);
             let decided: Vec<Option<bool>> = shards.iter().map(decide).collect();
             // Asked for once more: the answer was lost.
             if decided.iter().all(|is_due| *is_due == Some(false)) {

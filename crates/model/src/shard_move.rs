@@ -335,7 +335,7 @@ impl ShardMoveModel {
         let (from, to) = (question.from, 1 - question.from);
         let decide = |map: usize| {
             let epoch = if self.is(Broken::AnyEpochCounts) { question.seen } else { epoch_of(map) };
-            transfer(epoch, &state.history[map], (&from, &to), question.seen)
+            transfer(epoch, &state.history[map], &from, question.seen)
         };
         let mut decided = decide(view);
         if decided.is_some() || !self.is(Broken::RefusedFromMemory) {

@@ -35,13 +35,14 @@ fn main() -> ExitCode {
         args.seed.map_or((args.start, args.start.saturating_add(args.seeds)), |seed| (seed, seed + 1));
     let begin = Instant::now();
     let mut runner = Runner::new(Duration::from_secs(args.seed_max_s));
-    let (mut passed, mut failed, mut answers, mut crashes) = (0, 0, 0, 0);
+    let (mut passed, mut failed, mut answers, mut crashes, mut moves) = (0, 0, 0, 0, 0);
     for seed in from..to {
         if args.trace {
             eprintln!("{:#?}", Plan::of(seed));
         }
         let report = runner.run(seed, args.trace);
         (answers, crashes) = (answers + report.answers, crashes + report.crashes);
+        moves += report.moves;
         if report.failures.is_empty() {
             passed += 1;
             continue;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{answers} answers checked, {crashes} crashes survived, {:.1} s\n{passed} passed, {failed} failed",
+        "{answers} answers checked, {crashes} crashes survived, {moves} chains moved, {:.1} s\n{passed} passed, {failed} failed",
         begin.elapsed().as_secs_f64()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -24,6 +24,8 @@ pub const SPLIT_SEEDS: u64 = 1 << 32;
 pub const SHARE_SEEDS: u64 = 2 << 32;
 /// The first of the seeds with several metadata servers, which are started anew while mounts have files open, and give each other shards.
 pub const SITE_SEEDS: u64 = 3 << 32;
+/// The first of the seeds with storage servers beside them, whose targets give each other chains while they are written.
+pub const CHAIN_SEEDS: u64 = 4 << 32;
 /// The client that reads everything back.
 const AUDITOR: usize = 99;
 
@@ -76,6 +78,8 @@ pub struct Report {
     pub crashes: u64,
     /// Turns taken.
     pub steps: u64,
+    /// How often a chain was given to another target.
+    pub moves: u64,
 }
 
 impl Plan {
@@ -226,7 +230,8 @@ pub fn run_watched(seed: u64, plan: Plan, is_traced: bool, note: impl FnOnce(&Ar
     scheduler.kill_all();
     drop(run);
     let answers = shared.oracle.lock().checked;
-    Report { failures, trace_hash: scheduler.trace_hash(), answers, crashes, steps: scheduler.steps() }
+    let (trace_hash, steps) = (scheduler.trace_hash(), scheduler.steps());
+    Report { failures, trace_hash, answers, crashes, steps, moves: 0 }
 }
 
 impl Run {

@@ -491,4 +491,8 @@ impl Tasks for ProcessTasks {
     fn signal(&self) -> Signal {
         Signal::Simulated(Arc::new(self.scheduler.new_signal()))
     }
+
+    fn takes_turns(&self) -> bool {
+        true
+    }
 }

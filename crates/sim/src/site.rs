@@ -4,25 +4,35 @@
 //! Servers are killed or lose their power, also in the middle of a write and while they start; shards go from one to the other, moves are withdrawn, and
 //! directories are split, all while mounts work on names of their own and on locks that all of them want. What a mount was answered it expects to find;
 //! what it has open it expects to keep; and in the end each server has what the map says it has, and nothing else.
+//!
+//! From [`CHAIN_SEEDS`] on there are storage servers besides, whose targets give each other chains while mounts write and read what is in them.
 
+mod chains;
 mod check;
+mod content;
+mod disk;
+mod fill;
 mod mount;
 mod server;
+mod storage;
 mod work;
 
-use crate::run::Report;
+use crate::run::{CHAIN_SEEDS, Report};
 use crate::scheduler::{ProcessTasks, Scheduler};
 use ashlar_env::sim::{SimClock, SimEntropy};
 use ashlar_env::{Clock, Env};
-use ashlar_manager::{Authority, Secrets, draw_key};
+use ashlar_manager::{Authority, ManagerService, Secrets, draw_key};
 use ashlar_meta::Transferred;
+use ashlar_replication::hand_over::shard::transfer;
 use ashlar_rpc::net::TlsIdentity;
+use ashlar_storage::moves::End;
 use ashlar_types::map::{Pool, Shard};
 use ashlar_types::message::LockRequest;
 use ashlar_types::node::{Listening, Roles};
 use ashlar_types::{
     ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PeerId, PoolId, Role, ShardId, Timespec,
 };
+use content::Content;
 use mount::Mount;
 use parking_lot::{Mutex, RwLock};
 use server::Server;
@@ -30,10 +40,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use storage::Storage;
 
 const CLUSTER: ClusterId = ClusterId([3; 16]);
 const HASH_KEY: [u8; 16] = [7; 16];
 const SHARDS: u16 = 8;
+/// Storage servers are on nodes from here on, with so many targets each, which chains are on.
+const FIRST_STORAGE: u32 = 11;
+const TARGETS_EACH: usize = 2;
+const CHAINS: u64 = 6;
 /// Mounts are on nodes above that.
 const FIRST_MOUNT: u32 = 20;
 /// Directories that all mounts work in, and files that all of them lock.
@@ -58,6 +73,10 @@ enum Trouble {
     TellLate { mount: usize, by_ms: u64 },
     /// A mount is never heard of again.
     Die { mount: usize },
+    /// A storage server ends, as a server does.
+    StopStorage { server: usize, after: Option<u64>, away_ms: u64 },
+    /// A storage server cannot keep a newer map for so many milliseconds.
+    KeepNothing { server: usize, for_ms: u64 },
 }
 
 /// What a seed stands for.
@@ -74,6 +93,15 @@ struct SitePlan {
     splits: bool,
     /// And how many milliseconds after the one before.
     troubles: Vec<(u64, Trouble)>,
+    /// Storage servers.
+    storage: usize,
+    /// Changes of content that a mount makes at least, and the longest pause between two.
+    changes: usize,
+    change_pause_ms: u64,
+    /// Milliseconds between two wishes that a chain be elsewhere.
+    chain_every_ms: u64,
+    /// Storage servers keep one of so many maps.
+    keep_one_in: u64,
 }
 
 impl SitePlan {
@@ -98,7 +126,7 @@ impl SitePlan {
             (pick(&[0, 200, 1500, 6000]) + random.below(500), trouble)
         });
         let troubles = troubles.collect();
-        SitePlan {
+        let plan = SitePlan {
             servers,
             mounts,
             operations: pick(&[30, 80, 160]) as usize,
@@ -107,7 +135,13 @@ impl SitePlan {
             move_every_ms: pick(&[0, 50, 400, 2000]),
             splits: random.below(2) == 0,
             troubles,
-        }
+            storage: 0,
+            changes: 0,
+            change_pause_ms: 0,
+            chain_every_ms: 0,
+            keep_one_in: 1,
+        };
+        if seed >= CHAIN_SEEDS { plan.with_chains(seed) } else { plan }
     }
 }
 
@@ -134,6 +168,15 @@ struct Site {
     /// Questions that the manager has not heard yet.
     late: Mutex<Vec<Question>>,
     servers: Vec<Server>,
+    /// The manager, where there is more to it than its map; `truth` is a copy of what it has.
+    manager: Option<ManagerService>,
+    storage: Vec<Storage>,
+    content: Content,
+    /// Ends of moves of which the manager has not heard yet, and the storage servers that asked.
+    late_ends: Mutex<Vec<(usize, End)>>,
+    chains_moved: AtomicU64,
+    /// Something is to go wrong yet.
+    has_more_troubles: AtomicBool,
     held: Mutex<Vec<Held>>,
     /// Until when the session of a mount may be found to have been ended.
     forgiven: Mutex<BTreeMap<usize, Duration>>,
@@ -180,16 +223,17 @@ fn first_map(plan: &SitePlan) -> ClusterMap {
         },
     };
     let servers = (1..=plan.servers as u32).map(|id| node(id, Role::Meta));
+    let storage = (0..plan.storage as u32).map(|number| node(FIRST_STORAGE + number, Role::Storage));
     let mounts = (0..plan.mounts as u32).map(|number| node(FIRST_MOUNT + number, Role::Client));
     let of_server = |id: u16| NodeId(1 + u32::from(id) % plan.servers as u32);
     ClusterMap {
         cluster: CLUSTER,
         epoch: Epoch(1),
         pools: vec![Pool { id: PoolId(0), name: "default".into() }],
-        targets: Vec::new(),
-        chains: Vec::new(),
+        targets: chains::first_targets(plan),
+        chains: chains::first_chains(plan),
         shards: (0..SHARDS).map(|id| Shard { id: ShardId(id), primary: of_server(id) }).collect(),
-        nodes: servers.chain(mounts).collect(),
+        nodes: servers.chain(storage).chain(mounts).collect(),
         moves: Default::default(),
         filesets: Vec::new(),
     }
@@ -225,18 +269,21 @@ impl Site {
 
     /// The manager hears a question.
     fn carry_out(&self, (shards, from, to, seen): &Question) -> Transferred {
-        let mut truth = self.truth.lock();
-        if shards.iter().all(|shard| truth.primary(*shard) == Some(*to)) {
+        let truth = self.truth.lock();
+        let primary = |shard: &ShardId| truth.primary(*shard).unwrap_or_default();
+        let decide = |shard: &ShardId| transfer(truth.epoch, &primary(shard), from, *seen);
+        let decided: Vec<Option<bool>> = shards.iter().map(decide).collect();
+        if decided.iter().all(|is_due| *is_due == Some(false)) {
             return Transferred::Done;
         }
-        if truth.epoch != *seen || !shards.iter().all(|shard| truth.primary(*shard) == Some(*from)) {
+        if decided.iter().any(|is_due| *is_due != Some(true)) {
             return Transferred::Refused(format!("the map is of {}", truth.epoch));
         }
-        for shard in shards {
-            truth.shards[usize::from(shard.0)].primary = *to;
-        }
-        truth.epoch = Epoch(truth.epoch.0 + 1);
         drop(truth);
+        self.change_map(|map| {
+            shards.iter().for_each(|shard| map.shards[usize::from(shard.0)].primary = *to);
+            map.epoch = Epoch(map.epoch.0 + 1);
+        });
         self.scheduler.note(&|| format!("{shards:?} are {to}'s"));
         Transferred::Done
     }
@@ -271,6 +318,7 @@ impl Site {
                 *map = newest.clone();
             }
         }
+        self.spread_chains(&newest);
     }
 
     /// A lock was given to a mount while another one has one that it does not go with.
@@ -305,6 +353,21 @@ impl Site {
     }
 }
 
+/// The manager and the storage servers, if the plan has any.
+fn with_chains(
+    plan: &SitePlan,
+    map: &ClusterMap,
+    (scheduler, clock, entropy): (&Arc<Scheduler>, &Arc<SimClock>, &Arc<SimEntropy>),
+) -> Result<(Option<ManagerService>, Vec<Storage>), String> {
+    if plan.storage == 0 {
+        return Ok((None, Vec::new()));
+    }
+    let tasks = ProcessTasks { scheduler: scheduler.clone(), prefix: "manager:".to_owned() };
+    let env = Env { clock: clock.clone(), entropy: entropy.clone(), tasks: Arc::new(tasks) };
+    let storage = (0..plan.storage).map(|at| Storage::new(at, map)).collect::<Result<_, _>>()?;
+    Ok((Some(chains::manager(env, map)?), storage))
+}
+
 /// Runs `seed`; `note` gets the scheduler before it begins.
 pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)) -> Report {
     let clock = Arc::new(SimClock::new(Timespec::new(1_700_000_000, 0)));
@@ -313,15 +376,26 @@ pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)
     let plan = SitePlan::of(seed);
     scheduler.note(&|| format!("{plan:#?}"));
     let map = first_map(&plan);
+    let entropy = Arc::new(SimEntropy::new(seed ^ 0x00E4_74A0));
+    let (manager, storage) = match with_chains(&plan, &map, (&scheduler, &clock, &entropy)) {
+        Ok(both) => both,
+        Err(why) => return Report { failures: vec![why], ..Report::default() },
+    };
     let site = Arc::new_cyclic(|me| Site {
         scheduler: scheduler.clone(),
         clock,
-        entropy: Arc::new(SimEntropy::new(seed ^ 0x00E4_74A0)),
+        entropy,
         dice: SimEntropy::new(seed ^ 0x0000_D1CE),
         servers: (0..plan.servers).map(|at| Server::new(at, &map)).collect(),
         plan,
         truth: Mutex::new(map),
         late: Mutex::default(),
+        manager,
+        storage,
+        content: Content::default(),
+        late_ends: Mutex::default(),
+        chains_moved: AtomicU64::new(0),
+        has_more_troubles: AtomicBool::new(true),
         held: Mutex::default(),
         forgiven: Mutex::default(),
         failures: Mutex::default(),
@@ -330,7 +404,8 @@ pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)
         identity: identity(),
         me: me.clone(),
     });
-    let mut course = Course { site: site.clone(), mounts: Vec::new(), stops: 0, down: Vec::new() };
+    let (mounts, down, storage_down) = Default::default();
+    let mut course = Course { site: site.clone(), mounts, stops: 0, down, storage_down };
     let outcome = course.whole();
     let mut failures = std::mem::take(&mut *site.failures.lock());
     failures.extend(scheduler.panics());
@@ -338,9 +413,12 @@ pub(crate) fn run(seed: u64, is_traced: bool, note: impl FnOnce(&Arc<Scheduler>)
     let stops = course.stops;
     scheduler.kill_all();
     site.servers.iter().for_each(Server::forget);
+    site.storage.iter().for_each(Storage::forget);
     drop(course);
     let answers = site.checked.load(SeqCst);
-    Report { failures, trace_hash: scheduler.trace_hash(), answers, crashes: stops, steps: scheduler.steps() }
+    let (trace_hash, steps, moves) =
+        (scheduler.trace_hash(), scheduler.steps(), site.chains_moved.load(SeqCst));
+    Report { failures, trace_hash, answers, crashes: stops, steps, moves }
 }
 
 /// How a run goes on: outside of all tasks.
@@ -350,6 +428,8 @@ struct Course {
     stops: u64,
     /// Servers that are away, and until when.
     down: Vec<(usize, Duration)>,
+    /// The same of storage servers.
+    storage_down: Vec<(usize, Duration)>,
 }
 
 impl Course {
@@ -375,8 +455,30 @@ impl Course {
                 let (at, _) = self.down.swap_remove(next);
                 self.site.servers[at].start(&self.site);
             }
+            self.tend_storage(now);
         }
         Ok(())
+    }
+
+    /// Has storage servers stop and start.
+    fn tend_storage(&mut self, now: Duration) {
+        for at in 0..self.site.storage.len() {
+            if self.site.storage[at].is_off() {
+                let away = Duration::from_millis(self.site.storage[at].away_ms.load(SeqCst));
+                self.stop_storage(at, away);
+            }
+        }
+        while let Some(next) = self.storage_down.iter().position(|(_, until)| *until <= now) {
+            let (at, _) = self.storage_down.swap_remove(next);
+            self.site.storage[at].start(&self.site);
+        }
+    }
+
+    fn stop_storage(&mut self, at: usize, away: Duration) {
+        self.site.scheduler.note(&|| format!("storage server {at} stops, for {away:?}"));
+        self.site.storage[at].stop(&self.site);
+        self.stops += 1;
+        self.storage_down.push((at, self.site.now() + away));
     }
 
     fn stop_server(&mut self, at: usize, away: Duration) {
@@ -418,6 +520,14 @@ impl Course {
                 self.mounts[mount].is_dead.store(true, SeqCst);
                 self.site.scheduler.kill(&format!("m{mount}:"));
             }
+            Trouble::StopStorage { server, .. } if self.storage_down.iter().any(|(at, _)| *at == server) => {}
+            Trouble::StopStorage { server, after: Some(after), away_ms } => {
+                self.site.storage[server].stop_after(after, away_ms);
+            }
+            Trouble::StopStorage { server, after: None, away_ms } => {
+                self.stop_storage(server, Duration::from_millis(away_ms));
+            }
+            Trouble::KeepNothing { server, for_ms } => chains::keep_nothing(&self.site, server, for_ms),
         }
     }
 
@@ -444,6 +554,30 @@ impl Course {
             }
         };
         self.site.scheduler.start("admin", Box::new(want));
+        if self.site.storage.is_empty() {
+            return;
+        }
+        let site = self.site.clone();
+        let ask = move || {
+            loop {
+                site.sleep_ms(1 + site.dice.below(20));
+                if site.is_troubled.load(SeqCst) {
+                    site.ask_by_an_old_map();
+                }
+            }
+        };
+        self.site.scheduler.start("asker", Box::new(ask));
+        let site = self.site.clone();
+        let want = move || {
+            loop {
+                let every = site.plan.chain_every_ms;
+                site.sleep_ms(every / 2 + site.dice.below(every));
+                if site.is_troubled.load(SeqCst) {
+                    site.want_a_chain_elsewhere();
+                }
+            }
+        };
+        self.site.scheduler.start("chains", Box::new(want));
     }
 
     fn whole(&mut self) -> Result<(), String> {
@@ -452,6 +586,10 @@ impl Course {
         for at in 0..plan.servers {
             self.site.servers[at].start(&self.site);
             self.run_until("a first start", &|course| course.site.servers[at].is_serving())?;
+        }
+        for at in 0..plan.storage {
+            self.site.storage[at].start(&self.site);
+            self.run_until("a first start", &|course| course.site.storage[at].is_serving())?;
         }
         self.start_tasks();
         let mounts = self.mounts.clone();
@@ -465,6 +603,7 @@ impl Course {
             }
             self.trouble(trouble);
         }
+        self.site.has_more_troubles.store(false, SeqCst);
         let is_done = |mount: &Arc<Mount>| mount.is_dead.load(SeqCst) || mount.has_worked();
         self.run_until("the work", &|course| course.mounts.iter().all(is_done))?;
         self.come_to_rest()
@@ -475,10 +614,16 @@ impl Course {
         self.site.scheduler.note(&|| "nothing goes wrong any more".into());
         self.site.is_troubled.store(false, SeqCst);
         self.site.servers.iter().for_each(Server::stop_never);
+        self.site.storage.iter().for_each(Storage::stop_never);
         self.mounts.iter().for_each(|mount| mount.tells_late_ms.store(0, SeqCst));
         self.run_until("a start", &|course| {
-            course.down.is_empty() && course.site.servers.iter().all(Server::is_serving)
+            let is_serving = course.site.servers.iter().all(Server::is_serving)
+                && course.site.storage.iter().all(Storage::is_serving);
+            course.down.is_empty() && course.storage_down.is_empty() && is_serving
         })?;
+        if !self.site.storage.is_empty() {
+            self.settle_chains()?;
+        }
         let until = self.site.now() + QUIET_MAX;
         self.run_until("moves and splits", &|course| {
             course.site.now() > until || course.site.servers.iter().all(Server::is_quiet)
@@ -498,6 +643,7 @@ impl Course {
         if self.site.has_failed() {
             return Ok(());
         }
+        chains::end_and_check(&self.site)?;
         check::stop_and_check(&self.site)
     }
 }

@@ -1,7 +1,7 @@
 //! The fixed seeds of continuous integration: whatever stops in the middle of what, nothing promised is lost, and everything answers as
 //! the reference does. More of them: `cargo xtask simulate --seeds N`.
 
-use ashlar_sim::run::{SHARE_SEEDS, SITE_SEEDS, SPLIT_SEEDS};
+use ashlar_sim::run::{CHAIN_SEEDS, Report, SHARE_SEEDS, SITE_SEEDS, SPLIT_SEEDS};
 use ashlar_sim::runner::Runner;
 
 /// Seeds from 0 on that every test run goes through.
@@ -12,9 +12,11 @@ const SEEDS_SPLIT: u64 = 150;
 const SEEDS_SHARE: u64 = 150;
 /// And seeds with several metadata servers.
 const SEEDS_SITE: u64 = 40;
+/// And seeds with storage servers beside them, whose targets give each other chains.
+const SEEDS_CHAIN: u64 = 12;
 
 /// Seeds that found something once, and what.
-const FOUND: [(u64, &str); 49] = [
+const FOUND: [(u64, &str); 51] = [
     (5, "a stat told an old size while a report was on its way and a recall was answered past it"),
     (17, "a power cut brought back chunks whose garbage record was gone"),
     (44, "a lease that was taken back while the grant travelled was taken for valid"),
@@ -85,16 +87,22 @@ const FOUND: [(u64, &str); 49] = [
         SHARE_SEEDS + 32,
         "who wrote a file beside others was told the time of its own write after they had written",
     ),
+    (CHAIN_SEEDS + 10, "a note about a chain that had not come after all stayed where it was to come"),
+    (CHAIN_SEEDS + 12, "as CHAIN_SEEDS + 10"),
 ];
 
 fn check(runner: &mut Runner, seed: u64, what: &str) -> u64 {
+    pass(runner, seed, what).answers
+}
+
+fn pass(runner: &mut Runner, seed: u64, what: &str) -> Report {
     let report = runner.run(seed, false);
     assert!(
         report.failures.is_empty(),
         "seed {seed} ({what}) fails: {}; replay: cargo xtask simulate --seed {seed} --trace",
         report.failures.join("; ")
     );
-    report.answers
+    report
 }
 
 #[test]
@@ -135,4 +143,19 @@ fn seeds_that_start_servers_anew_and_move_shards_find_nothing() {
     let seeds = SITE_SEEDS..SITE_SEEDS + SEEDS_SITE;
     let answers: u64 = seeds.map(|seed| check(&mut runner, seed, "with several metadata servers")).sum();
     assert!(answers > SEEDS_SITE * 40, "only {answers} answers were checked");
+}
+
+#[test]
+fn seeds_whose_chains_move_while_they_are_written_find_nothing() {
+    let mut runner = Runner::default();
+    let seeds = CHAIN_SEEDS..CHAIN_SEEDS + SEEDS_CHAIN;
+    let reports: Vec<Report> =
+        seeds.map(|seed| pass(&mut runner, seed, "with chains that move between servers")).collect();
+    let answers: u64 = reports.iter().map(|report| report.answers).sum();
+    assert!(answers > SEEDS_CHAIN * 80, "only {answers} answers were checked");
+    // Nor would one that moves nothing, or that nothing happens to.
+    let (moves, stops): (u64, u64) =
+        (reports.iter().map(|report| report.moves).sum(), reports.iter().map(|report| report.crashes).sum());
+    assert!(moves > SEEDS_CHAIN * 4, "chains moved {moves} times only");
+    assert!(stops > SEEDS_CHAIN, "servers stopped {stops} times only");
 }

@@ -228,7 +228,9 @@ impl Moves {
             let is_known = self.running.lock().contains_key(&place) || self.at(target).is_doubtful(chain.id);
             let Some(store) = service.target(target).filter(|_| !waits && !is_known) else { continue };
             let attempt = self.attempts.fetch_add(1, SeqCst) + 1;
-            let outgoing = Arc::new(Outgoing::new((place, attempt), moving, self.outside.peers.clone()));
+            let Outside { peers, env, .. } = &self.outside;
+            let outgoing = Outgoing::new((place, attempt), moving, peers.clone(), env.tasks.clone());
+            let outgoing = Arc::new(outgoing);
             self.running.lock().insert(place, outgoing.clone());
             let moves = self.clone();
             let run = Box::new(move || moves.run(&store, &outgoing));

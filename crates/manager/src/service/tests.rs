@@ -9,7 +9,7 @@ use ashlar_coord::local_file::LocalFile;
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, TargetId};
+use ashlar_types::{Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -254,4 +254,28 @@ fn no_chain_is_sent_to_a_target_whose_server_is_away() {
     site.0.suppose_silence((second, Role::Storage), None);
     site.0.plan_moves().unwrap();
     assert!(moving() > 0);
+}
+
+#[test]
+fn a_shard_that_went_on_before_its_transfer_was_asked_for_again_was_given_away() {
+    let meta: &[Role] = &[Role::Meta];
+    let site = Site::with(&[("first-meta", meta), ("second-meta", meta), ("third-meta", meta)]);
+    let (first, second, third) = (NodeId(2), NodeId(3), NodeId(4));
+    let seen = site.0.map().read().epoch;
+    // The answer is lost, and the shard goes on.
+    let given = |state: &mut crate::ClusterState| {
+        state.map.shards[3].primary = third;
+        Ok(())
+    };
+    site.0.manager.change(given).unwrap();
+    let roles = site.0.map().read().node(first).unwrap().roles;
+    let peer = PeerId { cluster: site.0.manager.identity().cluster, node: first, roles };
+    let ask = |seen| {
+        let shards = vec![ShardId(3)];
+        site.0.call(peer, None, ManagerRequest::TransferShards { shards, from: first, to: second, seen })
+    };
+    // Refused, its first server would take it for its own again, and serve it until it hears of the map.
+    assert!(matches!(ask(seen), ManagerReply::Transferred(Ok(()))));
+    assert!(matches!(ask(Epoch(seen.0 + 1)), ManagerReply::Transferred(Ok(()))));
+    assert_eq!(site.0.map().read().primary(ShardId(3)), Some(third), "and stays where it is");
 }

@@ -119,12 +119,12 @@ impl Deciding {
 }
 
 /// What a manager makes of a question for a shard of which the map of `epoch` says that `primary` has it: whether it is carried out now, or was before; `None`: neither.
-pub fn transfer<N: Eq>(epoch: Epoch, primary: &N, (from, to): (&N, &N), seen: Epoch) -> Option<bool> {
-    if primary == to {
-        // Asked for once more: the answer was lost.
+pub fn transfer<N: Eq>(epoch: Epoch, primary: &N, from: &N, seen: Epoch) -> Option<bool> {
+    if primary != from {
+        // Asked for once more: the answer was lost, and the shard may have gone on since. Only who has it gives it away, so it was.
         return Some(false);
     }
-    (epoch == seen && primary == from).then_some(true)
+    (epoch == seen).then_some(true)
 }
 
 /// What a start makes of a shard of which it is noted that it was coming.

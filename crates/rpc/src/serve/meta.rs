@@ -301,7 +301,8 @@ impl MetaEndpoint {
                     session.report(EventKind::SessionSilent, id, text);
                 }
                 // ORDER: remembered before it is not known.
-                self.note_ended(id, was_revoked);
+                // What one had that has told nothing since the start is not known here: files without a name, which go with it, and locks.
+                self.note_ended(id, was_revoked || must_reclaim);
                 self.end(id);
             }
         }

@@ -3,6 +3,7 @@
 //! It is what `crates/rpc/src/remote/meta` and `crates/client/src/{reclaim,come_back}.rs` are, without a network, a kernel and content: nothing is cached, so a recall is
 //! answered at once. What it has open and locked it never forgets by itself.
 
+use super::fill::Fill;
 use super::work::Work;
 use super::{FIRST_MOUNT, HASH_KEY, Held, Site, server};
 use ashlar_rpc::net::Peer;
@@ -79,6 +80,9 @@ pub(super) struct Mount {
     pub is_dead: AtomicBool,
     is_ready: AtomicBool,
     has_worked: AtomicBool,
+    /// What it does with content is done, where it does something.
+    has_filled: AtomicBool,
+    has_read_all: AtomicBool,
     is_to_end: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -98,6 +102,8 @@ impl Mount {
             is_dead: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
             has_worked: AtomicBool::new(false),
+            has_filled: AtomicBool::new(site.storage.is_empty()),
+            has_read_all: AtomicBool::new(site.storage.is_empty()),
             is_to_end: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         })
@@ -112,7 +118,7 @@ impl Mount {
     }
 
     pub fn has_worked(&self) -> bool {
-        self.has_worked.load(SeqCst)
+        self.has_worked.load(SeqCst) && self.has_filled.load(SeqCst)
     }
 
     /// Has it check everything, close everything and go.
@@ -121,7 +127,7 @@ impl Mount {
     }
 
     pub fn has_ended(&self) -> bool {
-        self.has_ended.load(SeqCst)
+        self.has_ended.load(SeqCst) && self.has_read_all.load(SeqCst)
     }
 
     pub fn session(&self) -> SessionId {
@@ -162,6 +168,25 @@ impl Mount {
             mount.has_ended.store(true, SeqCst);
         };
         self.site.scheduler.start(&format!("m{}:work", self.number), Box::new(work));
+        if !self.site.storage.is_empty() {
+            self.start_filling();
+        }
+    }
+
+    /// Starts what it does with content.
+    fn start_filling(self: &Arc<Mount>) {
+        let mount = self.clone();
+        let fill = move || {
+            let mut fill = Fill::new(mount.clone());
+            fill.work();
+            mount.has_filled.store(true, SeqCst);
+            while !mount.is_to_end.load(SeqCst) {
+                mount.site.sleep_ms(200);
+            }
+            fill.check_everything();
+            mount.has_read_all.store(true, SeqCst);
+        };
+        self.site.scheduler.start(&format!("m{}:fill", self.number), Box::new(fill));
     }
 
     fn exchange(&self, at: usize, call: &MetaCall<'_>) -> Option<MetaAnswer> {
@@ -173,7 +198,7 @@ impl Mount {
     }
 
     /// Whoever hears of a newer map asks a manager for it.
-    fn await_map(&self, epoch: Epoch) {
+    pub fn await_map(&self, epoch: Epoch) {
         if self.map.read().epoch >= epoch {
             return;
         }
@@ -376,6 +401,13 @@ impl Mount {
 
     /// A server does not have a file that was told.
     fn lost(&self, inode: InodeId, errno: Errno) {
+        let is_coming_back = self.state.lock().is_coming_back;
+        if is_coming_back {
+            // With the session before: the server was started anew before it was told of that under this one.
+            self.site.scheduler.note(&|| format!("{inode} is lost with a session that has ended"));
+            self.state.lock().files.remove(&inode);
+            return;
+        }
         // Closed meanwhile, and gone with that.
         if self.state.lock().files.contains_key(&inode) {
             self.site.fail(format!("mount {} has {inode} open and is told {errno:?}", self.number));

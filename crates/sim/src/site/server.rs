@@ -1,11 +1,10 @@
 //! A metadata server of the site: its disk, its lives, and how others reach it.
 
+use super::disk::{ServerDisk, Switch};
 use super::{CLUSTER, HASH_KEY, Site};
 use crate::scheduler::ProcessTasks;
 use ashlar_env::sim::SimDisk;
-use ashlar_env::{
-    Continuity, Disk, DiskFile, DiskSpace, Entropy, Env, OpenMode, Signal, SimTask, Task, Tasks,
-};
+use ashlar_env::{Disk, Entropy, Env, Signal, SimTask, Task, Tasks};
 use ashlar_kv::{Lane, LaneConfig, MemoryEngine};
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
@@ -22,7 +21,7 @@ use ashlar_types::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -31,146 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// For so long a server that is away is waited for at the most, which in a cluster is as long as the caller likes.
 const SILENT_MAX: Duration = Duration::from_millis(200);
-
-/// Stops in the middle of a change of the disk, and keeps everybody from it after that.
-#[derive(Default)]
-struct Switch {
-    /// Changes of the disk until the server stops; negative: it does not.
-    stop_in: AtomicI64,
-    is_off: AtomicBool,
-}
-
-/// The disk of a server.
-#[derive(Clone)]
-struct ServerDisk {
-    inner: SimDisk,
-    switch: Arc<Switch>,
-    site: Weak<Site>,
-}
-
-struct ServerFile {
-    inner: Arc<dyn DiskFile>,
-    disk: ServerDisk,
-}
-
-fn eio() -> io::Error {
-    io::Error::from_raw_os_error(libc::EIO)
-}
-
-impl ServerDisk {
-    fn change<T>(&self, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        if self.switch.is_off.load(SeqCst) {
-            return Err(eio());
-        }
-        let left = self.switch.stop_in.load(SeqCst);
-        if left >= 0 {
-            self.switch.stop_in.store(left - 1, SeqCst);
-        }
-        if left == 0 {
-            self.inner.cut_power_after(0);
-            let outcome = run();
-            self.switch.is_off.store(true, SeqCst);
-            return outcome.and_then(|_| Err(eio()));
-        }
-        run()
-    }
-
-    fn look<T>(&self, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        if self.switch.is_off.load(SeqCst) { Err(eio()) } else { run() }
-    }
-
-    fn pause(&self) {
-        if let Some(site) = self.site.upgrade()
-            && site.dice.below(2) == 0
-        {
-            site.scheduler.pause();
-        }
-    }
-}
-
-impl Disk for ServerDisk {
-    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let run = || self.inner.open(path, mode);
-        let inner = match mode {
-            OpenMode::CreateOrOpen | OpenMode::CreateNew => self.change(run)?,
-            OpenMode::Read | OpenMode::ReadWrite => self.look(run)?,
-        };
-        Ok(Arc::new(ServerFile { inner, disk: self.clone() }))
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.look(|| self.inner.list(path))
-    }
-
-    fn create_dir(&self, path: &str) -> io::Result<()> {
-        self.change(|| self.inner.create_dir(path))
-    }
-
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.change(|| self.inner.remove(path))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.change(|| self.inner.rename(from, to))
-    }
-
-    fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.change(|| self.inner.sync_dir(path))
-    }
-
-    fn space(&self) -> io::Result<DiskSpace> {
-        self.look(|| self.inner.space())
-    }
-
-    fn continuity(&self) -> Option<Continuity> {
-        self.inner.continuity()
-    }
-
-    fn describe(&self, path: &str) -> String {
-        self.inner.describe(path)
-    }
-}
-
-impl DiskFile for ServerFile {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        self.disk.look(|| self.inner.read_at(offset, out))
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.disk.change(|| self.inner.write_at(offset, data))
-    }
-
-    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
-        self.disk.change(|| self.inner.write_vectored_at(offset, parts))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.disk.pause();
-        let outcome = self.disk.change(|| self.inner.sync_data());
-        self.disk.pause();
-        outcome
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.change(|| self.inner.set_len(len))
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.disk.look(|| self.inner.len())
-    }
-
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.disk.change(|| self.inner.punch_hole(offset, len))
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.disk.change(|| self.inner.allocate(offset, len))
-    }
-
-    fn try_lock(&self) -> io::Result<()> {
-        self.disk.look(|| self.inner.try_lock())
-    }
-}
 
 /// Starts nothing: what attends storage servers has none to attend.
 struct NoTasks(Arc<dyn Tasks>);
@@ -334,6 +193,7 @@ impl Server {
         let disk = ServerDisk {
             inner: self.disk.clone(),
             switch: self.switch.lock().clone(),
+            pauses_in_sync: true,
             site: site.me.clone(),
         };
         let config = LaneConfig { reserve_bytes: 0, segment_bytes: 256 << 10, ..LaneConfig::default() };
@@ -347,14 +207,10 @@ impl Server {
         let number = self.lives.fetch_add(1, SeqCst) + 1;
         site.scheduler.note(&|| format!("server {} starts for the {number}. time", self.at));
         let before = self.switch.lock().stop_in.load(SeqCst);
-        let stop_in = AtomicI64::new(if number == 1 { -1 } else { before });
-        *self.switch.lock() = Arc::new(Switch { stop_in, is_off: AtomicBool::new(false) });
+        *self.switch.lock() = Switch::new(if number == 1 { -1 } else { before });
         // As its start is told to the manager: what was asked by an older map is not carried out any more.
-        {
-            let mut truth = site.truth.lock();
-            truth.epoch = Epoch(truth.epoch.0 + 1);
-            *self.map.lock() = Arc::new(RwLock::new(Arc::new(truth.clone())));
-        }
+        site.change_map(|map| map.epoch = Epoch(map.epoch.0 + 1));
+        *self.map.lock() = Arc::new(RwLock::new(Arc::new(site.truth.lock().clone())));
         let (site, at) = (site.clone(), self.at);
         let run = {
             let site = site.clone();

@@ -52,7 +52,9 @@ impl Gates {
     pub(super) fn set(&self, place: Place, stage: Option<Stage>, wait: Duration, tasks: &dyn Tasks) -> bool {
         let mut waited = Duration::ZERO;
         let mut stages = loop {
-            match self.of(place.1).try_write_for(GRAB) {
+            let lock = self.of(place.1);
+            let grabbed = if tasks.takes_turns() { lock.try_write() } else { lock.try_write_for(GRAB) };
+            match grabbed {
                 Some(stages) => break stages,
                 None if waited >= wait => return false,
                 None => {

@@ -1,6 +1,7 @@
 //! A chain that goes to another target: its copy, and changes of it meanwhile.
 
 use super::Place;
+use ashlar_env::Tasks;
 use ashlar_rpc::{OtherTargets, Payload};
 use ashlar_types::map::Move;
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -37,6 +38,7 @@ pub(super) struct Outgoing {
     /// Tells its calls from those of earlier attempts.
     attempt: u64,
     peers: Arc<dyn OtherTargets>,
+    tasks: Arc<dyn Tasks>,
     chunks: Vec<Mutex<()>>,
     /// Read by whoever changes a chunk, written by who lists chunks: one that is made while others are listed is either on the list or below the
     /// frontier.
@@ -53,12 +55,14 @@ impl Outgoing {
         (place, attempt): (Place, u64),
         moving: Move,
         peers: Arc<dyn OtherTargets>,
+        tasks: Arc<dyn Tasks>,
     ) -> Outgoing {
         Outgoing {
             place,
             attempt,
             moving,
             peers,
+            tasks,
             chunks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             frontier: RwLock::new(Frontier::Below(None)),
             again: Mutex::default(),
@@ -97,7 +101,12 @@ impl Outgoing {
     pub(super) fn lock(&self, chunk: ChunkId) -> MutexGuard<'_, ()> {
         let mut hasher = FxHasher::default();
         chunk.hash(&mut hasher);
-        self.chunks[(hasher.finish() >> 32) as usize % LOCKS].lock()
+        self.take(&self.chunks[(hasher.finish() >> 32) as usize % LOCKS])
+    }
+
+    /// Whoever holds it may be waiting for the other target.
+    fn take<'a>(&self, chunk: &'a Mutex<()>) -> MutexGuard<'a, ()> {
+        self.tasks.take(|| chunk.try_lock(), || chunk.lock())
     }
 
     /// Why the copy is of no use, if it is not.
@@ -129,7 +138,8 @@ impl Outgoing {
         &self,
         list: impl FnOnce(Option<ChunkId>) -> Result<(T, Option<ChunkId>), E>,
     ) -> Result<(T, bool), E> {
-        let mut frontier = self.frontier.write();
+        // Whoever changes a chunk may be waiting for the other target.
+        let mut frontier = self.tasks.take(|| self.frontier.try_write(), || self.frontier.write());
         let from = match &*frontier {
             Frontier::Below(from) => *from,
             Frontier::Beyond => None,
@@ -186,8 +196,9 @@ impl Outgoing {
         run: impl FnOnce() -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
         let _listed: Vec<_> = copying.iter().map(|outgoing| outgoing.frontier.read()).collect();
-        let _alone: Vec<_> =
-            copying.iter().flat_map(|outgoing| &outgoing.chunks).map(|chunk| chunk.lock()).collect();
+        let locks =
+            copying.iter().flat_map(|outgoing| outgoing.chunks.iter().map(move |chunk| (outgoing, chunk)));
+        let _alone: Vec<_> = locks.map(|(outgoing, chunk)| outgoing.take(chunk)).collect();
         let outcome = run();
         for outgoing in copying.iter().filter(|outgoing| outgoing.broken().is_none()) {
             // What is gone there and not yet here goes with the next call: whoever deletes goes on until nothing is left.

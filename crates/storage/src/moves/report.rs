@@ -2,6 +2,7 @@
 
 use super::Moves;
 use crate::StorageService;
+use ashlar_chunkstore::ChunkError;
 use ashlar_types::TargetId;
 use ashlar_types::message::TargetReport;
 use std::time::Duration;
@@ -15,9 +16,10 @@ impl Moves {
     /// Counts what `target` has; nothing where it does not tell. Looks at all of its index.
     pub fn count(&self, service: &StorageService, target: TargetId) -> Option<TargetReport> {
         let store = service.target(target)?;
-        let counted = store.bytes_by_chain().and_then(|bytes| Ok((bytes, service.space(target)?)));
-        let (bytes, space) = match counted {
-            Ok((bytes, space)) => (bytes, space?),
+        let count =
+            || Ok::<_, ChunkError>((store.bytes_by_chain()?, store.chain_notes()?, service.space(target)?));
+        let (bytes, notes, space) = match count() {
+            Ok((bytes, notes, space)) => (bytes, notes, space?),
             Err(error) => {
                 tracing::debug!(%error, %target, "a target does not tell what it has");
                 return None;
@@ -31,7 +33,8 @@ impl Moves {
             counted.extend(bytes.iter().map(|(chain, bytes)| ((target, *chain), *bytes)));
         }
         let is_here = |chain| map.head(chain) == Some(target);
-        if bytes.iter().any(|(chain, _)| !is_here(*chain)) {
+        let is_noted_elsewhere = notes.into_keys().any(|chain| !is_here(chain));
+        if is_noted_elsewhere || bytes.iter().any(|(chain, _)| !is_here(*chain)) {
             self.note_leftovers(target);
         }
         let bytes_by_chain = bytes.into_iter().filter(|(chain, _)| is_here(*chain)).collect();
