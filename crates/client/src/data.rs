@@ -108,7 +108,7 @@ impl Client {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
             }
-            if state.is_draining || state.asking[need.asked() as usize] || state.is_asking_to_share {
+            if state.is_draining || state.asking[need.asked() as usize] {
                 file.wait(&mut state)?;
                 continue;
             }
@@ -147,8 +147,8 @@ impl Client {
     ) -> Result<MutexGuard<'a, FileState>, Errno> {
         let Need { is_writeback, .. } = need;
         let write = need.lease.has(LeaseSet::WRITE);
-        // ORDER: nothing else is asked for beside SHARE. Who is granted that has nothing else, and whoever is granted READ or WRITE has it no more: of two answers nobody would know
-        // which the service gave first.
+        // ORDER: SHARE is not asked for beside anything else, and given up if something else is asked for meanwhile. Who is granted that has nothing else, and whoever is granted READ or WRITE
+        // has it no more: of two answers nobody would know which the service gave first. What reads a page must not wait instead: somebody's answer may wait for that.
         let to_share = !state.is_asking() && self.may_ask_to_share(&state, need);
         let (era, asked_at) = (self.era(), self.env.clock.monotonic());
         let acquiring = file.begin_acquiring(&mut state, need.asked());
@@ -164,6 +164,7 @@ impl Client {
         let who = Who::system().yielding(need.yields);
         let reply = asked.and_then(|()| self.call(&who, request));
         let mut state = file.state.lock();
+        let may_share = state.is_asking_to_share;
         acquiring.end(&mut state);
         let reply = reply?;
         let MetaReply::Granted { attr, data, leases, recall_mark } = reply else {
@@ -176,7 +177,7 @@ impl Client {
         let is_old = self.is_overtaken(file.inode, recall_mark) || self.era() != era;
         // What was gained by another ask meanwhile takes nothing away.
         let has_lost = state.lease_epoch - epoch != state.gains - gains;
-        if is_old || has_lost || state.is_draining {
+        if is_old || has_lost || state.is_draining || leases.has(LeaseSet::SHARE) && !may_share {
             return Ok(state);
         }
         if write {

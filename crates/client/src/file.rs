@@ -170,7 +170,7 @@ pub(crate) struct FileState {
     pub is_draining: bool,
     /// Which leases are being asked for; what needs one waits for that answer, what has one goes on.
     pub asking: [bool; ASKED],
-    /// Whether one of them is SHARE.
+    /// Whether one of them is SHARE, and nothing else has been asked for since.
     pub is_asking_to_share: bool,
     /// Open handles, and whether each is for writing.
     pub handles: SmallVec<[(DescriptionId, bool); 2]>,

@@ -306,6 +306,16 @@ impl Pages {
         self.readable.is_any = true;
     }
 
+    /// Pages are written back: programs store into mappings.
+    pub(crate) fn note_stores(&mut self) {
+        self.has_stores = true;
+    }
+
+    /// Whether pages have been written back since the file was opened here.
+    pub(crate) fn has_stores(&self) -> bool {
+        self.has_stores
+    }
+
     /// Pages of `range` may be read.
     pub(crate) fn note_readable(&mut self, range: Stretch) {
         self.readable.add(range);
@@ -384,8 +394,8 @@ impl Client {
     /// the last one may be asked for before the kernel has been told.
     pub(crate) fn note_length(&self, state: &mut FileState, is_writeback: bool, length: u64) {
         if is_writeback {
-            state.pages.has_stores = true;
-        } else if state.pages.has_stores && length > state.size {
+            state.pages.note_stores();
+        } else if state.pages.has_stores() && length > state.size {
             state.pages.grown = Some((self.env.clock.monotonic(), length));
             self.has_grown.store(true, SeqCst);
         }

@@ -38,7 +38,7 @@ const LOOK_PAUSE: Duration = Duration::from_micros(500);
 const LOOKS_MAX: u32 = 1000;
 
 /// For how long a write waits in the end for a page that it may have locked itself, and that goes then anyway.
-const DOUBT_MAX: Duration = Duration::from_millis(20);
+const DOUBT_MAX: Duration = Duration::from_millis(2);
 
 /// Those of one file; part of its state.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +73,8 @@ enum LastPage {
 #[derive(Clone, Debug)]
 struct Waiting {
     number: u64,
+    /// Recalls do not wait for it.
+    yields: bool,
     range: Stretch,
     last: Option<(Stretch, LastPage)>,
     /// Whether pages of it may have been dropped since the kernel put its bytes there.
@@ -83,6 +85,7 @@ impl Waiting {
     /// The page that is to be left where it is.
     fn held(&self) -> Option<Stretch> {
         match &self.last {
+            _ if !self.yields => None,
             None | Some((_, LastPage::Ordinary)) => None,
             Some((page, _)) => Some(*page),
         }
@@ -113,6 +116,7 @@ impl Through {
     /// The last pages of which it is to be found out whether they are locked.
     fn unsettled(&self) -> SmallVec<[(u64, Stretch, Option<Arc<dyn Dropping>>); 1]> {
         let unsettled = |write: &Waiting| match &write.last {
+            _ if !write.yields => None,
             Some((page, LastPage::Unknown)) => Some((write.number, *page, None)),
             Some((page, LastPage::Tried(attempt))) => Some((write.number, *page, Some(attempt.clone()))),
             _ => None,
@@ -197,8 +201,9 @@ impl ToDrop {
 /// A write(2) that has come through the kernel's page cache, until it is answered or this goes.
 pub struct ThroughPages {
     file: Arc<File>,
-    /// 0 if it is not known to the file: recalls wait for it.
+    /// 0 if it is not known to the file.
     number: u64,
+    yields: bool,
     range: Stretch,
     last: Option<Stretch>,
 }
@@ -206,7 +211,7 @@ pub struct ThroughPages {
 impl ThroughPages {
     /// Whether recalls are answered while it waits ([`crate::WriteFlags::yields`]).
     pub fn yields(&self) -> bool {
-        self.number != 0
+        self.yields
     }
 
     /// Ends it; what is to be dropped before it is answered.
@@ -260,7 +265,10 @@ impl File {
     /// Notes that `bytes` bytes at `offset` are written back.
     pub(crate) fn begin_writing_back(&self, offset: u64, bytes: u64) -> WritingBack<'_> {
         let range = Stretch::of_pages(offset, bytes);
-        self.state.lock().through.written_back.push(range);
+        let mut state = self.state.lock();
+        state.pages.note_stores();
+        state.through.written_back.push(range);
+        drop(state);
         WritingBack { file: self, range }
     }
 }
@@ -286,10 +294,12 @@ impl Client {
             (Stretch::of_pages(offset, bytes), last.map(|(at, bytes)| Stretch::of_pages(at, bytes)));
         // A kernel that has more pages locked is waited for, whatever waits for that; and nobody else gets pages back from a session that is close-to-open.
         if !self.answers_beside_writes() {
-            return ThroughPages { file, number: 0, range, last };
+            return ThroughPages { file, number: 0, yields: false, range, last };
         }
         let now = self.env.clock.monotonic();
         let mut state = file.state.lock();
+        // What programs have stored into mappings goes with its write-back, which the answer has to wait for in any case: then it is given as everywhere before Linux 6.6.
+        let yields = !state.pages.has_stores();
         let is_recent = state.through.dropped.is_some_and(|at| now.saturating_sub(at) < UNHEARD_MAX);
         let may_have = |page: Stretch| is_resent || state.pages.may_be_read(page);
         let know = |page| (page, if may_have(page) { LastPage::Unknown } else { LastPage::Locked });
@@ -299,13 +309,13 @@ impl Client {
         let is_dropped = is_resent || is_recent || is_recalled;
         state.through.numbers += 1;
         let number = state.through.numbers;
-        state.through.writes.push(Waiting { number, range, last: known, is_dropped });
+        state.through.writes.push(Waiting { number, yields, range, last: known, is_dropped });
         drop(state);
         // A thread that answers one may be waiting for the page that this write has locked.
         if is_recalled {
             self.help_recalls(file.inode);
         }
-        ThroughPages { file, number, range, last }
+        ThroughPages { file, number, yields, range, last }
     }
 
     /// As [`Client::begin_pages`], for such a write.
