@@ -24,9 +24,9 @@ use crate::sys::{Errno, SysResult};
 /// Bytes of a counter.
 const COUNTER_BYTES: usize = 8;
 /// Counters that are locked in turn: the number of the file that has each, and where. The last three share a page, the four before are in different ones, or in two.
-const PLACES: [(usize, u64); 9] =
+const PLACES: [(usize, i64); 9] =
     [(0, 0), (1, 0), (3, 0), (3, 5_000), (3, 2 * PAGE_BYTES - 4), (3, 300_000), (2, 0), (2, 8), (2, 520)];
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: i64 = 4096;
 /// The number of the file that is locked the whole time.
 const KEPT: usize = 4;
 
@@ -57,8 +57,8 @@ struct Counter {
     count: AtomicU64,
 }
 
-fn range(kind: i32, at: u64) -> Range {
-    Range { kind, start: at as i64, len: COUNTER_BYTES as i64 }
+fn range(kind: i32, at: i64) -> Range {
+    Range { kind, start: at, len: COUNTER_BYTES as i64 }
 }
 
 /// All files, through one mount, with open file descriptions of their own.
@@ -76,7 +76,7 @@ fn take(file: &File) -> SysResult<()> {
     setlk(file.as_fd(), LockOwner::Description, range(libc::F_WRLCK, 0))
 }
 
-fn let_go(file: &File, at: u64) -> anyhow::Result<()> {
+fn let_go(file: &File, at: i64) -> anyhow::Result<()> {
     setlk(file.as_fd(), LockOwner::Description, range(libc::F_UNLCK, at)).context("let a lock go")
 }
 
