@@ -41,7 +41,7 @@ struct Site<'a> {
 
 #[derive(clap::Subcommand, Debug)]
 enum Suite {
-    /// pjdfstest on a mount of a cluster.
+    /// pjdfstest on a mount of a cluster, and then on two mounts, each call through the other one than the call before.
     Posix,
     /// Random operations on ext4 and on two mounts, each through the other mount than the one before.
     Differential {
@@ -116,9 +116,10 @@ enum Suite {
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
     let site = &Site { repository, meta: arguments.meta };
     match arguments.suite {
-        Suite::Posix => {
-            on_lab(site, "posix", false, 1, |_, _, lab| posix::run_at(repository, &lab.mounts()[0]))
-        }
+        Suite::Posix => on_lab(site, "posix", false, 2, |_, _, lab| {
+            posix::run_at(repository, &lab.mounts()[0], None)?;
+            posix_in_turns(repository, lab)
+        }),
         Suite::Differential { ops, seed } => differential(site, ops > 100_000, ops, seed),
         Suite::Litmus { runs, seed } => {
             on_lab(site, "litmus", false, 3, |torture, _, lab| litmus(torture, lab, runs, seed, &[]))?;
@@ -160,7 +161,7 @@ pub fn short(repository: &Repository) -> anyhow::Result<()> {
 
 fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
     on_lab(site, "short", false, 4, |torture, work, lab| {
-        posix::run_at(site.repository, &lab.mounts()[0])?;
+        posix_in_turns(site.repository, lab)?;
         litmus(torture, lab, 3, 1, &[])?;
         locks(torture, lab, 150, 1)?;
         linear(torture, lab, (20, 1), site.meta, 0)?;
@@ -213,6 +214,11 @@ fn on_lab_with(
         result
     })();
     work.finish(result)
+}
+
+fn posix_in_turns(repository: &Repository, lab: &Lab) -> anyhow::Result<()> {
+    let mounts = lab.mounts();
+    posix::run_at(repository, &mounts[0], Some(&mounts[1]))
 }
 
 fn litmus(torture: &Path, lab: &Lab, runs: u64, seed: u64, more: &[&str]) -> anyhow::Result<()> {
