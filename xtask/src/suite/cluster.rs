@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Metadata servers of the cluster.
     #[arg(long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     meta: u32,
+    /// With the state in an etcd of three members, each beside one of three managers, instead of in a file of one.
+    #[arg(long, global = true)]
+    etcd: bool,
 }
 
 /// Where suites run.
@@ -37,6 +40,8 @@ struct Site<'a> {
     repository: &'a Repository,
     /// Metadata servers.
     meta: u32,
+    /// Whether there are three managers and an etcd.
+    etcd: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -114,7 +119,7 @@ enum Suite {
 /// # Errors
 /// When the suite fails, a process has ended or the check at the end finds something.
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
-    let site = &Site { repository, meta: arguments.meta };
+    let site = &Site { repository, meta: arguments.meta, etcd: arguments.etcd };
     match arguments.suite {
         Suite::Posix => on_lab(site, "posix", false, 2, |_, _, lab| {
             posix::run_at(repository, &lab.mounts()[0], None)?;
@@ -156,7 +161,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
 /// # Errors
 /// As [`run`].
 pub fn short(repository: &Repository) -> anyhow::Result<()> {
-    short_at(&Site { repository, meta: 2 })
+    short_at(&Site { repository, meta: 2, etcd: false })
 }
 
 fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
@@ -204,7 +209,8 @@ fn on_lab_with(
     let work = Work::create(&format!("cluster-{task}"))?;
     let result = (|| {
         let meta = site.meta.to_string();
-        let more = [&["--meta", meta.as_str()], more].concat();
+        let etcd: &[&str] = if site.etcd { &["--etcd"] } else { &[] };
+        let more = [&["--meta", meta.as_str()], etcd, more].concat();
         let lab = Lab::up(&programs.join("ashlar"), &work.path().join("lab"), 2, mounts, &more)?;
         let result =
             suite(&programs.join("ashlar-torture"), work.path(), &lab).and_then(|()| lab.stop_and_check());
