@@ -21,6 +21,7 @@ const TESTS: &[(&str, &[&str])] = &[
             "a_lab_is_a_cluster_on_one_machine",
             "a_single_machine_becomes_the_first_of_many",
             "an_etcd_is_set_up_from_an_installed_one",
+            "every_call_with_a_wrong_credential_is_refused",
             "several_managers_share_their_state_in_etcd",
             "units_of_servers_start_them_and_are_sound",
             "what_happens_is_in_the_event_log",
