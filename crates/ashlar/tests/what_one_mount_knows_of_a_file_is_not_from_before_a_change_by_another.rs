@@ -131,6 +131,9 @@ fn the_length_of_a_file_that_is_read_right_after_it_was_made_shorter() {
     server.stop();
 }
 
+/// A call with a path.
+type Call = dyn Fn(&Path) -> std::io::Result<()> + Sync;
+
 /// Does `work` as a user of this machine; a thread has its own one for files.
 fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|threads| {
@@ -170,7 +173,7 @@ fn the_owner_of_a_file_or_directory_whom_another_mount_has_given_it() {
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    let calls: [(&str, bool, &(dyn Fn(&Path) -> std::io::Result<()> + Sync)); 6] = [
+    let calls: [(&str, bool, &Call); 6] = [
         ("chmod of a file", false, &change_mode),
         ("chmod of a directory", true, &change_mode),
         ("utimensat of a file", false, &set_times),
