@@ -97,7 +97,7 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// A crate of this repository with its sources on one mount, built into objects on another.
+    /// The metadata service and the client of this repository with their sources on one mount, built into objects on another with all that they need.
     Build,
     /// An MPI program that writes one checkpoint file through two mounts.
     Mpi,
