@@ -162,6 +162,12 @@ fn a_lab_has_managers_an_etcd_and_a_console_that_outlive_one_of_each() {
     let members: Vec<serde_json::Value> = serde_json::from_str(&place.run(&list).expect(0).stdout).unwrap();
     assert_eq!(members.len(), 3);
     assert!(members.iter().all(|member| member["standing"] == "counts"), "{members:?}");
+    // The etcd that was asked for, where one was.
+    if let Some(asked) = std::env::var_os("ASHLAR_ETCD") {
+        let member = nodes.iter().find(|node| node["name"] == "etcd1").unwrap();
+        let program = fs::read_link(format!("/proc/{}/exe", member["pid"])).unwrap();
+        assert_eq!(program, Path::new(&asked).canonicalize().unwrap());
+    }
     for name in ["manager", "etcd1"] {
         let process = nodes.iter().find(|node| node["name"] == name).unwrap()["pid"].as_i64().unwrap();
         // SAFETY: kill takes no pointer; the process is one of the lab.

@@ -1,15 +1,18 @@
 //! Goal: no call reaches a service with a credential that does not allow it. Method: every call there is, to real servers, with the certificate of every role, in a role
-//! that the certificate does not have, with certificates of a node that was removed, of another file system, and expired, and with a token. What is allowed is in one table; all the
-//! rest has to be refused, and to leave the state as it is.
+//! that the certificate does not have, with certificates of a node that was removed, of another file system, and expired, in every role each, and with tokens. What is allowed is in one
+//! table; all the rest has to be refused, and to leave the state as it is. What a node may not change that may only read is told by the list of requests, too.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../coord/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod etcd;
 mod support;
 
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, public_key_of};
-use ashlar_rpc::net::{Call, Caller, Epochs, Link, NetError, Service, TlsIdentity, Wanted};
+use ashlar_rpc::net::{Answer, Call, Caller, Epochs, Link, NetError, Service, TlsIdentity, Wanted};
 use ashlar_rpc::wire::{
     Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, Under,
 };
@@ -17,10 +20,11 @@ use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::testing::schema::samples as every;
 use ashlar_types::{
-    ChainId, ChunkId, Credentials, Epoch, EventKind, FilesetId, Happening, Holding, InodeId, NodeId,
-    NodePolicy, OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, Start, StartPlace, TargetId,
-    Timespec,
+    ChainId, ChunkId, Credentials, DescriptionId, Epoch, Errno, EventKind, FilesetId, Happening, Holding,
+    InodeId, NodeId, NodePolicy, OfChains, OpId, PeerId, Role, SessionId, ShardId, ShardSet, Start,
+    StartPlace, TargetId, Timespec,
 };
+use etcd::members::Etcd;
 use parking_lot::RwLock;
 use std::fs;
 use std::net::SocketAddr;
@@ -86,6 +90,7 @@ fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
         | MetaCall::CallYielding { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. }
+        | MetaCall::RenewYielding { .. }
         | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
         MetaCall::Sessions | MetaCall::Moves => &[Role::Admin, Role::Console],
         MetaCall::EndSession(_)
@@ -352,6 +357,29 @@ impl Somebody {
         }
     }
 
+    /// What the metadata server answers.
+    #[track_caller]
+    fn meta(&self, call: &MetaCall<'_>) -> MetaAnswer {
+        decode(self.answer(1, Service::Meta, &encode(call)).head(), "answer").unwrap()
+    }
+
+    /// A token of a client that is valid for so many seconds.
+    #[track_caller]
+    fn token(&self, valid_s: u32) -> String {
+        let roles = [Role::Client].into_iter().collect();
+        let request = ManagerRequest::NewToken { roles, valid_s, policy: NodePolicy::default() };
+        match decode(self.answer(0, Service::Manager, &encode(&request)).head(), "answer").unwrap() {
+            ManagerReply::Token(text) => text,
+            other => panic!("no token: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn answer(&self, server: usize, service: Service, head: &[u8]) -> Answer {
+        let call = Call { service, head, payload: &[], is_once: false, may_repeat: false, is_urgent: false };
+        self.links[server].call(&call, Instant::now() + Duration::from_secs(5)).unwrap()
+    }
+
     /// All calls but those that `role` may make; none may be answered.
     #[track_caller]
     fn is_refused_all_but(&self, who: &str, role: Option<Role>) {
@@ -376,58 +404,200 @@ fn identity(lab: &Lab, name: &str, certificate: Option<String>) -> TlsIdentity {
     TlsIdentity::from_pem(&certificate, &read("key.pem"), &read("authority.pem")).unwrap()
 }
 
-#[test]
-fn nothing_is_done_for_who_may_not_ask_for_it() {
-    let mut lab = Lab::start(1, 0);
-    let token = lab.ashlar("token --role client,admin --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name gone --identity @gone", token.trim())).expect(0);
-    lab.ashlar("node remove gone --identity @first").expect(0);
-    let roles = [Role::Meta, Role::Storage, Role::Client, Role::Admin, Role::Console];
-    for role in roles {
-        let token = lab.ashlar(&format!("token --role {role} --identity @first")).expect(0).stdout;
-        lab.ashlar(&format!("join {} --name x{role} --identity @x{role}", token.trim())).expect(0);
-    }
-    let token = lab.ashlar("token --role client --identity @first").expect(0).stdout;
-    let before = fs::read(lab.path("state/cluster-state")).unwrap();
+/// What the managers keep on the machine of the first one.
+fn state(lab: &Lab) -> Vec<u8> {
+    fs::read(lab.path("state/cluster-state")).unwrap()
+}
 
-    for role in roles {
-        let name = format!("x{role}");
-        Somebody::new(&lab, identity(&lab, &name, None), role).is_refused_all_but(&name, Some(role));
-        for other in roles.into_iter().filter(|other| *other != role) {
-            let who = format!("{name} as {other}");
-            Somebody::new(&lab, identity(&lab, &name, None), other).is_refused_all_but(&who, None);
-        }
-    }
-    Somebody::new(&lab, identity(&lab, "gone", None), Role::Admin).is_refused_all_but("gone", None);
-    // Of another file system, with the same node ids.
-    let other = Lab::start(1, 0);
-    Somebody::new(&lab, identity(&other, "first", None), Role::Admin).is_refused_all_but("foreign", None);
-    drop(other);
-    // Expired, and not valid yet.
+/// Node `first` with a certificate for all roles that the authority of the file system has given out so many days from now.
+fn issued(lab: &Lab, days: i64) -> TlsIdentity {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(lab.path("state")));
     let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
     let key = public_key_of(&fs::read_to_string(lab.path("first/key.pem")).unwrap()).unwrap();
-    for days in [-100, 100] {
-        let now = Env::os().clock.now();
-        let then = Timespec { secs: now.secs + days * 24 * 60 * 60, ..now };
-        let roles = Role::ALL.into_iter().collect();
-        let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(1), roles };
-        let certificate = manager.authority().unwrap().issue(peer, &key, then).unwrap();
-        let expired = identity(&lab, "first", Some(certificate));
-        Somebody::new(&lab, expired, Role::Admin).is_refused_all_but("expired", None);
+    let now = Env::os().clock.now();
+    let then = Timespec { secs: now.secs + days * 24 * 60 * 60, ..now };
+    let roles = NODES.iter().copied().collect();
+    let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(1), roles };
+    let certificate = manager.authority().unwrap().issue(peer, &key, then).unwrap();
+    identity(lab, "first", Some(certificate))
+}
+
+/// A node that is nothing but `role`: of what it may not ask for, nothing is done, nor anything in a role that it does not have.
+#[track_caller]
+fn is_refused_what_others_may(lab: &Lab, role: Role) {
+    let own = || identity(lab, &format!("x{role}"), None);
+    Somebody::new(lab, own(), role).is_refused_all_but(&role.to_string(), Some(role));
+    for other in NODES.iter().filter(|other| **other != role) {
+        Somebody::new(lab, own(), *other).is_refused_all_but(&format!("{role} as {other}"), None);
     }
-    assert!(fs::read(lab.path("state/cluster-state")).unwrap() == before, "something was changed");
-    // Tokens: one that nobody has given out, and a good one for anything but joining.
-    let good = Token::parse(&token).unwrap();
-    let stranger = Token::new([9; 16], b"something", good.managers.clone());
-    let fingerprint = good.fingerprint;
-    for (who, token, role) in [("token", good, Some(Role::Joiner)), ("stranger", stranger, None)] {
-        let (certificate, key) = token.certificate().unwrap();
-        let identity = TlsIdentity::from_token(certificate, key, fingerprint).unwrap();
-        Somebody::new(&lab, identity, Role::Joiner).is_refused_all_but(who, role);
-    }
-    assert!(fs::read(lab.path("state/cluster-state")).unwrap() == before, "something was changed");
+}
+
+#[track_caller]
+fn join(lab: &Lab, role: Role) {
+    let token = lab.ashlar(&format!("token --role {role} --identity @first")).expect(0).stdout;
+    let state = if role == Role::Manager { "--state @xstate" } else { "" };
+    lab.ashlar(&format!("join {} --name x{role} --identity @x{role} {state}", token.trim())).expect(0);
+}
+
+#[test]
+fn nothing_is_done_for_who_may_not_ask_for_it() {
+    let mut lab = Lab::start(1, 0);
+    // Another manager wants an etcd: below.
+    let roles = || NODES.iter().copied().filter(|role| *role != Role::Manager);
+    roles().for_each(|role| join(&lab, role));
+    let before = state(&lab);
+    roles().for_each(|role| is_refused_what_others_may(&lab, role));
+    assert!(state(&lab) == before, "something was changed");
     assert!(lab.ashlar("node list --identity @first").expect(0).stdout.contains("xclient"));
+    lab.stop();
+}
+
+#[test]
+fn nothing_that_others_may_ask_for_is_done_for_a_manager() {
+    let etcd = Etcd::start(1);
+    let mut lab = Lab::start_with(&["--etcd".to_owned(), etcd.endpoints().join(",")], 1, 0);
+    join(&lab, Role::Manager);
+    let nodes = || lab.ashlar("node list --json --identity @first").expect(0).stdout;
+    let before = nodes();
+    is_refused_what_others_may(&lab, Role::Manager);
+    assert_eq!(nodes(), before);
+    lab.stop();
+}
+
+#[test]
+fn a_certificate_that_does_not_count_is_refused_in_every_role() {
+    let mut lab = Lab::start(1, 0);
+    let token =
+        lab.ashlar("token --role meta,storage,client,admin,console --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name gone --identity @gone", token.trim())).expect(0);
+    lab.ashlar("node remove gone --identity @first").expect(0);
+    // Of another file system, with the same node ids.
+    let other = Lab::start(1, 0);
+    let before = state(&lab);
+    let certificates: [(&str, &dyn Fn() -> TlsIdentity); 4] = [
+        ("gone", &|| identity(&lab, "gone", None)),
+        ("foreign", &|| issued(&other, 0)),
+        ("expired", &|| issued(&lab, -100)),
+        ("not valid yet", &|| issued(&lab, 100)),
+    ];
+    for (who, identity) in certificates {
+        Somebody::new(&lab, identity(), Role::Admin).is_refused_all_but(who, None);
+        // What is refused is the connection, before a call is sent: one of each service on each server is enough to see that it is in the other roles, too.
+        for role in NODES {
+            let somebody = Somebody::new(&lab, identity(), *role);
+            let mut seen = Vec::new();
+            for sample in samples() {
+                let port = (sample.service as u8, sample.server);
+                if !seen.contains(&port) {
+                    seen.push(port);
+                    let refused = somebody.refusal(&sample);
+                    assert!(refused.is_ok(), "{who} as {role}: {}: {refused:?}", sample.what);
+                }
+            }
+            assert_eq!(seen.len(), 6);
+        }
+    }
+    assert!(state(&lab) == before, "something was changed");
+    // One that does count, made as those were.
+    let good = Somebody::new(&lab, issued(&lab, 0), Role::Admin);
+    let list = samples().into_iter().find(|sample| sample.what == "Presence").unwrap();
+    good.refusal(&list).unwrap_err();
+    lab.stop();
+}
+
+#[test]
+fn a_token_is_good_for_joining_once_while_it_is_valid() {
+    let mut lab = Lab::start(1, 0);
+    let first = Somebody::new(&lab, identity(&lab, "first", None), Role::Admin);
+    let used = lab_token(&lab);
+    lab.ashlar(&format!("join {} --name c1 --identity @c1", used.trim())).expect(0);
+    let (good, timed_out) = (lab_token(&lab), first.token(1));
+    let before = state(&lab);
+    // The second for which it is valid, and that in which it was made.
+    std::thread::sleep(Duration::from_secs(2));
+    let parse = |text: &str| Token::parse(text.trim()).unwrap();
+    let stranger = Token::new([9; 16], b"something", parse(&good).managers);
+    let fingerprint = parse(&good).fingerprint;
+    for (who, token, role) in [
+        // A good one for anything but joining.
+        ("token", parse(&good), Some(Role::Joiner)),
+        ("a token that nobody has given out", stranger, None),
+        ("a used-up token", parse(&used), None),
+        ("a token whose time is over", parse(&timed_out), None),
+    ] {
+        let (certificate, key) = token.certificate().unwrap();
+        for as_role in [&[Role::Joiner], NODES].concat() {
+            let identity = TlsIdentity::from_token(certificate.clone(), key.clone(), fingerprint).unwrap();
+            let role = role.filter(|role| *role == as_role);
+            Somebody::new(&lab, identity, as_role).is_refused_all_but(&format!("{who} as {as_role}"), role);
+        }
+    }
+    assert!(state(&lab) == before, "something was changed");
+    lab.ashlar(&format!("join {} --name c2 --identity @c2", good.trim())).expect(0);
+    lab.stop();
+}
+
+/// Every request that changes anything, those among them whose fields say whether they do.
+fn changes() -> Vec<MetaRequest<'static>> {
+    let (inode, handle) = (InodeId::ROOT, DescriptionId(1));
+    let open = |write, truncate| MetaRequest::Open { inode, read: true, write, truncate, handle };
+    let commit = |size_at_least, blocks_delta, mtime| MetaRequest::CommitWrite {
+        inode,
+        generation: None,
+        size_at_least,
+        blocks_delta,
+        mtime,
+        atime: None,
+        kill_set_id: false,
+        keeps_capability: false,
+        done: false,
+    };
+    let by_field = [
+        open(true, false),
+        open(false, true),
+        MetaRequest::AcquireData { inode, write: true, is_writeback: false },
+        commit(1, 0, None),
+        commit(0, -1, None),
+        commit(0, 0, Some(Timespec::default())),
+    ];
+    every::<MetaRequest<'_>>().into_iter().filter(MetaRequest::is_change).chain(by_field).collect()
+}
+
+#[test]
+fn a_node_that_may_only_read_is_refused_every_change() {
+    let mut lab = Lab::start(1, 0);
+    let token =
+        lab.ashlar("token --role client --squash none --read-only --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name reader --identity @reader", token.trim())).expect(0);
+    let reader = Somebody::new(&lab, identity(&lab, "reader", None), Role::Client);
+    let MetaAnswer::Session(session, _) = reader.meta(&MetaCall::Open(None)) else { panic!("no session") };
+    let call = |sequence, request: &MetaRequest<'static>| MetaCall::Call {
+        op: OpId { session, sequence },
+        creds: Credentials::root(),
+        slot: None,
+        request: request.clone(),
+    };
+    let mut count = 0;
+    for (request, sequence) in changes().iter().zip(1..) {
+        let call = call(sequence, request);
+        // What only administrators may ask for is refused before anybody looks at the policy.
+        if !allowed_of_meta(&call).contains(&Role::Client) {
+            continue;
+        }
+        assert_eq!(reader.meta(&call), MetaAnswer::Failed(Errno::EROFS), "{request:?}");
+        count += 1;
+    }
+    assert!(count > 20, "{count} changes");
+    let look = MetaRequest::Getattr { inode: InodeId::ROOT };
+    assert!(matches!(reader.meta(&call(1000, &look)), MetaAnswer::Reply(_)), "it may read");
+    // The same are answered otherwise when it may write.
+    lab.ashlar("node policy reader --read-only=false --identity @first").expect(0);
+    let make = || changes().into_iter().find(|request| matches!(request, MetaRequest::Mkdir { .. })).unwrap();
+    let mut sequence = 1000;
+    support::soon(Duration::from_secs(20), "it may write", || {
+        sequence += 1;
+        reader.meta(&call(sequence, &make())) != MetaAnswer::Failed(Errno::EROFS)
+    });
     lab.stop();
 }
 
@@ -482,21 +652,8 @@ fn a_session_is_its_owner_s_alone() {
         let token = lab_token(&lab);
         lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
     }
-    let call = |somebody: &Somebody, call: &MetaCall<'_>| -> MetaAnswer {
-        let head = encode(call);
-        let call = Call {
-            service: Service::Meta,
-            head: &head,
-            payload: &[],
-            is_once: false,
-            may_repeat: false,
-            is_urgent: false,
-        };
-        let answer = somebody.links[1].call(&call, Instant::now() + Duration::from_secs(5)).unwrap();
-        decode(answer.head(), "answer").unwrap()
-    };
     let owner = Somebody::new(&lab, identity(&lab, "c1", None), Role::Client);
-    let MetaAnswer::Session(session, _) = call(&owner, &MetaCall::Open(None)) else { panic!("no session") };
+    let MetaAnswer::Session(session, _) = owner.meta(&MetaCall::Open(None)) else { panic!("no session") };
     let op = OpId { session, sequence: 1 };
     let getattr = MetaCall::Call {
         op,
@@ -504,7 +661,7 @@ fn a_session_is_its_owner_s_alone() {
         slot: None,
         request: MetaRequest::Getattr { inode: InodeId::ROOT },
     };
-    assert!(matches!(call(&owner, &getattr), MetaAnswer::Reply(_)));
+    assert!(matches!(owner.meta(&getattr), MetaAnswer::Reply(_)));
     // Another node, and another process of the same one.
     for name in ["c2", "c1"] {
         let other = Somebody::new(&lab, identity(&lab, name, None), Role::Client);
@@ -521,10 +678,10 @@ fn a_session_is_its_owner_s_alone() {
                 refused: None,
             }),
         ] {
-            let answer = call(&other, &attempt);
-            assert_eq!(answer, MetaAnswer::Failed(ashlar_types::Errno::ENOTCONN), "{attempt:?}");
+            let answer = other.meta(&attempt);
+            assert_eq!(answer, MetaAnswer::Failed(Errno::ENOTCONN), "{attempt:?}");
         }
     }
-    assert!(matches!(call(&owner, &getattr), MetaAnswer::Reply(_)), "nobody else has ended it");
+    assert!(matches!(owner.meta(&getattr), MetaAnswer::Reply(_)), "nobody else has ended it");
     lab.stop();
 }

@@ -1,12 +1,15 @@
 //! Goal: what one mount tells of a file that another changes just then is not kept by its kernel as it was before the change. Method: one looks a
 //! new file up while the other changes its mode a few times; when all calls have returned, both tell the last mode. Two write in turns to a small file that
 //! one of them has had open for longer, and so writes through its page cache; both read what was written last. One reads a file that the other has just made shorter; it gets what is there, and no zeros behind it.
+//! Through one a file or directory that the other knows gets another owner, who may change it through the other at once.
 #![allow(clippy::unwrap_used)] // a test panics where it fails
 
 mod support;
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use support::{Site, can_mount};
@@ -125,5 +128,81 @@ fn the_length_of_a_file_that_is_read_right_after_it_was_made_shorter() {
         }
     }
     assert_eq!(wrong, []);
+    server.stop();
+}
+
+/// A call with a path.
+type Call = dyn Fn(&Path) -> std::io::Result<()> + Sync;
+
+/// Does `work` as a user of this machine; a thread has its own one for files.
+fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|threads| {
+        let thread = threads.spawn(|| {
+            // SAFETY: both take numbers and change what this thread may do with files, which ends here.
+            unsafe {
+                libc::setfsgid(user);
+                libc::setfsuid(user);
+            }
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn the_owner_of_a_file_or_directory_whom_another_mount_has_given_it() {
+    if !can_mount("a change of owner by another mount") {
+        return;
+    }
+    const USER: u32 = 65_534;
+    let (site, other) = two_mounts();
+    fs::set_permissions(site.path(""), Permissions::from_mode(0o755)).unwrap();
+    let server = site.up("up @other @mnt --data @d1");
+    // In a sticky directory its owner alone may remove a file.
+    let (mine, theirs) = (site.mnt().join("sticky"), other.join("sticky"));
+    fs::create_dir(&mine).unwrap();
+    fs::set_permissions(&mine, Permissions::from_mode(0o1777)).unwrap();
+    // Calls that look at nothing before.
+    let change_mode = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o700));
+    let set_times = |path: &Path| {
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        let times = [libc::timespec { tv_sec: 1, tv_nsec: 0 }; 2];
+        // SAFETY: the name ends with a zero, and there are two times.
+        match unsafe { libc::utimensat(libc::AT_FDCWD, name.as_ptr(), times.as_ptr(), 0) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    let calls: [(&str, bool, &Call); 6] = [
+        ("chmod of a file", false, &change_mode),
+        ("chmod of a directory", true, &change_mode),
+        ("utimensat of a file", false, &set_times),
+        ("utimensat of a directory", true, &set_times),
+        ("unlink", false, &|path| fs::remove_file(path)),
+        ("rename of a directory", true, &|path| fs::rename(path, path.with_extension("renamed"))),
+    ];
+    let mut refused = Vec::new();
+    for ((call, is_directory, make), changes_before) in
+        calls.into_iter().flat_map(|call| (0..3).map(move |changes| (call, changes)))
+    {
+        let name = format!("{call} {changes_before}");
+        let path = mine.join(&name);
+        // The kernel of this mount knows it, and what is in it.
+        if is_directory {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("in"), "").unwrap();
+        } else {
+            fs::write(&path, "").unwrap();
+        }
+        // Whatever was changed before: attributes that it does not have any more can be recalled from nobody.
+        for change in 0..changes_before {
+            fs::set_permissions(theirs.join(&name), Permissions::from_mode(0o750 + change)).unwrap();
+        }
+        chown(theirs.join(&name), Some(USER), Some(USER)).unwrap();
+        if let Err(error) = as_user(USER, || make(&path)) {
+            refused.push(format!("{name}: {error}"));
+        }
+    }
+    assert_eq!(refused, [""; 0]);
     server.stop();
 }

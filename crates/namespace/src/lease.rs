@@ -153,8 +153,9 @@ impl LeaseTable {
     ) -> SmallVec<[Conflict; 2]> {
         let mut found = SmallVec::new();
         for &inode in &outcome.changed {
-            let unwanted =
-                if outcome.beside.contains(&inode) { OF_FILE.without(LeaseSet::SHARE) } else { OF_FILE };
+            // Who has names in a directory drops all he has of it: where only an owner may do something, a kernel goes by the owner that it learnt with a name.
+            let all = OF_FILE.with(LeaseSet::ENTRIES);
+            let unwanted = if outcome.beside.contains(&inode) { all.without(LeaseSet::SHARE) } else { all };
             found.extend(
                 self.in_the_way(session, inode, unwanted, |holder| {
                     self.has_gone_before(session, holder, inode)
@@ -754,6 +755,20 @@ mod tests {
         let surplus = table.surplus(1, LeaseSet::ENTRIES, |_| false);
         assert_eq!(surplus[0].inode, open, "first come, first taken back");
         assert!(table.surplus(0, LeaseSet::ENTRIES, |_| false).is_empty());
+    }
+
+    #[test]
+    fn names_in_a_directory_go_with_its_attributes_whoever_has_either() {
+        let mut table = table();
+        table.grant(A, X, LeaseSet::ATTR.with(LeaseSet::ENTRIES));
+        let other = SessionId(3);
+        table.begin_session(other);
+        table.grant(other, X, LeaseSet::ENTRIES);
+        let changed = TxnOutcome { changed: [X].into_iter().collect(), ..TxnOutcome::default() };
+        let mut found: Vec<_> =
+            table.conflicts(B, &changed, &[]).iter().map(|found| (found.session, found.leases)).collect();
+        found.sort_by_key(|(session, _)| *session);
+        assert_eq!(found, [(A, LeaseSet::ATTR.with(LeaseSet::ENTRIES)), (other, LeaseSet::ENTRIES)]);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Metadata servers of the cluster.
     #[arg(long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     meta: u32,
+    /// With the state in an etcd of three members, each beside one of three managers, instead of in a file of one.
+    #[arg(long, global = true)]
+    etcd: bool,
 }
 
 /// Where suites run.
@@ -37,11 +40,13 @@ struct Site<'a> {
     repository: &'a Repository,
     /// Metadata servers.
     meta: u32,
+    /// Whether there are three managers and an etcd.
+    etcd: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Suite {
-    /// pjdfstest on a mount of a cluster.
+    /// pjdfstest on a mount of a cluster, and then on two mounts, each call through the other one than the call before.
     Posix,
     /// Random operations on ext4 and on two mounts, each through the other mount than the one before.
     Differential {
@@ -92,7 +97,7 @@ enum Suite {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// A crate of this repository with its sources on one mount, built into objects on another.
+    /// The metadata service and the client of this repository with their sources on one mount, built into objects on another with all that they need.
     Build,
     /// An MPI program that writes one checkpoint file through two mounts.
     Mpi,
@@ -114,11 +119,12 @@ enum Suite {
 /// # Errors
 /// When the suite fails, a process has ended or the check at the end finds something.
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
-    let site = &Site { repository, meta: arguments.meta };
+    let site = &Site { repository, meta: arguments.meta, etcd: arguments.etcd };
     match arguments.suite {
-        Suite::Posix => {
-            on_lab(site, "posix", false, 1, |_, _, lab| posix::run_at(repository, &lab.mounts()[0]))
-        }
+        Suite::Posix => on_lab(site, "posix", false, 2, |_, _, lab| {
+            posix::run_at(repository, &lab.mounts()[0], None)?;
+            posix_in_turns(repository, lab)
+        }),
         Suite::Differential { ops, seed } => differential(site, ops > 100_000, ops, seed),
         Suite::Litmus { runs, seed } => {
             on_lab(site, "litmus", false, 3, |torture, _, lab| litmus(torture, lab, runs, seed, &[]))?;
@@ -155,12 +161,12 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
 /// # Errors
 /// As [`run`].
 pub fn short(repository: &Repository) -> anyhow::Result<()> {
-    short_at(&Site { repository, meta: 2 })
+    short_at(&Site { repository, meta: 2, etcd: false })
 }
 
 fn short_at(site: &Site<'_>) -> anyhow::Result<()> {
     on_lab(site, "short", false, 4, |torture, work, lab| {
-        posix::run_at(site.repository, &lab.mounts()[0])?;
+        posix_in_turns(site.repository, lab)?;
         litmus(torture, lab, 3, 1, &[])?;
         locks(torture, lab, 150, 1)?;
         linear(torture, lab, (20, 1), site.meta, 0)?;
@@ -203,7 +209,8 @@ fn on_lab_with(
     let work = Work::create(&format!("cluster-{task}"))?;
     let result = (|| {
         let meta = site.meta.to_string();
-        let more = [&["--meta", meta.as_str()], more].concat();
+        let etcd: &[&str] = if site.etcd { &["--etcd"] } else { &[] };
+        let more = [&["--meta", meta.as_str()], etcd, more].concat();
         let lab = Lab::up(&programs.join("ashlar"), &work.path().join("lab"), 2, mounts, &more)?;
         let result =
             suite(&programs.join("ashlar-torture"), work.path(), &lab).and_then(|()| lab.stop_and_check());
@@ -213,6 +220,11 @@ fn on_lab_with(
         result
     })();
     work.finish(result)
+}
+
+fn posix_in_turns(repository: &Repository, lab: &Lab) -> anyhow::Result<()> {
+    let mounts = lab.mounts();
+    posix::run_at(repository, &mounts[0], Some(&mounts[1]))
 }
 
 fn litmus(torture: &Path, lab: &Lab, runs: u64, seed: u64, more: &[&str]) -> anyhow::Result<()> {

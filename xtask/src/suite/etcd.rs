@@ -18,9 +18,13 @@ const TESTS: &[(&str, &[&str])] = &[
     (
         "ashlar",
         &[
-            "several_managers_share_their_state_in_etcd",
+            "a_lab_is_a_cluster_on_one_machine",
+            "a_single_machine_becomes_the_first_of_many",
             "an_etcd_is_set_up_from_an_installed_one",
+            "every_call_with_a_wrong_credential_is_refused",
+            "several_managers_share_their_state_in_etcd",
             "units_of_servers_start_them_and_are_sound",
+            "what_happens_is_in_the_event_log",
         ],
     ),
 ];
@@ -39,10 +43,14 @@ pub struct Arguments {
 /// When there is no Go, it cannot be built, or a test fails.
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
     let etcd = build(&arguments.version)?;
+    // A lab takes the one that is installed: the first in the path.
+    let folder = etcd.parent().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(folder.into_iter().chain(std::env::split_paths(&path)))?;
     for (package, tests) in TESTS {
         let mut words = vec!["test", "--package", package];
         words.extend(tests.iter().flat_map(|test| ["--test", test]));
-        shell::run(repository.cargo(&words).env("ASHLAR_ETCD", &etcd))?;
+        shell::run(repository.cargo(&words).env("ASHLAR_ETCD", &etcd).env("PATH", &path))?;
     }
     Ok(())
 }

@@ -3,6 +3,9 @@
 //! Two passes, because some tests keep files open for writing and the tests that need a read-only remount would find the file
 //! system busy after them: first everything except those, then only those. A second file system is given for EXDEV. Exclusions are in
 //! `tests/exclusions/pjdfstest.txt`; an excluded test that runs and passes is a failure too, so the list can only shrink.
+//! With two mounts of one file system, calls go through them in turns (`turns.rs`).
+
+mod turns;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use self::turns::Turns;
 use super::masked_kernel::MaskedKernel;
 use crate::repository::{Repository, Work};
 use crate::{setup, shell};
@@ -24,6 +28,9 @@ pub struct Arguments {
     /// Run in this directory instead of mounting Ashlar; it must be the mount point of a file system.
     #[arg(long)]
     on: Option<PathBuf>,
+    /// Another mount point of the same file system, as long a path as that of `--on`: every call goes through the other one than the call before.
+    #[arg(long, requires = "on")]
+    also_on: Option<PathBuf>,
     /// Only tests whose name contains one of these.
     #[arg(long)]
     only: Vec<String>,
@@ -68,12 +75,12 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
     }
 }
 
-/// Runs everything at a mount that somebody else has made.
+/// Runs everything at a mount that somebody else has made, in turns with another one of the same file system if there is one.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_at(repository: &Repository, mount: &Path) -> anyhow::Result<()> {
-    run_on(repository, &Arguments::default(), mount)
+pub fn run_at(repository: &Repository, mount: &Path, also: Option<&Path>) -> anyhow::Result<()> {
+    run_on(repository, &Arguments { also_on: also.map(Path::to_owned), ..Arguments::default() }, mount)
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -99,7 +106,11 @@ fn both_passes(
     let second = work.join("second-file-system");
     fs::create_dir_all(&second)?;
     let program = setup::pjdfstest()?;
-    let path = path_with_plain_mount(work)?;
+    let mut turns = match &arguments.also_on {
+        Some(other) => Some(Turns::prepare(repository, work, &program, [mount, other])?),
+        None => None,
+    };
+    let path = path_with_plain_mount(work, turns.as_ref())?;
     let template = fs::read_to_string(repository.root.join("tests/posix/pjdfstest.toml"))
         .context("read tests/posix/pjdfstest.toml")?;
     let exclusions = fs::read_to_string(repository.root.join("tests/exclusions/pjdfstest.txt"))
@@ -116,6 +127,9 @@ fn both_passes(
         } else {
             command.args(&arguments.only);
         }
+        if let Some(turns) = &turns {
+            turns.pass_to(&mut command);
+        }
         println!("$ {}", shell::show(&command));
         let output = command.output().context("start pjdfstest")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -123,10 +137,16 @@ fn both_passes(
             format!("pjdfstest printed no summary:\n{text}\n{}", String::from_utf8_lossy(&output.stderr))
         })?;
         print_failures(&text, remounting, &excluded);
+        if let Some(turns) = &mut turns {
+            turns.count()?;
+        }
         sum.failed += counts.failed;
         sum.passed += counts.passed;
         sum.excluded += counts.excluded;
         sum.skipped += skipped_wrongly(&text, remounting, &excluded).count() as u64;
+    }
+    if let Some(turns) = &turns {
+        turns.require_both()?;
     }
     println!("{} excluded with reasons, {} skipped", sum.excluded, sum.skipped);
     println!("{} passed, {} failed", sum.passed, sum.failed + sum.skipped);
@@ -138,12 +158,22 @@ fn both_passes(
 
 /// The search path with a `mount` before all others that never calls a helper program: `mount -o remount` of a FUSE file system would
 /// otherwise look for `mount.fuse`, which starts a new server instead of changing the mount.
-fn path_with_plain_mount(work: &Path) -> anyhow::Result<std::ffi::OsString> {
+/// Where two mounts take turns, what is mounted, remounted or unmounted at one is so at the other, too.
+fn path_with_plain_mount(work: &Path, turns: Option<&Turns>) -> anyhow::Result<std::ffi::OsString> {
     let directory = work.join("bin");
     fs::create_dir_all(&directory)?;
-    let script = directory.join("mount");
-    fs::write(&script, "#!/bin/sh\nexec /bin/mount --internal-only \"$@\"\n")?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let scripts = match turns {
+        None => vec![("mount", "#!/bin/sh\nexec /bin/mount --internal-only \"$@\"\n".to_owned())],
+        Some(turns) => vec![
+            ("mount", turns.script_at_both("/bin/mount --internal-only")),
+            ("umount", turns.script_at_both("/bin/umount")),
+        ],
+    };
+    for (name, text) in scripts {
+        let script = directory.join(name);
+        fs::write(&script, text)?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    }
     let old = std::env::var_os("PATH").unwrap_or_default();
     Ok(std::env::join_paths(std::iter::once(directory).chain(std::env::split_paths(&old)))?)
 }

@@ -101,6 +101,21 @@ impl NotifierCache {
         !self.lacks_epoch.load(Relaxed)
     }
 
+    /// Drops the names of an inode whose attributes were dropped. The kernel asks for those again where it looks at the mode, and not where only the owner may do something (`setattr_prepare`,
+    /// `check_sticky`): there it would go by the owner that it knew. With a name that it looks up it learns the owner.
+    /// What is in use keeps its names (a directory while those in it are kept).
+    fn drop_names_of(&self, inode: InodeId) {
+        let Some(notifier) = self.notifier.get().filter(|_| self.can_drop_entries()) else { return };
+        let dropped = match notifier.prune(&[self.node(inode)]) {
+            // Linux 6.16 and 6.17 can drop all names alone.
+            Err(NotifyError::Unsupported) => notifier.inc_epoch(),
+            other => other,
+        };
+        if let Err(error) = dropped {
+            tracing::debug!(%error, %inode, "the kernel did not drop the names of what has changed");
+        }
+    }
+
     /// `bytes` of 0 are all up to the end.
     fn inval(&self, inode: InodeId, offset: i64, bytes: i64) {
         if let Some(notifier) = self.notifier.get()
@@ -115,10 +130,12 @@ impl KernelCache for NotifierCache {
     fn drop_attributes(&self, inode: InodeId) {
         // A negative offset means: attributes only.
         self.inval(inode, -1, 0);
+        self.drop_names_of(inode);
     }
 
     fn drop_content(&self, inode: InodeId) {
         self.inval(inode, 0, 0);
+        self.drop_names_of(inode);
     }
 
     fn drop_range(&self, inode: InodeId, offset: u64, bytes: u64) {
