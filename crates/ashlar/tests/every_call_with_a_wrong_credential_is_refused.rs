@@ -90,7 +90,6 @@ fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
         | MetaCall::CallYielding { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. }
-        | MetaCall::RenewYielding { .. }
         | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
         MetaCall::Sessions | MetaCall::Moves => &[Role::Admin, Role::Console],
         MetaCall::EndSession(_)

@@ -423,7 +423,11 @@ impl Client {
             return;
         }
         // Each turn more is a close and an open of this client meanwhile. LIMIT: past its bound the service evicts the session.
-        while !answer.is_over.load(SeqCst) && !self.is_given_back(answer) {}
+        loop {
+            if answer.is_over.load(SeqCst) || self.is_given_back(answer) {
+                return;
+            }
+        }
     }
 
     /// Gives content back, or another thread has; false when the file was opened anew meanwhile.

@@ -92,6 +92,9 @@ impl Waiting {
     }
 }
 
+/// The number of a write, its last page, and the attempt to drop that, if one is under way.
+type Unsettled = (u64, Stretch, Option<Arc<dyn Dropping>>);
+
 impl Through {
     /// Notes that pages of the file were dropped for a recall.
     pub(crate) fn note_dropped(&mut self, now: Duration) {
@@ -114,7 +117,7 @@ impl Through {
     }
 
     /// The last pages of which it is to be found out whether they are locked.
-    fn unsettled(&self) -> SmallVec<[(u64, Stretch, Option<Arc<dyn Dropping>>); 1]> {
+    fn unsettled(&self) -> SmallVec<[Unsettled; 1]> {
         let unsettled = |write: &Waiting| match &write.last {
             _ if !write.yields => None,
             Some((page, LastPage::Unknown)) => Some((write.number, *page, None)),
