@@ -89,7 +89,7 @@ impl<'a> Reported<'a> {
     }
 }
 
-/// A call that wants WRITE, or to write with the inode, for as long as it lives.
+/// A call that wants WRITE, or to write with the inode, and may hold a page that the answer of its session waits for, for as long as it lives.
 pub(crate) struct Wanting<'a> {
     service: &'a MetaService,
     session: SessionId,
