@@ -500,7 +500,7 @@ impl File {
         self.state.lock().proof
     }
 
-    /// Notes that a lease is being asked for; the caller has seen under the same lock that none is.
+    /// Notes that a lease is being asked for; the caller has seen under the same lock that none of this kind is.
     pub(crate) fn begin_acquiring<'a>(
         &'a self,
         state: &mut MutexGuard<'_, FileState>,

@@ -187,16 +187,19 @@ impl ToDrop {
 
     /// Has `kernel` drop them. Waits for reads of pages that come to this client, so not to be called by a thread that these need.
     pub fn carry_out(&self, kernel: &dyn KernelCache, file: &File) {
-        if let Some((offset, bytes)) = self.free {
+        let drop_range = |(offset, bytes): (u64, u64), run: &dyn Fn(u64, u64)| {
             let number = file.state.lock().pages.begin_drop(Stretch::of_pages(offset, bytes), &[]);
-            kernel.drop_range(file.inode, offset, bytes);
+            run(offset, bytes);
             file.state.lock().pages.end_drop(number);
+        };
+        if let Some(free) = self.free {
+            drop_range(free, &|offset, bytes| kernel.drop_range(file.inode, offset, bytes));
         }
-        if let Some((offset, bytes)) = self.doubtful {
-            let number = file.state.lock().pages.begin_drop(Stretch::of_pages(offset, bytes), &[]);
-            // One that the write has locked goes as soon as it is answered.
-            kernel.begin_to_drop(file.inode, offset, bytes).wait(DOUBT_MAX);
-            file.state.lock().pages.end_drop(number);
+        if let Some(doubtful) = self.doubtful {
+            drop_range(doubtful, &|offset, bytes| {
+                // One that the write has locked goes as soon as it is answered.
+                kernel.begin_to_drop(file.inode, offset, bytes).wait(DOUBT_MAX);
+            });
         }
     }
 }
@@ -223,20 +226,19 @@ impl ThroughPages {
         let write = self.file.state.lock().through.take(self.number);
         self.number = 0;
         let Some(write) = write.filter(|write| write.is_dropped) else { return ToDrop::default() };
-        match write.last {
+        let (is_apart, is_doubtful) = match write.last.as_ref().map(|(_, last)| last) {
+            None | Some(LastPage::Ordinary) => (false, false),
+            Some(LastPage::Locked) => (true, false),
             // Whoever is dropping it does so when it is unlocked.
-            Some((page, LastPage::Locked)) => {
-                ToDrop { free: write.range.without(page).bytes(), doubtful: None }
+            Some(LastPage::FoundLocked(attempt) | LastPage::Tried(attempt)) => {
+                (!attempt.wait(Duration::ZERO), false)
             }
-            Some((page, LastPage::FoundLocked(attempt) | LastPage::Tried(attempt)))
-                if !attempt.wait(Duration::ZERO) =>
-            {
-                ToDrop { free: write.range.without(page).bytes(), doubtful: None }
-            }
-            Some((page, LastPage::Unknown)) => {
-                ToDrop { free: write.range.without(page).bytes(), doubtful: page.bytes() }
-            }
-            _ => ToDrop { free: write.range.bytes(), doubtful: None },
+            Some(LastPage::Unknown) => (true, true),
+        };
+        let apart = write.last.map(|(page, _)| page).filter(|_| is_apart);
+        ToDrop {
+            free: apart.map_or(write.range, |page| write.range.without(page)).bytes(),
+            doubtful: apart.filter(|_| is_doubtful).and_then(Stretch::bytes),
         }
     }
 }
@@ -387,8 +389,8 @@ fn find_out(
         }
         let mut state = file.state.lock();
         match state.through.find(number).and_then(|write| write.last.as_ref()) {
-            _ if is_over() => return None,
             None => return None,
+            _ if is_over() => return None,
             // Somebody reads it, and has it locked meanwhile.
             Some((_, LastPage::Ordinary)) => return Some(LastPage::Ordinary),
             Some(_) => {}

@@ -10,8 +10,8 @@ use ashlar_types::{DirectoryChoice, Errno, InodeId, LayoutPolicy, Name, NodeId, 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-use support::{Hanging, Nowhere, PART_BYTES_MIN, Server};
+use std::time::Duration;
+use support::{Hanging, Nowhere, PART_BYTES_MIN, Server, wait_until};
 
 const SERVERS: [NodeId; 2] = [NodeId(1), NodeId(2)];
 
@@ -75,15 +75,6 @@ fn symlink(server: &Server, session: SessionId, parent: InodeId, name: &str) {
     let name = Name::new(name.as_bytes()).unwrap();
     let made = server.call(session, &MetaRequest::Symlink { parent, name, target: b"to" });
     assert!(matches!(made, Ok(MetaReply::Attr { .. })), "{made:?}");
-}
-
-#[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Each try to make one held the parent for as long as it waited.

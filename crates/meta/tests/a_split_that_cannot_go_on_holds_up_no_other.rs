@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-use support::{Deaf, Nowhere, Server};
+use std::time::Duration;
+use support::{Deaf, Nowhere, Server, wait_until};
 
 const SERVERS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 const HANGS: NodeId = NodeId(3);
@@ -67,15 +67,6 @@ fn begin(server: &Server, session: SessionId, number: usize) -> Option<(InodeId,
     match server.call(session, &MetaRequest::Slices { directory }) {
         Ok(MetaReply::Slices(split)) => Some((directory, split.slices)),
         other => panic!("{other:?}"),
-    }
-}
-
-#[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -134,7 +134,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    // LIMIT: the requests that are kept (`Deferral::defer_write`, `defer_long`), and one job more per file.
+    // LIMIT: the requests that are kept (`Deferral::defer_write`, `defer_long`), and per file one job more, and those of which a page is doubtful.
     waiting: VecDeque<Rest>,
     /// What threads are at, and for how many looks.
     // LIMIT: as threads.

@@ -20,7 +20,7 @@ use ashlar_types::{
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CLUSTER: ClusterId = ClusterId([3; 16]);
 /// As `rpc` has for calls.
@@ -183,5 +183,15 @@ pub struct Goes<'a>(pub &'a Hanging);
 impl Drop for Goes<'_> {
     fn drop(&mut self) {
         self.0.hangs.store(false, SeqCst);
+    }
+}
+
+/// Waits until something is so, for a minute at the most.
+#[track_caller]
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -20,6 +20,17 @@ impl Switch {
     pub fn new(stop_in: i64) -> Arc<Switch> {
         Arc::new(Switch { stop_in: AtomicI64::new(stop_in), is_off: AtomicBool::new(false) })
     }
+
+    /// It does not stop any more.
+    pub fn keep_on(&self) {
+        self.stop_in.store(-1, SeqCst);
+    }
+
+    /// The server is off, and may be started again.
+    pub fn reset(&self) {
+        self.keep_on();
+        self.is_off.store(false, SeqCst);
+    }
 }
 
 /// The disk of a server.

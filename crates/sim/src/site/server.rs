@@ -151,7 +151,7 @@ impl Server {
     }
 
     pub fn stop_never(&self) {
-        self.switch.lock().stop_in.store(-1, SeqCst);
+        self.switch.lock().keep_on();
     }
 
     pub fn is_serving(&self) -> bool {
@@ -304,8 +304,7 @@ impl Server {
             self.disk.kill_process()
         }
         let switch = self.switch.lock().clone();
-        switch.stop_in.store(-1, SeqCst);
-        switch.is_off.store(false, SeqCst);
+        switch.reset();
     }
 
     pub fn forget(&self) {

@@ -214,7 +214,7 @@ impl Storage {
     }
 
     pub fn stop_never(&self) {
-        self.switch.lock().stop_in.store(-1, SeqCst);
+        self.switch.lock().keep_on();
         *self.keeps_nothing_until.lock() = Duration::ZERO;
     }
 
@@ -355,8 +355,7 @@ impl Storage {
             let seed = site.entropy.next_u64();
             if site.plan.is_power { place.disk.crash(seed) } else { place.disk.kill_process() }
         }
-        switch.stop_in.store(-1, SeqCst);
-        switch.is_off.store(false, SeqCst);
+        switch.reset();
     }
 
     pub fn forget(&self) {
