@@ -60,6 +60,8 @@ pub struct Client {
     pub(crate) lease_term: Duration,
     pub(crate) sequence: AtomicU64,
     pub(crate) attributes_told: AttributesTold,
+    /// Held while the kernel drops all of them.
+    pub(crate) dropping_attributes: Mutex<()>,
     pub(crate) ahead: Ahead,
     pub(crate) split_directories: SplitDirectories,
     pub(crate) held_locks: Arc<HeldLocks>,
@@ -117,6 +119,7 @@ impl Client {
             lease_term,
             sequence: AtomicU64::new(1),
             attributes_told: AttributesTold::for_term(lease_term),
+            dropping_attributes: Mutex::default(),
             ahead: Ahead::new(config.comes_back && !session.is_close_to_open()),
             split_directories: SplitDirectories::default(),
             held_locks: Arc::default(),

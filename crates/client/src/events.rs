@@ -360,7 +360,7 @@ impl Client {
             // They have lines of their own.
             SessionEvent::Recall(_) => {}
             SessionEvent::LockDone { ticket, outcome } => self.lock_waits.finish(ticket, outcome),
-            SessionEvent::Reclaim { server, incarnation } => self.reclaim(server, incarnation),
+            SessionEvent::Reclaim { server, incarnation } => self.begin_reclaiming(server, incarnation),
             SessionEvent::Expired => self.expire(),
             SessionEvent::Evicted { session } if self.comes_back => self.come_back(session),
             SessionEvent::Evicted { session } => {

@@ -4,7 +4,7 @@
 //! being listed, attributes and names, goes first. Whoever notes something that a service has granted looks afterwards whether that service
 //! is still the one that was told ([`Client::era`]); if not, he tells it himself, or asks anew.
 
-use crate::call::{Who, unexpected};
+use crate::call::unexpected;
 use crate::client::Client;
 use crate::file::{Data, File, FileState};
 use ashlar_rpc::SessionEvents;
@@ -34,17 +34,28 @@ impl Client {
         self.map.read().primary(inode.home()).unwrap_or_default()
     }
 
-    /// Tells `server`, in its start `incarnation`, what this client has there.
-    pub(crate) fn reclaim(self: &Arc<Client>, server: NodeId, incarnation: u64) {
+    /// Tells `server`, in its start `incarnation`, what this client has there. In a thread of its own: one that is away again meanwhile, or waits itself, must not
+    /// keep another one from being told, which would end the session after a minute, nor keep anything else from being heard.
+    // LIMIT: of threads: each is for a newer start of a server, or comes after one of which the server was not told.
+    pub(crate) fn begin_reclaiming(self: &Arc<Client>, server: NodeId, incarnation: u64) {
+        let (client, session) = (self.clone(), self.session());
+        let reclaim = Box::new(move || client.reclaim(session, server, incarnation));
+        if self.env.tasks.spawn("ashlar-reclaim", reclaim).is_err() {
+            tracing::error!(%server, "no thread can be started; whatever else metadata servers say waits until this one is told");
+            self.reclaim(self.session(), server, incarnation);
+        }
+    }
+
+    fn reclaim(self: &Arc<Client>, session: SessionId, server: NodeId, incarnation: u64) {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
         self.era.fetch_add(1, SeqCst);
-        match self.tell_everything(server, incarnation) {
+        match self.tell_everything(session, server, incarnation) {
             Ok(lost) => {
                 self.ask_again_later();
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
             }
-            // It was started once more, and this begins anew.
-            Err(Errno::EAGAIN) => {}
+            // It was started once more, and this begins anew; or the session has ended, and the next one is told by whoever opens it.
+            Err(Errno::EAGAIN | Errno::ENOTCONN) => {}
             Err(errno) => {
                 tracing::error!(%errno, "the metadata server could not be told what this mount has; trying again");
             }
@@ -62,33 +73,54 @@ impl Client {
     }
 
     /// Tells of all files and locks; the files of which cached content is not good any more.
-    fn tell_everything(&self, server: NodeId, incarnation: u64) -> Result<Vec<InodeId>, Errno> {
+    fn tell_everything(
+        &self,
+        session: SessionId,
+        server: NodeId,
+        incarnation: u64,
+    ) -> Result<Vec<InodeId>, Errno> {
         let mut lost = Vec::new();
         let is_there = |inode: InodeId| self.server_of(inode) == server;
         let files: Vec<_> = self.files.all().into_iter().filter(|file| is_there(file.inode)).collect();
         for files in files.chunks(BATCH) {
-            lost.extend(self.tell_files(self.session(), (server, incarnation), files, LeaseSet::CONTENT)?);
+            lost.extend(self.tell_files(session, (server, incarnation), files, LeaseSet::CONTENT)?);
         }
         let locks = self.held_locks.all();
         let locks: Vec<_> = locks.into_iter().filter(|(request, _)| is_there(request.inode)).collect();
         for locks in locks.chunks(BATCH) {
-            let part = Reclaim::Locks(locks.to_vec());
-            self.call_done(&Who::system(), MetaRequest::Reclaim { server, incarnation, part })?;
+            self.tell(session, (server, incarnation), Reclaim::Locks(locks.to_vec()))?;
         }
         self.drop_attributes();
-        self.call_done(&Who::system(), MetaRequest::Reclaim { server, incarnation, part: Reclaim::Done })?;
+        self.tell(session, (server, incarnation), Reclaim::Done)?;
         Ok(lost)
+    }
+
+    fn tell(
+        &self,
+        session: SessionId,
+        (server, incarnation): (NodeId, u64),
+        part: Reclaim,
+    ) -> Result<(), Errno> {
+        match self.call_in(session, MetaRequest::Reclaim { server, incarnation, part })? {
+            MetaReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Has the kernel forget all names, and attributes that others could not change.
     pub(crate) fn drop_attributes(&self) {
         self.ahead.clear();
-        let (inodes, until) = self.attributes_told.take();
         let Some(kernel) = self.kernel.get() else { return };
-        // Of all directories.
-        kernel.drop_entries(InodeId::ROOT);
-        let shown = inodes.into_iter().map(|inode| self.split_directories.shown(inode));
-        shown.for_each(|inode| kernel.drop_attributes(inode));
+        let until = {
+            // ORDER: who finds that another thread has taken them waits until they are gone, or the server that he tells would let somebody change them before.
+            let _turn = self.dropping_attributes.lock();
+            let (inodes, until) = self.attributes_told.take();
+            // Of all directories.
+            kernel.drop_entries(InodeId::ROOT);
+            let shown = inodes.into_iter().map(|inode| self.split_directories.shown(inode));
+            shown.for_each(|inode| kernel.drop_attributes(inode));
+            until
+        };
         let left = until.saturating_sub(self.env.clock.monotonic());
         if !left.is_zero() {
             tracing::warn!(

@@ -193,6 +193,23 @@ impl MetaService {
         })
     }
 
+    /// Recalls what is in the way of SHARE for a write of `session`. Ends early when that has got READ or WRITE meanwhile, for a page that it reads: then somebody may want that back, and
+    /// the answer wait for the very write. It has to ask for WRITE, like all whose answers wait ([`LeaseTable::may_go_before`]).
+    ///
+    /// # Errors
+    /// As [`MetaService::recall`].
+    pub(crate) fn recall_to_share(
+        &self,
+        waiter: Waiter,
+        conflicts: &[Conflict],
+        (session, inode): (SessionId, InodeId),
+        deadline: Duration,
+    ) -> Result<(), Errno> {
+        self.recall_until(waiter, conflicts, deadline, &mut Reported::new(self), |leases, _| {
+            leases.held(session, inode).meets(LeaseSet::PAGES)
+        })
+    }
+
     fn recall_until(
         &self,
         waiter: Waiter,

@@ -200,7 +200,7 @@ impl MetaService {
                 (has_pages, leases.is_wanted_alone(inode), leases.conflicts_of_share(session, inode))
             };
             if has_pages {
-                // The file was opened once more meanwhile.
+                // The file was opened once more meanwhile, or a page of it is read.
                 return self.acquire_data(caller, inode, (true, false));
             }
             if is_wanted_alone {
@@ -208,7 +208,7 @@ impl MetaService {
                 continue;
             }
             if !conflicts.is_empty() {
-                self.recall(waiter, &conflicts, deadline)?;
+                self.recall_to_share(waiter, &conflicts, (session, inode), deadline)?;
                 continue;
             }
             self.begin_write(caller, inode, (false, true), deadline)?;

@@ -429,6 +429,14 @@ impl Mount {
             self.site.fail(format!("the session of mount {} was ended, which was never silent", self.number));
         }
         self.site.held.lock().retain(|held| held.mount != self.number);
+        // In a task of its own, as a client does: meanwhile others renew the new session where it is.
+        let mount = self.clone();
+        let open_and_tell = move || mount.open_and_tell();
+        self.site.scheduler.start(&format!("m{}:back", self.number), Box::new(open_and_tell));
+    }
+
+    /// Opens a session, and tells in it what is open.
+    fn open_and_tell(self: &Arc<Mount>) {
         self.open_session();
         let session = self.session();
         self.state.lock().era += 1;
