@@ -69,6 +69,7 @@ pub struct Client {
     pub(crate) untold: Untold,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
+    pub(crate) lock_starts: LockStarts,
     /// By shard, as their servers number them: the newest recall of content that was answered, or is being answered, at an instant at which
     /// leases end.
     // LIMIT: one per shard of the file system, as at the start of the client; it never has more.
@@ -127,6 +128,7 @@ impl Client {
             untold: Untold::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
+            lock_starts: LockStarts::default(),
             recall_floors,
             answering: Answering::new(tasks.signal()),
             recalled: Recalled::default(),

@@ -54,7 +54,7 @@ impl Client {
         self.session_changed.notify_all();
         self.drop_attributes();
         self.drop_pages_later();
-        self.ask_again_later();
+        self.ask_again_later(None);
         tracing::info!(session = %grant.session, "going on in another session");
     }
 

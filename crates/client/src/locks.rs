@@ -8,16 +8,19 @@
 //! process's locks are gone by then: it has closed the file before.
 
 mod held;
+mod starts;
 
 pub(crate) use held::HeldLocks;
+pub(crate) use starts::LockStarts;
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::message::{LockKind, LockRange, LockRequest, MetaReply, MetaRequest};
-use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner};
+use ashlar_types::{DescriptionId, Errno, InodeId, LockOwner, NodeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
@@ -52,6 +55,22 @@ impl LockWaits {
         let mut all = self.waiting.lock();
         let waiting = all.get_mut(&ticket).filter(|waiting| !waiting.is_cancelled);
         waiting.map(|waiting| waiting.is_queued = true).is_some()
+    }
+
+    /// Has whoever calls this ask for a lock that is queued once more; false if it has been granted, or somebody else asks.
+    fn claim(&self, ticket: u64) -> bool {
+        let mut all = self.waiting.lock();
+        let queued = all.get_mut(&ticket).filter(|waiting| waiting.is_queued);
+        queued.map(|waiting| waiting.is_queued = false).is_some()
+    }
+
+    /// The servers, as `server_of` says, at which locks are queued.
+    pub(crate) fn servers(&self, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
+        let all = self.waiting.lock();
+        all.values()
+            .filter(|waiting| waiting.is_queued)
+            .map(|waiting| server_of(waiting.request.inode))
+            .collect()
     }
 
     pub(crate) fn fail_all(&self) {
@@ -141,7 +160,7 @@ impl Client {
     fn ask_to_wait(&self, ticket: u64, request: LockRequest, through: DescriptionId) {
         // LIMIT: a turn per start of the service.
         loop {
-            let before = self.era();
+            let before = self.lock_time(request.inode);
             let reply = self.call(&Who::system(), MetaRequest::LockWait { request, through, ticket });
             let outcome = match reply {
                 Ok(MetaReply::LockQueued) => None,
@@ -157,24 +176,32 @@ impl Client {
                 return;
             }
             // What a service said that has ended does not count.
-            if self.era() == before || matches!(outcome, Some(Err(_))) {
+            if self.is_still(&before, request.inode) || matches!(outcome, Some(Err(_))) {
                 if let Some(outcome) = outcome {
                     self.lock_waits.finish(ticket, outcome);
                 }
                 return;
             }
+            if outcome.is_none() && !self.lock_waits.claim(ticket) {
+                return;
+            }
         }
     }
 
-    /// Asks a service that was started anew for the locks that are waited for.
-    pub(crate) fn ask_again_for_locks(&self) {
+    /// Asks `server`, which was started anew, or knows nothing of this session yet, for the locks that are waited for.
+    pub(crate) fn ask_again_for_locks(&self, server: NodeId) {
         let queued: Vec<_> = {
             let waiting = self.lock_waits.waiting.lock();
-            let all = waiting.iter().filter(|(_, waiting)| waiting.is_queued);
+            let all = waiting
+                .iter()
+                .filter(|(_, waiting)| waiting.is_queued && self.server_of(waiting.request.inode) == server);
             all.map(|(ticket, waiting)| (*ticket, waiting.request, waiting.through)).collect()
         };
         for (ticket, request, through) in queued {
-            self.ask_to_wait(ticket, request, through);
+            // ORDER: just before. Once granted, and perhaps given back, it would be granted to nobody.
+            if self.lock_waits.claim(ticket) {
+                self.ask_to_wait(ticket, request, through);
+            }
         }
     }
 
@@ -187,11 +214,11 @@ impl Client {
             }
             None => return,
         };
-        let before = self.era();
+        let before = self.lock_time(inode);
         // The service answers a cancelled wait itself; if the call fails the session is gone and so is the lock.
         let outcome = self.call_done(&Who::system(), MetaRequest::LockCancel { inode, ticket });
         // A service that was started meanwhile knows of no wait, and announces nothing.
-        if outcome.is_ok() || self.era() != before {
+        if outcome.is_ok() || !self.is_still(&before, inode) {
             self.lock_waits.finish(ticket, Err(Errno::EINTR));
         }
     }

@@ -36,7 +36,7 @@ impl Client {
 
     /// Tells `server`, in its start `incarnation`, what this client has there. In a thread of its own: one that is away again meanwhile, or waits itself, must not
     /// keep another one from being told, which would end the session after a minute, nor keep anything else from being heard.
-    // LIMIT: of threads: each is for a newer start of a server, or comes after one of which the server was not told.
+    // LIMIT: of threads: one per server. Another one for the same server is for a newer start, in which whoever tells the one before is told that it has ended.
     pub(crate) fn begin_reclaiming(self: &Arc<Client>, server: NodeId, incarnation: u64) {
         let (client, session) = (self.clone(), self.session());
         let reclaim = Box::new(move || client.reclaim(session, server, incarnation));
@@ -49,9 +49,10 @@ impl Client {
     fn reclaim(self: &Arc<Client>, session: SessionId, server: NodeId, incarnation: u64) {
         // ORDER: before anything is looked at. Whoever notes something later sees that it may not have been told.
         self.era.fetch_add(1, SeqCst);
+        self.lock_starts.note(server);
         match self.tell_everything(session, server, incarnation) {
             Ok(lost) => {
-                self.ask_again_later();
+                self.ask_again_later(Some(server));
                 lost.into_iter().for_each(|inode| self.drop_lost(inode));
             }
             // It was started once more, and this begins anew; or the session has ended, and the next one is told by whoever opens it.
@@ -62,13 +63,16 @@ impl Client {
         }
     }
 
-    /// Asks for locks that are waited for in a thread of its own: an answer may wait for what this one is to hear of.
-    pub(crate) fn ask_again_later(self: &Arc<Client>) {
-        let client = self.clone();
-        let ask = Box::new(move || client.ask_again_for_locks());
-        if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
-            tracing::error!("no thread can be started; locks that are waited for end");
-            self.lock_waits.fail_all();
+    /// Asks for locks that are waited for, at `server` or at all, in a thread for each: an answer may wait for what this one is to hear of, and one server for another.
+    pub(crate) fn ask_again_later(self: &Arc<Client>, server: Option<NodeId>) {
+        let waited_for = self.lock_waits.servers(|inode| self.server_of(inode));
+        for server in waited_for.into_iter().filter(|waited| server.is_none_or(|only| only == *waited)) {
+            let client = self.clone();
+            let ask = Box::new(move || client.ask_again_for_locks(server));
+            if self.env.tasks.spawn("ashlar-locks", ask).is_err() {
+                tracing::error!("no thread can be started; locks that are waited for end");
+                self.lock_waits.fail_all();
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 mod children;
 mod cluster_data;
 mod cluster_metadata;
+mod cluster_moves;
 mod control_group;
 mod data;
 mod directory;
@@ -23,6 +24,7 @@ mod server;
 mod sizes;
 mod sync;
 mod throughput;
+mod timed_load;
 mod work;
 
 use std::fs;
@@ -63,6 +65,8 @@ enum Part {
     ClusterData(cluster_data::Arguments),
     /// Metadata servers that each have the same share of a processor (as root).
     ClusterMetadata(cluster_metadata::Arguments),
+    /// How long calls take while targets are emptied and filled (as root).
+    ClusterMoves(cluster_moves::Arguments),
     /// All parts for one machine but fio-agreement, one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
@@ -135,6 +139,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::FioAgreement(part) => &part.shared,
         Part::ClusterData(part) => &part.shared,
         Part::ClusterMetadata(part) => &part.shared,
+        Part::ClusterMoves(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -182,6 +187,9 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         }
         Part::ClusterMetadata(part) => {
             vec![("cluster-metadata", Box::new(|_, bench, report| part.run(bench, report)))]
+        }
+        Part::ClusterMoves(part) => {
+            vec![("cluster-moves", Box::new(|_, bench, report| part.run(bench, report)))]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

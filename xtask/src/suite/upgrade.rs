@@ -42,6 +42,9 @@ pub struct Arguments {
     /// Metadata servers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     meta: u32,
+    /// With three managers that keep their state in an etcd of three members, instead of one with a file. The etcd stays as it is.
+    #[arg(long)]
+    etcd: bool,
 }
 
 /// Runs the task.
@@ -57,7 +60,9 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         };
         let programs = repository.build(false)?;
         let meta = arguments.meta.to_string();
-        let lab = Lab::up(&before, &work.path().join("lab"), 2, 2, &["--meta", &meta])?;
+        let etcd: &[&str] = if arguments.etcd { &["--etcd"] } else { &[] };
+        let more = [&["--meta", meta.as_str()], etcd].concat();
+        let lab = Lab::up(&before, &work.path().join("lab"), 2, 2, &more)?;
         let result = upgrade(&lab, &programs, arguments);
         if result.is_err() {
             lab.keep_logs(&work.path().join("logs"))?;
@@ -121,8 +126,10 @@ fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<
     std::thread::scope(|scope| {
         let (mut of_first, of_others) = (start(scope, &with_first), start(scope, &others));
         let result = (|| {
+            let managers =
+                if arguments.etcd { &["manager", "manager2", "manager3"][..] } else { &["manager"] };
             let metas = (1..=arguments.meta).map(|number| format!("meta{number}"));
-            let servers = ["manager".to_owned()].into_iter().chain(metas);
+            let servers = managers.iter().map(ToString::to_string).chain(metas);
             for name in servers.chain(["storage1".to_owned(), "storage2".to_owned()]) {
                 lab.replace(&name, &ashlar).with_context(|| format!("replace {name}"))?;
                 go_on(&with_first)?;

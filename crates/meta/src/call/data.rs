@@ -211,7 +211,11 @@ impl MetaService {
                 self.recall_to_share(waiter, &conflicts, (session, inode), deadline)?;
                 continue;
             }
-            self.begin_write(caller, inode, (false, true), deadline)?;
+            {
+                // A page may have been read since, as above.
+                let _wanting = Wanting::begin_for(self, caller, inode);
+                self.begin_write(caller, inode, (false, true), deadline)?;
+            }
             let shared = self.inspect(
                 caller,
                 |txn, _| {

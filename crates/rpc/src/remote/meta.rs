@@ -273,7 +273,7 @@ impl RemoteMeta {
         }
     }
 
-    /// A part of what the session has, told to `server`. `EAGAIN`: it was started once more, and the session is told to begin anew. `EHOSTDOWN`: some of it is
+    /// A part of what the session has, told to `server`. `EAGAIN`: it was started once more, and the session is told to begin anew; or it knows everything already. `EHOSTDOWN`: some of it is
     /// to be told to another server, by a newer map.
     fn reclaim(
         &self,
@@ -285,8 +285,17 @@ impl RemoteMeta {
         let presence = self.presence(caller.op.session, server, deadline)?;
         let map = self.routes.map();
         let MetaRequest::Reclaim { incarnation, part, .. } = request else { return Err(Errno::EPROTO) };
-        let is_all = matches!(part, Reclaim::Done);
-        let incarnation = if incarnation == 0 { presence.incarnation() } else { incarnation };
+        // Who tells of some files in whichever start it is does not tell everything: that may be under way, and is neither begun anew for that nor over.
+        let (is_all, is_of_newest) = (matches!(part, Reclaim::Done), incarnation == 0);
+        if !is_of_newest && presence.is_reclaimed(incarnation) {
+            return Err(Errno::EAGAIN);
+        }
+        let incarnation = if is_of_newest { presence.incarnation() } else { incarnation };
+        let forget_told = || {
+            if !is_of_newest {
+                presence.forget_told(incarnation);
+            }
+        };
         let request = MetaRequest::Reclaim { server, incarnation, part };
         let call = MetaCall::Call { op: caller.op, creds: caller.creds.clone(), slot: None, request };
         let mut pause = LATER_PAUSE;
@@ -305,13 +314,13 @@ impl RemoteMeta {
                 // A shard of it is on its way.
                 Ok(MetaAnswer::Later) if Instant::now() < deadline => {
                     if self.routes.map().epoch > map.epoch {
-                        presence.forget_told(incarnation);
+                        forget_told();
                         return Err(Errno::EHOSTDOWN);
                     }
                     wait_longer(&mut pause);
                 }
                 other => {
-                    presence.forget_told(incarnation);
+                    forget_told();
                     return reply_of(other);
                 }
             }

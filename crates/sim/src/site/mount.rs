@@ -228,6 +228,8 @@ impl Mount {
     }
 
     fn close_session(&self) {
+        // One that is being opened instead would go on after this.
+        self.current_session();
         let session = std::mem::take(&mut self.state.lock().session);
         for at in 0..self.site.servers.len() {
             self.exchange(at, &MetaCall::Close(session));

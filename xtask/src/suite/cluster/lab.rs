@@ -180,7 +180,7 @@ impl Lab {
         let point = self.dir.join(name).to_string_lossy().into_owned();
         let role = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
         let (arguments, ready) = match role {
-            "manager" => (vec!["manager", "--state", &data], "manager serves"),
+            "manager" => (vec!["manager", "--state", &data, "--listen", &address], "manager serves"),
             "meta" => (vec!["meta", "--meta", &data, "--listen", &address], "meta serves"),
             "storage" => (vec!["storage", "--data", &data, "--listen", &address], "storage serves"),
             _ => (vec!["mount", &point], "mounted "),

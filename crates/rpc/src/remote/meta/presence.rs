@@ -189,7 +189,7 @@ impl Presence {
         }
         // ORDER: delivered under the lock, so that nothing of the service before comes after it.
         let mut reclaiming = self.reclaiming.lock();
-        if reclaiming.told < incarnation {
+        if reclaiming.told < incarnation && !self.is_ended() {
             reclaiming.told = incarnation;
             tracing::info!(session = %self.shared.id, server = %self.server, "the metadata server was started anew; telling it what this session has");
             self.recalls.lock().clear();
@@ -218,7 +218,13 @@ impl Presence {
     pub fn note_reclaimed(&self, incarnation: u64) {
         let mut reclaiming = self.reclaiming.lock();
         reclaiming.done = reclaiming.done.max(incarnation);
+        reclaiming.told = reclaiming.told.max(incarnation);
         self.reclaimed.notify_all();
+    }
+
+    /// Whether the server, in that start or a later one, knows what the session has. Told once more it would take what is not held any more for held.
+    pub fn is_reclaimed(&self, incarnation: u64) -> bool {
+        self.reclaiming.lock().done >= incarnation
     }
 
     /// It does not; whoever told it may be told to begin anew.

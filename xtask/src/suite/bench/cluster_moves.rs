@@ -1,0 +1,217 @@
+//! How long calls of programs take while a target is emptied, and while it is filled again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+
+use super::report::{Report, Target, Wanted};
+use super::timed_load::{self, Latencies};
+use super::{Bench, Shared};
+use crate::shell;
+use crate::suite::cluster::lab::Lab;
+
+/// Mounts, each with some programs.
+const CLIENTS: usize = 2;
+const PROGRAMS: usize = 4;
+/// For how long programs work while nothing moves.
+const QUIET: Duration = Duration::from_secs(30);
+/// LIMIT: for how long a target may take to be emptied or filled.
+const MOVES_MAX: Duration = Duration::from_secs(3600);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// Bytes of each file that is moved.
+const FILE_BYTES: u64 = 64 << 20;
+/// `field.md`, pains 14 to 16.
+const STALL_MAX_MS: f64 = 1000.0;
+
+/// Options of `bench cluster-moves`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub(super) shared: Shared,
+    /// Storage servers, each with one target.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
+    servers: u16,
+    /// GiB that are stored before.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    gib: u64,
+}
+
+/// What one phase has come to.
+struct Phase {
+    name: &'static str,
+    took: Duration,
+    /// Bytes that have moved, as targets tell their space.
+    moved: u64,
+    latencies: Latencies,
+}
+
+impl Arguments {
+    pub(super) fn run(&self, bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
+        bench.insist_on_disk()?;
+        report.begin("Calls while content moves", &bench.directory)?;
+        let (dir, servers) = (bench.directory.join("lab"), usize::from(self.servers));
+        let lab = Lab::up(&bench.programs.join("ashlar"), &dir, servers, CLIENTS, &[])?;
+        let mut phases = self.measure(&lab)?;
+        lab.stop_and_check()?;
+        self.show(report, &mut phases);
+        let kept = phases.iter_mut().map(|phase| {
+            let [half, p99, longest] = [500, 990, 1000].map(|part| phase.latencies.milliseconds(part));
+            json!({
+                "phase": phase.name, "seconds": phase.took.as_secs_f64(), "bytes_moved": phase.moved,
+                "calls": phase.latencies.calls(), "p50_ms": half, "p99_ms": p99, "longest_ms": longest,
+            })
+        });
+        report.keep("cluster-moves", Value::Array(kept.collect()))
+    }
+
+    fn measure(&self, lab: &Lab) -> anyhow::Result<Vec<Phase>> {
+        let mounts = lab.mounts();
+        let mut layout = std::process::Command::new(lab.binary());
+        shell::run(layout.args(["layout", "set", "--stripe-count", "0"]).arg(&mounts[0]))?;
+        let stored = store(&mounts[0].join("still"), self.gib << 30)?;
+        let mut dirs = Vec::new();
+        for number in 0..PROGRAMS {
+            let dir = mounts[number % CLIENTS].join(format!("busy{number}"));
+            fs::create_dir(&dir)?;
+            dirs.push(dir);
+        }
+        let target = targets(lab)?.pop().context("a lab without targets")?;
+        let id = target["id"].to_string();
+        let administer = |words: &[&str]| shell::output(&mut lab.administer(words)).map(drop);
+        let mut phases = Vec::new();
+        let mut phase = |name, change: &mut dyn FnMut() -> anyhow::Result<u64>| -> anyhow::Result<()> {
+            let begun = Instant::now();
+            let (moved, latencies) = timed_load::during(&dirs, change).context(name)?;
+            phases.push(Phase { name, took: begun.elapsed(), moved, latencies });
+            Ok(())
+        };
+        phase("nothing moves", &mut || {
+            std::thread::sleep(QUIET);
+            Ok(0)
+        })?;
+        phase("a target is drained", &mut || {
+            let before = bytes_of(lab, &id)?;
+            administer(&["target", "drain", &id])?;
+            wait(|| Ok(find(lab, &id)?["chains"] == 0))?;
+            Ok(before)
+        })?;
+        phase("it is filled again", &mut || {
+            administer(&["target", "undrain", &id])?;
+            administer(&["target", "rebalance"])?;
+            wait(|| is_still(lab))?;
+            bytes_of(lab, &id)
+        })?;
+        ensure!(find(lab, &id)?["chains"] != 0, "nothing came back to target {id}");
+        check(&stored)?;
+        Ok(phases)
+    }
+
+    fn show(&self, report: &mut Report, phases: &mut [Phase]) {
+        report.say(&format!(
+            "{} GiB in files over {} servers, one target each; {PROGRAMS} programs on {CLIENTS} mounts read, write, sync, make and remove all the time. Everything on \
+             one disk and on the processors of this machine.\n",
+            self.gib, self.servers
+        ));
+        let head = ["", "s", "MiB moved", "calls", "p50 ms", "p99 ms", "longest ms"];
+        let row = |phase: &mut Phase| {
+            let [half, p99, longest] = [500, 990, 1000].map(|part| phase.latencies.milliseconds(part));
+            let (seconds, calls) = (phase.took.as_secs(), phase.latencies.calls());
+            vec![
+                phase.name.to_owned(),
+                seconds.to_string(),
+                (phase.moved >> 20).to_string(),
+                calls.to_string(),
+                format!("{half:.2}"),
+                format!("{p99:.1}"),
+                format!("{longest:.0}"),
+            ]
+        };
+        let rows: Vec<_> = phases.iter_mut().map(row).collect();
+        report.table(&head.map(str::to_owned), &rows);
+        let wanted = |phase: &mut Phase| Target {
+            what: format!("p99 of calls while {}", phase.name),
+            measured: phase.latencies.milliseconds(990),
+            wanted: Wanted::AtMost(STALL_MAX_MS),
+            unit: " ms",
+        };
+        report.targets(&phases[1..].iter_mut().map(wanted).collect::<Vec<_>>());
+    }
+}
+
+fn targets(lab: &Lab) -> anyhow::Result<Vec<Value>> {
+    let text = shell::output(&mut lab.administer(&["target", "list", "--json"]))?;
+    serde_json::from_str(&text).context("parse the targets")
+}
+
+fn find(lab: &Lab, id: &str) -> anyhow::Result<Value> {
+    let found = targets(lab)?.into_iter().find(|target| target["id"].to_string() == id);
+    found.with_context(|| format!("there is no target {id}"))
+}
+
+/// What the directory of a target takes: all targets of the machine are on one disk, so none knows its own part.
+fn bytes_of(lab: &Lab, id: &str) -> anyhow::Result<u64> {
+    let path = find(lab, id)?["path"].as_str().map(PathBuf::from).context("a target without a path")?;
+    let text = shell::output(std::process::Command::new("du").args(["-s", "--block-size=1"]).arg(&path))?;
+    text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).context("du tells no number")
+}
+
+fn is_still(lab: &Lab) -> anyhow::Result<bool> {
+    let text = shell::output(&mut lab.administer(&["target", "moves", "--json"]))?;
+    let moves: Value = serde_json::from_str(&text).context("parse the moves")?;
+    let is_empty = |what: &str| moves[what].as_array().is_some_and(Vec::is_empty);
+    Ok(is_empty("moves") && is_empty("rebalancing"))
+}
+
+fn wait(mut is_done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let deadline = Instant::now() + MOVES_MAX;
+    while !is_done()? {
+        if Instant::now() >= deadline {
+            bail!("moves have not ended after {} s", MOVES_MAX.as_secs());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Stores so many bytes in files that nobody changes.
+fn store(dir: &Path, bytes: u64) -> anyhow::Result<Vec<PathBuf>> {
+    fs::create_dir(dir).with_context(|| format!("make {}", dir.display()))?;
+    let paths: Vec<PathBuf> = (0..bytes / FILE_BYTES).map(|number| dir.join(number.to_string())).collect();
+    for (number, path) in paths.iter().enumerate() {
+        let mut file = File::create(path).with_context(|| format!("make {}", path.display()))?;
+        for piece in 0..FILE_BYTES >> 20 {
+            file.write_all(&mebibyte(number as u64, piece))?;
+        }
+        file.sync_all()?;
+    }
+    Ok(paths)
+}
+
+fn mebibyte(file: u64, piece: u64) -> Vec<u8> {
+    let mut random = (file * 4096 + piece + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut word = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random.to_le_bytes()
+    };
+    (0..1 << 17).flat_map(|_| word()).collect()
+}
+
+/// All of them are as they were.
+fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "3").context("drop caches")?;
+    for (number, path) in paths.iter().enumerate() {
+        let found = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let pieces = found.chunks(1 << 20).enumerate();
+        let is_right = found.len() as u64 == FILE_BYTES
+            && pieces.into_iter().all(|(piece, bytes)| bytes == mebibyte(number as u64, piece as u64));
+        ensure!(is_right, "{} is not what was stored", path.display());
+    }
+    Ok(())
+}
