@@ -6,7 +6,7 @@ use crate::close_to_open::Seen;
 use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
 use crate::file::{File, FileTable};
 use crate::io::BlockDoubt;
-use crate::locks::{HeldLocks, LockWaits};
+use crate::locks::{HeldLocks, LockStarts, LockWaits};
 use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
