@@ -537,7 +537,7 @@ impl MetaService {
                 continue;
             }
             if let Err(errno) = self.release_orphan(inode, session) {
-                tracing::error!(%errno, %inode, "a file without a name that nobody has open could not be removed; the end of its session does it");
+                tracing::debug!(%errno, %inode, "a file without a name that nobody has open cannot be removed yet");
             }
         }
     }

@@ -25,6 +25,7 @@ mod sessions;
 mod settle;
 mod split;
 mod trim;
+mod unreleased;
 mod unsettled;
 mod waiting;
 
@@ -87,6 +88,8 @@ pub struct MetaService {
     proposals: proposals::Proposals,
     /// Files whose length nobody knows.
     unsettled: unsettled::Unsettled,
+    /// Files without a name that could not be removed when they were closed.
+    unreleased: unreleased::Unreleased,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     splits: split::Splits,

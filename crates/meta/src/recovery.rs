@@ -71,6 +71,7 @@ impl MetaService {
             cutting: crate::collect::CutsUnderWay::new(&*tasks),
             proposals: Default::default(),
             unsettled: Default::default(),
+            unreleased: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             splits: crate::split::Splits::new(&*tasks),
             waiting: Default::default(),

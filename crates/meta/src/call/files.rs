@@ -206,7 +206,7 @@ impl MetaService {
     /// The last attributes, if the inode is gone with that.
     fn forget_orphan(&self, op: OpId, inode: InodeId) -> Result<Option<Attr>, Errno> {
         let (creds, session) = (Credentials::root(), op.session);
-        self.mutate(
+        let forgotten = self.mutate(
             Caller::new(op, &creds),
             number::RELEASE,
             |txn, context| {
@@ -219,7 +219,12 @@ impl MetaService {
                 last_of(txn, context, held)
             },
             |last, _| last,
-        )
+        );
+        if forgotten.is_err() {
+            // It is closed, whether the caller comes again or not.
+            self.unreleased.note(inode, session);
+        }
+        forgotten
     }
 
     /// The layout generation of a file's chunks, if it has any.
