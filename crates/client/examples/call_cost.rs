@@ -67,6 +67,7 @@ fn client(directory: &Path) -> Arc<Client> {
         credentials,
         checks_payload: true,
         comes_back: false,
+        wait_max: ashlar_client::WAIT_MIN,
     })
     .unwrap()
 }

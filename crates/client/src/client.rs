@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`.
-pub const WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long a call waits at the least for a lease or for other calls on the same file before it ends with `ETIMEDOUT` ([`ClientConfig::wait_max`]).
+pub const WAIT_MIN: Duration = Duration::from_secs(30);
 
 /// What a client is made of.
 pub struct ClientConfig {
@@ -39,6 +39,9 @@ pub struct ClientConfig {
     pub checks_payload: bool,
     /// Whether a client whose session has ended by its silence goes on with another one. Its writes under way must not reach targets after that.
     pub comes_back: bool,
+    /// Longest wait of one call for a lease or for other calls on the same file; then it ends with `ETIMEDOUT`. Those may be waiting for a server that is away, so it is not less than
+    /// what `meta` and `storage` wait for one.
+    pub wait_max: Duration,
 }
 
 /// See the module.
@@ -52,6 +55,7 @@ pub struct Client {
     /// 0 before the first.
     pub(crate) session: AtomicU64,
     pub(crate) comes_back: bool,
+    pub(crate) wait_max: Duration,
     /// Signalled when there is another session.
     pub(crate) session_changed: Signal,
     pub(crate) session_turn: Mutex<()>,
@@ -114,6 +118,7 @@ impl Client {
             checks_payload: config.checks_payload,
             session: AtomicU64::new(session.0),
             comes_back: config.comes_back,
+            wait_max: config.wait_max,
             session_changed: tasks.signal(),
             session_turn: Mutex::new(()),
             era: AtomicU64::new(0),
@@ -124,7 +129,7 @@ impl Client {
             ahead: Ahead::new(config.comes_back && !session.is_close_to_open()),
             split_directories: SplitDirectories::default(),
             held_locks: Arc::default(),
-            files: FileTable::new(tasks.signal()),
+            files: FileTable::new(tasks.signal(), config.wait_max),
             untold: Untold::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),

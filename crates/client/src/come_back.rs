@@ -4,7 +4,7 @@
 //! What is lost with a session is lost: its locks, and unlinked files that nobody else has open. Who held a lock may have been overtaken,
 //! so reads and writes through that description fail with `EIO` until it is closed, as with NFS (`nfs(5)`, lost locks).
 
-use crate::client::{Client, WAIT_MAX};
+use crate::client::Client;
 use crate::file::Handle;
 use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Client {
 
     /// Waits, after a call in `ended` was refused, until there is another session; tells whether there is.
     pub(crate) fn has_come_back(&self, ended: SessionId) -> bool {
-        let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
+        let give_up = self.env.clock.monotonic().saturating_add(self.wait_max);
         let mut turn = self.session_turn.lock();
         while self.session() == ended {
             let left = give_up.saturating_sub(self.env.clock.monotonic());

@@ -1,7 +1,7 @@
 //! Data leases: becoming reader or sole writer of an open file, and reporting what was written.
 
 use crate::call::{Who, unexpected};
-use crate::client::{Client, WAIT_MAX};
+use crate::client::Client;
 use crate::close_to_open::Version;
 use crate::file::{Asked, Data, File, FileState, InFlight};
 use crate::names::Found;
@@ -113,7 +113,7 @@ impl Client {
                 continue;
             }
             let now = self.env.clock.monotonic();
-            if now > *give_up.get_or_insert(now.saturating_add(WAIT_MAX)) {
+            if now > *give_up.get_or_insert(now.saturating_add(self.wait_max)) {
                 return Err(Errno::ETIMEDOUT);
             }
             if state.leases.has(LeaseSet::SHARE) {
@@ -156,7 +156,7 @@ impl Client {
         let (ask, epoch, gains) = (state.asks, state.lease_epoch, state.gains);
         drop(state);
         // ORDER: before the call. While a recall of the file is being answered the service would say "keep what you have", which is nothing.
-        let asked = self.answering.wait(file.inode);
+        let asked = self.answering.wait(file.inode, self.wait_max);
         let request = match to_share {
             true => MetaRequest::AcquireShared { inode: file.inode },
             false => MetaRequest::AcquireData { inode: file.inode, write, is_writeback },
@@ -231,7 +231,7 @@ impl Client {
     /// # Errors
     /// As [`Client::begin`].
     pub(crate) fn exclusive_as<'a>(&self, file: &'a File, need: Need) -> Result<Exclusive<'a>, Errno> {
-        let give_up = self.env.clock.monotonic().saturating_add(WAIT_MAX);
+        let give_up = self.env.clock.monotonic().saturating_add(self.wait_max);
         // LIMIT: each turn more is a write with the inode that ended during the one before.
         loop {
             let (in_flight, mut state) = self.begin_as(file, need)?;

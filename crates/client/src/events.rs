@@ -6,7 +6,7 @@
 //! work the lease still holds, so reads and writes that hold kernel page locks finish.
 
 use crate::call::Who;
-use crate::client::{Client, WAIT_MAX};
+use crate::client::Client;
 use crate::file::{Drained, File};
 use crate::pages::Stretch;
 use ashlar_env::Signal;
@@ -264,11 +264,11 @@ impl Answering {
     /// Waits until no content of `inode` is being given back. That waits for no kernel, so that whoever holds a page may wait here.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`WAIT_MAX`].
-    pub(crate) fn wait(&self, inode: InodeId) -> Result<(), Errno> {
+    /// `ETIMEDOUT` after `bound`.
+    pub(crate) fn wait(&self, inode: InodeId, bound: Duration) -> Result<(), Errno> {
         let mut files = self.files.lock();
         while files.contains(&inode) {
-            if self.ended.wait_for(&mut files, WAIT_MAX) {
+            if self.ended.wait_for(&mut files, bound) {
                 return Err(Errno::ETIMEDOUT);
             }
         }

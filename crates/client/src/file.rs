@@ -354,6 +354,7 @@ pub struct File {
     pub inode: InodeId,
     pub(crate) state: Mutex<FileState>,
     pub(crate) changed: Signal,
+    wait_max: Duration,
 }
 
 /// Counts a read or write as under way for as long as it lives.
@@ -531,7 +532,7 @@ impl File {
     /// Counts one inline write as begun, once nobody needs the file for itself.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    /// `ETIMEDOUT` after [`crate::ClientConfig::wait_max`].
     pub(crate) fn begin_inline(&self) -> Result<InlineWrite<'_>, Errno> {
         let mut state = self.state.lock();
         while state.is_draining {
@@ -550,7 +551,7 @@ impl File {
     /// As [`File::drain`], and waits for inline writes too: for whoever changes where the content is, or its length.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    /// `ETIMEDOUT` after [`crate::ClientConfig::wait_max`].
     pub(crate) fn drain_all(&self) -> Result<Drained<'_>, Errno> {
         let drained = self.drain()?;
         let mut state = self.state.lock();
@@ -568,7 +569,7 @@ impl File {
     /// Waits until no read or write is under way and keeps new ones out.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    /// `ETIMEDOUT` after [`crate::ClientConfig::wait_max`].
     pub(crate) fn drain(&self) -> Result<Drained<'_>, Errno> {
         let mut state = self.state.lock();
         while state.is_draining {
@@ -589,9 +590,9 @@ impl File {
     /// Waits for a change of the state.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    /// `ETIMEDOUT` after [`crate::ClientConfig::wait_max`].
     pub(crate) fn wait(&self, state: &mut MutexGuard<'_, FileState>) -> Result<(), Errno> {
-        if self.changed.wait_for(state, crate::client::WAIT_MAX) { Err(Errno::ETIMEDOUT) } else { Ok(()) }
+        if self.changed.wait_for(state, self.wait_max) { Err(Errno::ETIMEDOUT) } else { Ok(()) }
     }
 }
 
@@ -602,11 +603,12 @@ pub(crate) struct FileTable {
     parts: [Mutex<FxHashMap<InodeId, Arc<File>>>; 16],
     /// What files are waited for on is like this one.
     changed: Signal,
+    wait_max: Duration,
 }
 
 impl FileTable {
-    pub(crate) fn new(changed: Signal) -> FileTable {
-        FileTable { parts: Default::default(), changed }
+    pub(crate) fn new(changed: Signal, wait_max: Duration) -> FileTable {
+        FileTable { parts: Default::default(), changed, wait_max }
     }
 
     fn part(&self, inode: InodeId) -> &Mutex<FxHashMap<InodeId, Arc<File>>> {
@@ -650,7 +652,8 @@ impl FileTable {
     ) -> (Arc<File>, bool) {
         let mut part = self.part(inode).lock();
         let file = part.entry(inode).or_insert_with(|| {
-            Arc::new(File { inode, state: Mutex::new(fresh()), changed: self.changed.another() })
+            let (state, changed) = (Mutex::new(fresh()), self.changed.another());
+            Arc::new(File { inode, state, changed, wait_max: self.wait_max })
         });
         let mut state = file.state.lock();
         // A file that is just being closed for the last time is known as well.

@@ -34,7 +34,7 @@ mod xattr;
 
 pub use adopt::Adopted;
 pub use call::{ResolveCredentials, Who};
-pub use client::{Client, ClientConfig};
+pub use client::{Client, ClientConfig, WAIT_MIN};
 pub use directory::Listing;
 pub use events::{Dropping, KernelCache};
 pub use file::{Handle, OpenFlags};

@@ -14,7 +14,7 @@
 //! Requests for pages come with a page locked in the kernel, for which a recall may be waiting. So they never wait long for anything that may itself wait for a
 //! lease: not for being held back, nor, once a recall of the file has come, for an inline write.
 
-use crate::client::{Client, WAIT_MAX};
+use crate::client::Client;
 use crate::file::{File, FileState};
 use ashlar_types::{Attr, Errno};
 use smallvec::SmallVec;
@@ -450,7 +450,7 @@ impl Client {
             }
             let is_recalled = self.recalled.has(file.inode);
             let Some(wait) = state.pages.must_wait(range, is_recalled) else { break };
-            let bound = if wait == Wait::AWhile { HOLD_MAX } else { WAIT_MAX };
+            let bound = if wait == Wait::AWhile { HOLD_MAX } else { self.wait_max };
             let now = self.env.clock.monotonic();
             let left = bound.saturating_sub(now.saturating_sub(*begun.get_or_insert(now)));
             match wait {

@@ -1,7 +1,7 @@
 //! Files that are open here in a session of which their servers have not been told yet, because another one has their shard meanwhile, or the network was in the way. They are told on
 //! and on, for as long as the session lasts; calls about such a file wait for that, as the server would take it for one that is not open.
 
-use crate::client::{Client, WAIT_MAX};
+use crate::client::Client;
 use crate::file::File;
 use crate::reclaim::{BATCH, NEWEST};
 use ashlar_env::{Clock, Signal};
@@ -266,7 +266,7 @@ impl Client {
         let is_ending = || self.is_ending.load(SeqCst);
         self.untold.wait_for(
             inode,
-            (&*self.env.clock, WAIT_MAX),
+            (&*self.env.clock, self.wait_max),
             is_ending,
             (|inode| self.server_of(inode), tell),
         )
@@ -281,7 +281,7 @@ mod tests {
     use ashlar_types::DescriptionId;
 
     fn files(numbers: std::ops::Range<u64>) -> Vec<Arc<File>> {
-        let table = FileTable::new(Signal::default());
+        let table = FileTable::new(Signal::default(), Duration::from_secs(1));
         let open = |number: u64| {
             let handle = (DescriptionId(number), OpenFlags::default(), false);
             table.open(InodeId(number), handle, None, FileState::unknown, |_| {}).0

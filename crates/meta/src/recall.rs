@@ -148,7 +148,7 @@ impl MetaService {
     /// Recalls what is in the way and waits until it is given back; `deadline` is a time of the monotonic clock.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already: all is recalled, and the call is to come again.
+    /// [`Waiter::out_of_time`] when `deadline` is past; `EHOSTDOWN` when too many wait already: all is recalled, and the call is to come again.
     pub(crate) fn recall(
         &self,
         waiter: Waiter,
@@ -219,7 +219,7 @@ impl MetaService {
         is_excused: impl Fn(&LeaseTable, RecallUnderWay) -> bool,
     ) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
-            return Err(Errno::ETIMEDOUT);
+            return Err(waiter.out_of_time());
         }
         let mut ids: SmallVec<[u64; 2]> = SmallVec::new();
         let mut to_send: SmallVec<[(SessionId, SessionEvent); 2]> = SmallVec::new();
@@ -247,7 +247,7 @@ impl MetaService {
     /// Waits until none of `ids` is under way but with holders that are excused, and evicts who does not answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already.
+    /// [`Waiter::out_of_time`] when `deadline` is past; `EHOSTDOWN` when too many wait already.
     fn wait_for_recalls(
         &self,
         waiter: Waiter,
@@ -294,7 +294,7 @@ impl MetaService {
                 }
                 drop(leases);
                 if self.env.clock.monotonic() >= deadline {
-                    return Err(Errno::ETIMEDOUT);
+                    return Err(waiter.out_of_time());
                 }
                 if turn.is_short() {
                     self.evict_if_due(late);
@@ -334,10 +334,10 @@ impl MetaService {
     /// Waits a moment for a recall or block by others to end.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when `deadline` is past; `EHOSTDOWN` when too many wait already.
+    /// [`Waiter::out_of_time`] when `deadline` is past; `EHOSTDOWN` when too many wait already.
     pub(crate) fn wait_for_leases(&self, waiter: Waiter, deadline: Duration) -> Result<(), Errno> {
         if self.env.clock.monotonic() > deadline {
-            return Err(Errno::ETIMEDOUT);
+            return Err(waiter.out_of_time());
         }
         let turn = self.waiting.begin_or_look(waiter)?;
         let mut leases = self.leases.lock();

@@ -30,6 +30,17 @@ pub(crate) enum Waiter {
     Question(SessionId),
 }
 
+impl Waiter {
+    /// The answer to whoever has waited for leases as long as one try may: a call of a session comes again, for as long as the mount wants, as whoever has the lease may be waiting for a
+    /// server that is away. Nothing was done.
+    pub(crate) fn out_of_time(self) -> Errno {
+        match self {
+            Waiter::Call(_) => Errno::EHOSTDOWN,
+            Waiter::Itself | Waiter::Question(_) => Errno::ETIMEDOUT,
+        }
+    }
+}
+
 /// Who waits at this moment.
 #[derive(Default)]
 pub(crate) struct Waiting {

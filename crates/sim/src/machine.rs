@@ -306,6 +306,7 @@ impl Machine {
             credentials: Arc::new(NobodyToAsk),
             checks_payload: false,
             comes_back: false,
+            wait_max: ashlar_client::WAIT_MIN,
         })?;
         // There is no kernel that would have to drop pages.
         client.set_frees_filled_pages();

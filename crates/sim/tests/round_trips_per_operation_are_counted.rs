@@ -77,6 +77,7 @@ impl System {
             credentials: Arc::new(NobodyToAsk),
             checks_payload: false,
             comes_back: false,
+            wait_max: ashlar_client::WAIT_MIN,
         });
         System { client: client.unwrap(), counts, who: Who::system() }
     }

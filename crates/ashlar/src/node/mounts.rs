@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::keeper::table::Table;
 use crate::keeper::{self, Keeper};
 use anyhow::{Context, Result};
-use ashlar_client::{Client, ClientConfig};
+use ashlar_client::{Client, ClientConfig, WAIT_MIN};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{
@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// LIMIT: longest wait for the requests under way when a mount ends.
 const END_MAX: Duration = Duration::from_secs(20);
+/// For how much longer than a server is waited for others are waited for who wait for it: they have begun earlier.
+const WAIT_MORE: Duration = Duration::from_secs(5);
 /// LIMIT: longest wait for the kernel's end of a mount that nobody here uses. In another mount name space it may live on.
 const QUIET_END_MAX: Duration = Duration::from_secs(1);
 /// LIMIT: longest wait for the kernel to write back what programs have stored into mappings, before they are cut off.
@@ -108,6 +110,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         checks_payload: site.checks_payload,
         // Over a network a mount may be cut off; inside a process it ends with the services.
         comes_back: site.checks_payload,
+        wait_max: config.error_after.unwrap_or_default().max(WAIT_MIN) + WAIT_MORE,
     })
     .context("cannot open a session with the metadata service")?;
     let root = site.root;

@@ -246,6 +246,20 @@ impl World {
 
     /// A client whose calls go through `meta` and `storage`.
     pub fn client_through(&self, meta: Arc<dyn MetaCalls>, storage: Arc<dyn StorageCalls>) -> Arc<Client> {
+        self.connect(meta, storage, ashlar_client::WAIT_MIN)
+    }
+
+    /// As [`World::client_over`]; calls of one file wait for each other for `wait_max`.
+    pub fn client_that_waits(&self, meta: Arc<dyn MetaCalls>, wait_max: Duration) -> Arc<Client> {
+        self.connect(meta, self.storage.clone(), wait_max)
+    }
+
+    fn connect(
+        &self,
+        meta: Arc<dyn MetaCalls>,
+        storage: Arc<dyn StorageCalls>,
+        wait_max: Duration,
+    ) -> Arc<Client> {
         Client::connect(ClientConfig {
             meta,
             storage,
@@ -254,6 +268,7 @@ impl World {
             credentials: Arc::new(Nobody),
             checks_payload: true,
             comes_back: false,
+            wait_max,
         })
         .unwrap()
     }
