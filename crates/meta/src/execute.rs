@@ -545,6 +545,7 @@ impl MetaService {
     pub(crate) fn forget_removed(&self, outcome: &TxnOutcome, leases: &mut LeaseTable) {
         for &inode in &outcome.removed {
             leases.forget_inode(inode);
+            self.opens.lock().forget_orphan(inode);
             self.unsettled.forget(inode);
         }
     }

@@ -107,7 +107,8 @@ impl OpenTable {
     /// A handle less; tells whether the session has none left on an inode without a name. One that is not known, because the session had closed
     /// it before the service was started anew, is closed in any case.
     pub(crate) fn close(&mut self, session: SessionId, inode: InodeId, handle: DescriptionId) -> bool {
-        let Some(sessions) = self.opened.get_mut(&inode) else { return self.orphans.remove(&inode) };
+        // ORDER: the note stays until the inode is gone: another session may have closed it like this, too.
+        let Some(sessions) = self.opened.get_mut(&inode) else { return self.orphans.contains(&inode) };
         let Some(at) = sessions.iter().position(|opened| opened.session == session) else {
             return self.orphans.contains(&inode);
         };
@@ -123,7 +124,6 @@ impl OpenTable {
         let is_orphan = self.orphans.contains(&inode);
         if is_last {
             self.opened.remove(&inode);
-            self.orphans.remove(&inode);
             self.promised.remove(&inode);
         }
         is_orphan
@@ -185,6 +185,11 @@ impl OpenTable {
         self.orphans.insert(inode);
     }
 
+    /// Forgets an inode that is no more.
+    pub(crate) fn forget_orphan(&mut self, inode: InodeId) {
+        self.orphans.remove(&inode);
+    }
+
     /// All handles on inodes of `shard`.
     pub(crate) fn of_shard(&self, shard: ShardId) -> Vec<(SessionId, InodeId, (DescriptionId, bool))> {
         let of_shard = self.opened.iter().filter(|(inode, _)| inode.home() == shard);
@@ -219,11 +224,10 @@ impl OpenTable {
     /// Forgets a session.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         self.by_session.remove(&session);
-        let (orphans, promised) = (&mut self.orphans, &mut self.promised);
+        let promised = &mut self.promised;
         self.opened.retain(|inode, sessions| {
             sessions.retain(|opened| opened.session != session);
             if sessions.is_empty() {
-                orphans.remove(inode);
                 promised.remove(inode);
             }
             !sessions.is_empty()
@@ -266,6 +270,17 @@ mod tests {
         assert!(!table.has_room(A));
         table.end_session(A);
         assert!(table.has_room(A) && table.by_session.is_empty());
+    }
+
+    /// After a start of the service, before which both had closed it: each has a record of its own that goes with its close.
+    #[test]
+    fn who_closes_a_file_without_a_name_that_was_closed_before_a_start_is_told_to_let_go_of_it_each() {
+        let mut table = OpenTable::default();
+        table.note_orphan(X);
+        assert!(table.close(A, X, DescriptionId(1)));
+        assert!(table.close(B, X, DescriptionId(2)));
+        table.forget_orphan(X);
+        assert!(!table.close(B, X, DescriptionId(2)), "it is gone");
     }
 
     #[test]
