@@ -537,6 +537,12 @@ mod tests {
             assert!(noun == "layout" || names.contains(&"list"), "{noun}: {names:?}");
             look(command, noun, &mut without, &mut count);
         }
+        for verb in ["token", "join", "event", "key"] {
+            let mut one =
+                clap::Command::new("ashlar").subcommand(whole.find_subcommand(verb).unwrap().clone());
+            one.build();
+            look(&one, "", &mut without, &mut count);
+        }
         assert!(without.is_empty(), "without --json, or without a word on what it prints: {without:?}");
         assert!(count >= 30, "{count} commands");
     }

@@ -14,7 +14,7 @@ use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, public_key_of};
 use ashlar_rpc::net::{Answer, Call, Caller, Epochs, Link, NetError, Service, TlsIdentity, Wanted};
 use ashlar_rpc::wire::{
-    Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, Under,
+    Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, TargetPlace, Under,
 };
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
@@ -299,6 +299,13 @@ fn samples() -> Vec<Sample> {
         head: encode(&StorageCall::Attend(Attend { echo: None, fences: vec![SessionId(7)] })),
         allowed: &[Role::Meta],
     };
+    let take = Sample {
+        service: Service::Storage,
+        server: 2,
+        what: "TakeTarget".into(),
+        head: encode(&StorageCall::TakeTarget(TargetPlace::default())),
+        allowed: &[Role::Admin],
+    };
     let of_process = (0..3).map(|server| Sample {
         service: Service::Process,
         server,
@@ -306,7 +313,7 @@ fn samples() -> Vec<Sample> {
         allowed: allowed_of_process(&ProcessCall::Metrics),
         head: encode(&ProcessCall::Metrics),
     });
-    of_manager.chain(of_meta).chain(of_storage).chain([attend]).chain(of_process).collect()
+    of_manager.chain(of_meta).chain(of_storage).chain([attend, take]).chain(of_process).collect()
 }
 
 /// Somebody who calls all servers.

@@ -211,7 +211,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
             )
         }),
         Service::Storage => decode::<StorageCall>(head, "call").is_ok_and(|call| match call {
-            StorageCall::Attend(_) => true,
+            StorageCall::Attend(_) | StorageCall::TakeTarget(_) => true,
             StorageCall::Call { request, .. } => !matches!(
                 request,
                 StorageRequest::Read { .. }

@@ -94,6 +94,9 @@ pub struct JoinArgs {
     /// The name of this machine in the file system. Without it: its host name.
     #[arg(long)]
     pub name: Option<String>,
+    /// Print JSON: an object with `cluster`, `id` and `name` of this machine, and `roles`.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]
@@ -109,6 +112,9 @@ pub struct TokenArgs {
     /// For how long it can be used, minutes. It can be used once.
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60 * 24 * 30))]
     pub valid_minutes: u32,
+    /// Print JSON: an object with `token`, `roles`, `expires` (seconds since 1970, by the clock of this machine), and `policy` (what the machine may do as a client).
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]
@@ -184,6 +190,9 @@ pub struct StorageArgs {
     /// of the addresses it is reached best, and which NUMA node serves it; without that it follows from where its disk and the interfaces are.
     #[arg(long = "data", required = true, value_name = "DIR", value_parser = parse_data_place)]
     pub data: Vec<DataPlace>,
+    /// Start without a directory that `ashlar target add` has added to this server, because its disk is lost, say. Repeat for more.
+    #[arg(long, value_name = "DIR")]
+    pub without: Vec<PathBuf>,
     /// The pool that new targets are made in; `ashlar pool list` shows what there is.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
@@ -384,7 +393,7 @@ fn parse_storage_address(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, STORAGE_PORT)
 }
 
-fn parse_data_place(text: &str) -> Result<DataPlace, String> {
+pub(super) fn parse_data_place(text: &str) -> Result<DataPlace, String> {
     DataPlace::parse(text, parse_storage_address)
 }
 
