@@ -75,7 +75,7 @@ pub enum Command {
     Up(UpArgs),
     /// Make a file system of many servers, with this machine as its first node.
     Init(InitArgs),
-    /// Make the file system of this machine one of many servers, data in place. It must be stopped.
+    /// Make the file system of this machine one of many servers, data in place.
     Promote(PromoteArgs),
     /// Make this machine a node of a file system.
     Join(JoinArgs),

@@ -166,9 +166,9 @@ fn what_cannot_be_a_target_is_refused_and_the_server_goes_on() {
     refused(&lab, "@new,listen=127.0.0.9:1 --on oss0", &["127.0.0.9:1", "--listen names"]);
     refused(&lab, "@new,numa=77 --on oss0", &["NUMA node 77"]);
     refused(&lab, "@d0 --on oss0", &["is target-1 of this server already"]);
-    refused(&lab, "@d0/target --on oss0", &["inside of each other"]);
+    refused(&lab, "@d0/target/slabs --on oss0", &["inside of each other"]);
     // Served by another server of this file system; by another file system; a copy of a target.
-    refused(&lab, "@d1 --on oss0", &["target-2", "in use"]);
+    refused(&lab, "@d1 --on oss0", &["d1/target", "is locked by ashlar storage, process"]);
     let (mount, other) = (lab.path("other-mount"), lab.path("other"));
     fs::create_dir(&mount).unwrap();
     let line = format!("up {} --data {}", mount.display(), other.display());

@@ -34,6 +34,10 @@ fn metric(address: &str, name: &str) -> Option<u64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
+fn drain_of(lab: &Lab) -> Value {
+    told(lab, "target show 1")["drain"].clone()
+}
+
 #[test]
 fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
     let mut lab = Lab::start(2, 1);
@@ -48,10 +52,9 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
     lab.ashlar("target moves --rate 1 --identity @first").expect(0);
     std::thread::sleep(Duration::from_secs(12));
     told(&lab, "target drain 1");
-    let drain = || told(&lab, "target show 1")["drain"].clone();
-    wait_until("chains to have gone", || drain()["chains_done"].as_u64().unwrap() >= 4);
-    wait_until("a rate", || drain()["bytes_per_s"].as_u64().is_some_and(|rate| rate > 100_000));
-    let now = drain();
+    wait_until("chains to have gone", || drain_of(&lab)["chains_done"].as_u64().unwrap() >= 4);
+    wait_until("a rate", || drain_of(&lab)["bytes_per_s"].as_u64().is_some_and(|rate| rate > 100_000));
+    let now = drain_of(&lab);
     let number = |name: &str| now[name].as_u64().unwrap_or_else(|| panic!("{name}: {now}"));
     assert_eq!((number("chains_total"), &now["is_estimated"]), (100, &json!(false)), "{now}");
     // Half of what was written is there, as the layout has it.
@@ -68,20 +71,20 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
 
     // Paused, it is told as that; and another manager goes on from there.
     lab.ashlar("target moves --pause --identity @first").expect(0);
-    wait_until("the chains under way", || drain()["bytes_per_s"] == json!(0));
-    let before = drain();
+    wait_until("the chains under way", || drain_of(&lab)["bytes_per_s"] == json!(0));
+    let before = drain_of(&lab);
     assert_eq!(before["seconds_left"], Value::Null, "{before}");
     lab.manager.kill();
     let address = Lab::free_address();
     let line = format!("manager --state @state --identity @first --metrics {address}");
     lab.manager = lab.run("manager", &line, "serves");
-    let after = drain();
+    let after = drain_of(&lab);
     for name in ["since", "chains_done", "chains_total"] {
         assert_eq!(after[name], before[name], "{after}");
     }
     lab.ashlar("target moves --resume --rate 0 --identity @first").expect(0);
-    wait_until("the drain", || drain()["chains_done"] == json!(100));
-    let done = drain();
+    wait_until("the drain", || drain_of(&lab)["chains_done"] == json!(100));
+    let done = drain_of(&lab);
     assert_eq!(done["seconds_left"], json!(0), "{done}");
     assert_eq!(done["bytes_done"], done["bytes_total"], "{done}");
     let bytes = done["bytes_done"].as_u64().unwrap();
@@ -127,6 +130,20 @@ fn begin(lab: &Lab, line: &str) -> Child {
         .unwrap()
 }
 
+/// How many of the shards 1 to 3 wait for their move to mds2, while moves are paused.
+#[track_caller]
+fn waiting(lab: &Lab) -> usize {
+    let moves = told(lab, "shard moves");
+    assert_eq!(moves["is_paused"], json!(true), "{moves}");
+    let moves = moves["moves"].as_array().unwrap();
+    let is_meant = |one: &&Value| {
+        [1, 2, 3].contains(&one["id"].as_u64().unwrap())
+            && one["state"] == "waiting"
+            && one["to"]["name"] == "mds2"
+    };
+    moves.iter().filter(is_meant).count()
+}
+
 #[test]
 fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     let mut lab = Lab::start(1, 1);
@@ -135,18 +152,14 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
         fs::write(lab.path(&format!("m0/d{at}/file")), format!("{at}")).unwrap();
     }
     lab.ashlar("shard moves --pause --identity @first").expect(0);
+    // The server hears of it when it asks next.
+    std::thread::sleep(Duration::from_secs(3));
     // A server that joins takes nothing, and neither does an administrator move anything.
     let (mut mds2, line) = add_meta(&lab, "mds2");
     let mut moving = begin(&lab, "shard move 1 2 3 --to mds2");
-    let waiting = || {
-        let moves = told(&lab, "shard moves");
-        assert_eq!(moves["is_paused"], json!(true), "{moves}");
-        let moves = moves["moves"].as_array().unwrap().clone();
-        moves.iter().filter(|one| one["state"] == "waiting" && one["to"]["name"] == "mds2").count()
-    };
-    wait_until("the moves to be known", || waiting() == 3);
+    wait_until("the moves to be known", || waiting(&lab) == 3);
     std::thread::sleep(Duration::from_secs(4));
-    assert_eq!((waiting(), shards_of(&lab, "mds2")), (3, 0), "nothing moves");
+    assert_eq!((waiting(&lab), shards_of(&lab, "mds2")), (3, 0), "nothing moves");
     assert!(moving.try_wait().unwrap().is_none(), "who wants it waits");
     let shown = lab.ashlar("shard moves --identity @first").expect(0).stdout;
     assert!(shown.contains("paused") && shown.contains("--resume"), "{shown}");
@@ -158,7 +171,7 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     lab.start_meta();
     mds2.kill();
     mds2 = lab.run("mds2", &line, "serves");
-    wait_until("the command to ask once more", || waiting() == 3);
+    wait_until("the command to ask once more", || waiting(&lab) == 3);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(shards_of(&lab, "mds2"), 0, "nothing moves after a start either");
 
@@ -176,7 +189,9 @@ fn no_shard_moves_while_moves_are_paused_whoever_wants_it() {
     lab.ashlar("shard moves --pause --identity @first").expect(0);
     let before = shards_of(&lab, "mds2");
     let mut draining = begin(&lab, "shard drain mds2");
-    wait_until("the drain to be known", || told(&lab, "shard moves")["moves"].as_array().unwrap().len() == before);
+    wait_until("the drain to be known", || {
+        told(&lab, "shard moves")["moves"].as_array().unwrap().len() == before
+    });
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(shards_of(&lab, "mds2"), before, "shards move while that is paused");
     for at in 0..40 {

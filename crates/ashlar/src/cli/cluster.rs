@@ -82,6 +82,19 @@ pub struct InitArgs {
 pub struct PromoteArgs {
     #[command(flatten)]
     pub place: DataArgs,
+    /// Start the manager, metadata and storage on this machine afterwards. An `ashlar up` that serves the file system is stopped in good order before, if no program uses its
+    /// mounts, and what it had mounted is mounted again: some seconds without it.
+    #[arg(long)]
+    pub start: bool,
+    /// With --start: stop `ashlar up` although programs use its mounts, which get errors.
+    #[arg(long, requires = "start")]
+    pub cut_off: bool,
+    /// With --start: where metadata is to listen (port 7401 if none is named). Without it: beside the manager. Repeat for several interfaces.
+    #[arg(long, value_name = "ADDRESS", requires = "start", value_parser = parse_meta_address)]
+    pub meta_listen: Vec<SocketAddr>,
+    /// With --start: where targets are to be reached (port 7402 if none is named). Without it: beside the manager. Repeat for several interfaces.
+    #[arg(long, value_name = "ADDRESS", requires = "start", value_parser = parse_storage_address)]
+    pub storage_listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub first: FirstNodeArgs,
 }

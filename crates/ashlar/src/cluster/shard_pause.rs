@@ -1,4 +1,4 @@
-//! Whether shards may be moved for now: a metadata server that has some to send asks a manager.
+//! Whether shards may be moved for now: metadata servers ask a manager.
 
 use super::member::Member;
 use ashlar_meta::MetaService;
@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How old an answer may be.
+/// How old an answer may be while there are shards to send.
 pub const ASK_EVERY: Duration = Duration::from_millis(500);
+/// The same while there are none: a server that joins asks for some.
+const ASK_SELDOM: Duration = Duration::from_secs(2);
 /// For how long a manager is asked.
 const ASK_MAX: Duration = Duration::from_secs(2);
 
@@ -28,10 +30,11 @@ impl ShardPause {
         ShardPause { managers: member.managers.clone(), meta: meta.clone(), asked: Mutex::default() }
     }
 
-    /// Asks, if there is anything to send and the last answer is not a new one. Without an answer it stays as it was.
+    /// Asks, if the last answer is not a new one. Without an answer it stays as it was.
     pub fn look(&self) {
         let mut asked = self.asked.lock();
-        if !self.meta.has_moves() || asked.is_some_and(|at| at.elapsed() < ASK_EVERY) {
+        let age_max = if self.meta.has_moves() { ASK_EVERY } else { ASK_SELDOM };
+        if asked.is_some_and(|at| at.elapsed() < age_max) {
             return;
         }
         match self.managers.call(&ManagerRequest::ShardMoves, Instant::now() + ASK_MAX) {
