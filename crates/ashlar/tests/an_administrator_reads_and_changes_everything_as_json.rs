@@ -132,7 +132,7 @@ fn machines_pools_and_targets_are_changed_and_told_as_documents() {
     assert_eq!((&made["roles"], &made["policy"]["read_only"]), (&roles, &true.into()), "{made}");
     let join = format!("join {} --name desk --identity @desk --json", made["token"].as_str().unwrap());
     let joined: Value = serde_json::from_str(&lab.ashlar(&join).expect(0).stdout).unwrap();
-    let desk = listed("node", "desk");
+    let desk = one(&told(&lab, "node list"), "name", &"desk".into());
     assert_eq!((&joined["id"], &joined["name"], &joined["roles"]), (&desk["id"], &"desk".into(), &roles));
     assert_eq!(joined["cluster"].as_str().unwrap().len(), 36, "{joined}");
     assert_eq!(lab.ashlar(&join).refused(&["desk"]).stdout, "");

@@ -70,8 +70,12 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::RotateKeys
         | ManagerRequest::NewFileset { .. }
         | ManagerRequest::EncloseFileset { .. }
-        | ManagerRequest::SetDomain { .. } => &[Role::Admin],
-        ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
+        | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
+        ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
+            &[Role::Admin, Role::Console]
+        }
+        ManagerRequest::ShardMoves => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],
@@ -113,7 +117,7 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
             &[Role::Meta, Role::Storage]
         }
         StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => &[Role::Storage],
-        StorageRequest::Moves { .. } => &[Role::Admin, Role::Console],
+        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
         StorageRequest::GiveBack { .. }
@@ -176,6 +180,9 @@ fn manager_samples() -> Vec<ManagerRequest> {
             policy: NodePolicy::trusting(),
         },
         ManagerRequest::SetDraining { targets: vec![TargetId(1)], is_draining: true },
+        ManagerRequest::SetShardMoves { is_paused: true },
+        ManagerRequest::ShardMoves,
+        ManagerRequest::MoveWorks,
         ManagerRequest::RemoveTarget { target: TargetId(1) },
         ManagerRequest::NewPool { name: "flash".into() },
         ManagerRequest::RemovePool { name: "flash".into() },
@@ -257,6 +264,7 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::MoveBegin { target, chain, epoch: Epoch(1), from: None },
         StorageRequest::MoveSeal { target, chain },
         StorageRequest::Moves { target },
+        StorageRequest::MoveRate { target },
         StorageRequest::Scrub { target, from: Vec::new() },
     ]
 }

@@ -199,6 +199,8 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
                     | ManagerRequest::SealingKeys
                     | ManagerRequest::OpenKey
                     | ManagerRequest::CheckingKeys
+                    | ManagerRequest::ShardMoves
+                    | ManagerRequest::MoveWorks
             )
         }),
         Service::Meta => decode::<MetaCall<'_>>(head, "call").is_ok_and(|call| {
@@ -223,6 +225,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
                     | StorageRequest::Suspects { .. }
                     | StorageRequest::Files { .. }
                     | StorageRequest::Moves { .. }
+                    | StorageRequest::MoveRate { .. }
             ),
         }),
         Service::Process => false,
