@@ -238,7 +238,7 @@ impl InService {
         let Some(kept) = self.kept.lock().remove(&id) else { return Ok(()) };
         let Parts { moves, service, on_node, member } = &self.parts;
         let store = service.remove_target(id);
-        let Kept { counting, tending, uuid, .. } = kept;
+        let Kept { counting, tending, uuid, affinity, .. } = kept;
         drop(counting);
         moves.forget_target(id);
         on_node.place(id, None);
@@ -246,6 +246,12 @@ impl InService {
         let closed = store.map_or(Ok(()), |store| store.close());
         // ORDER: managers hear that it is free when it is.
         self.starts.let_go(member, uuid);
+        if !affinity.addresses.is_empty()
+            && let Err(error) = member.ask(&self.announcement())
+        {
+            // What the map has of it besides harms nobody, and goes with the next start.
+            tracing::warn!(target_id = %id, "managers were not told that it is reached nowhere any more: {error:#}");
+        }
         closed.with_context(|| format!("could not close {id}"))
     }
 

@@ -90,12 +90,20 @@ impl InService {
             self.tell(&ManagerRequest::Serve { targets })
         });
         if let Err(error) = told {
+            if self.is_told.load(Relaxed) {
+                // A manager may have taken it: the next start tells.
+                return Err(error);
+            }
             let mut remembered = self.remembered.lock();
             remembered.forget(&added.dir);
             remembered.store(self.parts.member.directory()).context(format!("{error:#}"))?;
             return Err(error);
         }
-        self.count().with_context(|| format!("{id} serves, but managers do not hear what it has"))
+        if let Err(error) = self.count() {
+            // It serves, and stays: the map says so.
+            tracing::error!(target_id = %id, "managers do not hear what a target has: {error:#}");
+        }
+        Ok(())
     }
 
     /// Tells managers until one has taken it: whether one has whose answer was lost, nobody knows.
