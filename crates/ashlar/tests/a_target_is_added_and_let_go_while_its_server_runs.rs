@@ -167,6 +167,22 @@ fn what_cannot_be_a_target_is_refused_and_the_server_goes_on() {
     refused(&lab, "@new,numa=77 --on oss0", &["NUMA node 77"]);
     refused(&lab, "@d0 --on oss0", &["is target-1 of this server already"]);
     refused(&lab, "@d0/target/slabs --on oss0", &["inside of each other"]);
+    // A copy of what is served here, and another name for it: the original goes on being served.
+    let copied =
+        std::process::Command::new("cp").arg("-a").args([lab.path("d0"), lab.path("own-copy")]).status();
+    assert!(copied.unwrap().success());
+    fs::create_dir(lab.path("bound")).unwrap();
+    let bind =
+        |args: &[&std::ffi::OsStr]| std::process::Command::new(args[0]).args(&args[1..]).status().unwrap();
+    let (d0, bound) = (lab.path("d0"), lab.path("bound"));
+    assert!(bind(&["mount".as_ref(), "--bind".as_ref(), d0.as_ref(), bound.as_ref()]).success());
+    for _ in 0..2 {
+        refused(&lab, "@own-copy --on oss0", &["target-1 is served here from", "d0/target", "a copy of it"]);
+        refused(&lab, "@bound --on oss0", &["target-1 is served here from", "another name"]);
+    }
+    assert!(bind(&["umount".as_ref(), bound.as_ref()]).success());
+    assert!(has_open(&lab.storage[0], &lab.path("d0/target")), "it is let go of");
+    assert!(json(&lab, "target show 1")["bytes_free"].as_u64().is_some(), "it does not serve any more");
     // Served by another server of this file system; by another file system; a copy of a target.
     refused(&lab, "@d1 --on oss0", &["d1/target", "is locked by ashlar storage, process"]);
     let (mount, other) = (lab.path("other-mount"), lab.path("other"));

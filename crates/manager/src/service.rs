@@ -410,7 +410,7 @@ impl ManagerService {
             let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
             if let Some(removed) = found.iter().find(|found| !is_known(found.id)) {
                 return Err(refused(format!(
-                    "{} was removed from the file system: leave its directory {} out; what is in it is of no use any more",
+                    "{} was removed from the file system: leave its directory {} out (with --without, if `ashlar target add` has added it); what is in it is of no use any more",
                     removed.id, removed.path
                 )));
             }

@@ -3,7 +3,7 @@
 //! Everything that can be refused is refused before it is stopped. From then on programs find nothing mounted, until the mounts are there again: some seconds.
 
 use super::Served;
-use crate::admin::find_running;
+use crate::admin::find_server;
 use crate::cli::{Cli, Command as Asked, PromoteArgs, UpArgs};
 use crate::lab::process::{ProcessId, wait_for_end};
 use crate::terminal::say;
@@ -45,9 +45,7 @@ pub struct Running {
 /// # Errors
 /// When it cannot be told from others.
 pub fn find(meta: &Path) -> Result<Option<Running>> {
-    // That nobody runs at all is an error there.
-    let all = find_running(None).unwrap_or_default();
-    let Some((_, status)) = all.into_iter().find(|(_, status)| status.meta == meta) else { return Ok(None) };
+    let Some(status) = find_server(meta) else { return Ok(None) };
     let process = ProcessId::of(status.pid.try_into()?).context("the server has just ended: try again")?;
     let line = std::fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
     let cluster = ClusterId::parse(&status.cluster).context("the server does not tell which it serves")?;
@@ -140,12 +138,15 @@ impl Roles {
             storage_listen: or_beside(&args.storage_listen, 7402),
         };
         let all = args.first.listen.iter().chain(&args.first.management);
+        // All at the same time: two that are to listen at one address are in each other's way.
+        let mut held = Vec::new();
         for address in all.chain(&roles.meta_listen).chain(&roles.storage_listen) {
-            TcpListener::bind(address).with_context(|| {
+            let bound = TcpListener::bind(address).with_context(|| {
                 format!(
                     "nobody can listen at {address}: name an address of this machine and a port that is free"
                 )
             })?;
+            held.push(bound);
         }
         Ok(roles)
     }
@@ -180,7 +181,7 @@ impl Roles {
         let identity = std::path::absolute(&args.first.node.node)?;
         let state = std::path::absolute(&args.first.state.state)?;
         for (role, line) in self.lines((&identity, &state), served) {
-            start(&state, &role.to_string(), &line, "serves")?;
+            start(&state, &role.to_string(), &line, &format!("{role} serves at"))?;
         }
         let mounts = running.map(|running| running.mounts.as_slice()).unwrap_or_default();
         for (at, mount) in mounts.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::super::open_targets::Opening;
 use super::remembered::Remembered;
 use crate::cli::CopyArgs;
 use crate::node::tending::Tending;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{ChunkStore, TargetIdentity};
 use ashlar_rpc::remote::tell_managers;
 use ashlar_storage::StorageService;
@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// For how long a manager is waited for that is told what a target has.
 const REPORT_MAX: Duration = Duration::from_secs(3);
+
+/// LIMIT: for how long a target that comes or goes is waited for at the end.
+const CHANGE_MAX: Duration = Duration::from_secs(15);
 
 /// What follows from where a target is on this machine.
 pub struct Machine {
@@ -123,8 +126,17 @@ impl InService {
         affinity: impl Fn(&Path) -> Result<Affinity>,
         is_known: bool,
     ) -> Result<()> {
-        let mut opening =
-            Opening::new(&self.parts.member, (self.copies, is_known), &self.is_told, &self.starts);
+        self.open_with(found, affinity, (self.copies, is_known))
+    }
+
+    /// As [`InService::open`], of directories about which something else was said.
+    pub(super) fn open_with(
+        &self,
+        found: &[(PathBuf, TargetIdentity)],
+        affinity: impl Fn(&Path) -> Result<Affinity>,
+        how: (CopyArgs, bool),
+    ) -> Result<()> {
+        let mut opening = Opening::new(&self.parts.member, how, &self.is_told, &self.starts);
         for (path, identity) in found {
             let affinity = affinity(path)?;
             let store = opening.open(path, identity)?;
@@ -144,6 +156,9 @@ impl InService {
     ) -> Result<()> {
         let Parts { moves, service, on_node, member } = &self.parts;
         let id = identity.target;
+        if let Some((known, _)) = self.place_of(id) {
+            bail!("{id} is served here from {} already", known.display());
+        }
         moves
             .take_target(id, store)
             .with_context(|| format!("cannot read what the target at {} has noted", path.display()))?;
@@ -260,6 +275,8 @@ impl InService {
     /// # Errors
     /// When the last changes of one could not be made durable; all are closed.
     pub fn close(&self) -> Result<()> {
+        // ORDER: whoever is taking a target in looks once more whether he may, and is through then, or lets go of it.
+        let _alone = self.changing.try_lock_for(CHANGE_MAX);
         let kept = std::mem::take(&mut *self.kept.lock());
         kept.values().for_each(|kept| kept.tending.note_ending());
         kept.into_values().for_each(|kept| kept.tending.end());

@@ -41,6 +41,9 @@ pub struct Remembered {
     pub added: Vec<Added>,
     /// What the targets are known by, in hexadecimal digits, that were taken out of the file system while they were served here.
     pub removed: Vec<String>,
+    /// Where they were. No start makes a target there by itself: what is empty now may be the place of a disk that was pulled.
+    #[serde(default)]
+    pub removed_from: Vec<PathBuf>,
 }
 
 fn hex(uuid: [u8; 16]) -> String {
@@ -105,7 +108,22 @@ impl Remembered {
     ) -> Vec<(PathBuf, Option<TargetHeader>)> {
         let uuid_of = |header: &Option<TargetHeader>| Some(hex(header.as_ref()?.identity.uuid.0));
         let listed: Vec<String> = found.iter().filter_map(|(_, header)| uuid_of(header)).collect();
-        self.removed.retain(|uuid| listed.contains(uuid));
+        let is_left = |path: &Path| {
+            let dir = path.parent().unwrap_or(path);
+            self.removed_from.iter().any(|known| same(known, dir))
+        };
+        let (empty, found): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|(path, header)| header.is_none() && is_left(path));
+        for (path, _) in &empty {
+            eprintln!(
+                "ashlar: a target at {} was removed from the file system, and none is made there by itself: leave the directory out, or have it be a target with `ashlar target add`",
+                path.display()
+            );
+        }
+        // A disk that is not there now may come back.
+        if empty.is_empty() {
+            self.removed.retain(|uuid| listed.contains(uuid));
+        }
         let is_removed =
             |header: &Option<TargetHeader>| uuid_of(header).is_some_and(|uuid| self.removed.contains(&uuid));
         let (gone, stays): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, header)| is_removed(header));
@@ -127,6 +145,7 @@ impl Remembered {
     /// Notes that a directory was added.
     pub fn add(&mut self, added: Added) {
         self.added.retain(|known| !same(&known.dir, &added.dir));
+        self.removed_from.retain(|known| !same(known, &added.dir));
         self.added.push(added);
     }
 
@@ -139,8 +158,11 @@ impl Remembered {
     pub fn remove(&mut self, dir: &Path, uuid: [u8; 16]) {
         self.forget(dir);
         self.removed.push(hex(uuid));
-        let surplus = self.removed.len().saturating_sub(REMOVED_MAX);
-        self.removed.drain(..surplus);
+        self.removed_from.retain(|known| !same(known, dir));
+        self.removed_from.push(dir.to_owned());
+        let surplus = |len: usize| len.saturating_sub(REMOVED_MAX);
+        self.removed.drain(..surplus(self.removed.len()));
+        self.removed_from.drain(..surplus(self.removed_from.len()));
     }
 }
 
@@ -207,6 +229,15 @@ mod tests {
         assert!(remembered.added.is_empty() && remembered.is_removed([1; 16]));
         assert_eq!(remembered.without_removed(found(&[1, 2])), found(&[2]));
         assert!(remembered.is_removed([1; 16]), "it is listed yet");
+        // Its disk is pulled: nothing is made on what is below.
+        let empty = vec![(PathBuf::from("/1/target"), None)];
+        assert_eq!(remembered.without_removed(empty.clone()), []);
+        assert!(remembered.is_removed([1; 16]), "the disk may come back");
+        assert_eq!(remembered.without_removed(vec![(PathBuf::from("/4/target"), None)]).len(), 1);
+        remembered.remove(Path::new("/1"), [1; 16]);
+        remembered.add(added(Path::new("/1")));
+        assert_eq!(remembered.without_removed(empty.clone()), empty, "wanted again");
+        remembered.remove(Path::new("/1"), [1; 16]);
         assert_eq!(remembered.without_removed(found(&[2])), found(&[2]));
         assert!(!remembered.is_removed([1; 16]));
         for _ in 0..2 * REMOVED_MAX {

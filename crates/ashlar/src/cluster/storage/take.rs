@@ -3,6 +3,7 @@
 use super::find::find_or_make;
 use super::in_service::InService;
 use super::remembered::Added;
+use crate::cli::CopyArgs;
 use crate::node::Directories;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::TargetHeader;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Most targets that a server has when one more is asked for.
 // LIMIT: each has two threads, an index in memory and open files.
 const TARGETS_MAX: usize = 256;
+/// What an administrator has said of directories at the start of the server is not of those that come later.
+const NO_COPIES: CopyArgs = CopyArgs { accept_older_copies: false, take_over: false };
 /// For how long managers are asked at a time.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
@@ -55,16 +58,20 @@ impl InService {
         let [(path, header)] = listed.as_slice() else { bail!("one directory at a time") };
         self.require_free(path)?;
         if let Some(header) = header {
+            self.require_other(path, header)?;
             self.require_usable(&map, path, header, &wanted)?;
         }
         let pool = (!wanted.pool.is_empty()).then(|| wanted.pool.clone());
         let found = find_or_make(&self.parts.member, &listed, |_| pool.clone())?;
         let [(path, identity)] = found.as_slice() else { bail!("one directory at a time") };
         let id = identity.target;
-        let taken = self
-            .open(&found, |_| Ok(affinity.clone()), false)
-            .and_then(|()| self.enter(&Added { dir: data_directory(path), ..wanted.clone() }, id));
-        if let Err(error) = taken {
+        // ORDER: what this call has not put in service it does not let go of, whatever its number.
+        self.open_with(&found, |_| Ok(affinity.clone()), (NO_COPIES, false))?;
+        let entered = match self.is_told.load(Relaxed) {
+            true => Err(anyhow::anyhow!("this server is stopping")),
+            false => self.enter(&Added { dir: data_directory(path), ..wanted.clone() }, id),
+        };
+        if let Err(error) = entered {
             if let Err(error) = self.let_go(id) {
                 tracing::warn!(target_id = %id, "a target that does not come after all: {error:#}");
             }
@@ -141,6 +148,22 @@ impl InService {
             }
         }
         require_room(served.len())
+    }
+
+    /// Refuses a copy of a target that is served here, or another name of its directory.
+    fn require_other(&self, path: &Path, TargetHeader { identity, .. }: &TargetHeader) -> Result<()> {
+        let is_of_this = identity.cluster == self.parts.member.name.cluster;
+        let served = self.served();
+        let same = served
+            .iter()
+            .find(|(id, uuid, _)| is_of_this && (*id == identity.target || *uuid == identity.uuid.0));
+        if let Some((id, _, known)) = same {
+            bail!(
+                "{id} is served here from {known}, and {} is a copy of it or another name for it",
+                path.display()
+            );
+        }
+        Ok(())
     }
 
     /// Refuses what is a target that this file system has no use for, or has in another pool.
