@@ -64,6 +64,10 @@ impl Reports {
     }
 }
 
+/// Most that a chain on a target is believed to have, bytes.
+// LIMIT: so that sums over all chains stay in range, whatever a server says.
+const CHAIN_BYTES_MAX: u64 = 1 << 44;
+
 fn no_target(id: TargetId) -> ManagerError {
     refused(format!("there is no {id}; `ashlar target list` shows all"))
 }
@@ -231,7 +235,10 @@ impl ManagerService {
     ) -> Result<ManagerReply, ManagerError> {
         let map = self.map().read().clone();
         let mut by_target = self.reports.by_target.lock();
-        for report in targets {
+        for mut report in targets {
+            for (_, bytes) in &mut report.bytes_by_chain {
+                *bytes = (*bytes).min(CHAIN_BYTES_MAX);
+            }
             if map.target(report.target).is_some_and(|target| target.node == node) {
                 by_target.insert(report.target, (Instant::now(), report));
             }
