@@ -373,17 +373,8 @@ impl Site {
     /// Has one of both send and receive, once.
     fn move_shards(&self, at: usize) {
         let Some(server) = self.running[at].lock().clone() else { return };
-        // An administrator pauses moves now and then, also in the middle of one, and has them go on.
-        let is_troubled = || self.is_troubled.load(SeqCst);
-        if !is_troubled() || self.dice.below(2) == 0 {
-            server.pause_moves(false);
-        }
-        let transfer = |shards: &[ShardId], from, to, seen| {
-            if is_troubled() && self.dice.below(8) == 0 {
-                server.pause_moves(true);
-            }
-            self.ask_manager((shards.to_vec(), from, to, seen))
-        };
+        let transfer =
+            |shards: &[ShardId], from, to, seen| self.ask_manager((shards.to_vec(), from, to, seen));
         server.carry_out_moves(&transfer);
         server.tend_shards().unwrap_or_default();
     }
