@@ -10,7 +10,7 @@ mod scrub;
 mod serve;
 
 use connect::ask_briefly;
-pub use connect::{ask, find_running};
+pub use connect::{ask, find_running, find_server};
 pub use scrub::ScrubJobs;
 pub use serve::AdminSocket;
 
@@ -181,6 +181,15 @@ pub fn is_trusted(uid: u32) -> bool {
 
 /// The user at the other end: who asks a server, or who made the socket that a command asks.
 pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
+    Ok(peer(stream)?.uid)
+}
+
+/// The process at the other end.
+fn peer_process(stream: &UnixStream) -> Result<u32> {
+    Ok(peer(stream)?.pid.unsigned_abs())
+}
+
+fn peer(stream: &UnixStream) -> Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a ucred and its length, and the descriptor is open.
@@ -196,7 +205,7 @@ pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
     if done != 0 {
         return Err(std::io::Error::last_os_error()).context("cannot tell who is at the other end");
     }
-    Ok(peer.uid)
+    Ok(peer)
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub enum Command {
     Up(UpArgs),
     /// Make a file system of many servers, with this machine as its first node.
     Init(InitArgs),
-    /// Make the file system of this machine one of many servers, data in place. It must be stopped.
+    /// Make the file system of this machine one of many servers, data in place.
     Promote(PromoteArgs),
     /// Make this machine a node of a file system.
     Join(JoinArgs),
@@ -536,6 +536,12 @@ mod tests {
             assert!(names.contains(&"show"), "{noun}: {names:?}");
             assert!(noun == "layout" || names.contains(&"list"), "{noun}: {names:?}");
             look(command, noun, &mut without, &mut count);
+        }
+        for verb in ["token", "join", "event", "key"] {
+            let mut one =
+                clap::Command::new("ashlar").subcommand(whole.find_subcommand(verb).unwrap().clone());
+            one.build();
+            look(&one, "", &mut without, &mut count);
         }
         assert!(without.is_empty(), "without --json, or without a word on what it prints: {without:?}");
         assert!(count >= 30, "{count} commands");

@@ -22,6 +22,7 @@ mod open_targets;
 pub mod promote;
 mod renewal;
 mod restored;
+mod shard_pause;
 mod storage;
 pub mod store;
 pub mod subtree;

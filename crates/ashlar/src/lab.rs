@@ -21,7 +21,7 @@ mod gateway;
 mod name_space;
 mod network;
 mod plan;
-mod process;
+pub mod process;
 mod record;
 mod status;
 mod up;

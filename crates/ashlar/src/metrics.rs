@@ -11,8 +11,9 @@ use ashlar_metrics::{
 use ashlar_rpc::net::{Endpoint, TlsIdentity};
 use ashlar_rpc::remote::RemoteMeta;
 use ashlar_rpc::serve::{Access, ClientCount, ClientCounts, Proofs};
-use ashlar_storage::StorageService;
+use ashlar_storage::{Moves, StorageService};
 use ashlar_types::map::TargetState;
+use ashlar_types::message::MoveWork;
 use ashlar_types::{ClusterMap, Errno};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -174,6 +175,19 @@ impl Metrics {
         });
     }
 
+    /// Shows what was copied from targets for moves.
+    pub fn add_moves(&self, moves: &Arc<Moves>) {
+        let moves = Arc::downgrade(moves);
+        self.registry.add(move |text| {
+            let Some(moves) = moves.upgrade() else { return };
+            let help = "Content copied from the target for moves, bytes.";
+            text.family("ashlar_target_moved_bytes_total", Counter, help);
+            for (target, bytes) in moves.copied() {
+                text.sample(&[("target", &target.0.to_string())], bytes);
+            }
+        });
+    }
+
     /// Shows everything at the address that was given, if one was, for as long as what it returns lives.
     ///
     /// # Errors
@@ -195,7 +209,40 @@ fn tell_state(service: &ManagerService, text: &mut Text) {
     text.sample(&[("state", "online")], online);
     text.sample(&[("state", "offline")], map.targets.len() - online);
     let tokens = service.manager().state().tokens.iter().filter(|token| token.used_by.is_none()).count();
+    tell_works(service, text);
     text.single("ashlar_tokens", Gauge, "Tokens that were made and not used, old ones included.", tokens);
+}
+
+/// How far what is drained and rebalanced is.
+fn tell_works(service: &ManagerService, text: &mut Text) {
+    let (map, works) = (service.map().read().clone(), service.works());
+    let mut family = |name, help, of: fn(&MoveWork) -> Option<u64>| {
+        text.family(name, Gauge, help);
+        for work in &works {
+            let target = work.target.map(|target| target.0.to_string()).unwrap_or_default();
+            let pool = map.pools.iter().find(|pool| pool.id == work.pool).map_or("", |pool| &pool.name);
+            if let Some(value) = of(work) {
+                text.sample(&[("target", &target), ("pool", pool)], value);
+            }
+        }
+    };
+    family("ashlar_moves_chains_done", "Chains that have gone from what is drained or rebalanced.", |work| {
+        Some(work.chains_done)
+    });
+    family(
+        "ashlar_moves_chains_left",
+        "Chains that are to go yet; estimated if a pool is rebalanced.",
+        |work| Some(work.chains_left),
+    );
+    let help = "What the chains that have gone had, bytes.";
+    family("ashlar_moves_bytes_done", help, |work| Some(work.bytes_done));
+    let help = "What the chains that are to go have, bytes; estimated if a pool is rebalanced.";
+    family("ashlar_moves_bytes_left", help, |work| work.bytes_left);
+    let help =
+        "1 if moves between targets (kind chains) or metadata servers (kind shards) are paused, else 0.";
+    text.family("ashlar_moves_are_paused", Gauge, help);
+    text.sample(&[("kind", "chains")], u8::from(map.moves.is_paused));
+    text.sample(&[("kind", "shards")], u8::from(service.manager().state().moves.are_shards_paused));
 }
 
 fn tell_meta(meta: &MetaService, text: &mut Text) {

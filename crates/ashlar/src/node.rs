@@ -16,6 +16,7 @@ pub mod services;
 pub mod starts;
 pub mod state;
 pub mod targets;
+pub mod tending;
 mod trouble;
 mod usable;
 

@@ -12,8 +12,9 @@ use etcd::members::Etcd;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use support::cluster::{Role, run};
-use support::{ashlar, can_mount};
+use support::{PATIENCE, ashlar, can_mount};
 
 /// Starts a role in `dir` and waits until it says `ready`.
 #[track_caller]
@@ -118,6 +119,134 @@ fn every_file_is_there_and_nothing_was_copied() {
     check(&dir.join("mnt"));
     assert_eq!(fs::read(dir.join("mnt/new")).unwrap(), vec![9; 300_000]);
     [&mut first, &mut second, &mut meta, &mut storage, &mut manager].into_iter().for_each(Role::stop);
+}
+
+/// Processes that a command has started and said so; they end with it.
+struct Started(Vec<(String, i32)>);
+
+impl Started {
+    #[track_caller]
+    fn of(said: &str) -> Started {
+        let one = |line: &str| {
+            let (what, rest) = line.strip_prefix("started ashlar ")?.split_once(", process ")?;
+            Some((what.split(' ').next()?.to_owned(), rest.split(',').next()?.parse().ok()?))
+        };
+        Started(said.lines().filter_map(one).collect())
+    }
+
+    /// Tells them to stop, the last one first, and waits until they have.
+    #[track_caller]
+    fn stop(self) {
+        for (name, process) in self.0.iter().rev() {
+            // SAFETY: it was started by the command, and has not ended.
+            unsafe { libc::kill(*process, libc::SIGTERM) };
+            let deadline = Instant::now() + PATIENCE;
+            while is_there(*process) {
+                assert!(Instant::now() < deadline, "{name} does not stop");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        for (_, process) in self.0.iter().rev().filter(|(_, process)| is_there(*process)) {
+            // SAFETY: as above.
+            unsafe { libc::kill(*process, libc::SIGKILL) };
+        }
+    }
+}
+
+/// Whether a process runs that is not a child of this one.
+fn is_there(process: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['R', 'S', 'D']))
+}
+
+#[test]
+fn a_machine_that_runs_is_promoted_by_one_command_and_mounted_again() {
+    if !can_mount("a running machine that is promoted") {
+        return;
+    }
+    let tmp = place();
+    let dir = tmp.path();
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (d1, d2, mnt, mnt2) = (path("d1"), path("d2"), path("mnt"), path("mnt2"));
+    let (own, state) = (path("own"), path("state"));
+    let mut up = start(dir, "up", &format!("up --data {d1} --data {d2} {mnt} {mnt2}"), "mounted");
+    fill(&dir.join("mnt"));
+    let inodes = |name: &str| fs::metadata(dir.join(name)).unwrap().ino();
+    let before = (inodes("d1/target"), inodes("d1/meta"));
+    let address = support::cluster::Lab::free_address;
+    let promote = |listen: &str, more: &str| {
+        let line = format!(
+            "promote --data {d1} --data {d2} --listen {listen} --name first --identity {own} --state {state} {more}"
+        );
+        ashlar(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    let listen = address();
+    let roles = format!("--start --meta-listen {} --storage-listen {}", address(), address());
+    // What is refused leaves it running as it was.
+    promote(&listen, "").refused(&["in use by ashlar up, process", "--start"]);
+    promote("192.0.2.1:7400", &roles).refused(&["nobody can listen at 192.0.2.1:7400"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy =
+        format!("--start --meta-listen {} --storage-listen {}", taken.local_addr().unwrap(), address());
+    promote(&listen, &busy).refused(&["nobody can listen at", "a port that is free"]);
+    let mut user = std::process::Command::new("sleep").arg("1000").current_dir(&mnt).spawn().unwrap();
+    let name = format!("process {} (sleep: working directory)", user.id());
+    promote(&listen, &roles).refused(&["mnt is in use by", &name, "--cut-off"]);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    check(&dir.join("mnt2"));
+    assert!(!up.has_ended() && !dir.join("own").exists());
+
+    let begun = Instant::now();
+    let said = promote(&listen, &roles).expect(0).stdout;
+    let took = begun.elapsed();
+    let started = Started::of(&said);
+    let names: Vec<&str> = started.0.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["manager", "storage", "meta", "mount", "mount"], "{said}");
+    assert!(took < PATIENCE, "it takes {took:?}");
+    assert!(up.has_ended(), "{}", up.text());
+    assert_eq!((inodes("d1/target"), inodes("d1/meta")), before, "data stays in its place");
+    for mount in ["mnt", "mnt2"] {
+        check(&dir.join(mount));
+    }
+    fs::write(dir.join("mnt/new"), "new").unwrap();
+    assert_eq!(fs::read_to_string(dir.join("mnt2/new")).unwrap(), "new");
+    let targets = ashlar(&["target", "list", "--identity", &own]).expect(0).stdout;
+    assert!(targets.contains("target-1") && targets.contains("target-2"), "{targets}");
+    started.stop();
+}
+
+#[test]
+fn programs_are_cut_off_when_that_is_wanted() {
+    if !can_mount("a machine in use that is promoted") {
+        return;
+    }
+    let tmp = place();
+    let dir = tmp.path();
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (d1, mnt, own, state) = (path("d1"), path("mnt"), path("own"), path("state"));
+    let mut up = start(dir, "up", &format!("up --data {d1} --read-only {mnt}"), "mounted");
+    let mut user = std::process::Command::new("sleep").arg("1000").current_dir(&mnt).spawn().unwrap();
+    let address = support::cluster::Lab::free_address;
+    let line = format!(
+        "promote --data {d1} --listen {} --name first --identity {own} --state {state} --start --cut-off --meta-listen {} --storage-listen {}",
+        address(),
+        address(),
+        address()
+    );
+    let said = ashlar(&line.split_whitespace().collect::<Vec<_>>()).expect(0).stdout;
+    let started = Started::of(&said);
+    assert!(up.has_ended(), "{}", up.text());
+    let refused = fs::write(dir.join("mnt/new"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS), "it is mounted as it was: {said}");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    started.stop();
 }
 
 #[test]

@@ -122,6 +122,21 @@ fn machines_pools_and_targets_are_changed_and_told_as_documents() {
     has_all_of(&told(&lab, "target remove 2"), &json!({ "id": 2, "is_draining": true, "chains": 0 }));
     assert_eq!(told(&lab, "target list").as_array().unwrap().len(), 1);
     lab.storage[1].stop();
+
+    // Who joins, and what is done about keys.
+    let made = told(&lab, "token --role client,admin --valid-minutes 5 --read-only");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let expires = made["expires"].as_u64().unwrap();
+    assert!((now + 270..=now + 301).contains(&expires), "{made}");
+    let roles = json!(["client", "admin"]);
+    assert_eq!((&made["roles"], &made["policy"]["read_only"]), (&roles, &true.into()), "{made}");
+    let join = format!("join {} --name desk --identity @desk --json", made["token"].as_str().unwrap());
+    let joined: Value = serde_json::from_str(&lab.ashlar(&join).expect(0).stdout).unwrap();
+    let desk = one(&told(&lab, "node list"), "name", &"desk".into());
+    assert_eq!((&joined["id"], &joined["name"], &joined["roles"]), (&desk["id"], &"desk".into(), &roles));
+    assert_eq!(joined["cluster"].as_str().unwrap().len(), 36, "{joined}");
+    assert_eq!(lab.ashlar(&join).refused(&["desk"]).stdout, "");
+    assert_eq!(told(&lab, "key rotate"), json!({ "is_rotated": true }));
     let removed = told(&lab, "node remove oss1");
     assert_eq!((&removed["name"], &removed["roles"]), (&"oss1".into(), &json!(["storage"])));
     lab.stop();

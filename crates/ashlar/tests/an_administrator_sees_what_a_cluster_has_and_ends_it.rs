@@ -44,6 +44,7 @@ fn targets_nodes_and_shards_are_told_also_when_a_storage_server_is_away() {
             "chains_coming",
             "chains_leaving",
             "domain",
+            "drain",
             "id",
             "is_draining",
             "node",

@@ -14,7 +14,7 @@ use ashlar_env::{Disk, Env};
 use ashlar_manager::{Manager, Token, public_key_of};
 use ashlar_rpc::net::{Answer, Call, Caller, Epochs, Link, NetError, Service, TlsIdentity, Wanted};
 use ashlar_rpc::wire::{
-    Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, Under,
+    Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, TargetPlace, Under,
 };
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
@@ -70,8 +70,12 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::RotateKeys
         | ManagerRequest::NewFileset { .. }
         | ManagerRequest::EncloseFileset { .. }
-        | ManagerRequest::SetDomain { .. } => &[Role::Admin],
-        ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
+        | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
+        ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
+            &[Role::Admin, Role::Console]
+        }
+        ManagerRequest::ShardMoves => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],
@@ -113,7 +117,7 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
             &[Role::Meta, Role::Storage]
         }
         StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => &[Role::Storage],
-        StorageRequest::Moves { .. } => &[Role::Admin, Role::Console],
+        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
         StorageRequest::GiveBack { .. }
@@ -176,6 +180,9 @@ fn manager_samples() -> Vec<ManagerRequest> {
             policy: NodePolicy::trusting(),
         },
         ManagerRequest::SetDraining { targets: vec![TargetId(1)], is_draining: true },
+        ManagerRequest::SetShardMoves { is_paused: true },
+        ManagerRequest::ShardMoves,
+        ManagerRequest::MoveWorks,
         ManagerRequest::RemoveTarget { target: TargetId(1) },
         ManagerRequest::NewPool { name: "flash".into() },
         ManagerRequest::RemovePool { name: "flash".into() },
@@ -257,6 +264,7 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::MoveBegin { target, chain, epoch: Epoch(1), from: None },
         StorageRequest::MoveSeal { target, chain },
         StorageRequest::Moves { target },
+        StorageRequest::MoveRate { target },
         StorageRequest::Scrub { target, from: Vec::new() },
     ]
 }
@@ -299,6 +307,13 @@ fn samples() -> Vec<Sample> {
         head: encode(&StorageCall::Attend(Attend { echo: None, fences: vec![SessionId(7)] })),
         allowed: &[Role::Meta],
     };
+    let take = Sample {
+        service: Service::Storage,
+        server: 2,
+        what: "TakeTarget".into(),
+        head: encode(&StorageCall::TakeTarget(TargetPlace::default())),
+        allowed: &[Role::Admin],
+    };
     let of_process = (0..3).map(|server| Sample {
         service: Service::Process,
         server,
@@ -306,7 +321,7 @@ fn samples() -> Vec<Sample> {
         allowed: allowed_of_process(&ProcessCall::Metrics),
         head: encode(&ProcessCall::Metrics),
     });
-    of_manager.chain(of_meta).chain(of_storage).chain([attend]).chain(of_process).collect()
+    of_manager.chain(of_meta).chain(of_storage).chain([attend, take]).chain(of_process).collect()
 }
 
 /// Somebody who calls all servers.

@@ -199,6 +199,8 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
                     | ManagerRequest::SealingKeys
                     | ManagerRequest::OpenKey
                     | ManagerRequest::CheckingKeys
+                    | ManagerRequest::ShardMoves
+                    | ManagerRequest::MoveWorks
             )
         }),
         Service::Meta => decode::<MetaCall<'_>>(head, "call").is_ok_and(|call| {
@@ -211,7 +213,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
             )
         }),
         Service::Storage => decode::<StorageCall>(head, "call").is_ok_and(|call| match call {
-            StorageCall::Attend(_) => true,
+            StorageCall::Attend(_) | StorageCall::TakeTarget(_) => true,
             StorageCall::Call { request, .. } => !matches!(
                 request,
                 StorageRequest::Read { .. }
@@ -223,6 +225,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
                     | StorageRequest::Suspects { .. }
                     | StorageRequest::Files { .. }
                     | StorageRequest::Moves { .. }
+                    | StorageRequest::MoveRate { .. }
             ),
         }),
         Service::Process => false,

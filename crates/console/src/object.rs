@@ -10,6 +10,7 @@ pub mod pool;
 pub mod session;
 pub mod shard;
 pub mod target;
+pub mod work;
 
 use serde_json::Value;
 

@@ -38,6 +38,14 @@ pub fn connection_at(mountpoint: &Path, fstype: &str) -> io::Result<Option<Conne
     Ok(entry.filter(|entry| entry.fstype == fstype).map(|entry| Connection(entry.id.minor)))
 }
 
+/// Programs other than `server`, which has the directory below it open, that use the mount at exactly `mountpoint`: in words, if there are any that can be seen. The
+/// directory is not touched.
+pub fn users_of(mountpoint: &Path, server: u32) -> Option<String> {
+    let mount = Mount::there(mountpoint).ok()?;
+    let users = users::Users::of(&mount).but(server);
+    users.is_any().then(|| format!("{} is in use by {users}", mountpoint.display()))
+}
+
 /// A mount this process made.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {

@@ -27,7 +27,10 @@ pub use identity::{Identity, SECRETS_FILE, Secrets, take_secrets};
 pub use map_change::FoundTarget;
 pub use plan::place_copies;
 pub use service::{EtcdMembers, KnownMember, ManagerService};
-pub use state::{ClusterState, Joining, KeyEpoch, MetadataRecord, PromisedTarget, StartRecord, TokenRecord};
+pub use state::{
+    ClusterState, Joining, KeyEpoch, MetadataRecord, MoveNotes, PromisedTarget, StartRecord, TokenRecord,
+    WorkRecord,
+};
 pub use token::{Token, token_key};
 
 use ashlar_coord::{Coord, CoordError};

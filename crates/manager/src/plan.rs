@@ -95,10 +95,11 @@ fn loads<'m>(
 }
 
 /// Bytes that chains have, as whoever had them told last.
-struct Sizes(BTreeMap<ChainId, u64>);
+pub struct Sizes(BTreeMap<ChainId, u64>);
 
 impl Sizes {
-    fn told_in(reports: &BTreeMap<TargetId, TargetReport>) -> Sizes {
+    /// As `reports` have them.
+    pub fn told_in(reports: &BTreeMap<TargetId, TargetReport>) -> Sizes {
         let mut sizes = BTreeMap::new();
         for (chain, bytes) in reports.values().flat_map(|report| &report.bytes_by_chain) {
             let known: &mut u64 = sizes.entry(*chain).or_insert(0);
@@ -110,6 +111,35 @@ impl Sizes {
     fn of(&self, chain: ChainId) -> u64 {
         self.0.get(&chain).copied().unwrap_or(0) + CHAIN_BYTES_LEAST
     }
+}
+
+/// What the targets of `pool` have that is more than their share: about what is to go elsewhere until they are equally full, as chains and bytes. Nothing while one has
+/// not told.
+pub fn excess(
+    map: &ClusterMap,
+    pool: PoolId,
+    reports: &BTreeMap<TargetId, TargetReport>,
+    sizes: &Sizes,
+) -> Option<(u64, u64)> {
+    let loads = loads(map, pool, reports, sizes);
+    let takes_part = |load: &&Load<'_>| load.target.state == TargetState::Online && !load.target.is_draining;
+    let all: Vec<&Load<'_>> = loads.values().filter(takes_part).collect();
+    if all.iter().any(|load| !reports.contains_key(&load.target.id)) {
+        return None;
+    }
+    let sum = |of: fn(&Load<'_>) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
+    let (bytes, space) = (sum(|load| load.bytes), sum(|load| load.bytes_total).max(1));
+    // A chain that is on its way counts where it goes; its target has it yet.
+    let bytes_at =
+        |load: &Load<'_>| -> u64 { map.chains_at(load.target.id).map(|chain| sizes.of(chain.id)).sum() };
+    let over = |load: &&Load<'_>| {
+        let share = u64::try_from(bytes * u128::from(load.bytes_total) / space).unwrap_or(u64::MAX);
+        bytes_at(load).saturating_sub(share)
+    };
+    let excess: u64 = all.iter().map(over).sum();
+    let count: usize = all.iter().map(|load| map.chains_at(load.target.id).count()).sum();
+    let bytes_of_one = u64::try_from(bytes / (count as u128).max(1)).unwrap_or(u64::MAX).max(1);
+    Some((excess.div_ceil(bytes_of_one), excess))
 }
 
 /// The plan for `map`. A target that has told nothing is drained all the same, and gets nothing; nothing is rebalanced with it.
@@ -410,6 +440,23 @@ mod tests {
         let spread = parts.iter().max().unwrap() - parts.iter().min().unwrap();
         assert!(spread <= 120, "{parts:?}");
         assert!(map.moves.rebalancing.is_empty(), "it says that it is done");
+    }
+
+    #[test]
+    fn what_is_left_of_rebalancing_is_about_what_then_moves() {
+        let (mut map, mut reports) = three([6, 0, 0]);
+        map.moves.rebalancing = vec![PoolId(0)];
+        let told = |map: &ClusterMap, reports: &BTreeMap<TargetId, TargetReport>| {
+            excess(map, PoolId(0), reports, &Sizes::told_in(reports)).unwrap()
+        };
+        let (chains, bytes) = told(&map, &reports);
+        // 700 MiB of 900 with the least that a chain counts, of which a third stays.
+        assert_eq!(bytes >> 20, 400, "of {chains} chains");
+        let moved = settle(&mut map, &mut reports);
+        let (left, _) = told(&map, &reports);
+        assert!(left < chains / 8, "{left} of {chains} chains are left after {moved} have moved");
+        reports.remove(&TargetId(2));
+        assert_eq!(excess(&map, PoolId(0), &reports, &Sizes::told_in(&reports)), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod removal;
 mod restore;
 #[cfg(test)]
 mod tests;
+mod works;
 
 pub use removal::{EtcdMembers, KnownMember};
 
@@ -208,6 +209,9 @@ impl ManagerService {
             ManagerRequest::HoldStarts { role, held, is_ending } => {
                 self.hold_starts(peer, role, &held, is_ending)
             }
+            ManagerRequest::SetShardMoves { is_paused } => self.set_shard_moves(is_paused),
+            ManagerRequest::ShardMoves => Ok(self.shard_moves()),
+            ManagerRequest::MoveWorks => Ok(ManagerReply::MoveWorks(self.works())),
         }
     }
 
@@ -406,7 +410,7 @@ impl ManagerService {
             let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
             if let Some(removed) = found.iter().find(|found| !is_known(found.id)) {
                 return Err(refused(format!(
-                    "{} was removed from the file system: leave its directory {} out; what is in it is of no use any more",
+                    "{} was removed from the file system: leave its directory {} out (with --without, if `ashlar target add` has added it); what is in it is of no use any more",
                     removed.id, removed.path
                 )));
             }
@@ -632,8 +636,12 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::RotateKeys
         | ManagerRequest::NewFileset { .. }
         | ManagerRequest::EncloseFileset { .. }
-        | ManagerRequest::SetDomain { .. } => &[Role::Admin],
-        ManagerRequest::Presence | ManagerRequest::Events { .. } => &[Role::Admin, Role::Console],
+        | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
+        ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
+            &[Role::Admin, Role::Console]
+        }
+        ManagerRequest::ShardMoves => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],

@@ -7,8 +7,11 @@ use ashlar_types::codec::{self, CodecError};
 use ashlar_types::{ClusterMap, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// What the value begins with, since there is more in it than a map.
-const MAGIC: &[u8; 8] = b"ASHLSTA6";
+/// What the value begins with that has, behind everything else, what is noted of moves.
+const MAGIC: &[u8; 8] = b"ASHLSTA7";
+
+/// What it begins with while nothing is noted of moves. Software that knows nothing of that reads it.
+const MAGIC_6: &[u8; 8] = b"ASHLSTA6";
 
 /// A token that was given out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +105,31 @@ impl Default for KeyEpoch {
     }
 }
 
+/// What is drained or rebalanced: how far that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkRecord {
+    /// The target that is drained; `None`: the pool is rebalanced.
+    pub target: Option<TargetId>,
+    /// The pool, or that of the target.
+    pub pool: PoolId,
+    /// Since when, seconds since 1970.
+    pub since_s: u64,
+    /// Chains that have gone since then.
+    pub chains_done: u64,
+    /// What they had by the last count before they went, bytes.
+    pub bytes_done: u64,
+}
+
+/// What is noted of moves besides what everybody gets with the map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveNotes {
+    /// Shards that are to be moved stay where they are for now.
+    pub are_shards_paused: bool,
+    /// What is drained and rebalanced.
+    // LIMIT: as targets and pools.
+    pub works: Vec<WorkRecord>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterState {
@@ -121,6 +149,9 @@ pub struct ClusterState {
     pub keys: KeyEpoch,
     /// Starts of the directories of targets and metadata. One without a record was served by a software that did not count them, or never.
     pub starts: Vec<StartRecord>,
+    /// What is noted of moves: stored behind the rest, where there is something.
+    #[serde(skip)]
+    pub moves: MoveNotes,
 }
 
 impl ClusterState {
@@ -139,13 +170,18 @@ impl ClusterState {
             promised: Vec::new(),
             keys: KeyEpoch::default(),
             starts: Vec::new(),
+            moves: MoveNotes::default(),
         }
     }
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
+        let has_notes = self.moves != MoveNotes::default();
+        let mut out = if has_notes { MAGIC.to_vec() } else { MAGIC_6.to_vec() };
         codec::encode_into(self, &mut out);
+        if has_notes {
+            codec::encode_into(&self.moves, &mut out);
+        }
         out
     }
 
@@ -160,9 +196,13 @@ impl ClusterState {
     /// What is wrong, in words.
     pub fn decode(bytes: &[u8]) -> Result<ClusterState, String> {
         let malformed = |error: CodecError| error.to_string();
-        let state = match bytes.strip_prefix(MAGIC) {
-            Some(rest) => codec::decode(rest, "cluster state").map_err(malformed)?,
-            None => earlier::decode(bytes).map_err(malformed)?,
+        let state = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_6)) {
+            (Some(rest), _) => {
+                let (state, moves) = codec::decode(rest, "cluster state").map_err(malformed)?;
+                ClusterState { moves, ..state }
+            }
+            (None, Some(rest)) => codec::decode(rest, "cluster state").map_err(malformed)?,
+            (None, None) => earlier::decode(bytes).map_err(malformed)?,
         };
         state.check().map(|()| state).map_err(str::to_owned)
     }

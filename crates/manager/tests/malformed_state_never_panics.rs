@@ -6,7 +6,8 @@ use ashlar_coord::local_file::{self, LocalFile, STATE_FILE};
 use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Env, OpenMode};
 use ashlar_manager::{
-    ClusterState, FoundTarget, Joining, Manager, SECRETS_FILE, Secrets, StartRecord, TokenRecord,
+    ClusterState, FoundTarget, Joining, Manager, MoveNotes, SECRETS_FILE, Secrets, StartRecord, TokenRecord,
+    WorkRecord,
 };
 use ashlar_types::codec::{self, crc32c};
 use ashlar_types::testing::mutated;
@@ -93,11 +94,22 @@ fn ten_thousand_cluster_maps_with_other_fields_are_refused_or_served() {
         place: StartPlace::default(),
         since_s: 6,
     });
+    let work = WorkRecord {
+        target: Some(TargetId(1)),
+        pool: PoolId(0),
+        since_s: 1,
+        chains_done: u64::MAX,
+        bytes_done: u64::MAX,
+    };
+    let notes = MoveNotes { are_shards_paused: true, works: vec![work, WorkRecord { target: None, ..work }] };
     let random = SimEntropy::new(5);
     let mut opened = 0;
     for round in 0..ROUNDS {
-        let mut bytes = b"ASHLSTA6".to_vec();
-        bytes.extend(mutated(&state, |below| random.below(below)));
+        // With what is noted of moves behind it every other time.
+        let has_notes = round % 2 == 1;
+        let mut bytes = if has_notes { b"ASHLSTA7".to_vec() } else { b"ASHLSTA6".to_vec() };
+        let below = |below| random.below(below);
+        bytes.extend(if has_notes { mutated(&(&state, &notes), below) } else { mutated(&state, below) });
         store(&disk, STATE_FILE, &local_file::encode(round, &bytes));
         if let Some(manager) = open(&disk) {
             opened += 1;

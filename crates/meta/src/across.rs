@@ -76,6 +76,8 @@ pub(crate) struct Across {
     sending: Mutex<moving::Sending>,
     cut: Mutex<cut::Cut>,
     tracker: moving::Tracker,
+    /// No shard is to be sent for now.
+    are_moves_paused: AtomicBool,
     /// Grows whenever other shards are here than before.
     generation: AtomicU64,
     /// Of the newest map by which a shard was given away, or this service began.
@@ -144,6 +146,7 @@ impl Across {
             sending: Mutex::default(),
             cut: Mutex::default(),
             tracker: moving::Tracker::default(),
+            are_moves_paused: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             renew_by: AtomicU64::new(0),
         }

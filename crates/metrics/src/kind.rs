@@ -98,6 +98,7 @@ kinds! {
     Moves => "moves",
     Files => "files",
     Scrub => "scrub",
+    MoveRate => "move_rate",
 }
 
 kinds! {
@@ -135,6 +136,9 @@ kinds! {
     RestoreMetadata => "restore_metadata",
     ClaimStart => "claim_start",
     HoldStarts => "hold_starts",
+    SetShardMoves => "set_shard_moves",
+    ShardMoves => "shard_moves",
+    MoveWorks => "move_works",
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use ashlar_types::{
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{BackupStep, BackupTold, MoveInfo, Withdrawal};
+use wire::{BackupStep, BackupTold, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
 
 pub mod capability;
 pub mod forced_codec;
@@ -114,6 +114,12 @@ pub trait SessionHosts {
     /// What is told to `session` of `owner`, which another server has opened and which is there at this moment, goes to what is returned. `None`: it was
     /// ended here, and its holder is about to hear of that.
     fn host(&self, session: SessionId, owner: SessionOwner) -> Option<Arc<dyn SessionEvents>>;
+}
+
+/// Who takes further directories into service on a storage server that runs.
+pub trait TakesTargets: Send + Sync {
+    /// Takes `place` into service. Returns at once: `done` hears, from a thread of this one, what has become of it.
+    fn take(&self, place: TargetPlace, done: Box<dyn FnOnce(TakenTarget) + Send>);
 }
 
 /// Where a service tells what administrators should know of: the event log of the file system.

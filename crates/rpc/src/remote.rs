@@ -14,6 +14,7 @@ mod sessions;
 mod shards;
 mod slots;
 mod storage;
+mod targets;
 mod wallet;
 
 pub use backup::RemoteBackup;
@@ -28,6 +29,7 @@ pub use routes::Routes;
 pub use sessions::RemoteSessions;
 pub use shards::RemoteShards;
 pub use storage::RemoteStorage;
+pub use targets::RemoteTargets;
 
 use crate::net::NetError;
 use ashlar_types::Errno;

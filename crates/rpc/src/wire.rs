@@ -4,9 +4,10 @@ use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
     Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights, SealedCapability,
-    SessionId, ShardId, ShardSet,
+    SessionId, ShardId, ShardSet, TargetId,
 };
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// For how long leases of a session are good that its holder has not renewed. Its holder counts from when it asked, the service from when
@@ -182,7 +183,25 @@ pub enum StorageCall {
     },
     /// A metadata server is there. Only for these.
     Attend(Attend),
+    /// Take a directory of the server's machine into service as a target. For administrators; the answer is a [`TakenTarget`].
+    TakeTarget(TargetPlace),
 }
+
+/// A directory that is to be a target, for an administrator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetPlace {
+    /// Its whole path on the machine of the server.
+    pub dir: String,
+    /// The pool that it is to be in if it is none yet; empty: the first one.
+    pub pool: String,
+    /// Addresses of the server at which it is reached best; none: as it follows from where its disk is.
+    pub listen: Vec<SocketAddr>,
+    /// The NUMA node that is to serve it, if not the one that follows from where its disk is.
+    pub numa: Option<u32>,
+}
+
+/// The target that a directory is from now on, or why it is none, for a person.
+pub type TakenTarget = Result<TargetId, String>;
 
 /// [`StorageCall::Call`] of what is borrowed.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -355,7 +374,8 @@ pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
         | StorageRequest::Confirm { .. }
         | StorageRequest::MoveBegin { .. }
         | StorageRequest::MoveSeal { .. }
-        | StorageRequest::Moves { .. } => None,
+        | StorageRequest::Moves { .. }
+        | StorageRequest::MoveRate { .. } => None,
     }
 }
 

@@ -5,7 +5,9 @@
 
 use ashlar_rpc::net::frame::{Header, Kind, PROTOCOL, PROTOCOL_MIN, Service};
 use ashlar_rpc::net::hello::{Hello, Welcome};
-use ashlar_rpc::wire::{Attended, MetaAnswer, MetaCall, ProcessAnswer, ProcessCall, StorageCall};
+use ashlar_rpc::wire::{
+    Attended, MetaAnswer, MetaCall, ProcessAnswer, ProcessCall, StorageCall, TakenTarget,
+};
 use ashlar_types::codec::encode;
 use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::testing::schema::{Schema, require_written_down};
@@ -29,6 +31,7 @@ fn messages_have_the_form_that_is_written_down() {
     schema.add::<StorageCall>();
     schema.add::<Result<StorageReply, Errno>>();
     schema.add::<Result<Attended, Errno>>();
+    schema.add::<TakenTarget>();
     schema.add::<ProcessCall>();
     schema.add::<ProcessAnswer>();
     require_written_down(

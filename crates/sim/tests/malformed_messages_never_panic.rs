@@ -5,7 +5,7 @@
 mod support;
 
 use ashlar_env::sim::SimEntropy;
-use ashlar_rpc::wire::{Attend, Attended, MetaAnswer, StorageCall, Under};
+use ashlar_rpc::wire::{Attend, Attended, MetaAnswer, StorageCall, TargetPlace, Under};
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_sim::audit;
 use ashlar_types::codec::{decode, encode};
@@ -539,6 +539,12 @@ fn ten_thousand_malformed_calls_to_storage_servers_are_answered() {
         StorageCall::Call { under: Under::Session(SessionId(9)), request: request.clone() },
         StorageCall::Call { under: Under::Capability(sealed), request },
         StorageCall::Attend(Attend { echo: Some((1, 2)), fences: fences.clone() }),
+        StorageCall::TakeTarget(TargetPlace {
+            dir: "/data".into(),
+            pool: "fast".into(),
+            listen: vec!["127.0.0.1:7402".parse().unwrap()],
+            numa: Some(1),
+        }),
     ];
     assert!(mutate_all(&calls, 6) > ROUNDS / 3);
     let attended = [Attended { standing: 1, now_ms: 2, epochs: (1, 2), fenced: fences }];

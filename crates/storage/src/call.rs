@@ -11,7 +11,7 @@ use ashlar_types::{ChainId, Errno, TargetId};
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let id = request.target();
-        let store = self.target(id).ok_or(Errno::ENODEV)?;
+        let store = self.target(id).ok_or_else(|| self.why_not_here(request))?;
         let run = |payload: Payload<'_>, is_here: &IsHere<'_>| {
             carry_out(self, &store, request, payload, is_here).map_err(|error| {
                 self.report(id, &error);
@@ -22,6 +22,15 @@ impl StorageCalls for StorageService {
             None => run(payload, &|_| true),
             Some(moves) => moves.guard(request, payload, run),
         }
+    }
+}
+
+impl StorageService {
+    /// What to answer about a target that is not in service here. Who asks for chains that have gone elsewhere goes by an older map: the target was taken out of
+    /// the file system since.
+    fn why_not_here(&self, request: &StorageRequest) -> Errno {
+        let is_elsewhere = self.moves.as_ref().is_some_and(|moves| moves.is_elsewhere(request));
+        if is_elsewhere { Errno::EREMCHG } else { Errno::ENODEV }
     }
 }
 
@@ -124,6 +133,9 @@ pub(crate) fn carry_out(
         (StorageRequest::Moves { target }, _) => Ok(StorageReply::Moves(
             service.moves.as_ref().map(|moves| moves.progress(*target)).unwrap_or_default(),
         )),
+        (StorageRequest::MoveRate { target }, _) => {
+            Ok(StorageReply::MoveRate(service.moves.as_ref().map_or(0, |moves| moves.bytes_per_s(*target))))
+        }
         (StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. }, _) => {
             Err(ChunkError::BadRequest("moves are between storage servers"))
         }

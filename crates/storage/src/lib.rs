@@ -72,6 +72,12 @@ impl StorageService {
         self.targets.write().insert(id, Served { store, file_system });
     }
 
+    /// Takes a target out of service, if it is there: who asks for it from now on hears that it is not here. Calls under way go on.
+    pub fn remove_target(&self, id: TargetId) -> Option<Arc<ChunkStore>> {
+        let served = self.targets.write().remove(&id);
+        served.map(|served| served.store)
+    }
+
     /// The target `id`, if it is in service here.
     pub fn target(&self, id: TargetId) -> Option<Arc<ChunkStore>> {
         self.targets.read().get(&id).map(|served| served.store.clone())

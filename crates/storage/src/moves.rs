@@ -37,6 +37,7 @@ mod gate;
 mod incoming;
 mod leftover;
 mod outgoing;
+mod pace;
 mod report;
 mod throttle;
 
@@ -54,6 +55,7 @@ use ashlar_types::{ChainId, ClusterMap, Epoch, TargetId};
 use at_target::AtTarget;
 use gate::Stage;
 use outgoing::Outgoing;
+use pace::Pace;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,6 +134,9 @@ pub struct Moves {
     noted: Mutex<BTreeSet<TargetId>>,
     /// Bytes of each chain as they were counted last.
     counted: Mutex<BTreeMap<Place, u64>>,
+    /// How fast each target is copied from.
+    // LIMIT: as targets here.
+    paces: Mutex<BTreeMap<TargetId, Pace>>,
     /// The map by which moves were begun last; `None` when they are to be looked at again.
     looked_at: Mutex<Option<Epoch>>,
     is_stopping: AtomicBool,
@@ -149,6 +154,7 @@ impl Moves {
             attempts: AtomicU64::new(0),
             noted: Mutex::default(),
             counted: Mutex::default(),
+            paces: Mutex::default(),
             looked_at: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         }
@@ -179,6 +185,32 @@ impl Moves {
             }
         }
         Ok(())
+    }
+
+    /// Forgets what is known of a target that is not in service here any more, and was taken out of the file system: no chain is there.
+    pub fn forget_target(&self, id: TargetId) {
+        self.targets.write().remove(&id);
+        self.noted.lock().remove(&id);
+        self.counted.lock().retain(|(target, _), _| *target != id);
+        self.setbacks.lock().retain(|(target, _), _| *target != id);
+        self.paces.lock().remove(&id);
+    }
+
+    /// Notes that content was copied from a target.
+    fn note_copied(&self, target: TargetId, bytes: u64) {
+        let now = self.outside.env.clock.monotonic();
+        self.paces.lock().entry(target).or_default().note(bytes, now);
+    }
+
+    /// What is copied from `target` in a second, by the last ones, bytes.
+    pub fn bytes_per_s(&self, target: TargetId) -> u64 {
+        let now = self.outside.env.clock.monotonic();
+        self.paces.lock().get_mut(&target).map_or(0, |pace| pace.bytes_per_s(now))
+    }
+
+    /// What was copied from each target since this server was started, bytes.
+    pub fn copied(&self) -> BTreeMap<TargetId, u64> {
+        self.paces.lock().iter().map(|(target, pace)| (*target, pace.total())).collect()
     }
 
     /// Begins what is due and ends what is over. To be called a few times a second, by one thread.

@@ -1,8 +1,8 @@
 //! The asking side of the socket.
 
 use super::{
-    AdminReply, AdminRequest, LINE_BYTES_MAX, Status, is_trusted, listening_sockets, own_uid, peer_uid,
-    socket_directories,
+    AdminReply, AdminRequest, LINE_BYTES_MAX, Status, is_trusted, listening_sockets, own_uid, peer_process,
+    peer_uid, socket_directories,
 };
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -69,6 +69,27 @@ fn look_at(socket: &Path) -> Option<Status> {
     // Anybody could say that a mount of somebody else is theirs.
     status.mounts.retain(|mount| ashlar_fuse::mount_user_at(mount).is_ok_and(|owner| owner == Some(user)));
     (!status.mounts.is_empty()).then_some(*status)
+}
+
+/// The state of the server that has its metadata at `meta`, if one tells that may be believed in everything: it is of root or of this user, and is the process that it says it is. Anybody
+/// can listen at a socket and name a process of somebody else.
+pub fn find_server(meta: &Path) -> Option<Status> {
+    let is_own = |socket: &Path| -> Option<Status> {
+        let stream = UnixStream::connect(socket).ok()?;
+        let (user, process) = (peer_uid(&stream).ok()?, peer_process(&stream).ok()?);
+        drop(stream);
+        let (AdminReply::Status(status), answered) =
+            ask_within(socket, &AdminRequest::Status, LOOK_MAX).ok()?
+        else {
+            return None;
+        };
+        (user == answered && is_trusted(user) && process == status.pid && status.meta == meta)
+            .then_some(*status)
+    };
+    let entries = socket_directories().into_iter().filter_map(|directory| std::fs::read_dir(directory).ok());
+    let listed = entries.flat_map(|entries| entries.flatten().map(|entry| entry.path()));
+    let sockets = listed.filter(|path| path.extension().is_some_and(|end| end == "sock"));
+    sockets.chain(listening_sockets()).take(SOCKETS_MAX).find_map(|socket| is_own(&socket))
 }
 
 /// The running file systems that can be asked, with their sockets; only the one mounted at `mountpoint` if that is given.

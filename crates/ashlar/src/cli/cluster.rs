@@ -82,6 +82,19 @@ pub struct InitArgs {
 pub struct PromoteArgs {
     #[command(flatten)]
     pub place: DataArgs,
+    /// Start the manager, metadata and storage on this machine afterwards. An `ashlar up` that serves the file system is stopped in good order before, if no program uses its
+    /// mounts, and what it had mounted is mounted again: some seconds without it.
+    #[arg(long)]
+    pub start: bool,
+    /// With --start: stop `ashlar up` although programs use its mounts, which get errors.
+    #[arg(long, requires = "start")]
+    pub cut_off: bool,
+    /// With --start: where metadata is to listen (port 7401 if none is named). Without it: beside the manager. Repeat for several interfaces.
+    #[arg(long, value_name = "ADDRESS", requires = "start", value_parser = parse_meta_address)]
+    pub meta_listen: Vec<SocketAddr>,
+    /// With --start: where targets are to be reached (port 7402 if none is named). Without it: beside the manager. Repeat for several interfaces.
+    #[arg(long, value_name = "ADDRESS", requires = "start", value_parser = parse_storage_address)]
+    pub storage_listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub first: FirstNodeArgs,
 }
@@ -94,6 +107,9 @@ pub struct JoinArgs {
     /// The name of this machine in the file system. Without it: its host name.
     #[arg(long)]
     pub name: Option<String>,
+    /// Print JSON: an object with `cluster`, `id` and `name` of this machine, and `roles`.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub state: StatePlace,
     #[command(flatten)]
@@ -109,6 +125,9 @@ pub struct TokenArgs {
     /// For how long it can be used, minutes. It can be used once.
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60 * 24 * 30))]
     pub valid_minutes: u32,
+    /// Print JSON: an object with `token`, `roles`, `expires` (seconds since 1970, by the clock of this machine), and `policy` (what the machine may do as a client).
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]
@@ -184,6 +203,9 @@ pub struct StorageArgs {
     /// of the addresses it is reached best, and which NUMA node serves it; without that it follows from where its disk and the interfaces are.
     #[arg(long = "data", required = true, value_name = "DIR", value_parser = parse_data_place)]
     pub data: Vec<DataPlace>,
+    /// Start without a directory that `ashlar target add` has added to this server, because its disk is lost, say. Repeat for more.
+    #[arg(long, value_name = "DIR")]
+    pub without: Vec<PathBuf>,
     /// The pool that new targets are made in; `ashlar pool list` shows what there is.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
@@ -384,7 +406,7 @@ fn parse_storage_address(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, STORAGE_PORT)
 }
 
-fn parse_data_place(text: &str) -> Result<DataPlace, String> {
+pub(super) fn parse_data_place(text: &str) -> Result<DataPlace, String> {
     DataPlace::parse(text, parse_storage_address)
 }
 

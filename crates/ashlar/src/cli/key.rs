@@ -18,5 +18,9 @@ pub struct KeyArgs {
 pub enum KeyAction {
     /// Use new keys for what clients are let do on storage servers. It happens by itself every hour; twice makes what was given before worth nothing.
     /// Mounts go on.
-    Rotate,
+    Rotate {
+        /// Print JSON: an object with `is_rotated`, which is true.
+        #[arg(long)]
+        json: bool,
+    },
 }

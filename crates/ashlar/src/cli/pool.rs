@@ -27,7 +27,7 @@ pub enum PoolAction {
         /// Its name.
         name: String,
         /// Print JSON: what `list` tells of each, `targets_told` (how many servers have told the space of) with the sums `bytes_total`, `bytes_used` and `bytes_free`
-        /// of those, `chains_moving`, and `members`, a list of objects as of `ashlar target list`.
+        /// of those, `chains_moving`, `rebalance` (null, or how far it is, as `drain` of a target), and `members`, a list of objects as of `ashlar target list`.
         #[arg(long)]
         json: bool,
     },

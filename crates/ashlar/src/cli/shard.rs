@@ -48,6 +48,19 @@ pub enum ShardAction {
         #[arg(long)]
         json: bool,
     },
+    /// Show shards that are being moved or are to be, or have them stay where they are for now. That holds for all metadata servers, and until it is taken back.
+    Moves {
+        /// Move nothing for now. One that is just being handed over comes to its end, which takes a moment; one that is being copied begins anew later.
+        #[arg(long, conflicts_with = "resume")]
+        pause: bool,
+        /// Go on.
+        #[arg(long)]
+        resume: bool,
+        /// Print JSON, also after a change: an object with `is_paused` and `moves`, a list of objects with `id` and `node` (as `list` has them) and `to`, `state`, `sent`, `total` and `reason` (as
+        /// its `moving`), and `unanswered`, a list of metadata servers (`id`, `name`) that did not tell theirs.
+        #[arg(long)]
+        json: bool,
+    },
     /// Move all shards of a metadata server to the others, evenly; after that it can be stopped, and removed with `ashlar node remove`.
     Drain {
         /// The node that is to have none.

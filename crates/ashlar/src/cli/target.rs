@@ -1,6 +1,7 @@
 //! Arguments of `ashlar target`.
 
 use super::NodePlace;
+use crate::cluster::DataPlace;
 use clap::{Args, Subcommand};
 
 /// `ashlar target`
@@ -21,7 +22,8 @@ pub enum TargetAction {
         /// Print JSON: a list of objects with `id`, `state` (`online` or `offline`, as the map has it), `away_s` (for how many seconds nothing was
         /// heard of its server, if that is away), `domain` (of failure), `is_draining`, `node` (`id`, `name`), `path`, `pool`,
         /// `chains` (how many lead to it), `chains_leaving` and `chains_coming` (how many are just moving), `bytes_total`, `bytes_used` and
-        /// `bytes_free`; the last three are null when its server did not answer.
+        /// `bytes_free` (null when its server did not answer), and `drain`: null when it is not drained, or how far that is (`since`, seconds since 1970, `chains_done`,
+        /// `chains_total`, `bytes_done`, `bytes_total` as last counted, `bytes_per_s` and `seconds_left`, null while that is not known, and `is_estimated`, whether the totals are).
         #[arg(long)]
         json: bool,
     },
@@ -30,6 +32,21 @@ pub enum TargetAction {
         /// Its number.
         id: u32,
         /// Print JSON: as `list` does for each.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have a directory on a storage server be a target from now on, while the server and everybody goes on. The next starts of the server serve it, too.
+    Add {
+        /// The directory on the machine of the server, a whole path; `DIR,listen=ADDRESS,numa=NODE` as for `ashlar storage --data`.
+        #[arg(value_name = "DIR", value_parser = super::cluster::parse_data_place)]
+        dir: DataPlace,
+        /// The machine of the server, its name or number. Without it: this one.
+        #[arg(long, value_name = "NODE")]
+        on: Option<String>,
+        /// The pool that it is to be in, if it is no target yet. Without it: the first one.
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Print JSON: the target, as `list` does for each.
         #[arg(long)]
         json: bool,
     },
@@ -51,7 +68,7 @@ pub enum TargetAction {
         #[arg(long)]
         json: bool,
     },
-    /// Take a target out of the file system. It must have been drained.
+    /// Take a target out of the file system. It must have been drained. Its server lets go of its directory.
     Remove {
         /// Its number.
         id: u32,
@@ -83,8 +100,9 @@ pub enum TargetAction {
         #[arg(long, value_name = "MIB_PER_S")]
         rate: Option<u32>,
         /// Print JSON, also after a change: an object with `is_paused`, `rate_mib_s`, `rebalancing` (names of pools) and `moves`, a list of objects with `chain`,
-        /// `from` and `to` (targets), `chunks_done`, `bytes_done`, `bytes_total` (0 until it was counted) and `obstacle` (null when there is
-        /// none); the last four are null when the server did not answer.
+        /// `from` and `to` (targets), `chunks_done`, `bytes_done`, `bytes_total` (0 until it was counted) and `obstacle` (null when there is none;
+        /// the last four are null when the server did not answer), and `works`: how far each drained target and rebalanced pool is, a list of objects with `target` (null of a pool), `pool`, and what
+        /// `drain` of `list` has.
         #[arg(long)]
         json: bool,
     },

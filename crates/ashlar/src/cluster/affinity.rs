@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, TargetId};
-
+use parking_lot::RwLock;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -228,7 +228,10 @@ impl Affinity {
 /// Calls of targets on processors of the NUMA node that serves each.
 pub struct OnNode {
     inner: Arc<dyn StorageCalls>,
-    nodes: HashMap<TargetId, (u32, CpuSet)>,
+    /// Processors of each node; nothing where there is only one.
+    processors: BTreeMap<u32, Vec<usize>>,
+    // LIMIT: as targets of the server.
+    nodes: RwLock<HashMap<TargetId, (u32, CpuSet)>>,
 }
 
 thread_local! {
@@ -237,32 +240,39 @@ thread_local! {
 }
 
 impl OnNode {
-    /// `inner`, with each target on the node that `of` names. Where there is only one node nothing is done.
-    pub fn new(
-        inner: Arc<dyn StorageCalls>,
-        topology: &Topology,
-        of: impl Iterator<Item = (TargetId, Option<u32>)>,
-    ) -> OnNode {
-        let mut nodes = HashMap::default();
-        if !topology.is_one_node() {
-            let known = of.filter_map(|(target, numa)| numa.map(|numa| (target, numa)));
-            for (target, numa) in known {
+    /// `inner`, with each target on the node that [`OnNode::place`] names. Where there is only one node nothing is done.
+    pub fn new(inner: Arc<dyn StorageCalls>, topology: &Topology) -> OnNode {
+        let processors = if topology.is_one_node() { BTreeMap::new() } else { topology.nodes.clone() };
+        OnNode { inner, processors, nodes: RwLock::default() }
+    }
+
+    /// Has `target` served by the node `numa` from now on, or wherever its calls come, if it is `None`.
+    pub fn place(&self, target: TargetId, numa: Option<u32>) {
+        let known = numa.and_then(|numa| Some((numa, self.processors.get(&numa)?)));
+        let mut nodes = self.nodes.write();
+        match known {
+            Some((numa, processors)) => {
                 let mut set = CpuSet::new();
-                topology.nodes.get(&numa).into_iter().flatten().for_each(|&processor| set.set(processor));
+                processors.iter().for_each(|&processor| set.set(processor));
                 nodes.insert(target, (numa, set));
             }
+            None => {
+                nodes.remove(&target);
+            }
         }
-        OnNode { inner, nodes }
     }
 
     /// Has this thread run where `target` is served. Costs a system call when it comes from another node.
     fn enter(&self, target: TargetId) {
-        let Some((numa, processors)) = self.nodes.get(&target) else { return };
-        if CURRENT.get() == Some(*numa) {
+        if self.processors.is_empty() {
             return;
         }
-        match sched_setaffinity(None, processors) {
-            Ok(()) => CURRENT.set(Some(*numa)),
+        let Some((numa, processors)) = self.nodes.read().get(&target).copied() else { return };
+        if CURRENT.get() == Some(numa) {
+            return;
+        }
+        match sched_setaffinity(None, &processors) {
+            Ok(()) => CURRENT.set(Some(numa)),
             // It is slower, and nothing else.
             Err(error) => tracing::debug!(%error, %target, numa, "a thread cannot be kept on a NUMA node"),
         }
@@ -403,8 +413,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (_sysfs, topology) = machine(dir.path());
         let inner = Arc::new(WhereAmI(Default::default()));
-        let of = [(TargetId(1), Some(1)), (TargetId(2), Some(0)), (TargetId(3), None)];
-        let calls = OnNode::new(inner.clone(), &topology, of.into_iter());
+        let calls = OnNode::new(inner.clone(), &topology);
+        for (target, numa) in [(1, Some(1)), (2, Some(0)), (3, None)] {
+            calls.place(TargetId(target), numa);
+        }
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 for target in [1, 2, 3, 1] {

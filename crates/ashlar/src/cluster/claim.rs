@@ -182,16 +182,26 @@ impl HeldStarts {
         }
     }
 
+    /// Tells managers that the directory `uuid` is not served any more, and is closed; the others are.
+    pub fn let_go(&self, member: &Member, uuid: [u8; 16]) {
+        let gone = {
+            let mut held = self.held.lock();
+            let at = held.iter().position(|own| own.uuid == uuid);
+            at.map(|at| held.swap_remove(at))
+        };
+        self.say_ending(member, gone.into_iter().collect());
+    }
+
     /// Tells managers that nothing is served any more, and all is closed: another server need not wait.
-    pub fn end(self, member: &Member) {
-        let HeldStarts { role, held, turn, .. } = self;
-        let held = std::mem::take(&mut *held.lock());
-        // ORDER: nothing else is said any more, so that managers hear the last word last.
-        drop(turn.lock());
-        tell_managers(
-            &member.routes(),
-            &ManagerRequest::HoldStarts { role, held, is_ending: true },
-            HOLD_MAX,
-        );
+    pub fn end(&self, member: &Member) {
+        let held = std::mem::take(&mut *self.held.lock());
+        self.say_ending(member, held);
+    }
+
+    fn say_ending(&self, member: &Member, held: Vec<Holding>) {
+        // ORDER: nothing else is said of them any more, so that managers hear the last word last.
+        drop(self.turn.lock());
+        let request = ManagerRequest::HoldStarts { role: self.role, held, is_ending: true };
+        tell_managers(&member.routes(), &request, HOLD_MAX);
     }
 }

@@ -28,14 +28,9 @@ impl Doors {
         Ok(Doors { everybody, management, places })
     }
 
-    /// What the manager is told.
+    /// What managers are told.
     pub fn announcement(&self, role: Role) -> ManagerRequest {
-        let Places { addresses, management, targets } = self.places.clone();
-        // As earlier managers know it, wherever that says all.
-        match management.is_empty() && targets.is_empty() {
-            true => ManagerRequest::Listen { role, addresses },
-            false => ManagerRequest::ListenApart { role, addresses, management, targets },
-        }
+        announcement(&self.places, role)
     }
 
     /// Serves; `config` makes what a server goes by, of whom it admits.
@@ -51,6 +46,16 @@ impl Doors {
             servers.push(Server::start(config, self.management).context("cannot serve management")?);
         }
         Ok(Serving(servers))
+    }
+}
+
+/// What managers are told of `places`.
+pub fn announcement(places: &Places, role: Role) -> ManagerRequest {
+    let Places { addresses, management, targets } = places.clone();
+    // As earlier managers know it, wherever that says all.
+    match management.is_empty() && targets.is_empty() {
+        true => ManagerRequest::Listen { role, addresses },
+        false => ManagerRequest::ListenApart { role, addresses, management, targets },
     }
 }
 

@@ -5,7 +5,7 @@ use super::node_directory::{NodeDirectory, NodeName, Papers};
 use super::store::EtcdStore;
 use crate::cli::JoinArgs;
 use crate::node::state::make_private_directory;
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Context, Result, anyhow, bail};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::os::OsDisk;
@@ -16,6 +16,7 @@ use ashlar_rpc::remote::ManagerCalls;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::{ClusterId, Node, Role};
 use parking_lot::RwLock;
+use serde_json::json;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,6 +55,11 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     }
     let known = NodeName { cluster, node, name, roles, managers };
     directory.store(&known, &Papers { certificate, key, authority })?;
+    if args.json {
+        let roles: Vec<&str> = roles.iter().map(Role::name).collect();
+        let (cluster, id, name) = (cluster.to_string(), node.0, &known.name);
+        return say_json(&json!({ "cluster": cluster, "id": id, "name": name, "roles": roles }));
+    }
     say(format_args!("joined file system {cluster} as {}, {node}, for {roles}", known.name));
     Ok(())
 }

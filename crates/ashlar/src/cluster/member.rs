@@ -171,6 +171,11 @@ impl Member {
         }
     }
 
+    /// What this machine keeps of the file system.
+    pub fn directory(&self) -> &NodeDirectory {
+        &self.directory
+    }
+
     /// The map, kept current.
     pub fn map(&self) -> Arc<RwLock<Arc<ClusterMap>>> {
         self.watcher.map()

@@ -10,6 +10,7 @@ use super::meta_directory;
 use super::node_directory::NodeDirectory;
 use super::older_copy::OlderCopy;
 use super::restored::{self, RestoredNote};
+use super::shard_pause::{ASK_EVERY, ShardPause};
 use crate::cli::{CopyArgs, MetaArgs};
 use crate::metrics::Metrics;
 use crate::node::state::{make_private_directory, open_lane, root_settings};
@@ -197,7 +198,7 @@ fn report_if_stopped(member: &Member, meta: &MetaService) -> bool {
 }
 
 /// Has shards go to other servers as they are to, and come from them, for as long as what it returns lives.
-fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 2]> {
+fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 3]> {
     let (managers, sender) = (member.managers.clone(), meta.clone());
     let transfer = move |shards: &[ShardId], from: NodeId, to: NodeId, seen: Epoch| {
         let request = ManagerRequest::TransferShards { shards: shards.to_vec(), from, to, seen };
@@ -212,8 +213,19 @@ fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 
             None => Transferred::NotAsked,
         }
     };
-    let send =
-        Background::start(&*member.env.tasks, "ashlar-send", move || sender.carry_out_moves(&transfer))?;
+    let pause = Arc::new(ShardPause::new(member, meta));
+    let asked = pause.clone();
+    let send = move || {
+        // ORDER: before one is begun. While it is under way, the other thread looks.
+        asked.look();
+        sender.carry_out_moves(&transfer)
+    };
+    let send = Background::start(&*member.env.tasks, "ashlar-send", send)?;
+    let look = move || {
+        pause.look();
+        ASK_EVERY
+    };
+    let look = Background::start(&*member.env.tasks, "ashlar-pause", look)?;
     let receiver = meta.clone();
     let tend = move || {
         receiver.tend_shards().unwrap_or_else(|errno| {
@@ -222,5 +234,5 @@ fn move_shards(member: &Member, meta: &Arc<MetaService>) -> Result<[Background; 
         })
     };
     let tend = Background::start(&*member.env.tasks, "ashlar-shards", tend)?;
-    Ok([send, tend])
+    Ok([send, look, tend])
 }

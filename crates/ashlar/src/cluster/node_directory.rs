@@ -5,6 +5,7 @@
 //! | `node.json` | file system, node, name, roles, addresses of managers |
 //! | `certificate.pem`, `key.pem`, `authority.pem` | its certificate and key, the certificate of the authority |
 //! | `keys` | of a storage server: the last keys by which it checks capabilities: magic `ASHLKEY1`, CRC-32C u32 little-endian of the rest, encoding |
+//! | `targets.json` | of a storage server: directories that were added while it ran, and what targets are known by that were removed meanwhile |
 //! | `console.sock` | of a console that runs: where `ashlar console login` asks |
 //! | `map` | the last cluster map: magic `ASHLMAP3`, CRC-32C u32 little-endian of the rest, encoding |
 
@@ -16,7 +17,7 @@ use ashlar_types::{ClusterId, ClusterMap, KeySet, NodeId, Roles};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ const KEY_FILE: &str = "key.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
 const KEYS_FILE: &str = "keys";
 const KEYS_MAGIC: &[u8; 8] = b"ASHLKEY1";
+const TARGETS_FILE: &str = "targets.json";
+/// LIMIT: bytes of it that are read.
+const TARGETS_BYTES_MAX: u64 = 16 << 20;
 const MAP_FILE: &str = "map";
 const MAP_MAGIC: &[u8; 8] = b"ASHLMAP4";
 /// LIMIT: for how long other processes of the node are waited for that keep a map; it takes them milliseconds.
@@ -197,6 +201,29 @@ impl NodeDirectory {
         let bytes = fs::read(self.path.join(KEYS_FILE)).ok()?;
         let (of, keys): (ClusterId, KeySet) = codec::decode(unframed(KEYS_MAGIC, &bytes)?, "keys").ok()?;
         (of == cluster && keys.is_sound()).then_some(keys)
+    }
+
+    /// What is kept of directories that came and went while the storage server ran, if anything is.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn load_targets(&self) -> Result<Option<Vec<u8>>> {
+        let path = self.path.join(TARGETS_FILE);
+        let mut bytes = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(TARGETS_BYTES_MAX).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Keeps that.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn store_targets(&self, bytes: &[u8]) -> Result<()> {
+        self.write(TARGETS_FILE, bytes)
     }
 
     /// Keeps other processes from writing a map, until it is dropped.

@@ -3,6 +3,8 @@
 //! Nothing is copied but its identity. What the steps write is not looked at by anybody before the switch, which is the renaming of one file, and
 //! after the switch only the identity of this machine is left to be made; so it may be interrupted at any point, and begun anew.
 
+mod running;
+
 use super::first_node::{FIRST, FirstNode};
 use super::meta_directory::{read_uuid, write_uuid};
 use super::store;
@@ -16,6 +18,7 @@ use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{ClusterState, Manager, MetadataRecord, SECRETS_FILE, take_secrets};
 use ashlar_types::{ClusterId, Epoch, Node};
+use running::{Roles, Running};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,21 +27,85 @@ pub fn promote(args: &PromoteArgs) -> Result<()> {
     let first = FirstNode::new(&args.first)?;
     let place = &args.first.state.state;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(place));
-    let (manager, meta) = match Directories::find_promoted(&args.place)? {
+    let roles = if args.start { Some(Roles::find(args)?) } else { None };
+    let (manager, served, running) = match Directories::find_promoted(&args.place)? {
         // Begun before, and interrupted after the switch.
         Some(meta) => {
             let manager = open_manager(&disk, &env);
-            (manager.with_context(|| format!("the state is not at {}", place.display()))?, meta)
+            let manager = manager.with_context(|| format!("the state is not at {}", place.display()))?;
+            (manager, Served { meta, data: args.place.data.clone() }, None)
         }
-        None => switch(args, &env, &disk, first.node())?,
+        None => {
+            let served = Served::find(args)?;
+            let running = stop_running(args, &served)?;
+            let manager = switch(args, &env, &disk, first.node());
+            let manager = manager.with_context(|| match &running {
+                Some(_) => {
+                    "the server was stopped, and the file system is what it was: `ashlar up` serves it again"
+                }
+                None => "cannot promote",
+            })?;
+            (manager, served, running)
+        }
     };
     first.store_identity(&manager, &env)?;
-    let data: Vec<String> = args.place.data.iter().map(|dir| format!("--data {}", dir.display())).collect();
     let cluster = manager.identity().cluster;
-    say(format_args!("this machine is the first node of file system {cluster}; it is served by"));
-    say(format_args!("  ashlar manager --state {}", place.display()));
-    say(format_args!("  ashlar meta --meta {} --listen ADDRESS", meta.display()));
-    say(format_args!("  ashlar storage {} --listen ADDRESS", data.join(" ")));
+    drop(manager);
+    match roles {
+        Some(roles) => {
+            say(format_args!("this machine is the first node of file system {cluster}"));
+            roles.start(args, &served, running.as_ref())?;
+            say(
+                "they run until they are told to stop; have them started with the machine (units in the guide on clusters)",
+            );
+        }
+        None => {
+            let data: Vec<String> =
+                served.data.iter().map(|dir| format!("--data {}", dir.display())).collect();
+            say(format_args!("this machine is the first node of file system {cluster}; it is served by"));
+            say(format_args!("  ashlar manager --state {}", place.display()));
+            say(format_args!("  ashlar meta --meta {} --listen ADDRESS", served.meta.display()));
+            say(format_args!("  ashlar storage {} --listen ADDRESS", data.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+/// Where what the roles serve is.
+struct Served {
+    meta: PathBuf,
+    data: Vec<PathBuf>,
+}
+
+impl Served {
+    fn find(args: &PromoteArgs) -> Result<Served> {
+        let (directories, damaged) = Directories::find_stopped(&args.place)?;
+        if let Some((_, error)) = damaged.into_iter().next() {
+            return Err(error);
+        }
+        let data = directories.targets.iter().filter_map(|(target, _)| Some(target.parent()?.to_owned()));
+        Ok(Served { data: data.collect(), meta: directories.meta })
+    }
+}
+
+/// Stops the server of this file system, if one runs and that is wanted. What can be refused is refused before.
+fn stop_running(args: &PromoteArgs, served: &Served) -> Result<Option<Running>> {
+    let Some(running) = running::find(&served.meta)? else { return Ok(None) };
+    if !args.start {
+        bail!("{}", running.refusal(&served.meta));
+    }
+    require_place(args, running.cluster)?;
+    running.stop(args.cut_off)?;
+    Ok(Some(running))
+}
+
+/// Refuses a place for the state, or an etcd, that cannot be used.
+fn require_place(args: &PromoteArgs, cluster: ClusterId) -> Result<()> {
+    let (place, env) = (&args.first.state.state, Env::os());
+    make_private_directory(place)?;
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(place));
+    require_own(&disk, &env, cluster, args)?;
+    store::given(&args.first.etcd, cluster, &disk, &env)?.1.load()?;
     Ok(())
 }
 
@@ -46,8 +113,8 @@ fn open_manager(disk: &Arc<dyn Disk>, env: &Env) -> Result<Manager> {
     Ok(Manager::open(disk, "", store::open(disk, env)?.coord)?)
 }
 
-/// Moves the state to where managers keep it; tells where the metadata is.
-fn switch(args: &PromoteArgs, env: &Env, disk: &Arc<dyn Disk>, first: &Node) -> Result<(Manager, PathBuf)> {
+/// Moves the state to where managers keep it.
+fn switch(args: &PromoteArgs, env: &Env, disk: &Arc<dyn Disk>, first: &Node) -> Result<Manager> {
     let (directories, damaged) = Directories::find_stopped(&args.place)?;
     if let Some((_, error)) = damaged.into_iter().next() {
         return Err(error);
@@ -88,7 +155,7 @@ fn switch(args: &PromoteArgs, env: &Env, disk: &Arc<dyn Disk>, first: &Node) -> 
         .and_then(|()| state.disk.remove(SECRETS_FILE))
         .and_then(|()| state.disk.sync_dir(""))
         .with_context(|| format!("cannot rename {}", state.disk.describe(STATE_FILE)))?;
-    Ok((Manager::open(disk, "", coord)?, meta.clone()))
+    Ok(Manager::open(disk, "", coord)?)
 }
 
 /// Refuses a directory that has the state of another file system.

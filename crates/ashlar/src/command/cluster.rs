@@ -6,10 +6,12 @@ use crate::cli::{
     StorageArgs, TokenArgs,
 };
 use crate::cluster::{self, Member, NodeDirectory};
-use crate::terminal::say;
+use crate::terminal::{say, say_json};
 use anyhow::{Result, bail};
+use ashlar_console::object::node::policy_object;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{NodePolicy, Role};
+use serde_json::json;
 use std::process::ExitCode;
 
 pub fn init(args: &InitArgs) -> Result<ExitCode> {
@@ -56,10 +58,18 @@ pub fn token(args: &TokenArgs) -> Result<ExitCode> {
     let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
     let mut policy = args.policy.applied_to(NodePolicy::of_new_node(args.role));
     node::choose_subtree(&member, &args.policy, &mut policy)?;
-    let request = ManagerRequest::NewToken { roles: args.role, valid_s: args.valid_minutes * 60, policy };
+    let (valid_s, now) = (args.valid_minutes * 60, member.env.clock.now().secs);
+    let request = ManagerRequest::NewToken { roles: args.role, valid_s, policy: policy.clone() };
     let ManagerReply::Token(text) = member.ask(&request)? else {
         bail!("the manager gave an answer of the wrong kind");
     };
-    say(format_args!("{text}"));
+    if args.json {
+        let roles: Vec<&str> = args.role.iter().map(Role::name).collect();
+        let (expires, policy) = (now + i64::from(valid_s), policy_object(&policy));
+        let object = json!({ "token": text, "roles": roles, "expires": expires, "policy": policy });
+        say_json(&object)?;
+    } else {
+        say(format_args!("{text}"));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,16 @@
 //! `ashlar pool`: pools of targets.
 
-use super::{presence, target};
+use super::target;
 use crate::cli::{PoolAction, PoolArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
 use ashlar_console::object::pool::{chains, moving, object, object_with_members, targets, total};
+use ashlar_console::object::{with, work};
 use ashlar_types::map::{Pool, Target};
 use ashlar_types::message::ManagerRequest;
 use ashlar_types::{ClusterMap, Role};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub fn run(args: &PoolArgs) -> Result<ExitCode> {
@@ -70,18 +71,26 @@ fn show(member: &Member, name: &str, json: bool) -> Result<()> {
     let map = member.map().read().clone();
     let pool = find(&map, name)?;
     let members: Vec<Target> = map.targets.iter().filter(|target| target.pool == pool.id).cloned().collect();
-    let away = presence::ask(member);
-    let spaces = target::spaces(member, &members, &away);
+    let seen = target::Seen::ask(member, &map, &members);
+    let (away, spaces) = (&seen.away, &seen.spaces);
     if json {
-        return say_json(&object_with_members(&map, pool, &away, &spaces));
+        let rebalance = seen.of_pool(pool.id).map(work::object);
+        let known = object_with_members(&map, pool, away, spaces);
+        return say_json(&with(
+            known,
+            json!({ "rebalance": rebalance, "members": target::objects(&map, &members, &seen) }),
+        ));
     }
     print(&map, pool);
+    if let Some(work) = seen.of_pool(pool.id) {
+        say(format_args!("{:>24} {}", "", work.text()));
+    }
     if moving(&map, pool) > 0 {
         say(format_args!("{:>24} {:>4} of them moving", "", moving(&map, pool)));
     }
     let (total, free) = total(spaces.values());
     let (told, all) = (spaces.len(), members.len());
     say(format_args!("{:>24} {} on {told} of {all} targets", "", target::space_text(&(total, free))));
-    members.iter().for_each(|member| target::print(&map, member, &away, spaces.get(&member.id)));
+    members.iter().for_each(|member| target::print(&map, member, &seen));
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `ashlar shard`: which metadata server answers for what, and moving that.
 
 mod carry_out;
+mod moves;
 mod plan;
 mod withdraw;
 
@@ -44,6 +45,10 @@ pub fn run(args: &ShardArgs) -> Result<ExitCode> {
                 Some(to) => move_to(&member, &map, shards, to, *json)?,
                 None => withdraw::withdraw(&member, &map, shards.as_deref(), *json)?,
             }
+        }
+        ShardAction::Moves { pause, resume, json } => {
+            let is_paused = (*pause || *resume).then_some(*pause);
+            moves::run(&member, &map, is_paused, *json)?;
         }
         ShardAction::Drain { name, json } => {
             let from = node::find(&map, name)?.id;

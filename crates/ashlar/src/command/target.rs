@@ -1,6 +1,8 @@
 //! `ashlar target`: the targets of a file system of many servers, and their space as their servers tell it.
 
+mod add;
 mod change;
+mod works;
 
 pub use change::drain;
 
@@ -10,14 +12,15 @@ use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
 use ashlar_console::object::away::Away;
-use ashlar_console::object::node;
 use ashlar_console::object::target::{Space, chains, coming, leaving, object, pool, state};
+use ashlar_console::object::work::{self, Work};
+use ashlar_console::object::{node, with};
 use ashlar_rpc::remote::{Patience, RemoteStorage};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::map::{Target, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ClusterMap, Domain, Role, TargetId};
-use serde_json::Value;
+use ashlar_types::{ClusterMap, Domain, PoolId, Role, TargetId};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,23 +35,25 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
     let map = member.map().read().clone();
     match &args.action {
         TargetAction::List { json } => {
-            let away = presence::ask(&member);
-            let spaces = spaces(&member, &map.targets, &away);
+            let seen = Seen::ask(&member, &map, &map.targets);
             if *json {
-                say_json(&objects(&map, &map.targets, &away, &spaces))?;
+                say_json(&objects(&map, &map.targets, &seen))?;
             } else {
-                map.targets.iter().for_each(|target| print(&map, target, &away, spaces.get(&target.id)));
+                map.targets.iter().for_each(|target| print(&map, target, &seen));
             }
         }
         TargetAction::Show { id, json } => {
             let target = find(&map, *id)?;
-            let away = presence::ask(&member);
-            let spaces = spaces(&member, std::slice::from_ref(target), &away);
+            let seen = Seen::ask(&member, &map, std::slice::from_ref(target));
             if *json {
-                say_json(&object(&map, target, &away, spaces.get(&target.id)))?;
+                say_json(&seen.object(&map, target))?;
             } else {
-                print(&map, target, &away, spaces.get(&target.id));
+                print(&map, target, &seen);
             }
+        }
+        TargetAction::Add { dir, on, pool, json } => {
+            let addition = add::Addition { place: dir, on: on.as_deref(), pool: pool.as_deref() };
+            add::run(&member, &map, &addition, *json)?;
         }
         other => change::run(&member, other)?,
     }
@@ -61,13 +66,37 @@ fn find(map: &ClusterMap, id: u32) -> Result<&Target> {
     known.with_context(|| format!("there is no target {id}; `ashlar target list` shows all"))
 }
 
-fn objects(
-    map: &ClusterMap,
-    targets: &[Target],
-    away: &Away,
-    spaces: &BTreeMap<TargetId, Space>,
-) -> Vec<Value> {
-    targets.iter().map(|target| object(map, target, away, spaces.get(&target.id))).collect()
+/// What servers and managers tell of targets at the moment.
+pub struct Seen {
+    pub away: Away,
+    pub spaces: BTreeMap<TargetId, Space>,
+    works: Vec<Work>,
+}
+
+impl Seen {
+    /// Asks them about `targets`.
+    pub fn ask(member: &Member, map: &ClusterMap, targets: &[Target]) -> Seen {
+        let away = presence::ask(member);
+        let spaces = spaces(member, targets, &away);
+        Seen { away, spaces, works: works::all(member, map) }
+    }
+
+    /// How far a pool is that is rebalanced.
+    pub fn of_pool(&self, pool: PoolId) -> Option<&Work> {
+        self.works.iter().find(|work| work.work.target.is_none() && work.work.pool == pool)
+    }
+
+    /// A target, as programs are shown it.
+    pub fn object(&self, map: &ClusterMap, target: &Target) -> Value {
+        let drain = work::of_target(&self.works, target.id).map(work::object);
+        let known = object(map, target, &self.away, self.spaces.get(&target.id));
+        with(known, json!({ "drain": drain }))
+    }
+}
+
+/// Targets, as programs are shown them.
+pub fn objects(map: &ClusterMap, targets: &[Target], seen: &Seen) -> Vec<Value> {
+    targets.iter().map(|target| seen.object(map, target)).collect()
 }
 
 /// Those of `targets` whose server is not known to be away: it would be waited for.
@@ -119,7 +148,8 @@ pub fn space_text((total, free): &Space) -> String {
 }
 
 /// Prints a target, with its space if its server has told it.
-pub fn print(map: &ClusterMap, target: &Target, away: &Away, space: Option<&Space>) {
+pub fn print(map: &ClusterMap, target: &Target, seen: &Seen) {
+    let (away, space) = (&seen.away, seen.spaces.get(&target.id));
     let space = space.map_or("space unknown".to_owned(), space_text);
     let mut note = away.note(target.node, Role::Storage);
     if let Domain::Named(domain) = map.domain_of_node(target.node) {
@@ -127,6 +157,9 @@ pub fn print(map: &ClusterMap, target: &Target, away: &Away, space: Option<&Spac
     }
     if target.is_draining {
         note.push_str(", draining");
+    }
+    if let Some(work) = work::of_target(&seen.works, target.id) {
+        note.push_str(&format!(" ({})", work.text()));
     }
     for (count, what) in [(leaving(map, target.id), "leaving"), (coming(map, target.id), "coming")] {
         if count > 0 {

@@ -2,27 +2,19 @@
 
 use super::read_only::ReadOnlyMeta;
 use super::state::{State, root_settings};
+use super::tending::Tending;
 use super::{Directories, Site, targets};
 use crate::fsck;
 use anyhow::{Context, Result};
-use ashlar_chunkstore::{ChunkError, ChunkStore};
-use ashlar_env::{Env, Tasks};
+use ashlar_env::Env;
 use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_rpc::forced_codec::ForcedCodec;
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_storage::StorageService;
-use ashlar_types::{ClusterId, ClusterMap, TargetId};
+use ashlar_types::{ClusterId, ClusterMap};
 use parking_lot::RwLock;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// Time between turns of background work of the targets.
-const TICK: Duration = Duration::from_millis(100);
-/// Slots of background work per turn and target.
-const TICK_SLOTS: usize = 64;
 
 /// How to start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,8 +32,7 @@ pub struct Services {
     config: ServicesConfig,
     storage: Arc<StorageService>,
     meta: Arc<MetaService>,
-    is_stopping: Arc<AtomicBool>,
-    background: Option<JoinHandle<()>>,
+    tending: Vec<Tending>,
 }
 
 impl Services {
@@ -82,9 +73,9 @@ impl Services {
         meta.start_trimmer().context("cannot start a thread")?;
         // On one machine there is nothing to gain by it, but for who says so.
         meta.start_splitter(0).context("cannot start a thread")?;
-        let is_stopping = Arc::new(AtomicBool::new(false));
-        let background = start_background(&storage, &is_stopping, state.env.tasks.clone())?;
-        Ok(Services { state, config, storage, meta, is_stopping, background: Some(background) })
+        let tend = |(id, store)| Tending::start(id, store, state.env.tasks.clone());
+        let tending = storage.targets().into_iter().map(tend).collect::<Result<_>>()?;
+        Ok(Services { state, config, storage, meta, tending })
     }
 
     /// What a mount is given of them.
@@ -178,12 +169,8 @@ impl Services {
     /// # Errors
     /// The first failure; the rest is stopped all the same.
     pub fn stop(mut self) -> Result<()> {
-        self.is_stopping.store(true, Relaxed);
-        if let Some(thread) = self.background.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the background thread of the targets ended by a panic");
-        }
+        self.tending.iter().for_each(Tending::note_ending);
+        std::mem::take(&mut self.tending).into_iter().for_each(Tending::end);
         // Both sides know then what the other has; the next start has nothing to compare.
         self.meta.prepare_stop();
         let synced = self
@@ -198,41 +185,4 @@ impl Services {
         drop(state);
         synced.and(stopped)
     }
-}
-
-/// Has the background work of all targets of `storage`, which are there by now, done until `is_stopping`; each by a thread of its own, as one whose disk hangs must not keep others from being
-/// synced.
-///
-/// # Errors
-/// When no thread can be started.
-pub fn start_background(
-    storage: &Arc<StorageService>,
-    is_stopping: &Arc<AtomicBool>,
-    tasks: Arc<dyn Tasks>,
-) -> Result<JoinHandle<()>> {
-    let (storage, is_stopping) = (storage.clone(), is_stopping.clone());
-    // A target that has stopped says so once, and does no more work.
-    let tick = |id: TargetId, store: &ChunkStore| match store.background_tick(TICK_SLOTS) {
-        Ok(_) | Err(ChunkError::Stopped { .. }) => {}
-        Err(error) => tracing::error!(target_id = %id, %error, "background work of a target failed"),
-    };
-    std::thread::Builder::new()
-        .name("ashlar-targets".into())
-        .spawn(move || {
-            let tend = |(id, store): (TargetId, Arc<ChunkStore>)| {
-                while !is_stopping.load(Relaxed) {
-                    std::thread::sleep(TICK);
-                    // A panic ends this turn only: nobody else would notice that targets are not synced any more.
-                    if !tasks.contain(&mut || tick(id, &store)) {
-                        tracing::error!(target_id = %id, "background work of a target ended by a panic");
-                    }
-                }
-            };
-            std::thread::scope(|scope| {
-                for target in storage.targets() {
-                    scope.spawn(|| tend(target));
-                }
-            });
-        })
-        .context("cannot start a thread")
 }

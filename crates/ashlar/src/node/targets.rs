@@ -144,7 +144,7 @@ pub fn refuse_vanished(
     let mut vanished = known.targets.iter().filter(|target| !is_listed(target.uuid));
     if let Some(target) = vanished.find(|target| target.path == shown) {
         bail!(
-            "{} was at {shown}, but nothing is there: is its disk mounted? To start without it, leave this --data out",
+            "{} was at {shown}, but nothing is there: is its disk mounted? To start without it, leave this --data out (`--without` for one that `ashlar target add` has added)",
             target.id
         );
     }

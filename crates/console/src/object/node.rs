@@ -53,7 +53,8 @@ pub fn domain(node: &Node) -> Option<&str> {
     Some(node.domain.as_str()).filter(|domain| !domain.is_empty())
 }
 
-fn policy_object(policy: &NodePolicy) -> Value {
+/// What a machine may do as a client.
+pub fn policy_object(policy: &NodePolicy) -> Value {
     let ranges = |map: &IdMap| -> Vec<Value> {
         map.0
             .iter()

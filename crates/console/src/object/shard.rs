@@ -20,7 +20,8 @@ pub fn object_with_place(map: &ClusterMap, shard: &Shard, away: &Away, moving: O
     with(object(map, shard, away, moving), json!({ "addresses": addresses, "epoch": map.epoch.0 }))
 }
 
-fn move_object(map: &ClusterMap, info: &MoveInfo) -> Value {
+/// How far a shard is that goes to another server: `to`, `state`, `sent` and `total` keys, and `reason`, if it does not get there.
+pub fn move_object(map: &ClusterMap, info: &MoveInfo) -> Value {
     let (state, reason) = match &info.state {
         MoveState::Waiting => ("waiting", None),
         MoveState::Copying => ("copying", None),

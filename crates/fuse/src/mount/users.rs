@@ -46,6 +46,19 @@ impl Users {
     }
 }
 
+impl Users {
+    /// All but one.
+    pub(super) fn but(mut self, pid: u32) -> Users {
+        self.0.retain(|user| user.pid != pid);
+        self
+    }
+
+    /// Whether any was seen.
+    pub(super) fn is_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
 impl fmt::Display for Users {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {

@@ -1,6 +1,6 @@
 //! Moves of chains between targets: who is to be drained, what targets have told, which moves begin and end.
 
-use super::{ManagerService, refused};
+use super::{ManagerService, refused, works};
 use crate::ManagerError;
 use crate::plan::{Avoidance, Avoided, Plan, plan};
 use ashlar_replication::hand_over::chain::{Ending, end};
@@ -64,6 +64,10 @@ impl Reports {
     }
 }
 
+/// Most that a chain on a target is believed to have, bytes.
+// LIMIT: so that sums over all chains stay in range, whatever a server says.
+const CHAIN_BYTES_MAX: u64 = 1 << 44;
+
 fn no_target(id: TargetId) -> ManagerError {
     refused(format!("there is no {id}; `ashlar target list` shows all"))
 }
@@ -109,7 +113,7 @@ impl ManagerService {
     }
 
     /// What targets have told whose servers are there: nothing is moved to others.
-    fn current_reports(&self) -> BTreeMap<TargetId, TargetReport> {
+    pub(super) fn current_reports(&self) -> BTreeMap<TargetId, TargetReport> {
         let map = self.map().read().clone();
         let mut reports = self.reports.current(&map);
         reports.retain(|id, _| {
@@ -123,6 +127,7 @@ impl ManagerService {
         targets: &[TargetId],
         is_draining: bool,
     ) -> Result<ManagerReply, ManagerError> {
+        let now_s = self.now_s();
         self.manager.change(|state| {
             let map = &mut state.map;
             if let Some(unknown) = targets.iter().find(|id| map.target(**id).is_none()) {
@@ -147,12 +152,14 @@ impl ManagerService {
                     chain.moving = None;
                 }
             }
+            works::note(state, now_s);
             Ok(())
         })?;
         Ok(ManagerReply::Done)
     }
 
     pub(super) fn remove_target(&self, id: TargetId) -> Result<ManagerReply, ManagerError> {
+        let now_s = self.now_s();
         self.manager.change(|state| {
             let map = &mut state.map;
             let target = map.target(id).ok_or_else(|| no_target(id))?;
@@ -178,6 +185,7 @@ impl ManagerService {
                 }
             }
             map.targets.retain(|target| target.id != id);
+            works::note(state, now_s);
             Ok(())
         })?;
         tracing::info!(target = %id, "a target was taken out of the file system");
@@ -190,6 +198,7 @@ impl ManagerService {
         rate_mib_s: Option<u32>,
         rebalancing: Option<(PoolId, bool)>,
     ) -> Result<ManagerReply, ManagerError> {
+        let now_s = self.now_s();
         self.manager.change(|state| {
             let map = &mut state.map;
             let moves = &mut map.moves;
@@ -202,6 +211,7 @@ impl ManagerService {
             moves.rebalancing.retain(|known| *known != pool);
             if is_wanted {
                 moves.rebalancing.push(pool);
+                works::note(state, now_s);
                 return Ok(());
             }
             // Moves that only balance end with it.
@@ -212,6 +222,7 @@ impl ManagerService {
                     chain.moving = None;
                 }
             }
+            works::note(state, now_s);
             Ok(())
         })?;
         Ok(ManagerReply::Done)
@@ -224,7 +235,10 @@ impl ManagerService {
     ) -> Result<ManagerReply, ManagerError> {
         let map = self.map().read().clone();
         let mut by_target = self.reports.by_target.lock();
-        for report in targets {
+        for mut report in targets {
+            for (_, bytes) in &mut report.bytes_by_chain {
+                *bytes = (*bytes).min(CHAIN_BYTES_MAX);
+            }
             if map.target(report.target).is_some_and(|target| target.node == node) {
                 by_target.insert(report.target, (Instant::now(), report));
             }
@@ -242,7 +256,7 @@ impl ManagerService {
         is_given_up: bool,
     ) -> Result<ManagerReply, ManagerError> {
         let (reports, avoided) = (self.current_reports(), self.reports.avoided());
-        let mut given_up = None;
+        let (mut given_up, now_s) = (None, self.now_s());
         let is_finished = self.manager.change_and_prove(|state| {
             let map = &mut state.map;
             // Whoever says what is not so has no part in it.
@@ -251,8 +265,12 @@ impl ManagerService {
             }
             let chain = map.chains.get_mut(id.0 as usize).filter(|chain| chain.id == id);
             let chain = chain.ok_or_else(|| refused(format!("there is no {id}")))?;
+            let mut has_gone = false;
             match end(&chain.targets, chain.moving, (from, since), is_given_up) {
-                Ending::Finish(to) => (chain.targets, chain.moving) = (smallvec![to], None),
+                Ending::Finish(to) => {
+                    (chain.targets, chain.moving) = (smallvec![to], None);
+                    has_gone = true;
+                }
                 Ending::GiveUp(to) => {
                     chain.moving = None;
                     given_up = Some((id, to));
@@ -264,7 +282,11 @@ impl ManagerService {
             // The next one in its place, at once.
             let mut avoided = avoided.clone();
             avoided.extend(given_up.map(|place| (place, Avoidance::Entirely)));
-            begin(map, &reports, &avoided);
+            if has_gone {
+                works::note_gone(state, (id, from), &reports);
+            }
+            begin(&mut state.map, &reports, &avoided);
+            works::note(state, now_s);
             Ok(is_finished)
         })?;
         if let Some(avoided) = given_up {
@@ -284,8 +306,10 @@ impl ManagerService {
         if plan(&map, &reports, &avoided) == Plan::default() && strays(&map).next().is_none() {
             return Ok(());
         }
+        let now_s = self.now_s();
         self.manager.change(|state| {
             begin(&mut state.map, &reports, &avoided);
+            works::note(state, now_s);
             Ok(())
         })
     }

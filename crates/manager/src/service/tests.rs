@@ -8,7 +8,7 @@ use crate::{Manager, ManagerError, map_change};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, Env};
-use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::message::{ManagerReply, ManagerRequest, TargetReport};
 use ashlar_types::{Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,4 +278,70 @@ fn a_shard_that_went_on_before_its_transfer_was_asked_for_again_was_given_away()
     assert!(matches!(ask(seen), ManagerReply::Transferred(Ok(()))));
     assert!(matches!(ask(Epoch(seen.0 + 1)), ManagerReply::Transferred(Ok(()))));
     assert_eq!(site.0.map().read().primary(ShardId(3)), Some(third), "and stays where it is");
+}
+
+#[test]
+fn how_far_a_drain_is_is_kept_with_the_state_and_goes_with_it() {
+    let storage: &[Role] = &[Role::Storage];
+    let site = Site::with(&[("oss0", storage), ("oss1", storage), ("mds", &[Role::Meta])]);
+    let (oss0, oss1) = (NodeId(2), NodeId(3));
+    [oss0, oss1].into_iter().for_each(|node| site.add_target(node));
+    [oss0, oss1].into_iter().for_each(|node| site.0.suppose_silence((node, Role::Storage), None));
+    let map = || site.0.map().read().clone();
+    let report = |target: u32, bytes: u64| TargetReport {
+        target: TargetId(target),
+        bytes_total: 1 << 40,
+        bytes_free: 1 << 40,
+        bytes_by_chain: map().chains_at(TargetId(target)).map(|chain| (chain.id, bytes)).collect(),
+    };
+    for (node, report) in [(oss0, report(1, 1000)), (oss1, report(2, 10))] {
+        site.ask(node, ManagerRequest::ReportTargets { targets: vec![report] }).unwrap();
+    }
+    let state = || site.0.manager.state();
+    assert!(state().encode().starts_with(b"ASHLSTA6"), "software that knows nothing of it reads it");
+    site.drain(&[1]).unwrap();
+    let [work] = site.0.works()[..] else { panic!("{:?}", site.0.works()) };
+    assert_eq!((work.target, work.chains_done, work.chains_left), (Some(TargetId(1)), 0, 100));
+    assert_eq!((work.bytes_done, work.bytes_left, work.is_estimated), (0, Some(100_000), false));
+    site.0.plan_moves().unwrap();
+    for _ in 0..3 {
+        let moving = map().chains.iter().find_map(|chain| Some((chain.id, chain.moving?))).unwrap();
+        let (chain, since) = (moving.0, moving.1.since);
+        let end = ManagerRequest::EndMove { chain, from: TargetId(1), since, is_given_up: false };
+        site.ask(oss0, end.clone()).unwrap();
+        // Asked once more, for the answer was lost: it has gone once.
+        site.ask(oss0, end).unwrap();
+    }
+    let [work] = site.0.works()[..] else { panic!("{:?}", site.0.works()) };
+    assert_eq!((work.chains_done, work.chains_left), (3, 97));
+    assert_eq!((work.bytes_done, work.bytes_left), (3000, Some(97_000)));
+    let stored = state().encode();
+    assert!(stored.starts_with(b"ASHLSTA7"));
+    assert_eq!(crate::ClusterState::decode(&stored).unwrap(), state(), "as it was stored");
+    // Taken back, and begun anew, it is another one; nothing is left of the first.
+    let undrain = ManagerRequest::SetDraining { targets: vec![TargetId(1)], is_draining: false };
+    site.ask(FIRST, undrain).unwrap();
+    assert!(site.0.works().is_empty() && state().encode().starts_with(b"ASHLSTA6"));
+    site.drain(&[1]).unwrap();
+    assert_eq!(site.0.works()[0].chains_done, 0);
+}
+
+#[test]
+fn moves_of_shards_are_paused_for_everybody_until_they_are_resumed() {
+    let site = Site::with(&[("mds", &[Role::Meta]), ("client", &[Role::Client])]);
+    let pause = |is_paused| ManagerRequest::SetShardMoves { is_paused };
+    let is_paused = |by: NodeId| {
+        let roles = site.0.map().read().node(by).unwrap().roles;
+        let peer = PeerId { cluster: site.0.manager.identity().cluster, node: by, roles };
+        site.0.call(peer, None, ManagerRequest::ShardMoves)
+    };
+    assert_eq!(is_paused(NodeId(2)), ManagerReply::ShardMoves { is_paused: false });
+    refused(site.ask(NodeId(2), pause(true)), &["may not do that"]);
+    site.ask(FIRST, pause(true)).unwrap();
+    assert_eq!(is_paused(NodeId(2)), ManagerReply::ShardMoves { is_paused: true });
+    refused(site.ask(NodeId(3), ManagerRequest::ShardMoves), &["may not do that"]);
+    let stored = site.0.manager.state();
+    assert_eq!(crate::ClusterState::decode(&stored.encode()).unwrap(), stored);
+    site.ask(FIRST, pause(false)).unwrap();
+    assert_eq!(is_paused(NodeId(2)), ManagerReply::ShardMoves { is_paused: false });
 }

@@ -232,7 +232,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<ClusterState, CodecError> {
 fn decode_5(bytes: &[u8]) -> Result<ClusterState, CodecError> {
     let State5 { map, tokens, last_node, metadata, promised, last_target, keys } =
         codec::decode(bytes, "cluster state")?;
-    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts: Vec::new() })
+    let (starts, moves) = Default::default();
+    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts, moves })
 }
 
 /// Format 4, behind its magic.
@@ -249,6 +250,7 @@ fn decode_4(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         last_target: state.last_target,
         keys: state.keys,
         starts: Vec::new(),
+        moves: Default::default(),
     })
 }
 

@@ -285,7 +285,10 @@ fn chains_of(request: &StorageRequest) -> Option<&[ChainId]> {
 
 /// Whether it may wait for the disk of its target.
 fn waits_for_disk(request: &StorageRequest) -> bool {
-    !matches!(request, StorageRequest::Moves { .. } | StorageRequest::Space { .. })
+    !matches!(
+        request,
+        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } | StorageRequest::Space { .. }
+    )
 }
 
 /// Whether it is about chains, which may go to another target while their server does not answer; their callers ask where they are then.

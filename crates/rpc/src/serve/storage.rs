@@ -11,8 +11,8 @@ pub use access::Access;
 use super::ClientCounts;
 use crate::net::frame::{Frame, PAYLOAD_BYTES_MAX};
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{AGAIN, AGAIN_SINCE, Attended, StorageCall, Under};
-use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers};
+use crate::wire::{AGAIN, AGAIN_SINCE, Attended, StorageCall, TakenTarget, TargetPlace, Under};
+use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers, TakesTargets};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 pub struct StorageEndpoint {
     storage: Arc<dyn StorageCalls>,
     peers: Option<Arc<dyn StoragePeers>>,
+    taker: Option<Arc<dyn TakesTargets>>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     access: Arc<Access>,
     clients: Arc<ClientCounts>,
@@ -65,6 +66,7 @@ impl StorageEndpoint {
         StorageEndpoint {
             storage,
             peers: None,
+            taker: None,
             map,
             access,
             clients: Arc::default(),
@@ -81,6 +83,23 @@ impl StorageEndpoint {
     #[must_use]
     pub fn with_peers(self, peers: Arc<dyn StoragePeers>) -> StorageEndpoint {
         StorageEndpoint { peers: Some(peers), ..self }
+    }
+
+    /// Has `taker` take further directories into service when an administrator asks for it.
+    #[must_use]
+    pub fn with_taker(self, taker: Arc<dyn TakesTargets>) -> StorageEndpoint {
+        StorageEndpoint { taker: Some(taker), ..self }
+    }
+
+    /// Takes a directory into service for an administrator.
+    fn take_target(&self, peer: &Peer, place: TargetPlace, replier: Replier) {
+        match &self.taker {
+            _ if peer.role != Role::Admin => replier.refuse("only administrators may say that"),
+            None => replier.refuse("this server takes no further targets"),
+            Some(taker) => {
+                taker.take(place, Box::new(move |taken| replier.reply(&encode::<TakenTarget>(&taken), &[])));
+            }
+        }
     }
 
     /// Refuses changes of content by a node that may only read.
@@ -134,7 +153,7 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
             matches!(role, Role::Meta | Role::Storage)
         }
         StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => role == Role::Storage,
-        StorageRequest::Moves { .. } => role.is_of_management(),
+        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => role.is_of_management(),
         StorageRequest::Scrub { .. } => role == Role::Admin,
         StorageRequest::GiveBack { .. }
         | StorageRequest::Suspects { .. }
@@ -158,6 +177,7 @@ fn is_change(request: &StorageRequest) -> bool {
         StorageRequest::Read { .. }
         | StorageRequest::Seek { .. }
         | StorageRequest::Moves { .. }
+        | StorageRequest::MoveRate { .. }
         | StorageRequest::Scrub { .. }
         | StorageRequest::Extent { .. }
         | StorageRequest::Sync { .. }
@@ -188,6 +208,7 @@ impl Endpoint for StorageEndpoint {
                 return replier.reply(&encode(&answer), &[]);
             }
             StorageCall::Attend(_) => return replier.refuse("only metadata servers may say that"),
+            StorageCall::TakeTarget(place) => return self.take_target(peer, place, replier),
         };
         if !may_ask(peer.role, &request) {
             return replier.refuse("that is not for the role it was asked in");
@@ -199,7 +220,7 @@ impl Endpoint for StorageEndpoint {
         };
         let line = (request.target(), kind);
         // What is asked of the server's memory alone does not wait for disks.
-        let is_of_disk = !matches!(request, StorageRequest::Moves { .. });
+        let is_of_disk = !matches!(request, StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. });
         let job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {
             if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {

@@ -385,6 +385,7 @@ impl Moves {
             send(StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset, len }, Payload::None)?;
         }
         outgoing.note_sent(1, bytes);
+        self.note_copied(outgoing.place().0, bytes);
         Ok(())
     }
 

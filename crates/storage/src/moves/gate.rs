@@ -149,6 +149,23 @@ impl Moves {
         }
     }
 
+    /// Whether a request is about chains all of which are at other targets than its own, by the map.
+    pub(crate) fn is_elsewhere(&self, request: &StorageRequest) -> bool {
+        let (map, target) = (self.map(), request.target());
+        let is_gone = |chain: &ChainId| map.head(*chain).is_some_and(|head| head != target);
+        match (request.chain(), request) {
+            (Some(chain), _) => is_gone(&chain),
+            (
+                None,
+                StorageRequest::DeleteGeneration { chains: OfChains::Only(chains), .. }
+                | StorageRequest::Extent { chains: OfChains::Only(chains), .. }
+                | StorageRequest::NextChunk { chains: OfChains::Only(chains), .. }
+                | StorageRequest::Sync { chains: OfChains::Only(chains), .. },
+            ) => !chains.is_empty() && chains.iter().all(is_gone),
+            _ => false,
+        }
+    }
+
     /// The same for a call about chunks of several chains of one file.
     fn guard_several(
         &self,

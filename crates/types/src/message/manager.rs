@@ -230,6 +230,36 @@ pub enum ManagerRequest {
     },
     /// The key by which metadata servers prove to clients, and to one another, what these have open.
     OpenKey,
+    /// Whether shards that are to be moved stay where they are for now.
+    SetShardMoves {
+        /// Whether they do.
+        is_paused: bool,
+    },
+    /// How shards are moved.
+    ShardMoves,
+    /// How far what is drained and rebalanced is.
+    MoveWorks,
+}
+
+/// Chains that go from a target that is drained, or within a pool that is rebalanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveWork {
+    /// The target that is drained; `None`: the pool is rebalanced.
+    pub target: Option<TargetId>,
+    /// The pool, or that of the target.
+    pub pool: PoolId,
+    /// Since when, seconds since 1970.
+    pub since_s: u64,
+    /// Chains that have gone since then.
+    pub chains_done: u64,
+    /// What they had by the last count before they went, bytes.
+    pub bytes_done: u64,
+    /// Chains that are to go yet.
+    pub chains_left: u64,
+    /// What those have by the last count, bytes; `None` while a target has not told.
+    pub bytes_left: Option<u64>,
+    /// What is left is estimated. Else it is counted, at most half a minute ago.
+    pub is_estimated: bool,
 }
 
 /// What a target has.
@@ -358,4 +388,11 @@ pub enum ManagerReply {
     },
     /// The key of what is open. Secret.
     OpenKey(SecretKey),
+    /// How shards are moved.
+    ShardMoves {
+        /// They stay where they are for now.
+        is_paused: bool,
+    },
+    /// What is drained and rebalanced.
+    MoveWorks(Vec<MoveWork>),
 }

@@ -214,6 +214,11 @@ pub enum StorageRequest {
         /// Where to go on, as the last answer said; empty at the beginning.
         from: Vec<u8>,
     },
+    /// How fast chains leave the target.
+    MoveRate {
+        /// The target.
+        target: TargetId,
+    },
 }
 
 /// The target of a request, by reference to whatever the request is a reference to.
@@ -224,6 +229,7 @@ macro_rules! target_of {
             | StorageRequest::MoveBegin { target, .. }
             | StorageRequest::MoveSeal { target, .. }
             | StorageRequest::Moves { target }
+            | StorageRequest::MoveRate { target }
             | StorageRequest::Read { target, .. }
             | StorageRequest::Truncate { target, .. }
             | StorageRequest::Punch { target, .. }
@@ -353,4 +359,6 @@ pub enum StorageReply {
         /// Bytes that were read.
         bytes_read: u64,
     },
+    /// What was copied from the target for moves in the last seconds, bytes per second.
+    MoveRate(u64),
 }

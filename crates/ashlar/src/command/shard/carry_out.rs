@@ -1,7 +1,7 @@
 //! Asks servers for the moves that are wanted, again where one was started anew, until all are done.
 
 use super::plan::Wanted;
-use super::progress;
+use super::{moves, progress};
 use crate::cluster::Member;
 use crate::command::{node, presence};
 use crate::terminal::{say, say_json};
@@ -23,7 +23,10 @@ const SAY_EVERY: Duration = Duration::from_secs(2);
 /// LIMIT: for how long nothing may change.
 const STILL_MAX: Duration = Duration::from_secs(120);
 
-/// Time between two looks which servers are away.
+/// LIMIT: for how long moves may be paused while a command waits for them.
+const PAUSED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Time between two looks which servers are away, and whether moves are paused.
 const AWAY_EVERY: Duration = Duration::from_secs(2);
 /// For how long a server that is to have a shard may be away: it may just be started again.
 const AWAY_S_MAX: u64 = 30;
@@ -43,6 +46,8 @@ struct Moves<'a> {
     seen: (Vec<MoveInfo>, Instant),
     said: Instant,
     looked_away: Instant,
+    /// Since when moves are paused.
+    paused: Option<Instant>,
     /// The last thing that a server did not do.
     trouble: Option<String>,
 }
@@ -67,8 +72,12 @@ pub fn carry_out(member: &Member, wanted: Vec<Wanted>, json: bool) -> Result<()>
         seen: (Vec::new(), Instant::now()),
         said: Instant::now(),
         looked_away: Instant::now(),
+        paused: None,
         trouble: None,
     };
+    if !moves.wanted.is_empty() {
+        moves.look_whether_paused()?;
+    }
     while !moves.look()? {
         std::thread::sleep(LOOK_EVERY);
     }
@@ -120,6 +129,7 @@ impl Moves<'_> {
             bail!("nothing has changed for {} s: {}", STILL_MAX.as_secs(), self.why_still(&map));
         }
         if self.looked_away.elapsed() > AWAY_EVERY {
+            self.look_whether_paused()?;
             self.require_receivers(&map, left.values().flatten())?;
             self.looked_away = Instant::now();
         }
@@ -132,6 +142,38 @@ impl Moves<'_> {
             }
         }
         Ok(left.is_empty())
+    }
+
+    /// Says when moves are paused, and when they go on: nothing is to change meanwhile.
+    ///
+    /// # Errors
+    /// When they have been for too long.
+    fn look_whether_paused(&mut self) -> Result<()> {
+        // A manager that does not tell, or is of an older version, knows of none.
+        let is_paused = moves::are_paused(self.member).unwrap_or(false);
+        match (is_paused, self.paused) {
+            (true, None) => {
+                self.paused = Some(Instant::now());
+                eprintln!(
+                    "ashlar: moves of shards are paused; this waits until `ashlar shard moves --resume` has them go on"
+                );
+            }
+            (false, Some(_)) => {
+                self.paused = None;
+                eprintln!("ashlar: moves of shards go on");
+            }
+            (true, Some(since)) if since.elapsed() > PAUSED_MAX => {
+                bail!(
+                    "moves of shards have been paused for {} h: those that are left are waiting (`ashlar shard moves`)",
+                    PAUSED_MAX.as_secs() / 3600
+                );
+            }
+            _ => {}
+        }
+        if is_paused {
+            self.seen.1 = Instant::now();
+        }
+        Ok(())
     }
 
     /// Why nothing changes.

@@ -1,7 +1,7 @@
 //! Targets that are emptied, removed and filled, and the moves that come of it.
 
 use super::super::{pool, presence};
-use super::{ask_each, find, objects, spaces};
+use super::{Seen, find, objects, works};
 use crate::cli::TargetAction;
 use crate::cluster::Member;
 use crate::terminal::{say, say_json};
@@ -9,17 +9,21 @@ use anyhow::{Result, bail};
 use ashlar_console::object::moves::{moving, object};
 use ashlar_console::object::node;
 use ashlar_console::object::pool::object as pool_object;
-use ashlar_console::object::target::{chains, object as target_object};
-use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_console::object::target::chains;
+use ashlar_console::object::with;
+use ashlar_console::object::work::objects as work_objects;
 use ashlar_types::map::Target;
-use ashlar_types::message::{ManagerRequest, MoveProgress, StorageReply, StorageRequest};
+use ashlar_types::message::{ManagerRequest, MoveProgress};
 use ashlar_types::{ChainId, ClusterMap, Role, TargetId};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 pub fn run(member: &Member, action: &TargetAction) -> Result<()> {
     let map = member.map().read().clone();
     match action {
-        TargetAction::List { .. } | TargetAction::Show { .. } => bail!("that changes nothing"),
+        TargetAction::List { .. } | TargetAction::Show { .. } | TargetAction::Add { .. } => {
+            bail!("that changes no target that is there")
+        }
         TargetAction::Drain { ids, json } => drain(member, &map, ids, true, *json)?,
         TargetAction::Undrain { ids, json } => drain(member, &map, ids, false, *json)?,
         TargetAction::Remove { id, json } => remove(member, &map, *id, *json)?,
@@ -69,8 +73,8 @@ fn show_drained(member: &Member, asked: &[TargetId], is_draining: bool) -> Resul
     };
     let map = member.map_after(is_told);
     let targets: Vec<Target> = asked.iter().filter_map(|id| map.target(*id)).cloned().collect();
-    let away = presence::ask(member);
-    say_json(&objects(&map, &targets, &away, &spaces(member, &targets, &away)))
+    let seen = Seen::ask(member, &map, &targets);
+    say_json(&objects(&map, &targets, &seen))
 }
 
 fn say_draining(member: &Member, map: &ClusterMap, asked: &[TargetId]) -> Result<()> {
@@ -100,35 +104,25 @@ fn remove(member: &Member, map: &ClusterMap, id: u32, json: bool) -> Result<()> 
     let request = ManagerRequest::RemoveTarget { target: TargetId(id) };
     if json {
         let target = find(map, id)?;
-        let away = presence::ask(member);
-        let spaces = spaces(member, std::slice::from_ref(target), &away);
-        let removed = target_object(map, target, &away, spaces.get(&target.id));
+        let removed = Seen::ask(member, map, std::slice::from_ref(target)).object(map, target);
         member.ask(&request)?;
         return say_json(&removed);
     }
     member.ask(&request)?;
-    say(format_args!("removed target-{id}; leave its directory out when its server is started again"));
+    say(format_args!("removed target-{id}; its server lets go of its directory, now and for good"));
     Ok(())
 }
 
 fn show(member: &Member, map: &ClusterMap, is_json: bool) -> Result<()> {
     let moving = moving(map);
-    let mut sources: Vec<TargetId> = moving.iter().map(|(_, from, _)| *from).collect();
-    sources.dedup();
-    let sources: Vec<_> = map.targets.iter().filter(|target| sources.contains(&target.id)).cloned().collect();
-    let progress: BTreeMap<ChainId, MoveProgress> =
-        ask_each(member, &sources, |storage, target| {
-            match storage.call(&StorageRequest::Moves { target }, Payload::None) {
-                Ok(StorageReply::Moves(moves)) => Some(moves),
-                _ => None,
-            }
-        })
+    let progress: BTreeMap<ChainId, MoveProgress> = works::progress(member, &works::sources(map))
         .into_values()
         .flatten()
         .map(|progress| (progress.chain, progress))
         .collect();
+    let all = works::all(member, map);
     if is_json {
-        return say_json(&object(map, &progress));
+        return say_json(&with(object(map, &progress), json!({ "works": work_objects(map, &all) })));
     }
     if map.moves.is_paused {
         say("moves are paused; `ashlar target moves --resume` has them go on");
@@ -148,6 +142,15 @@ fn show(member: &Member, map: &ClusterMap, is_json: bool) -> Result<()> {
             None => "its server does not tell how far it is".to_owned(),
         };
         say(format_args!("{:<12} from {from} to {to}: {how_far}", chain.to_string()));
+    }
+    for work in all.iter().filter(|work| work.work.chains_left > 0) {
+        let pool = map.pools.iter().find(|pool| pool.id == work.work.pool);
+        let what = match (work.work.target, pool) {
+            (Some(target), _) => format!("{target} is being drained"),
+            (None, Some(pool)) => format!("the pool {} is being rebalanced", pool.name),
+            (None, None) => continue,
+        };
+        say(format_args!("{what}: {}", work.text()));
     }
     let waiting: usize = map
         .targets

@@ -81,7 +81,8 @@ impl MetaService {
     /// Sends up to `count` shards that are empty to `to`; tells how many.
     pub(in crate::across) fn give(&self, to: NodeId, count: u64) -> Result<Answer, Errno> {
         let map = self.map.read().clone();
-        if !map.listening(Role::Meta).any(|server| server.id == to) || to == self.across.node {
+        let is_known = map.listening(Role::Meta).any(|server| server.id == to);
+        if !is_known || to == self.across.node || self.are_moves_paused() {
             return Ok(Answer::Later);
         }
         // An administrator wants what was withdrawn to stay, and no others to go in its place.

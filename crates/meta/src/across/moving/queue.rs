@@ -177,6 +177,16 @@ impl Sending {
             && self.queue.iter().any(|next| next.to != current.to && may_answer(next.to))
     }
 
+    /// Puts what is being sent back to where it was taken from: it is the next one.
+    pub(super) fn put_back(&mut self) {
+        let Some(current) = self.current.take().filter(|current| !current.is_withdrawn) else { return };
+        // It may be wanted elsewhere by now.
+        if !self.queue.iter().any(|next| next.shard == current.shard) {
+            let Outgoing { shard, to, tries, .. } = current;
+            self.queue.push_front(Queued { shard, to, tries });
+        }
+    }
+
     /// Puts what is being sent at the end, behind all that goes to the same server, which is behind all others. A silence that began in this try ends the try; one
     /// that began earlier has ended one already.
     pub(super) fn put_aside(&mut self) {
@@ -295,6 +305,25 @@ mod tests {
         assert!(sending.current.unwrap().is_withdrawn);
         assert!(sending.queue.is_empty() && sending.failed.is_empty());
         assert!(sending.withdraw(&[], Duration::ZERO).iter().all(|(shard, ..)| shard.0 == 1));
+    }
+
+    #[test]
+    fn what_is_put_back_is_the_next_one_unless_it_is_wanted_elsewhere_or_not_at_all() {
+        let sending = |queue: &[(u16, u32)], current| Sending {
+            queue: queued(queue),
+            current: Some(current),
+            ..Sending::default()
+        };
+        let mut waits = sending(&[(3, 2), (5, 4)], Outgoing { tries: 2, ..outgoing(1, 2) });
+        waits.put_back();
+        assert_eq!(order(&waits), [(1, 2), (3, 2), (5, 4)]);
+        assert_eq!((waits.queue[0].tries, waits.current.is_none()), (2, true));
+        let mut elsewhere = sending(&[(3, 2), (1, 4)], outgoing(1, 2));
+        elsewhere.put_back();
+        assert_eq!(order(&elsewhere), [(3, 2), (1, 4)]);
+        let mut stays = sending(&[(3, 2)], Outgoing { is_withdrawn: true, ..outgoing(1, 2) });
+        stays.put_back();
+        assert_eq!(order(&stays), [(3, 2)]);
     }
 
     fn process(number: u8) -> Option<SessionOwner> {

@@ -13,6 +13,7 @@ use ashlar_types::{Epoch, Errno, NodeId, Role, SessionId, ShardId};
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Bytes of keys and values that one message carries, and pairs.
@@ -92,6 +93,8 @@ enum NotSent {
     Withdrawn,
     /// Its receiver is silent, and others go first meanwhile.
     Aside,
+    /// An administrator wants nothing to be moved for now.
+    Paused,
 }
 
 /// One attempt to send a shard.
@@ -182,10 +185,28 @@ impl MetaService {
         self.across.sending.lock().withdraw(shards, self.env.clock.monotonic())
     }
 
+    /// Has nothing sent for now, or has what is to be sent go on. A shard that is just being copied is let go of, and is the first one when it goes on: what was copied of it would
+    /// have to be kept up to date for nobody knows how long.
+    pub fn pause_moves(&self, are_paused: bool) {
+        if self.across.are_moves_paused.swap(are_paused, SeqCst) != are_paused {
+            tracing::info!(are_paused, "moves of shards were paused, or go on");
+        }
+    }
+
+    /// Whether shards are being sent, or are to be.
+    pub fn has_moves(&self) -> bool {
+        let sending = self.across.sending.lock();
+        sending.current.is_some() || !sending.queue.is_empty()
+    }
+
+    pub(super) fn are_moves_paused(&self) -> bool {
+        self.across.are_moves_paused.load(SeqCst)
+    }
+
     /// Sends the next shard, if there is one to be sent and all sessions have told what they have. To be called again after the time that it tells.
     pub fn carry_out_moves(&self, transfer: &Transfer<'_>) -> Duration {
         // ORDER: not before all sessions have told, after a start, what they have. It goes along, and nobody tells the next server of it: that would give it to others.
-        if self.is_awaiting() {
+        if self.is_awaiting() || self.are_moves_paused() {
             return IDLE;
         }
         let next = self.across.sending.lock().begin_next(self.env.clock.monotonic());
@@ -253,6 +274,11 @@ impl MetaService {
                     attempt.give_up();
                     self.across.sending.lock().put_aside();
                     tracing::info!(%shard, %to, "the receiver of a shard does not answer; others go first");
+                    return Ok(());
+                }
+                Err(NotSent::Paused) => {
+                    attempt.give_up();
+                    self.across.sending.lock().put_back();
                     return Ok(());
                 }
                 Err(NotSent::NotNow(why)) => last = why.to_owned(),
@@ -370,9 +396,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether the move is to go on: it may have been withdrawn.
+    /// Whether the move is to go on: it may have been withdrawn, or all be paused. Once it is being handed over it is too late for either.
     fn require_wanted(&self) -> Result<(), NotSent> {
-        if self.service.is_withdrawn() { Err(NotSent::Withdrawn) } else { Ok(()) }
+        let is_deciding = self.service.across.sending.lock().current.is_some_and(|now| now.is_deciding);
+        match self.service.is_withdrawn() {
+            true => Err(NotSent::Withdrawn),
+            false if !is_deciding && self.service.are_moves_paused() => Err(NotSent::Paused),
+            false => Ok(()),
+        }
     }
 
     /// Tells of all sessions that there are now, and that they are there.

@@ -1,0 +1,71 @@
+//! How far what is drained and rebalanced is: what managers have noted and counted, and how fast servers say that they send.
+
+use super::ask_each;
+use crate::cluster::Member;
+use ashlar_console::object::work::Work;
+use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_types::map::Target;
+use ashlar_types::message::{
+    ManagerReply, ManagerRequest, MoveProgress, MoveWork, StorageReply, StorageRequest,
+};
+use ashlar_types::{ClusterMap, TargetId};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// LIMIT: for how long a manager is waited for; what else is known is shown without it.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// How far everything is that is drained or rebalanced. Nothing where no manager tells, as those of earlier versions.
+pub fn all(member: &Member, map: &ClusterMap) -> Vec<Work> {
+    let is_any = map.targets.iter().any(|target| target.is_draining) || !map.moves.rebalancing.is_empty();
+    if !is_any {
+        return Vec::new();
+    }
+    let told = member.managers.call(&ManagerRequest::MoveWorks, Instant::now() + ANSWER_MAX);
+    let works = match told {
+        Ok(ManagerReply::MoveWorks(works)) => works,
+        Ok(_) => return Vec::new(),
+        Err(error) => {
+            tracing::warn!(%error, "no manager tells how far drains and rebalancing are");
+            return Vec::new();
+        }
+    };
+    let sources = sources(map);
+    let under_way = progress(member, &sources);
+    let rates = ask_each(member, &sources, |storage, target| {
+        match storage.call(&StorageRequest::MoveRate { target }, Payload::None) {
+            Ok(StorageReply::MoveRate(bytes_per_s)) => Some(bytes_per_s),
+            _ => None,
+        }
+    });
+    let of = |work: MoveWork| {
+        let is_meant = |id: &TargetId| match (work.target, map.target(*id)) {
+            (Some(target), _) => *id == target,
+            (None, Some(source)) => source.pool == work.pool && !source.is_draining,
+            (None, None) => false,
+        };
+        let copied = under_way.iter().filter(|(id, _)| is_meant(id)).flat_map(|(_, moves)| moves);
+        let bytes_copied = copied.map(|progress| progress.bytes_done).sum();
+        // Where nothing moves just now, nothing is fast; a server that did not tell leaves it unknown.
+        let from: Vec<&Target> = sources.iter().filter(|source| is_meant(&source.id)).collect();
+        let bytes_per_s = from.iter().map(|source| rates.get(&source.id).copied()).sum::<Option<u64>>();
+        Work { work, bytes_copied, bytes_per_s, is_paused: map.moves.is_paused }
+    };
+    works.into_iter().map(of).collect()
+}
+
+/// Targets that chains are just moving from.
+pub fn sources(map: &ClusterMap) -> Vec<Target> {
+    let leaves = |target: &&Target| map.chains_at(target.id).any(|chain| chain.moving.is_some());
+    map.targets.iter().filter(leaves).cloned().collect()
+}
+
+/// How far the moves from each of these targets are whose server tells.
+pub fn progress(member: &Member, sources: &[Target]) -> BTreeMap<TargetId, Vec<MoveProgress>> {
+    ask_each(member, sources, |storage, target| {
+        match storage.call(&StorageRequest::Moves { target }, Payload::None) {
+            Ok(StorageReply::Moves(moves)) => Some(moves),
+            _ => None,
+        }
+    })
+}
