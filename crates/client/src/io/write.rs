@@ -306,10 +306,13 @@ impl Client {
         // ORDER: read while the lease is known to be held. Leases are dropped, under this lock, before another session is taken.
         let session = self.session();
         drop(state);
-        let written = self.write_chunks(session, (file.inode, &layout), at, data);
+        let mut written = self.write_chunks(session, (file.inode, &layout), at, data);
         let now = self.env.clock.now();
-        let mut state = file.state.lock();
         let written_end = at + written.bytes as u64;
+        if written.may_have_more {
+            self.take_back(session, (file, &layout), (written_end, end), &mut written.grown);
+        }
+        let mut state = file.state.lock();
         writing.end(&mut state, written_end);
         if written.bytes > 0 {
             state.is_dirty = true;

@@ -32,6 +32,9 @@ pub(super) struct Arguments {
     /// MiB that are written and read per storage server: enough for every part that clients write in turn to have a record.
     #[arg(long, default_value_t = SERVER_MIB_DEFAULT, value_parser = clap::value_parser!(u64).range(16..))]
     server_mib: u64,
+    /// Bytes on one server before the next one's turn (`ashlar layout set --chunk-size`): small enough for one request of 1 MiB to be at all of eight servers.
+    #[arg(long, default_value = "128k")]
+    chunk_size: String,
 }
 
 /// How content is spread over files.
@@ -85,7 +88,8 @@ impl Arguments {
         let first = lab.mounts().into_iter().next().context("a lab without clients")?;
         let mut layout = std::process::Command::new(lab.binary());
         // Small files are not what is measured; a stripe over all targets is what one large file gets the most from.
-        shell::run(layout.args(["layout", "set", "--stripe-count", "0"]).arg(&first))?;
+        let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
+        shell::run(layout.args(words).arg(&first))?;
         let mut row = Row { servers, rates: Default::default() };
         for _ in 0..bench.shared.rounds {
             for ((_, direction), rates) in PHASES.iter().zip(&mut row.rates) {
@@ -113,11 +117,12 @@ impl Arguments {
 
     fn show(&self, report: &mut Report, rows: &[Row]) {
         report.say(&format!(
-            "Links of {} Mbit/s for every node, {} MiB per server, as many threads as clients, files striped over all targets; fsync and close are in \
+            "Links of {} Mbit/s for every node, {} MiB per server, as many threads as clients, files striped over all targets in chunks of {}; fsync and close are in \
              the time of writing, caches are dropped before reading. Goodput: plain TCP between the same nodes. MiB/s, median of {} rounds with least and \
              greatest, and the part of goodput.\n",
             self.link_mbit,
             self.server_mib,
+            self.chunk_size,
             rows.first().map_or(0, |row| row.rates[0].of(GOODPUT).len())
         ));
         let head = ["servers", "phase", GOODPUT, SEPARATE, "of goodput", SHARED, "of N-N", STRIDED, "of N-N"];
