@@ -19,7 +19,7 @@ const TARGETS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is done to calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Rule {
     Pass,
     /// Calls of a kind wait until there is one at every target.

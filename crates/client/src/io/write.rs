@@ -154,7 +154,7 @@ impl Client {
                 Tried::BesidePages(taken) => (taken, true),
                 Tried::MeetsPages => return Ok(Written::MeetsPages),
                 Tried::IsElsewhere => {
-                    if is_inline {
+                    if is_inline && !(outgrows_inode && self.has_left_inode(file, (append, flags))?) {
                         self.spill(file, flags)?;
                     }
                     continue;
@@ -169,6 +169,17 @@ impl Client {
             return Ok(Written::Done(taken, left));
         }
         Err(Errno::EIO)
+    }
+
+    /// Whether another client has had the file leave its inode. Of many that begin to write it at the same time one does that, and all others go on beside each
+    /// other from their first write on: each would have to be alone otherwise to find it done, and then write a first time before the next one's turn.
+    fn has_left_inode(&self, file: &File, (append, flags): (bool, WriteFlags)) -> Result<bool, Errno> {
+        if !flags.is_past_cache || append {
+            return Ok(false);
+        }
+        let need = Need::of(LeaseSet::WRITE).past_cache(true).yielding(flags.yields).outgrowing_inode();
+        let (_in_flight, state) = self.begin_as(file, need)?;
+        Ok(matches!(state.data, Data::Chunks(_)))
     }
 
     /// Whether a write is to be durable before it is answered.
