@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use support::{KIB64, World, content, eventually, make, read, write};
 
 const TARGETS: usize = 8;
+/// With what a write begins whose answer is held back.
+const HELD: u8 = 0xCD;
 /// Far longer than it takes for calls that are made at the same time to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -24,7 +26,7 @@ enum Rule {
     Pass,
     /// Calls of a kind wait until there is one at every target.
     Meet(fn(&StorageRequest) -> bool),
-    /// Writes to the target fail once so many were carried out elsewhere.
+    /// Writes to the target fail once so many were carried out elsewhere; those of [`HELD`] are answered when there is one more.
     Fail(TargetId, Errno, usize),
 }
 
@@ -80,8 +82,12 @@ impl StorageCalls for Targets {
                     self.await_come(after);
                     return Err(errno);
                 }
+                let is_held = matches!(&payload, Payload::Write(data) if data[0] == HELD);
                 let reply = self.storage.call(request, payload);
                 self.come();
+                if is_held {
+                    self.await_come(after + 1);
+                }
                 reply
             }
             _ => self.storage.call(request, payload),
@@ -186,19 +192,18 @@ fn where_another_write_is_under_way_behind_the_end_nothing_is_taken_from_it() {
     let striped = striped(STRIPE);
     let Striped { client, targets, file, .. } = &striped;
     targets.set(Rule::Fail(target_of(&striped, 3), Errno::EIO, TARGETS));
-    // The one that fails does so when the other, over the same bytes, is done.
+    // The one that fails does so when the other, over the same bytes, is done and not answered yet.
     std::thread::scope(|scope| {
-        let failing = scope.spawn(|| {
-            client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default())
-        });
-        eventually(|| targets.state.lock().come > 0);
-        let beside = (STRIPE + 6 * KIB64) as u64;
-        assert_eq!(client.write(file, beside, &[0xCD; KIB64], WriteFlags::default()), Ok(KIB64));
+        let failing =
+            scope.spawn(|| client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default()));
+        eventually(|| targets.state.lock().come >= TARGETS - 1);
+        let place = (STRIPE + 6 * KIB64) as u64;
+        let beside = scope.spawn(move || client.write(file, place, &[HELD; KIB64], WriteFlags::default()));
         assert_eq!(failing.join().unwrap(), Ok(3 * KIB64));
+        targets.come();
+        assert_eq!(beside.join().unwrap(), Ok(KIB64));
     });
     targets.set(Rule::Pass);
     let all = read(client, file, 3 * STRIPE);
-    assert!(all.len() >= STRIPE + 7 * KIB64, "{}", all.len());
-    let beside = &all[STRIPE + 6 * KIB64..STRIPE + 7 * KIB64];
-    assert!(beside.iter().all(|byte| *byte == 0xCD) || beside.iter().all(|byte| *byte == 0xAB));
+    assert!(all[STRIPE + 6 * KIB64..STRIPE + 7 * KIB64].iter().all(|byte| *byte == HELD));
 }
