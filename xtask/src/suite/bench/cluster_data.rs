@@ -15,8 +15,8 @@ use crate::shell;
 use crate::suite::cluster::lab::Lab;
 
 const LINK_MBIT_DEFAULT: u32 = 100;
-const SERVER_MIB_DEFAULT: u64 = 128;
-const SECONDS_DEFAULT: u64 = 6;
+const SERVER_MIB_DEFAULT: u64 = 192;
+const SECONDS_DEFAULT: u64 = 10;
 const CLIENTS_MIN: usize = 4;
 
 /// Options of `bench cluster-data`.
