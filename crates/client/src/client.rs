@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::call::{ResolveCredentials, Who};
 use crate::close_to_open::Seen;
 use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
+use crate::fan::Fan;
 use crate::file::{File, FileTable};
 use crate::io::BlockDoubt;
 use crate::locks::{HeldLocks, LockStarts, LockWaits};
@@ -70,6 +71,7 @@ pub struct Client {
     pub(crate) split_directories: SplitDirectories,
     pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
+    pub(crate) fan: Fan,
     pub(crate) untold: Untold,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
@@ -130,6 +132,7 @@ impl Client {
             split_directories: SplitDirectories::default(),
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal(), config.wait_max),
+            fan: Fan::new(tasks.clone()),
             untold: Untold::new(tasks.signal()),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),

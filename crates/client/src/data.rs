@@ -21,12 +21,14 @@ pub(crate) struct Need {
     may_share: bool,
     /// Whether recalls are answered while it waits ([`crate::WriteFlags::yields`]).
     yields: bool,
+    /// Whether the file leaves its inode with it, unless another client has had it do so.
+    outgrows_inode: bool,
 }
 
 impl Need {
     /// Of `lease`, READ or WRITE.
     pub(crate) fn of(lease: LeaseSet) -> Need {
-        Need { lease, is_writeback: false, may_share: false, yields: false }
+        Need { lease, is_writeback: false, may_share: false, yields: false, outgrows_inode: false }
     }
 
     /// To write back pages of a mapping, if `is_writeback`.
@@ -42,6 +44,11 @@ impl Need {
     /// Of a write for which recalls do not wait, if `yields`.
     pub(crate) fn yielding(self, yields: bool) -> Need {
         Need { yields, ..self }
+    }
+
+    /// Of what the file is too long for its inode with.
+    pub(crate) fn outgrowing_inode(self) -> Need {
+        Need { outgrows_inode: true, ..self }
     }
 
     fn asked(self) -> Asked {
@@ -132,7 +139,7 @@ impl Client {
     fn may_ask_to_share(&self, state: &FileState, need: Need) -> bool {
         need.may_share
             && need.lease.has(LeaseSet::WRITE)
-            && matches!(state.data, Data::Chunks(_))
+            && (matches!(state.data, Data::Chunks(_)) || need.outgrows_inode)
             && (state.cachers.is_empty() || self.frees_filled.load(SeqCst))
             && !state.pages.may_exist()
             && !self.is_close_to_open()

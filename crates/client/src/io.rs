@@ -11,6 +11,7 @@ mod read;
 mod seek;
 mod set_id;
 mod spill;
+mod take_back;
 mod write;
 
 pub use allocate::AllocateMode;

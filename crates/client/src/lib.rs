@@ -18,6 +18,7 @@ mod come_back;
 mod data;
 mod directory;
 mod events;
+mod fan;
 pub mod file;
 mod io;
 mod layout_text;

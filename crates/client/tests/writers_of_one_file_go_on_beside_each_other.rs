@@ -45,6 +45,22 @@ impl MetaCalls for Counted {
     }
 }
 
+/// Metadata that counts who asks to be the only writer.
+struct CountedAlone(Arc<dyn MetaCalls>, AtomicU64);
+
+impl MetaCalls for CountedAlone {
+    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
+        self.0.open_session(events)
+    }
+    fn close_session(&self, session: SessionId) {
+        self.0.close_session(session);
+    }
+    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.1.fetch_add(u64::from(matches!(request, MetaRequest::AcquireData { write: true, .. })), SeqCst);
+        self.0.call(caller, request)
+    }
+}
+
 fn create(client: &Client, name: &str) -> Arc<Handle> {
     let place = (InodeId::ROOT, Name::new(name.as_bytes()).unwrap());
     client.create(&Who::system(), place, (0o644, 0), true, WRITE).unwrap().handle
@@ -370,4 +386,24 @@ fn its_cache_never_shows_what_somebody_else_has_written_over() {
         }
         expected[range].copy_from_slice(&data);
     }
+}
+
+/// Each would be the only one for as long as its first write takes, one after the other.
+#[test]
+fn who_begins_with_a_long_write_beside_others_is_not_alone_for_it() {
+    let world = World::new(48 << 20);
+    let first = world.client();
+    let file = create(&first, "checkpoint");
+    let counted = Arc::new(CountedAlone(world.meta.clone(), AtomicU64::new(0)));
+    let others: Vec<_> = (0..3).map(|_| world.client_over(counted.clone())).collect();
+    // Opened while the file is with its inode: that is what each knows of it.
+    let files: Vec<_> = others.iter().map(|client| open(client, file.file.inode, WRITE)).collect();
+    put(&first, &file, 0, &content(1, 2 * KIB64)).unwrap();
+    for (number, (client, file)) in others.iter().zip(&files).enumerate() {
+        put(client, file, (2 + 2 * number as u64) * KIB64 as u64, &content(2 + number, 2 * KIB64)).unwrap();
+    }
+    assert_eq!(counted.1.load(SeqCst), 0, "asked to be alone");
+    let all = [1, 2, 3, 4].map(|seed| content(seed, 2 * KIB64)).concat();
+    let reader = world.client();
+    assert!(read(&reader, &open(&reader, file.file.inode, READ), 9 * KIB64) == all);
 }

@@ -23,12 +23,37 @@ pub fn at_each_place(
     layout: &FileLayout,
     mut call: impl FnMut(TargetId, OfChains) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
+    at_all_places(map, tasks, layout, |places| {
+        let mut done = Vec::with_capacity(places.len());
+        for (target, chains) in places {
+            let outcome = call(target, chains);
+            done.push(outcome);
+            if outcome.is_err_and(|errno| errno != Errno::EREMCHG) {
+                break;
+            }
+        }
+        done
+    })
+}
+
+/// As [`at_each_place`], with `call` for all targets in one go; it tells what came of each, in the same order, up to an error that ends it at the least.
+///
+/// # Errors
+/// As [`at_each_place`].
+pub fn at_all_places(
+    map: &RwLock<Arc<ClusterMap>>,
+    tasks: &dyn Tasks,
+    layout: &FileLayout,
+    mut call: impl FnMut(Vec<(TargetId, OfChains)>) -> Vec<Result<(), Errno>>,
+) -> Result<(), Errno> {
     let mut rest = layout.clone();
     for _ in 0..ATTEMPTS_MAX {
         let places = map.read().places_of(&rest);
+        let asked = places.iter().map(|(target, chains)| (*target, OfChains::Only(chains.clone())));
+        let done = call(asked.collect());
         let mut moved: SmallVec<[ChainId; 4]> = SmallVec::new();
-        for (target, chains) in places {
-            match call(target, OfChains::Only(chains.clone())) {
+        for ((_, chains), outcome) in places.into_iter().zip(done) {
+            match outcome {
                 Ok(()) => {}
                 Err(Errno::EREMCHG) => moved.extend(chains),
                 Err(other) => return Err(other),

@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Punches `[offset, end)`; adds to `grown` what was done, also when the rest fails.
-    fn punch_range(
+    pub(super) fn punch_range(
         &self,
         session: SessionId,
         (file, layout): (&File, &FileLayout),

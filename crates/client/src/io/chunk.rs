@@ -2,12 +2,14 @@
 
 use crate::call::Who;
 use crate::client::Client;
-use ashlar_rpc::Payload;
-use ashlar_rpc::placed::at_each_place;
+use crate::fan::Job;
+use ashlar_rpc::placed::{at_all_places, at_each_place};
+use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ChunkWritten, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, SessionId, TargetId};
+use std::sync::Arc;
 
 /// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
 pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
@@ -68,6 +70,8 @@ pub(crate) struct ChunksWritten {
     pub grown: Growth,
     /// What ended it before all bytes were written.
     pub outcome: Result<(), Errno>,
+    /// Whether bytes behind those that count may be there, too.
+    pub may_have_more: bool,
 }
 
 impl Client {
@@ -105,8 +109,8 @@ impl Client {
         Ok(next)
     }
 
-    /// Writes `data` at `offset` of the file, chunk by chunk, up to the first piece that fails. `session` is the one that has the file for itself:
-    /// another one that has taken its place does not.
+    /// Writes `data` at `offset` of the file, the pieces of its chunks at the same time where they go over a network. `session` is the one that has the file for itself:
+    /// another one that has taken its place does not. Bytes count up to the first piece that failed; some behind it may be there as well.
     pub(crate) fn write_chunks(
         &self,
         session: SessionId,
@@ -114,17 +118,71 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> ChunksWritten {
-        let mut written = ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()) };
-        for (index, within, len) in layout.pieces(offset, data.len() as u64) {
-            let piece = &data[written.bytes..written.bytes + len as usize];
-            let outcome = self.write_piece(session, (inode, layout, index), within, piece);
-            written.outcome = written.grown.add(outcome);
-            if written.outcome.is_err() {
-                break;
+        let mut written =
+            ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()), may_have_more: false };
+        let pieces: Vec<(u64, u32, u32)> = layout.pieces(offset, data.len() as u64).collect();
+        if !self.checks_payload || pieces.len() == 1 {
+            for (index, within, len) in pieces {
+                let piece = &data[written.bytes..written.bytes + len as usize];
+                let outcome = self.write_piece(session, (inode, layout, index), within, piece);
+                written.outcome = written.grown.add(outcome);
+                if written.outcome.is_err() {
+                    break;
+                }
+                written.bytes += piece.len();
             }
-            written.bytes += piece.len();
+            return written;
+        }
+        let outcomes = self.write_pieces(session, (inode, layout), &pieces, data);
+        let mut at = 0;
+        for (outcome, (index, within, len)) in outcomes.into_iter().zip(pieces) {
+            let piece = &data[at..at + len as usize];
+            let outcome = match outcome {
+                // One at a time from here on, and no more once one has failed for good.
+                Err(Errno::ENOSPC) if written.outcome.is_ok() => {
+                    self.write_piece(session, (inode, layout, index), within, piece)
+                }
+                other => other,
+            };
+            // An answer that was lost tells nothing of what was done.
+            let may_be_there = !matches!(outcome, Err(Errno::ENOSPC));
+            let added = written.grown.add(outcome);
+            if written.outcome.is_ok() {
+                written.outcome = added;
+                written.bytes += if added.is_ok() { piece.len() } else { 0 };
+            } else {
+                written.may_have_more |= may_be_there;
+            }
+            at += piece.len();
         }
         written
+    }
+
+    /// Writes `pieces` of `data`, each into its chunk, at the same time.
+    fn write_pieces(
+        &self,
+        session: SessionId,
+        (inode, layout): (InodeId, &FileLayout),
+        pieces: &[(u64, u32, u32)],
+        data: &[u8],
+    ) -> Vec<Result<ChunkWritten, Errno>> {
+        // Helpers have what they need of their own.
+        let all: Arc<[u8]> = data.into();
+        let (mut at, chunk_bytes) = (0, layout.chunk_bytes);
+        let mut jobs: Vec<Job<Result<ChunkWritten, Errno>>> = Vec::with_capacity(pieces.len());
+        for (index, offset, len) in pieces {
+            let (place, range) = (self.locate(inode, layout, *index), at..at + *len as usize);
+            let (offset, all, storage) = (*offset, all.clone(), self.storage.clone());
+            at = range.end;
+            jobs.push(Box::new(move || {
+                let (chunk, chain, target) = place?;
+                let piece = &all[range];
+                let sums = block_sums(offset, piece);
+                let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums };
+                written(storage.call_in(session, &request, Payload::Write(piece))?)
+            }));
+        }
+        self.fan.run(jobs)
     }
 
     /// Writes into one chunk.
@@ -139,10 +197,7 @@ impl Client {
         let sums = if self.checks_payload { block_sums(within, piece) } else { Vec::new() };
         let chunk_bytes = layout.chunk_bytes;
         let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset: within, sums };
-        match self.with_room(|| self.storage.call_in(session, &request, Payload::Write(piece)))? {
-            StorageReply::Written(written) => Ok(written),
-            other => Err(unexpected(&other)),
-        }
+        written(self.with_room(|| self.storage.call_in(session, &request, Payload::Write(piece)))?)
     }
 
     /// Runs `change`, and once more if it found no space and metadata has made what room it can. Bounded: see [`MetaRequest::MakeRoom`].
@@ -167,38 +222,94 @@ impl Client {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), Errno> {
-        let mut rest = out;
-        for (index, within, len) in layout.pieces(offset, rest.len() as u64) {
-            let (piece, behind) = rest.split_at_mut(len as usize);
-            rest = behind;
-            let (chunk, chain, target) = self.locate(inode, layout, index)?;
-            let request = StorageRequest::Read {
-                target,
-                chunk,
-                chain,
-                chunk_bytes: layout.chunk_bytes,
-                offset: within,
-                len,
-                want_sums: self.checks_payload,
-            };
-            match self.storage.call(&request, Payload::Read(piece))? {
-                StorageReply::Read { sums } if !self.checks_payload || sums == block_sums(within, piece) => {}
-                StorageReply::Read { .. } => {
-                    tracing::error!(%chunk, %target, "content changed on the way from the target");
-                    return Err(Errno::EIO);
-                }
-                other => return Err(unexpected(&other)),
+        let pieces: Vec<(u64, u32, u32)> = layout.pieces(offset, out.len() as u64).collect();
+        if !self.checks_payload || pieces.len() == 1 {
+            let mut rest = out;
+            for (index, within, len) in pieces {
+                let (piece, behind) = rest.split_at_mut(len as usize);
+                rest = behind;
+                let place = self.locate(inode, layout, index)?;
+                read_piece(&*self.storage, place, (layout.chunk_bytes, within), self.checks_payload, piece)?;
             }
+            return Ok(());
+        }
+        let chunk_bytes = layout.chunk_bytes;
+        let mut jobs: Vec<Job<Result<Vec<u8>, Errno>>> = Vec::with_capacity(pieces.len());
+        for (index, within, len) in &pieces {
+            let (place, storage) = (self.locate(inode, layout, *index)?, self.storage.clone());
+            let (within, len) = (*within, *len as usize);
+            jobs.push(Box::new(move || {
+                let mut piece = vec![0; len];
+                read_piece(&*storage, place, (chunk_bytes, within), true, &mut piece).map(|()| piece)
+            }));
+        }
+        let mut at = 0;
+        for piece in self.fan.run(jobs) {
+            let piece = piece?;
+            out[at..at + piece.len()].copy_from_slice(&piece);
+            at += piece.len();
         }
         Ok(())
     }
 
+    /// Makes everything the targets of `layout` have acknowledged durable, all at the same time.
+    pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
+        at_all_places(&self.map, &*self.env.tasks, layout, |places| {
+            let job = |(target, chains): (TargetId, OfChains)| {
+                let storage = self.storage.clone();
+                Box::new(move || sync_target(&*storage, target, chains)) as Job<Result<(), Errno>>
+            };
+            let targets: Vec<TargetId> = places.iter().map(|(target, _)| *target).collect();
+            let done = self.fan.run(places.into_iter().map(job).collect());
+            let told = |(done, target): (Result<(), Errno>, TargetId)| match done {
+                // A target that was emptied may be gone; the chains that it had were made durable where they went.
+                Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
+                other => other,
+            };
+            done.into_iter().zip(targets).map(told).collect()
+        })
+    }
+
     /// Makes everything a target has acknowledged of `chains` durable.
     pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
-        match self.storage.call(&StorageRequest::Sync { target, chains }, Payload::None)? {
-            StorageReply::Done => Ok(()),
-            other => Err(unexpected(&other)),
+        sync_target(&*self.storage, target, chains)
+    }
+}
+
+/// Makes everything a target has acknowledged of `chains` durable.
+fn sync_target(storage: &dyn StorageCalls, target: TargetId, chains: OfChains) -> Result<(), Errno> {
+    match storage.call(&StorageRequest::Sync { target, chains }, Payload::None)? {
+        StorageReply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The answer to a write.
+fn written(reply: StorageReply) -> Result<ChunkWritten, Errno> {
+    match reply {
+        StorageReply::Written(written) => Ok(written),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Fills `out` from `within` of a chunk of at most `chunk_bytes`.
+fn read_piece(
+    storage: &dyn StorageCalls,
+    (chunk, chain, target): (ChunkId, ChainId, TargetId),
+    (chunk_bytes, within): (u32, u32),
+    want_sums: bool,
+    out: &mut [u8],
+) -> Result<(), Errno> {
+    // No longer than a chunk.
+    let len = out.len() as u32;
+    let request = StorageRequest::Read { target, chunk, chain, chunk_bytes, offset: within, len, want_sums };
+    match storage.call(&request, Payload::Read(out))? {
+        StorageReply::Read { sums } if !want_sums || sums == block_sums(within, out) => Ok(()),
+        StorageReply::Read { .. } => {
+            tracing::error!(%chunk, %target, "content changed on the way from the target");
+            Err(Errno::EIO)
         }
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
-use ashlar_rpc::placed::at_each_place;
 use ashlar_types::message::{LeaseSet, SyncScope};
 use ashlar_types::{Errno, FileLayout, InodeId};
 use std::sync::Arc;
@@ -50,17 +49,6 @@ impl Client {
             Err(Errno::EINVAL) => Ok(None),
             other => Ok(other?.1.map(Arc::new)),
         }
-    }
-
-    /// Makes everything the targets of `layout` have acknowledged durable.
-    pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
-        at_each_place(&self.map, &*self.env.tasks, layout, |target, chains| {
-            match self.sync_target(target, chains) {
-                // A target that was emptied may be gone; the chains that it had were made durable where they went.
-                Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
-                other => other,
-            }
-        })
     }
 
     /// `fsync` of a directory: entries are durable.

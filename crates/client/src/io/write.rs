@@ -154,7 +154,7 @@ impl Client {
                 Tried::BesidePages(taken) => (taken, true),
                 Tried::MeetsPages => return Ok(Written::MeetsPages),
                 Tried::IsElsewhere => {
-                    if is_inline {
+                    if is_inline && !(outgrows_inode && self.has_left_inode(file, (append, flags))?) {
                         self.spill(file, flags)?;
                     }
                     continue;
@@ -169,6 +169,17 @@ impl Client {
             return Ok(Written::Done(taken, left));
         }
         Err(Errno::EIO)
+    }
+
+    /// Whether another client has had the file leave its inode. Of many that begin to write it at the same time one does that, and all others go on beside each
+    /// other from their first write on: each would have to be alone otherwise to find it done, and then write a first time before the next one's turn.
+    fn has_left_inode(&self, file: &File, (append, flags): (bool, WriteFlags)) -> Result<bool, Errno> {
+        if !flags.is_past_cache || append {
+            return Ok(false);
+        }
+        let need = Need::of(LeaseSet::WRITE).past_cache(true).yielding(flags.yields).outgrowing_inode();
+        let (_in_flight, state) = self.begin_as(file, need)?;
+        Ok(matches!(state.data, Data::Chunks(_)))
     }
 
     /// Whether a write is to be durable before it is answered.
@@ -306,10 +317,13 @@ impl Client {
         // ORDER: read while the lease is known to be held. Leases are dropped, under this lock, before another session is taken.
         let session = self.session();
         drop(state);
-        let written = self.write_chunks(session, (file.inode, &layout), at, data);
+        let mut written = self.write_chunks(session, (file.inode, &layout), at, data);
         let now = self.env.clock.now();
-        let mut state = file.state.lock();
         let written_end = at + written.bytes as u64;
+        if written.may_have_more {
+            self.take_back(session, (file, &layout), (written_end, end), &mut written.grown);
+        }
+        let mut state = file.state.lock();
         writing.end(&mut state, written_end);
         if written.bytes > 0 {
             state.is_dirty = true;

@@ -15,7 +15,8 @@ use crate::shell;
 use crate::suite::cluster::lab::Lab;
 
 const LINK_MBIT_DEFAULT: u32 = 100;
-const SERVER_MIB_DEFAULT: u64 = 64;
+const SERVER_MIB_DEFAULT: u64 = 192;
+const SECONDS_DEFAULT: u64 = 10;
 const CLIENTS_MIN: usize = 4;
 
 /// Options of `bench cluster-data`.
@@ -32,6 +33,13 @@ pub(super) struct Arguments {
     /// MiB that are written and read per storage server: enough for every part that clients write in turn to have a record.
     #[arg(long, default_value_t = SERVER_MIB_DEFAULT, value_parser = clap::value_parser!(u64).range(16..))]
     server_mib: u64,
+    /// For how long clients write and read at the most, as flows of `iperf3` do: each has less than its part of the bytes done by then. 0: until the slowest has
+    /// done its part, while links of others are idle.
+    #[arg(long, default_value_t = SECONDS_DEFAULT)]
+    seconds: u64,
+    /// Bytes on one server before the next one's turn (`ashlar layout set --chunk-size`): small enough for one request of 1 MiB to be at all of eight servers.
+    #[arg(long, default_value = "128k")]
+    chunk_size: String,
 }
 
 /// How content is spread over files.
@@ -85,17 +93,18 @@ impl Arguments {
         let first = lab.mounts().into_iter().next().context("a lab without clients")?;
         let mut layout = std::process::Command::new(lab.binary());
         // Small files are not what is measured; a stripe over all targets is what one large file gets the most from.
-        shell::run(layout.args(["layout", "set", "--stripe-count", "0"]).arg(&first))?;
+        let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
+        shell::run(layout.args(words).arg(&first))?;
         let mut row = Row { servers, rates: Default::default() };
         for _ in 0..bench.shared.rounds {
             for ((_, direction), rates) in PHASES.iter().zip(&mut row.rates) {
                 rates.push(GOODPUT, goodput::measure(&lab, count, *direction)?);
             }
             for case in &CASES {
-                let figures =
-                    lab_agents::run(&lab, &bench.directory, "run", &self.words(case, servers, clients))
-                        .with_context(|| case.name)?;
-                for ((phase, _), rates) in PHASES.iter().zip(&mut row.rates) {
+                for ((phase, direction), rates) in PHASES.iter().zip(&mut row.rates) {
+                    let words = self.words(case, *direction, servers, clients);
+                    let figures =
+                        lab_agents::run(&lab, &bench.directory, "run", &words).with_context(|| case.name)?;
                     let figure = figures.iter().find(|figure| figure.what == *phase);
                     rates.push(case.name, figure.context("a phase was not measured")?.mib_per_second);
                 }
@@ -105,19 +114,24 @@ impl Arguments {
         Ok(row)
     }
 
-    fn words(&self, case: &Case, servers: u16, clients: usize) -> Vec<String> {
+    fn words(&self, case: &Case, direction: Direction, servers: u16, clients: usize) -> Vec<String> {
         let (threads, total) = (clients.to_string(), format!("{}m", self.server_mib * u64::from(servers)));
+        let (only, seconds) =
+            (if direction == Direction::Write { "write" } else { "read" }, self.seconds.to_string());
         let words = ["sequential", "--threads", &threads, "--total", &total, "--repetitions", "1"];
-        words.iter().chain(case.words).map(|word| (*word).to_owned()).collect()
+        let words = words.into_iter().chain(["--only", only, "--seconds", &seconds]);
+        words.chain(case.words.iter().copied()).map(str::to_owned).collect()
     }
 
     fn show(&self, report: &mut Report, rows: &[Row]) {
         report.say(&format!(
-            "Links of {} Mbit/s for every node, {} MiB per server, as many threads as clients, files striped over all targets; fsync and close are in \
-             the time of writing, caches are dropped before reading. Goodput: plain TCP between the same nodes. MiB/s, median of {} rounds with least and \
+            "Links of {} Mbit/s for every node, {} MiB per server, {} s at the most, as many threads as clients, files striped over all targets in chunks of {}; fsync and \
+             close are in the time of writing, caches are dropped before reading. Goodput: plain TCP between the same nodes. MiB/s, median of {} rounds with least and \
              greatest, and the part of goodput.\n",
             self.link_mbit,
             self.server_mib,
+            self.seconds,
+            self.chunk_size,
             rows.first().map_or(0, |row| row.rates[0].of(GOODPUT).len())
         ));
         let head = ["servers", "phase", GOODPUT, SEPARATE, "of goodput", SHARED, "of N-N", STRIDED, "of N-N"];

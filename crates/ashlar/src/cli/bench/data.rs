@@ -61,6 +61,11 @@ pub struct BenchSequentialArgs {
     /// Bytes of each write(2) and read(2).
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = parse_bytes)]
     pub record: u64,
+
+    /// End after so many seconds, whether or not all bytes were moved: what all threads do together as long as all of them have something to do. Without it (0) the time of the
+    /// slowest thread counts. What is read is written whole before.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "only", conflicts_with = "keep_files")]
+    pub seconds: u64,
 }
 
 /// `ashlar bench random`

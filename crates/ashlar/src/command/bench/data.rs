@@ -15,11 +15,17 @@ use std::time::Duration;
 const FREE_PERCENT: u64 = 40;
 
 pub fn sequential(args: &BenchSequentialArgs) -> Result<ExitCode> {
-    run(&args.data, Unit::Bytes, |plan| DataPlan { record_bytes: args.record, ..plan })
+    let time_max = time_max(args.seconds);
+    run(&args.data, Unit::Bytes, |plan| DataPlan { record_bytes: args.record, time_max, ..plan })
+}
+
+/// After how long to end; 0: when all is done.
+fn time_max(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
 pub fn random(args: &BenchRandomArgs) -> Result<ExitCode> {
-    let time_max = (args.seconds > 0).then(|| Duration::from_secs(args.seconds));
+    let time_max = time_max(args.seconds);
     let order = Order::Random { seed: args.seed };
     run(&args.data, Unit::Operations, |plan| DataPlan {
         order,
