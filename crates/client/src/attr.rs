@@ -56,6 +56,7 @@ impl Client {
         mut changes: SetAttr,
     ) -> Result<Found, Errno> {
         changes.has_handle = handle.is_some_and(|handle| handle.flags.write);
+        self.settle_closes(inode)?;
         let Some(file) = self.open_file(inode) else {
             let reply = self.call(who, MetaRequest::Setattr { inode, changes });
             self.note_mode_set(inode, changes.mode);

@@ -3,6 +3,7 @@
 use crate::ahead::Ahead;
 use crate::call::{ResolveCredentials, Who};
 use crate::close_to_open::Seen;
+use crate::closes::{Closes, start_telling};
 use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
 use crate::file::{File, FileTable};
 use crate::io::BlockDoubt;
@@ -65,6 +66,7 @@ pub struct Client {
     pub(crate) held_locks: Arc<HeldLocks>,
     pub(crate) files: FileTable,
     pub(crate) untold: Untold,
+    pub(crate) closes: Arc<Closes>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
     /// By shard, as their servers number them: the newest recall of content that was answered, or is being answered, at an instant at which
@@ -122,6 +124,7 @@ impl Client {
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
             untold: Untold::new(tasks.signal()),
+            closes: Arc::new(Closes::new(config.comes_back, tasks.signal())),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
             recall_floors,
@@ -143,6 +146,7 @@ impl Client {
         for share in shares {
             start_answering(&client, share).map_err(|_| Errno::EAGAIN)?;
         }
+        start_telling(&client).map_err(|_| Errno::EAGAIN)?;
         Ok(client)
     }
 
@@ -193,6 +197,7 @@ impl Client {
             self.report(&file, is_known)
         };
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
+        self.end_closes();
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session());

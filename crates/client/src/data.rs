@@ -402,6 +402,9 @@ impl Client {
     /// Attributes as metadata told them, with what is only known here on top.
     pub(crate) fn overlay(&self, attr: Attr) -> Attr {
         let mut attr = attr.for_programs();
+        if let Some(atime) = self.closes.read_of(attr.inode).filter(|&atime| atime > attr.atime) {
+            attr.atime = atime;
+        }
         let Some(file) = self.open_file(attr.inode) else { return attr };
         let state = file.state.lock();
         if let Some((size, taken)) = state.reporting {

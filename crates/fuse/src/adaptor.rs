@@ -57,7 +57,7 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     describe: Option<Describe>,
-    removed: removed::RemovedInodes,
+    removed: Arc<removed::RemovedInodes>,
     late: late::Late,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
     maps_direct: AtomicBool,
@@ -123,6 +123,8 @@ impl Filesystem for Adaptor {
         self.has_other_workers.store(has_others, Relaxed);
         self.cache.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
+        let removed = self.removed.clone();
+        self.client.set_note_gone(Box::new(move |remove| removed.during_all(remove)));
         Ok(())
     }
 
