@@ -75,7 +75,7 @@ impl Turns {
 }
 
 /// When a call began: what had become old by then, and the client's era.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     all: u64,
     one: u64,
@@ -107,6 +107,16 @@ impl Ahead {
             }
         }
         self.turns.lock().turn(era)
+    }
+
+    /// Now, in `era`.
+    pub(crate) fn turn(&self, era: u64) -> Turn {
+        self.turns.lock().turn(era)
+    }
+
+    /// Whether nothing that was told of `inode` since `turn` has become old.
+    pub(crate) fn is_as_at(&self, turn: Turn, inode: InodeId, era: u64) -> bool {
+        turn.era == era && self.turns.lock().is_as_at(turn, inode)
     }
 
     /// It has ended, whether well or not. `directory`: what was told of the directory besides. `now` is only asked for if there is something to keep.
@@ -220,6 +230,13 @@ impl Ahead {
         self.len.fetch_sub(1, SeqCst);
         let is_good = found.era == era && now().saturating_sub(found.since) < KEPT_MAX;
         is_good.then_some((found.attr, found.leases))
+    }
+
+    /// What is known of `inode` and may still be taken, if it was asked for in `era`.
+    pub(crate) fn look(&self, inode: InodeId, era: u64, now: Duration) -> Option<(Attr, LeaseSet)> {
+        let part = self.part(inode).lock();
+        let is_good = |entry: &&Entry| entry.era == era && now.saturating_sub(entry.since) < KEPT_MAX;
+        part.get(&inode).filter(is_good).map(|entry| (entry.attr.clone(), entry.leases))
     }
 
     /// Somebody is about to change `inode`.

@@ -17,7 +17,7 @@ use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
 use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, SessionId};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub struct Client {
     pub(crate) files: FileTable,
     pub(crate) untold: Untold,
     pub(crate) closes: Arc<Closes>,
+    /// Directories of whose listing something waits.
+    pub(crate) listed: Arc<AtomicUsize>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
     /// By shard, as their servers number them: the newest recall of content that was answered, or is being answered, at an instant at which
@@ -124,6 +126,7 @@ impl Client {
             held_locks: Arc::default(),
             files: FileTable::new(tasks.signal()),
             untold: Untold::new(tasks.signal()),
+            listed: Arc::default(),
             closes: Arc::new(Closes::new(config.comes_back, tasks.signal())),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),

@@ -22,6 +22,7 @@ mod events;
 pub mod file;
 mod io;
 mod layout_text;
+mod listed;
 mod locks;
 mod names;
 mod pages;

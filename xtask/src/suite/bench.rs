@@ -7,6 +7,7 @@
 
 mod children;
 mod cluster_data;
+mod cluster_latency;
 mod cluster_metadata;
 mod control_group;
 mod data;
@@ -63,6 +64,8 @@ enum Part {
     ClusterData(cluster_data::Arguments),
     /// Metadata servers that each have the same share of a processor (as root).
     ClusterMetadata(cluster_metadata::Arguments),
+    /// Operations one at a time on an idle mount of a cluster, beside the round trips that they cost (as root).
+    ClusterLatency(cluster_latency::Arguments),
     /// All parts for one machine but fio-agreement, one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
@@ -135,6 +138,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::FioAgreement(part) => &part.shared,
         Part::ClusterData(part) => &part.shared,
         Part::ClusterMetadata(part) => &part.shared,
+        Part::ClusterLatency(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -182,6 +186,12 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         }
         Part::ClusterMetadata(part) => {
             vec![("cluster-metadata", Box::new(|_, bench, report| part.run(bench, report)))]
+        }
+        Part::ClusterLatency(part) => {
+            vec![(
+                "cluster-latency",
+                Box::new(|repository, bench, report| part.run(repository, bench, report)),
+            )]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

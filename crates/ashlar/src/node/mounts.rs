@@ -12,7 +12,7 @@ use ashlar_client::{Client, ClientConfig};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{
-    Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome, connection_at,
+    Features, KernelMask, MountOptions, RequestCounts, Session, TransportChoice, UnmountOutcome, connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_types::{ClusterMap, NodeId};
@@ -61,6 +61,8 @@ pub struct MountConfig {
     pub subdirectory: Option<String>,
     /// For how long the mount is kept for the next process should this one end without unmounting; nothing: it is given up at once.
     pub keep: Option<Duration>,
+    /// Where requests of the kernel are counted.
+    pub requests: Arc<RequestCounts>,
 }
 
 /// A mount and the client behind it.
@@ -196,6 +198,7 @@ fn adaptor(
     facts: &Arc<MountFacts>,
 ) -> Adaptor {
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    let adaptor = adaptor.counted_by(config.requests.clone());
     let facts = facts.clone();
     let adaptor = adaptor.described_by(Arc::new(move |client, uid| facts.text(client, uid)));
     match root {

@@ -42,14 +42,8 @@ impl Adaptor {
         }
         let handle: &Handle = &*self.handles.find(args.fh)?;
         self.client.note_read(handle);
-        let directory = handle.file.inode;
-        Ok(self.client.readdir(
-            &identity::who(request),
-            directory,
-            args.offset,
-            args.size,
-            with_attributes,
-        )?)
+        let who = identity::who(request);
+        Ok(self.client.list(&who, handle, args.offset, args.size, with_attributes)?)
     }
 
     pub(super) fn on_readdir(

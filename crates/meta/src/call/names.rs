@@ -20,7 +20,7 @@ const ENTRY_BYTES: u32 = 24;
 const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
 /// Most bytes of entries in one reply.
 // LIMIT: a reply is built in memory while the lane is read-locked.
-const LISTING_BYTES_MAX: u32 = 128 << 10;
+const LISTING_BYTES_MAX: u32 = 256 << 10;
 /// Names of a listing that share a piece of memory, bytes.
 const NAMES_BYTES: usize = 4096;
 
