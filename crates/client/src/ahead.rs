@@ -351,7 +351,7 @@ pub(crate) fn changes_something(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::LayoutShow { .. }
             | MetaRequest::Slices { .. }
             | MetaRequest::RecallDone { .. }
-            // Nobody has it open any more, and when it was read is noted lazily.
+            // What of it changes is forgotten by who tells it ([`crate::closes`]).
             | MetaRequest::Closes { .. }
     )
 }

@@ -156,8 +156,12 @@ impl Drop for OnTheWay<'_> {
     fn drop(&mut self) {
         let closes = &self.0.closes;
         let reads = self.1.iter().filter(|close| close.atime.is_some());
-        // ORDER: before they are not known here any more.
-        let reads = reads.map(|close| self.0.reports.note(close.inode)).count();
+        // ORDER: before they are not known here any more. What was told of the file before does not have it.
+        let forget = |close: &ToldClose| {
+            self.0.reports.note(close.inode);
+            self.0.ahead.forget(close.inode);
+        };
+        let reads = reads.map(forget).count();
         let mut state = closes.state.lock();
         state.on_the_way.retain(|close| !self.1.contains(close));
         closes.reads.fetch_sub(reads, SeqCst);
