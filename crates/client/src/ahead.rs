@@ -509,7 +509,12 @@ mod tests {
         let turn = look(&ahead);
         for inode in 0..(INODES_MAX * PARTS * 3) as u64 {
             let attr = Attr { inode: InodeId(inode), ..attr() };
-            ahead.end(turn, Touched::Nothing, (Some(&MetaReply::Attr { attr, leases: LeaseSet::ATTR }), None), || AT);
+            ahead.end(
+                turn,
+                Touched::Nothing,
+                (Some(&MetaReply::Attr { attr, leases: LeaseSet::ATTR }), None),
+                || AT,
+            );
         }
         assert!(ahead.parts.iter().all(|part| part.lock().len() <= INODES_MAX));
         ahead.clear();

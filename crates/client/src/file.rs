@@ -11,9 +11,9 @@
 //! Nobody waits for a lease while draining: a read that holds a lock on a page of the kernel may be waiting for the end of the draining,
 //! and the lease for that page. So what needs the file for itself has WRITE first, see `data::Exclusive`.
 
-use crate::listed::Listed;
 use crate::close_to_open::Version;
 use crate::io::{BlockDoubt, Fills, Growth, SetId};
+use crate::listed::Listed;
 use crate::pages::Pages;
 use crate::through::Through;
 use ashlar_env::Signal;

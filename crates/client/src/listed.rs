@@ -129,8 +129,7 @@ impl Client {
         let counted = if listed.is_spoilt { None } else { Counted::take(&self.listed) };
         let asked = if counted.is_some() { bytes_max.max(ASKED_BYTES) } else { bytes_max };
         let (turn, since) = (self.ahead.turn(self.era()), self.env.clock.monotonic());
-        let Listing { mut entries, is_end } =
-            self.readdir(who, directory, after, asked, with_attributes)?;
+        let Listing { mut entries, is_end } = self.readdir(who, directory, after, asked, with_attributes)?;
         let now = fitting(entries.iter(), bytes_max, with_attributes);
         // Where nothing follows, the kernel asks once more.
         let Some(counted) = counted.filter(|_| now < entries.len() || is_end) else {
@@ -191,7 +190,10 @@ mod tests {
         assert_eq!(fitting(all.iter(), 3 * bytes, false), 3);
         assert_eq!(fitting(all.iter(), 3 * bytes - 1, false), 2);
         assert_eq!(fitting(all.iter(), 0, false), 1);
-        assert_eq!(fitting(all.iter(), 3 * bytes, true), 1.max(3 * bytes / (ENTRY_BYTES_WITH_ATTRIBUTES + 4)) as usize);
+        assert_eq!(
+            fitting(all.iter(), 3 * bytes, true),
+            1.max(3 * bytes / (ENTRY_BYTES_WITH_ATTRIBUTES + 4)) as usize
+        );
         assert_eq!(fitting([].iter(), 100, false), 0);
     }
 

@@ -11,8 +11,8 @@ use crate::negotiation::Negotiated;
 use crate::notify::Notifier;
 use crate::protocol::{
     CopyFileRange, Create, Fallocate, FileLock, Flush, Forgets, Fsync, Ioctl, Link, LockRequest, Lseek,
-    Mkdir, Mknod, Opcode, Open, Poll, Read, ReadDir, Release, Rename, RetrieveReply, SetAttr, SetXattr, StatxQuery,
-    Write,
+    Mkdir, Mknod, Opcode, Open, Poll, Read, ReadDir, Release, Rename, RetrieveReply, SetAttr, SetXattr,
+    StatxQuery, Write,
 };
 use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,

@@ -46,9 +46,15 @@ mod tests {
     fn every_kind_is_counted_by_its_name() {
         let counts = RequestCounts::default();
         assert!(counts.all().is_empty());
-        Opcode::ALL.iter().filter(|opcode| (**opcode as usize) < NUMBERS).for_each(|opcode| counts.note(*opcode));
+        Opcode::ALL
+            .iter()
+            .filter(|opcode| (**opcode as usize) < NUMBERS)
+            .for_each(|opcode| counts.note(*opcode));
         counts.note(Opcode::Getattr);
         let all = counts.all();
-        assert!(all.contains(&("getattr".to_owned(), 2)) && all.contains(&("statx".to_owned(), 1)), "{all:?}");
+        assert!(
+            all.contains(&("getattr".to_owned(), 2)) && all.contains(&("statx".to_owned(), 1)),
+            "{all:?}"
+        );
     }
 }

@@ -3,8 +3,8 @@
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SessionEvent, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
-    Attr, Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights, SealedCapability,
-    SessionId, ShardId, ShardSet,
+    Attr, Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights,
+    SealedCapability, SessionId, ShardId, ShardSet,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -12,7 +12,8 @@ use ashlar_client::{Client, ClientConfig};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{
-    Features, KernelMask, MountOptions, RequestCounts, Session, TransportChoice, UnmountOutcome, connection_at,
+    Features, KernelMask, MountOptions, RequestCounts, Session, TransportChoice, UnmountOutcome,
+    connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_types::{ClusterMap, NodeId};

@@ -3,8 +3,8 @@
 use crate::call::Who;
 use crate::client::Client;
 use ashlar_env::Task;
-use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_rpc::placed::at_each_place;
+use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ChunkWritten, MetaRequest, StorageReply, StorageRequest};

@@ -8,9 +8,7 @@ use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, ToldClose};
-use ashlar_types::{
-    Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId, Timespec,
-};
+use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId, Timespec};
 
 /// A file that is being opened, and whether anybody knows its length.
 pub(crate) struct Opening {
@@ -237,7 +235,9 @@ impl MetaService {
             match self.release(caller, *inode, *handle) {
                 Ok(last) => gone.extend(last),
                 Err(Errno::EHOSTDOWN) => return Err(Errno::EHOSTDOWN),
-                Err(errno) => tracing::warn!(%errno, %inode, "a close failed; the end of its session closes it"),
+                Err(errno) => {
+                    tracing::warn!(%errno, %inode, "a close failed; the end of its session closes it")
+                }
             }
         }
         Ok(MetaReply::Closed { gone })

@@ -143,9 +143,7 @@ impl MetaService {
                     let last = last_of(txn, context, Some(reply.before))?;
                     InDirectory::of(txn, caller, parent, last)
                 },
-                |last, leases| {
-                    MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE }
-                },
+                |last, leases| MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE },
             ),
             MetaRequest::Rmdir { parent, name } => self.mutate(
                 caller,
@@ -155,9 +153,7 @@ impl MetaService {
                     let last = last_of(txn, context, Some(reply.before))?;
                     InDirectory::of(txn, caller, parent, last)
                 },
-                |last, leases| {
-                    MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE }
-                },
+                |last, leases| MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE },
             ),
             MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
                 caller,

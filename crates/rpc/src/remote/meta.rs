@@ -71,7 +71,17 @@ impl RemoteMeta {
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
         let (session, slots, wallet) = (Mutex::default(), Slots::default(), Wallet::default());
         let (coherence, room) = (Coherence::Strict, room::Room::default());
-        RemoteMeta { routes, env, patience, coherence, session, slots, wallet, room, old: OldServers::default() }
+        RemoteMeta {
+            routes,
+            env,
+            patience,
+            coherence,
+            session,
+            slots,
+            wallet,
+            room,
+            old: OldServers::default(),
+        }
     }
 
     /// The same, with sessions that are as coherent as `coherence` says.

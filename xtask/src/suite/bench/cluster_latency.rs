@@ -103,7 +103,8 @@ impl Arguments {
         ];
         report.table(&head, &rows);
         let head = ["operation", "median", "99 %", "calls", "requests", "later", "of the sum"];
-        let rows: Vec<Vec<String>> = OPERATIONS.iter().zip(all).map(|(of, measured)| row(of, measured)).collect();
+        let rows: Vec<Vec<String>> =
+            OPERATIONS.iter().zip(all).map(|(of, measured)| row(of, measured)).collect();
         report.table(&head.map(str::to_owned), &rows);
         let targets = OPERATIONS.iter().zip(all).filter(|(operation, _)| operation.is_target);
         let targets = targets.map(|(operation, measured)| Target {

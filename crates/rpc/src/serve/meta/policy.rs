@@ -130,7 +130,9 @@ impl MetaEndpoint {
                     *atime = None;
                 }
             }
-            MetaRequest::Closes { of } if policy.read_only => of.iter_mut().for_each(|close| close.atime = None),
+            MetaRequest::Closes { of } if policy.read_only => {
+                of.iter_mut().for_each(|close| close.atime = None)
+            }
             MetaRequest::Reclaim { part: Reclaim::Files(files), .. } if policy.read_only => {
                 for file in files {
                     file.leases = file.leases.without(LeaseSet::WRITING);

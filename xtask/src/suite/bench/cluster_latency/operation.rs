@@ -170,14 +170,19 @@ pub(super) static OPERATIONS: std::sync::LazyLock<Vec<Operation>> = std::sync::L
                 "list 1,000 entries with attributes",
                 |place, at| fs::metadata(place.path("listed/d", at)).map(drop),
                 |place, at| {
-                    let list = || fs::read_dir(place.path("listed/d", at))?.try_for_each(|entry| entry?.metadata().map(drop));
+                    let list = || {
+                        fs::read_dir(place.path("listed/d", at))?
+                            .try_for_each(|entry| entry?.metadata().map(drop))
+                    };
                     timed(list)
                 },
             )
         },
-        of("mkdir, name known to be absent", |place, at| absent(&place.path("made/d", at)), |place, at| {
-            timed(|| fs::create_dir(place.path("made/d", at)))
-        }),
+        of(
+            "mkdir, name known to be absent",
+            |place, at| absent(&place.path("made/d", at)),
+            |place, at| timed(|| fs::create_dir(place.path("made/d", at))),
+        ),
         of("rename in a directory", |place, at| absent(&place.path("made/renamed", at)), rename),
         of("unlink", nothing, |place, at| timed(|| fs::remove_file(place.path("made/e", at)))),
         Operation {

@@ -10,8 +10,7 @@ use crate::suite::cluster::lab::Lab;
 /// Calls that tell what has happened, without anybody waiting.
 const CALLS_LATER: [&str; 3] = ["closes", "release", "recall_done"];
 /// Requests of the kernel for which no program waits.
-const REQUESTS_LATER: [&str; 6] =
-    ["release", "releasedir", "forget", "batchforget", "interrupt", "destroy"];
+const REQUESTS_LATER: [&str; 6] = ["release", "releasedir", "forget", "batchforget", "interrupt", "destroy"];
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
