@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// For how long the first of them waits for others. Meanwhile the file counts as open here for others who open it.
+/// For how long the first of them waits for others. Meanwhile the file counts as open here for others who open it: theirs may go past the page cache, as beside a
+/// writer. So a large file that was open for writing is closed at once.
 const DELAY: Duration = Duration::from_millis(5);
 /// LIMIT: closes that wait; who closes when there are so many tells metadata himself.
 const WAITING_MAX: usize = 256;
@@ -237,5 +238,62 @@ impl Client {
     /// The close of a description, to be told later if it may be.
     pub(crate) fn close_later(&self, inode: InodeId, handle: u64, atime: Option<Timespec>) -> bool {
         self.closes.add(ToldClose { inode, handle: DescriptionId(handle), atime }).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(inode: u64, read_s: Option<i64>) -> ToldClose {
+        let atime = read_s.map(|secs| Timespec { secs, nanos: 0 });
+        ToldClose { inode: InodeId(inode), handle: DescriptionId(inode), atime }
+    }
+
+    #[test]
+    fn those_of_a_shard_go_together_and_the_oldest_first() {
+        let closes = Closes::new(true, Signal::default());
+        let elsewhere = 1 << 48 | 5;
+        for inode in [7, elsewhere, 8] {
+            assert_eq!(closes.add(close(inode, None)), Ok(()));
+        }
+        let mut state = closes.state.lock();
+        let batch: Vec<u64> = state.take_batch().iter().map(|close| close.inode.0).collect();
+        assert_eq!(batch, [7, 8]);
+        assert_eq!(state.take_batch().len(), 1);
+        assert!(state.take_batch().is_empty());
+    }
+
+    #[test]
+    fn no_more_wait_than_may_and_none_where_nobody_tells_them() {
+        let closes = Closes::new(true, Signal::default());
+        (0..WAITING_MAX as u64).for_each(|inode| assert_eq!(closes.add(close(inode, Some(1))), Ok(())));
+        assert_eq!(closes.add(close(9, Some(2))), Err(close(9, Some(2))));
+        assert_eq!(
+            closes.read_of(InodeId(9)),
+            Some(Timespec { secs: 1, nanos: 0 }),
+            "the other is not noted"
+        );
+        let unused = Closes::new(false, Signal::default());
+        assert!(unused.add(close(1, None)).is_err());
+        let ended = Closes::new(true, Signal::default());
+        ended.end();
+        assert!(ended.add(close(1, None)).is_err() && !ended.wait_for_some());
+    }
+
+    #[test]
+    fn the_newest_read_is_known_until_it_is_told() {
+        let closes = Closes::new(true, Signal::default());
+        assert_eq!(closes.read_of(InodeId(3)), None);
+        for read in [Some(5), None, Some(4)] {
+            assert_eq!(closes.add(close(3, read)), Ok(()));
+        }
+        let newest = Some(Timespec { secs: 5, nanos: 0 });
+        assert_eq!((closes.read_of(InodeId(3)), closes.read_of(InodeId(4))), (newest, None));
+        let mut state = closes.state.lock();
+        let batch = state.take_batch();
+        state.on_the_way.extend(batch);
+        drop(state);
+        assert_eq!(closes.read_of(InodeId(3)), newest, "on its way");
     }
 }

@@ -363,9 +363,12 @@ impl Client {
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
         let inode = handle.file.inode;
+        // Whoever opens the file next is to have it for himself, and of a large one that is worth a call.
+        let is_large = matches!(handle.file.state.lock().data, Data::Chunks(_));
+        let may_wait = !(is_large && handle.flags.write);
         let mut is_told_later = false;
         if self.files.begin_close(&handle.file, DescriptionId(handle.number), handle.flags) {
-            is_told_later = self.close_read_later(&handle.file, handle.number);
+            is_told_later = may_wait && self.close_read_later(&handle.file, handle.number);
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
             if let Err(errno) = self.count_and_give_back(&handle.file) {
@@ -373,7 +376,7 @@ impl Client {
             }
             self.files.end_close(&handle.file);
         }
-        if is_told_later || self.close_later(inode, handle.number, None) {
+        if is_told_later || may_wait && self.close_later(inode, handle.number, None) {
             return None;
         }
         let request = MetaRequest::Release { inode, handle: DescriptionId(handle.number) };

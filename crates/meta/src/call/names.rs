@@ -155,35 +155,48 @@ impl MetaService {
                 },
                 |last, leases| MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE },
             ),
-            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
-                caller,
-                number::RENAME,
-                |txn, context| {
-                    let victim = victim(txn, context, to_parent, to_name)?;
-                    verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
-                    let last = last_of(txn, context, victim)?;
-                    // There is room for one.
-                    let caller = if from_parent == to_parent { caller } else { caller.alone() };
-                    InDirectory::of(txn, caller, from_parent, last)
-                },
-                |last, leases| {
-                    let last = last.tell(caller, leases);
-                    let both = [to_parent, from_parent];
-                    let named = if flags == RenameFlags::Exchange { &both[..] } else { &both[..1] };
-                    let keeps = from_parent == to_parent
-                        || named.iter().all(|parent| match self.is_here(parent.home()) {
-                            true => leases.keeps_entries(session, *parent),
-                            false => leases.keeps_entries_elsewhere(),
-                        });
-                    let leases = if keeps { LeaseSet::ENTRIES } else { LeaseSet::NONE };
-                    MetaReply::Removed { last, leases }
-                },
-            ),
+            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => {
+                self.rename(caller, (from_parent, from_name), (to_parent, to_name), flags)
+            }
             MetaRequest::Readdir { directory, after, bytes_max, with_attributes } => {
                 self.readdir(caller, directory, Cookie(after), bytes_max, with_attributes)
             }
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn rename(
+        &self,
+        caller: Caller<'_>,
+        (from_parent, from_name): (InodeId, Name<'_>),
+        (to_parent, to_name): (InodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        self.mutate(
+            caller,
+            number::RENAME,
+            |txn, context| {
+                let victim = victim(txn, context, to_parent, to_name)?;
+                verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
+                let last = last_of(txn, context, victim)?;
+                // There is room for one.
+                let caller = if from_parent == to_parent { caller } else { caller.alone() };
+                InDirectory::of(txn, caller, from_parent, last)
+            },
+            |last, leases| {
+                let last = last.tell(caller, leases);
+                let both = [to_parent, from_parent];
+                let named = if flags == RenameFlags::Exchange { &both[..] } else { &both[..1] };
+                let keeps = from_parent == to_parent
+                    || named.iter().all(|parent| match self.is_here(parent.home()) {
+                        true => leases.keeps_entries(session, *parent),
+                        false => leases.keeps_entries_elsewhere(),
+                    });
+                let leases = if keeps { LeaseSet::ENTRIES } else { LeaseSet::NONE };
+                MetaReply::Removed { last, leases }
+            },
+        )
     }
 
     fn lookup(&self, caller: Caller<'_>, parent: InodeId, name: Name<'_>) -> Result<MetaReply, Errno> {
