@@ -1,6 +1,6 @@
 //! What a call costs that a server answers without doing anything: the round trip that every call to it costs, by the same threads, connections and keys.
 //!
-//! `round_trip IDENTITY-DIRECTORY ADDRESS:PORT COUNT`, for a metadata server; `cargo xtask bench cluster-latency` runs it beside a mount. Prints the time of
+//! `round_trip IDENTITY-DIRECTORY ADDRESS:PORT COUNT [PAUSE-MICROSECONDS]`, for a metadata server; `cargo xtask bench cluster-latency` runs it beside a mount. Prints the time of
 //! each call in nanoseconds, a line each.
 #![allow(clippy::unwrap_used, reason = "a program for developers")]
 
@@ -23,6 +23,7 @@ fn main() {
     let identity = PathBuf::from(words.next().expect("the directory of an identity"));
     let address = words.next().expect("the address of a metadata server").parse().unwrap();
     let count: usize = words.next().expect("how many calls").parse().unwrap();
+    let pause = Duration::from_micros(words.next().map_or(0, |pause| pause.parse().unwrap()));
     let read = |file: &str| fs::read_to_string(identity.join(file)).unwrap();
     let identity =
         TlsIdentity::from_pem(&read("certificate.pem"), &read("key.pem"), &read("authority.pem")).unwrap();
@@ -43,6 +44,9 @@ fn main() {
         is_urgent: false,
     };
     for number in 0..WARM_UP + count {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
         let begun = Instant::now();
         link.call(&call, begun + Duration::from_secs(10)).unwrap();
         if number >= WARM_UP {

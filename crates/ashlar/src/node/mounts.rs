@@ -24,6 +24,10 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+/// How far the kernel reads ahead, bytes, where content comes over a network: as many requests of 1 MiB are under way then. With one the next chunk would be
+/// asked for when the last one is here.
+const READAHEAD_FAR: u32 = 4 << 20;
+
 /// LIMIT: longest wait for the requests under way when a mount ends.
 const END_MAX: Duration = Duration::from_secs(20);
 /// LIMIT: longest wait for the kernel's end of a mount that nobody here uses. In another mount name space it may live on.
@@ -125,6 +129,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         default_permissions: true,
         allow_other: config.allow_other,
         read_only: config.read_only,
+        max_readahead: if config.error_after.is_some() { READAHEAD_FAR } else { defaults.max_readahead },
         allow_set_id: config.allow_set_id,
         allow_devices: config.allow_devices,
         features: features(client.is_close_to_open()),

@@ -2,15 +2,12 @@
 
 use crate::call::Who;
 use crate::client::Client;
-use ashlar_env::Task;
+use ashlar_rpc::Payload;
 use ashlar_rpc::placed::at_each_place;
-use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
 use ashlar_types::codec::crc32c;
 use ashlar_types::message::{ChunkWritten, MetaRequest, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, SessionId, TargetId};
-use parking_lot::Mutex;
-use std::sync::Arc;
 
 /// The sealed checksums of the blocks that `data`, beginning at `offset` of a chunk, covers whole.
 pub(crate) fn block_sums(offset: u32, data: &[u8]) -> Vec<u32> {
@@ -159,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Fills `out` from `offset` of the file; holes read as zeros. Over a network pieces of several chunks are read at the same time. The caller has cut the range to the file's size.
+    /// Fills `out` from `offset` of the file; holes read as zeros. The caller has cut the range to the file's size.
     ///
     /// # Errors
     /// What the storage service answers; `EIO` when checksums do not match.
@@ -170,57 +167,30 @@ impl Client {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), Errno> {
-        let mut reads = Vec::new();
-        for (index, within, len) in layout.pieces(offset, out.len() as u64) {
-            let (chunk, chain, target) = self.locate(inode, layout, index)?;
-            let (chunk_bytes, want_sums) = (layout.chunk_bytes, self.checks_payload);
-            let offset = within;
-            reads.push(StorageRequest::Read { target, chunk, chain, chunk_bytes, offset, len, want_sums });
-        }
-        // A call of a function takes less than a thread.
-        let is_far = self.checks_payload && !self.env.tasks.takes_turns();
-        let (alone, beside) = reads.split_at(if is_far { reads.len().min(1) } else { reads.len() });
-        let beside: Vec<Beside> = beside.iter().map(|request| self.begin_read(request)).collect();
         let mut rest = out;
-        let mut next_piece = |request: &StorageRequest| {
-            let (piece, behind) = std::mem::take(&mut rest).split_at_mut(len_of(request));
+        for (index, within, len) in layout.pieces(offset, rest.len() as u64) {
+            let (piece, behind) = rest.split_at_mut(len as usize);
             rest = behind;
-            piece
-        };
-        // All that were begun are waited for, and the first error is told.
-        let mut outcome = Ok(());
-        for request in alone {
-            outcome = outcome.and_then(|()| read_piece(&*self.storage, request, next_piece(request)));
-        }
-        for (request, read) in reads[alone.len()..].iter().zip(beside) {
-            let piece = next_piece(request);
-            outcome = match read.end() {
-                Some(Ok(bytes)) => outcome.map(|()| piece.copy_from_slice(&bytes)),
-                Some(Err(errno)) => outcome.and(Err(errno)),
-                // There was no thread for it.
-                None => outcome.and_then(|()| read_piece(&*self.storage, request, piece)),
+            let (chunk, chain, target) = self.locate(inode, layout, index)?;
+            let request = StorageRequest::Read {
+                target,
+                chunk,
+                chain,
+                chunk_bytes: layout.chunk_bytes,
+                offset: within,
+                len,
+                want_sums: self.checks_payload,
             };
-        }
-        outcome
-    }
-
-    /// Has another thread read a piece.
-    fn begin_read(&self, request: &StorageRequest) -> Beside {
-        let read = Arc::new(Mutex::new(None));
-        let (storage, own, result) = (self.storage.clone(), request.clone(), read.clone());
-        let run = move || {
-            let mut bytes = vec![0; len_of(&own)];
-            let outcome = read_piece(&*storage, &own, &mut bytes);
-            *result.lock() = Some(outcome.map(|()| bytes));
-        };
-        // LIMIT: as pieces of a request of the kernel, of which it has as many under way as it was told.
-        match self.env.tasks.spawn("ashlar-read", Box::new(run)) {
-            Ok(task) => Beside { task: Some(task), read },
-            Err(error) => {
-                tracing::debug!(%error, "no thread to read a piece; it is read after the others");
-                Beside { task: None, read }
+            match self.storage.call(&request, Payload::Read(piece))? {
+                StorageReply::Read { sums } if !self.checks_payload || sums == block_sums(within, piece) => {}
+                StorageReply::Read { .. } => {
+                    tracing::error!(%chunk, %target, "content changed on the way from the target");
+                    return Err(Errno::EIO);
+                }
+                other => return Err(unexpected(&other)),
             }
         }
+        Ok(())
     }
 
     /// Makes everything a target has acknowledged of `chains` durable.
@@ -229,39 +199,6 @@ impl Client {
             StorageReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
-    }
-}
-
-/// A piece that another thread reads.
-struct Beside {
-    task: Option<Task>,
-    read: Arc<Mutex<Option<Result<Vec<u8>, Errno>>>>,
-}
-
-impl Beside {
-    /// What was read, once it is; nothing where there was no thread, or that ended by a panic.
-    fn end(self) -> Option<Result<Vec<u8>, Errno>> {
-        self.task?.join();
-        self.read.lock().take()
-    }
-}
-
-fn len_of(request: &StorageRequest) -> usize {
-    if let StorageRequest::Read { len, .. } = request { *len as usize } else { 0 }
-}
-
-/// Reads what is in one chunk, and checks that it is as it was there.
-fn read_piece(storage: &dyn StorageCalls, request: &StorageRequest, piece: &mut [u8]) -> Result<(), Errno> {
-    let StorageRequest::Read { target, chunk, offset, want_sums, .. } = request else {
-        return Err(Errno::EPROTO);
-    };
-    match storage.call(request, Payload::Read(piece))? {
-        StorageReply::Read { sums } if !want_sums || sums == block_sums(*offset, piece) => Ok(()),
-        StorageReply::Read { .. } => {
-            tracing::error!(%chunk, %target, "content changed on the way from the target");
-            Err(Errno::EIO)
-        }
-        other => Err(unexpected(&other)),
     }
 }
 

@@ -32,6 +32,12 @@ const SETTLED_PAUSE: Duration = Duration::from_millis(100);
 /// Where the mount that is measured shows what it counts, in its own network.
 const METRICS: &str = "127.0.0.1:9101";
 
+/// Where metadata servers of a lab listen.
+const META_PORT: u16 = 7401;
+
+/// Before each round trip of the second kind.
+const PAUSE: Duration = Duration::from_micros(200);
+
 /// Options of `bench cluster-latency`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
@@ -88,7 +94,8 @@ impl Arguments {
             "Two metadata servers, two storage servers, two mounts, of which one is idle; {} of each operation in a round. Microseconds, median of the rounds with \
              least and greatest. \"Calls\" and \"requests\" are those that the program waits for, calls to servers and requests of the kernel, per operation as the \
              mount counts them; \"later\" are calls that it does not wait for. \"Of the sum\" is the median over calls times a round trip to a server and \
-             requests times one from the kernel.\n",
+             requests times one from the kernel, as they are one right after the other; \"with pauses\" the same after pauses, in which who answers falls \
+             asleep.\n",
             self.repetitions
         ));
         let raw_row = |what: &str, name: &str| {
@@ -99,10 +106,12 @@ impl Arguments {
         let rows = [
             raw_row("to a metadata server and back (a call that nothing is done for)", "call"),
             raw_row("from the kernel to the mount and back (FLUSH)", "request"),
+            raw_row("the first, each after a pause of 200 us", "paused call"),
+            raw_row("the second, each after a pause of 200 us", "paused request"),
             raw_row("4 KiB appended to a file beside the logs, and fdatasync", "fsync"),
         ];
         report.table(&head, &rows);
-        let head = ["operation", "median", "99 %", "calls", "requests", "later", "of the sum"];
+        let head = ["operation", "median", "99 %", "calls", "requests", "later", "of the sum", "with pauses"];
         let rows: Vec<Vec<String>> =
             OPERATIONS.iter().zip(all).map(|(of, measured)| row(of, measured)).collect();
         report.table(&head.map(str::to_owned), &rows);
@@ -128,6 +137,7 @@ fn row(operation: &Operation, measured: &Measured) -> Vec<String> {
         count(measured.requests),
         count(measured.later),
         of("ratio", 2),
+        of("paused ratio", 2),
     ]
 }
 
@@ -151,20 +161,26 @@ fn measure_raw(
     place: &Place,
     raw: &mut Figures,
 ) -> anyhow::Result<()> {
-    let mut command = lab.at("client1");
-    command.arg(round_trip).arg(dir.join("identity/client1"));
-    command.arg(lab.address("meta1")?).arg(CALLS.to_string());
-    let text = shell::output(&mut command)?;
-    let calls: Result<Vec<u64>, _> = text.lines().map(str::parse).collect();
-    keep(raw, "call ", calls.context("parse what calls took")?);
+    let address = format!("{}:{META_PORT}", lab.address("meta1")?);
     let file = fs::File::open(place.warm_file())?;
-    let requests = (0..CALLS).map(|_| {
-        let copy = file.try_clone()?;
-        let begun = Instant::now();
-        drop(copy);
-        Ok(begun.elapsed().as_nanos() as u64)
-    });
-    keep(raw, "request ", requests.collect::<std::io::Result<_>>()?);
+    for (name, pause) in [("", Duration::ZERO), ("paused ", PAUSE)] {
+        let mut command = lab.at("client1");
+        command.arg(round_trip).arg(dir.join("identity/client1")).arg(&address);
+        command.arg(CALLS.to_string()).arg(pause.as_micros().to_string());
+        let text = shell::output(&mut command)?;
+        let calls: Result<Vec<u64>, _> = text.lines().map(str::parse).collect();
+        keep(raw, &format!("{name}call "), calls.context("parse what calls took")?);
+        let requests = (0..CALLS).map(|_| {
+            let copy = file.try_clone()?;
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let begun = Instant::now();
+            drop(copy);
+            Ok(begun.elapsed().as_nanos() as u64)
+        });
+        keep(raw, &format!("{name}request "), requests.collect::<std::io::Result<_>>()?);
+    }
     let mut beside = fs::File::create(dir.join("beside"))?;
     let syncs = (0..100).map(|_| {
         let begun = Instant::now();
@@ -211,10 +227,13 @@ fn measure(
     measured.later = per_operation(made.calls_later());
     measured.requests = per_operation(made.requests_waited_for());
     let last = |figures: &Figures, name: &str| figures.of(name).last().copied().unwrap_or_default();
-    let sum = measured.calls * last(raw, "call p50") + measured.requests * last(raw, "request p50");
-    if sum > 0.0 {
-        let ratio = last(&measured.figures, "p50") / sum;
-        measured.figures.push("ratio", ratio);
+    for (name, ratio) in [("", "ratio"), ("paused ", "paused ratio")] {
+        let of = |what: &str| last(raw, &format!("{name}{what} p50"));
+        let sum = measured.calls * of("call") + measured.requests * of("request");
+        if sum > 0.0 {
+            let over = last(&measured.figures, "p50") / sum;
+            measured.figures.push(ratio, over);
+        }
     }
     Ok(())
 }
