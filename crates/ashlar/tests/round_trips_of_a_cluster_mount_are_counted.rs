@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::can_mount;
 use support::cluster::Lab;
@@ -203,4 +204,57 @@ fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     let stat = |m: &Path| fs::metadata(m.join("dir/split")).unwrap().len();
     assert_eq!(mount.costs("stat of it: the slice that has changed", &[("meta", "getattr", 1)], stat), 6);
     assert_eq!(mount.costs("stat under leases", &[], stat), 6);
+}
+
+/// The kernel's list of FUSE connections, for as long as it lives.
+struct Connections(tempfile::TempDir);
+
+impl Connections {
+    fn mount() -> Connections {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(dir.path()).status().unwrap();
+        assert!(mounted.success());
+        Connections(dir)
+    }
+
+    /// Requests that are not answered yet of the mount that `path` is on.
+    fn waiting(&self, path: &Path) -> u64 {
+        let connection = libc::minor(fs::metadata(path).unwrap().dev());
+        let text = fs::read_to_string(self.0.path().join(format!("{connection}/waiting"))).unwrap();
+        text.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        let gone = Command::new("umount").arg(self.0.path()).status();
+        assert!(gone.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[test]
+fn chunks_of_a_file_are_read_at_the_same_time() {
+    if !can_mount("chunks read at the same time") {
+        return;
+    }
+    let mut mount = Mount::start();
+    let path = mount.lab.path("m0/large");
+    let content: Vec<u8> = (0..4 * CHUNK_BYTES).map(|at| (at / 1000) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    mount.start_anew();
+    let connections = Connections::mount();
+    let root = mount.lab.path("m0");
+    fs::metadata(&root).unwrap();
+    assert_eq!(connections.waiting(&root), 0);
+    mount.lab.storage.iter().for_each(|server| server.pause());
+    let reader = std::thread::spawn(move || fs::read(path).unwrap());
+    let begun = Instant::now();
+    while connections.waiting(&root) < 4 {
+        assert!(begun.elapsed() < SETTLED_MAX, "{} requests are under way", connections.waiting(&root));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    mount.lab.storage.iter().for_each(|server| server.resume());
+    assert!(reader.join().unwrap() == content);
+    drop(connections);
+    mount.lab.stop();
 }

@@ -7,6 +7,7 @@
 
 use crate::call::{Who, unexpected};
 use crate::client::Client;
+use crate::file::Handle;
 use ashlar_env::{Signal, Tasks};
 use ashlar_types::message::{MetaReply, MetaRequest, ToldClose};
 use ashlar_types::{Attr, DescriptionId, Errno, InodeId, ShardId, Timespec};
@@ -227,6 +228,17 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// As [`Client::release`], of a directory, told at once: who lists one often removes it next, and a directory that is open is not gone with its name.
+    pub fn release_directory(&self, handle: &Handle) -> Option<Attr> {
+        let last = self.release(handle);
+        let mut state = self.closes.state.lock();
+        let batch = state.take_of(handle.file.inode.home());
+        if !batch.is_empty() {
+            self.tell_batch(state, batch);
+        }
+        last
     }
 
     /// Tells of all closes, and takes no more: the session ends.
