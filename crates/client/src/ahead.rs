@@ -246,7 +246,8 @@ impl Ahead {
     }
 
     fn remove(&self, inode: InodeId) {
-        if self.len.load(SeqCst) > 0 && self.part(inode).lock().remove(&inode).is_some() {
+        // ORDER: under the part's lock in any case. Who is putting it in has looked before it was noted as old, and has not counted it yet.
+        if self.part(inode).lock().remove(&inode).is_some() {
             self.len.fetch_sub(1, SeqCst);
         }
     }
@@ -258,9 +259,7 @@ impl Ahead {
     }
 
     fn remove_all(&self) {
-        if self.len.load(SeqCst) == 0 {
-            return;
-        }
+        // ORDER: as above.
         for part in &self.parts {
             let mut part = part.lock();
             self.len.fetch_sub(part.len() as u64, SeqCst);

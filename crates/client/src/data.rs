@@ -402,8 +402,9 @@ impl Client {
     /// Attributes as metadata told them, with what is only known here on top.
     pub(crate) fn overlay(&self, attr: Attr) -> Attr {
         let mut attr = self.overlay_of_open(attr.for_programs());
-        // ORDER: after the file, from which a close takes it.
-        if let Some(atime) = self.closes.read_of(attr.inode).filter(|&atime| atime > attr.atime) {
+        // ORDER: after the file, from which a close takes it. As the service does, which notes no read from before a change.
+        let is_noted = |atime: &ashlar_types::Timespec| *atime > attr.atime && *atime >= attr.ctime;
+        if let Some(atime) = self.closes.read_of(attr.inode).filter(is_noted) {
             attr.atime = atime;
         }
         attr

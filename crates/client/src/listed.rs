@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// What is asked for at once, bytes as the kernel packs entries.
 const ASKED_BYTES: u32 = 256 << 10;
+/// The same without attributes: entries are smaller then, and as many take more memory here.
+const ASKED_PLAIN_BYTES: u32 = 64 << 10;
 /// For how long what waits is good.
 const KEPT_MAX: Duration = Duration::from_secs(2);
 /// LIMIT: directories that are listed at a time of which something waits, each with about 400 KiB; of others the kernel is given what it asks for.
@@ -127,7 +129,8 @@ impl Client {
             }
         }
         let counted = if listed.is_spoilt { None } else { Counted::take(&self.listed) };
-        let asked = if counted.is_some() { bytes_max.max(ASKED_BYTES) } else { bytes_max };
+        let ahead = if with_attributes { ASKED_BYTES } else { ASKED_PLAIN_BYTES };
+        let asked = if counted.is_some() { bytes_max.max(ahead) } else { bytes_max };
         let (turn, since) = (self.ahead.turn(self.era()), self.env.clock.monotonic());
         let Listing { mut entries, is_end } = self.readdir(who, directory, after, asked, with_attributes)?;
         let now = fitting(entries.iter(), bytes_max, with_attributes);
@@ -163,7 +166,11 @@ impl Client {
         let now = self.env.clock.monotonic();
         let as_good_now = |entry: &DirEntry| {
             let known = entry.attr.as_ref().and_then(|attr| self.ahead.look(attr.inode, self.era(), now));
-            let (attr, leases) = known.map_or((None, LeaseSet::NONE), |(attr, leases)| (Some(attr), leases));
+            // What was told of the inode since may have come with a name elsewhere; of names here the listing tells.
+            let of_name = entry.leases.and(LeaseSet::ENTRIES);
+            let (attr, leases) = known.map_or((None, LeaseSet::NONE), |(attr, leases)| {
+                (Some(attr), leases.without(LeaseSet::ENTRIES).with(of_name))
+            });
             DirEntry { attr, leases, ..entry.clone() }
         };
         let entries: Vec<DirEntry> = waiting.entries.iter().take(count).map(as_good_now).collect();

@@ -10,6 +10,10 @@ use ashlar_rpc::Caller;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, ToldClose};
 use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId, Timespec};
 
+/// Closes that one call tells.
+// LIMIT: as a client keeps.
+const CLOSES_MAX: usize = 256;
+
 /// A file that is being opened, and whether anybody knows its length.
 pub(crate) struct Opening {
     pub(crate) open: verb::OpenReply,
@@ -215,29 +219,36 @@ impl MetaService {
         self.forget_orphan(caller.op, inode)
     }
 
-    /// Closes that are told together. One that fails keeps none of the others open.
+    /// Closes that are told together. One that fails keeps none of the others open, and none waits for what is noted of reads.
     ///
     /// # Errors
-    /// `EINVAL` where they are not all of one shard, `EHOSTDOWN` when it has to come again.
+    /// `EINVAL` where they are not all of one shard or too many, `EHOSTDOWN` when it has to come again.
     fn close_all(&self, caller: Caller<'_>, all: &[ToldClose]) -> Result<MetaReply, Errno> {
         let is_of = |home| all.iter().all(|close| close.inode.home() == home);
-        if !all.first().is_none_or(|first| is_of(first.inode.home())) {
+        if all.len() > CLOSES_MAX || !all.first().is_none_or(|first| is_of(first.inode.home())) {
             return Err(Errno::EINVAL);
         }
         let mut gone = Vec::new();
-        for ToldClose { inode, handle, atime } in all {
-            let is_open = self.opened_by(caller.op.session, *inode);
-            if let Some(atime) = atime.filter(|_| is_open)
-                && let Err(errno) = self.note_read(caller, *inode, atime)
-            {
-                tracing::debug!(%errno, %inode, "when a file was read is not noted");
-            }
+        let read = |close: &ToldClose| {
+            close
+                .atime
+                .filter(|_| self.opened_by(caller.op.session, close.inode))
+                .map(|atime| (close.inode, atime))
+        };
+        // Only of what it has open.
+        let reads: Vec<(InodeId, Timespec)> = all.iter().filter_map(read).collect();
+        for ToldClose { inode, handle, .. } in all {
             match self.release(caller, *inode, *handle) {
                 Ok(last) => gone.extend(last),
                 Err(Errno::EHOSTDOWN) => return Err(Errno::EHOSTDOWN),
                 Err(errno) => {
                     tracing::warn!(%errno, %inode, "a close failed; the end of its session closes it")
                 }
+            }
+        }
+        for (inode, atime) in reads {
+            if let Err(errno) = self.note_read(caller, inode, atime) {
+                tracing::debug!(%errno, %inode, "when a file was read is not noted");
             }
         }
         Ok(MetaReply::Closed { gone })

@@ -337,8 +337,11 @@ impl RemoteMeta {
         let mut gone = Vec::new();
         for ToldClose { inode, handle, .. } in of {
             let request = MetaRequest::Release { inode, handle };
-            if let MetaReply::Removed { last, .. } = self.call_home(caller, request, shard, deadline)? {
-                gone.extend(last);
+            match self.call_home(caller, request, shard, deadline) {
+                Ok(MetaReply::Removed { last, .. }) => gone.extend(last),
+                Ok(_) => return Err(Errno::EPROTO),
+                // It keeps none of the others open.
+                Err(errno) => tracing::warn!(%errno, %inode, "could not report a close"),
             }
         }
         Ok(MetaReply::Closed { gone })
