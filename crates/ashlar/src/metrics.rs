@@ -2,6 +2,7 @@
 
 use crate::cli::MetricsPlace;
 use anyhow::{Context, Result};
+use ashlar_fuse::RequestCounts;
 use ashlar_manager::{ManagerService, Observe};
 use ashlar_meta::MetaService;
 use ashlar_metrics::MetricType::{Counter, Gauge};
@@ -100,6 +101,15 @@ impl Metrics {
         self.registry.add(move |text| {
             let help = "Open files and locks that clients claimed to have, and did not prove.";
             text.single("ashlar_claims_refused_total", Counter, help, proofs.refused());
+        });
+    }
+
+    /// Shows what the kernel has asked a mount.
+    pub fn add_kernel_requests(&self, requests: Arc<RequestCounts>) {
+        self.registry.add(move |text| {
+            let help = "Requests of the kernel to the mount, by kind; several mounts of a process together.";
+            text.family("ashlar_kernel_requests_total", Counter, help);
+            requests.all().iter().for_each(|(kind, count)| text.sample(&[("kind", kind)], count));
         });
     }
 

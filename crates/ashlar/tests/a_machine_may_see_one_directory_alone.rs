@@ -15,7 +15,7 @@ use ashlar_rpc::wire::{CapabilityWanted, MetaAnswer, MetaCall, StorageCall, Unde
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
     LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest, Reclaim, ReclaimedFile, RenameFlags,
-    SetAttr, StorageReply, StorageRequest, SyncScope,
+    SetAttr, StorageReply, StorageRequest, SyncScope, ToldClose,
 };
 use ashlar_types::{
     Attr, ChainId, ChunkId, Credentials, DescriptionId, Errno, FileLayout, FilesetId, InodeId, LayoutPolicy,
@@ -323,6 +323,7 @@ fn outcome(request: &MetaRequest<'_>) -> Outcome {
         | MetaRequest::Slices { .. }
         | MetaRequest::Split { .. } => Outcome::NotThere,
         MetaRequest::Release { .. }
+        | MetaRequest::Closes { .. }
         | MetaRequest::LockCancel { .. }
         | MetaRequest::LockRelease { .. }
         | MetaRequest::RecallDone { .. }
@@ -406,6 +407,7 @@ fn calls_with_names(x: InodeId, inside: InodeId) -> Vec<MetaRequest<'static>> {
         open(false, false),
         open(true, true),
         MetaRequest::Release { inode: x, handle },
+        MetaRequest::Closes { of: vec![ToldClose { inode: x, handle, atime: Some(Timespec::default()) }] },
     ]
 }
 
@@ -557,6 +559,7 @@ fn a_program_that_makes_every_call_reaches_nothing_outside() {
                 let answer = stranger.call(asked_at(&request, x), request.clone());
                 let is_good = match expected {
                     Outcome::NotThere => answer == Ok(Err(Errno::ESTALE)),
+                    Outcome::Nothing if answer == Ok(Ok(MetaReply::Closed { gone: Vec::new() })) => true,
                     Outcome::Nothing => {
                         matches!(
                             answer,

@@ -87,11 +87,13 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
 fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
     match call {
         MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. }
-        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
+        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. }
+        | MetaCall::CallInDirectory { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
         MetaCall::Open(_)
         | MetaCall::Close(_)
         | MetaCall::Call { .. }
         | MetaCall::CallYielding { .. }
+        | MetaCall::CallInDirectory { .. }
         | MetaCall::Events { .. }
         | MetaCall::Renew { .. }
         | MetaCall::Capability(_) => &[Role::Client, Role::Admin],
@@ -283,7 +285,8 @@ fn samples() -> Vec<Sample> {
     let requests = every::<MetaRequest>().into_iter().flat_map(|request| {
         let creds = Credentials::root();
         let plain = MetaCall::Call { op, creds: creds.clone(), slot, request: request.clone() };
-        [plain, MetaCall::CallYielding { op, creds, slot, request }]
+        let yielding = MetaCall::CallYielding { op, creds: creds.clone(), slot, request: request.clone() };
+        [plain, yielding, MetaCall::CallInDirectory { op, creds, slot, request }]
     });
     let of_meta =
         meta_samples().into_iter().chain(every::<MetaCall<'_>>()).chain(requests).map(|call| Sample {

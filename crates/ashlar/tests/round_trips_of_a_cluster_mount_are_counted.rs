@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::can_mount;
 use support::cluster::Lab;
@@ -19,12 +20,14 @@ const SETTLED_MAX: Duration = Duration::from_secs(20);
 
 type Calls = (&'static str, &'static str, u64);
 
-/// The kernel asks for owner and mode of a directory before it lets anybody through, and forgets them when it has changed it.
-const DIRECTORY_AGAIN: Calls = ("meta", "getattr", 1);
-/// The last close is told, without anybody waiting for it.
-const CREATED: [Calls; 3] = [("meta", "create", 1), DIRECTORY_AGAIN, ("meta", "release", 1)];
-/// So is the time of the first access since a change, as `relatime` has it.
-const READ_ONCE: [Calls; 3] = [("meta", "open", 1), ("meta", "commit_write", 1), ("meta", "release", 1)];
+/// The last close is told a moment later, with others, and with it the time of the first access since a change, as `relatime` has it. Nobody waits for that.
+const LATER: Calls = ("meta", "closes", 1);
+/// What the kernel asks of the file and of its directory then came with the answer.
+const CREATED: [Calls; 2] = [("meta", "create", 1), LATER];
+const READ_ONCE: [Calls; 2] = [("meta", "open", 1), LATER];
+/// Files that are made or closed in a row, and how many calls their closes take at the most.
+const IN_A_ROW: u64 = 100;
+const CLOSES_MAX: u64 = IN_A_ROW / 4;
 
 struct Mount {
     lab: Lab,
@@ -121,12 +124,10 @@ fn calls_per_operation_are_those_of_the_table() {
         &[&[("meta", "lookup", 1), ("storage", "read", 4)], &READ_ONCE[..]].concat(),
         |m| fs::read(m.join("dir/large")).unwrap(),
     );
-    mount.costs("open + read + close, 4 chunks", &[("meta", "open", 1), ("meta", "release", 1)], |m| {
-        fs::read(m.join("dir/large")).unwrap()
-    });
+    mount.costs("open + read + close, 4 chunks", &READ_ONCE, |m| fs::read(m.join("dir/large")).unwrap());
     mount.costs(
         "list with attributes",
-        &[&[("meta", "lookup", 1), ("meta", "readdir", 6)], &READ_ONCE[..]].concat(),
+        &[&[("meta", "lookup", 1), ("meta", "readdir", 1)], &READ_ONCE[..]].concat(),
         |m| {
             let all =
                 fs::read_dir(m.join("dir/thousand")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
@@ -134,6 +135,7 @@ fn calls_per_operation_are_those_of_the_table() {
         },
     );
     mount.costs("unlink", &[("meta", "unlink", 1)], |m| fs::remove_file(m.join("dir/small")).unwrap());
+    in_a_row(&mount);
     let file = OpenOptions::new().write(true).create_new(true).open(dir.join("stream")).unwrap();
     file.write_all_at(&vec![1; CHUNK_BYTES], 0).unwrap();
     mount.costs("sequential write of 16 MiB by a sole opener", &[("storage", "write", 32)], |_| {
@@ -150,6 +152,30 @@ fn calls_per_operation_are_those_of_the_table() {
     mount.lab.stop();
 }
 
+/// What many operations in one directory cost, of which each finds there what the one before has changed.
+fn in_a_row(mount: &Mount) {
+    let dir = mount.lab.path("m0/dir");
+    let paths: Vec<_> = (0..IN_A_ROW).map(|at| dir.join(format!("row{at}"))).collect();
+    // The kernel knows that there are none.
+    paths.iter().for_each(|path| drop(fs::metadata(path).unwrap_err()));
+    let before = mount.settled();
+    let files: Vec<File> = paths.iter().map(|path| File::create(path).unwrap()).collect();
+    let made = mount.settled().since(&before);
+    assert_eq!((made.to("meta"), made.kind("meta", "create")), (IN_A_ROW, IN_A_ROW), "{made:?}");
+    let before = mount.settled();
+    drop(files);
+    let made = mount.settled().since(&before);
+    let closes = made.kind("meta", "closes");
+    assert!(closes == made.to("meta") && (1..=CLOSES_MAX).contains(&closes), "{made:?}");
+    let before = mount.settled();
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let made = mount.settled().since(&before);
+    // Of the directory it is asked once more at the first: the kernel has forgotten it since the last create.
+    let asked = made.kind("meta", "getattr");
+    assert_eq!((made.kind("meta", "unlink"), made.to("meta") - asked), (IN_A_ROW, IN_A_ROW), "{made:?}");
+    assert!(asked <= 1, "{made:?}");
+}
+
 #[test]
 fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     if !can_mount("counted calls") {
@@ -162,8 +188,8 @@ fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     fs::write(dir.join("split/first"), "1").unwrap();
     mount.start_anew();
     // One look at it, and how it is split, and one look that is kept.
-    let cold = [("meta", "lookup", 2), ("meta", "slices", 1), ("meta", "create", 1), ("meta", "release", 1)];
-    let cold = [&cold[..], &[("meta", "getattr", 3)]].concat();
+    let cold = [("meta", "lookup", 2), ("meta", "slices", 1), ("meta", "create", 1), LATER];
+    let cold = [&cold[..], &[("meta", "getattr", 2)]].concat();
     mount.costs("the first name that a mount makes in it", &cold, |m| {
         drop(File::create(m.join("dir/split/f0")).unwrap())
     });
@@ -178,4 +204,57 @@ fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     let stat = |m: &Path| fs::metadata(m.join("dir/split")).unwrap().len();
     assert_eq!(mount.costs("stat of it: the slice that has changed", &[("meta", "getattr", 1)], stat), 6);
     assert_eq!(mount.costs("stat under leases", &[], stat), 6);
+}
+
+/// The kernel's list of FUSE connections, for as long as it lives.
+struct Connections(tempfile::TempDir);
+
+impl Connections {
+    fn mount() -> Connections {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(dir.path()).status().unwrap();
+        assert!(mounted.success());
+        Connections(dir)
+    }
+
+    /// Requests that are not answered yet of the mount that `path` is on.
+    fn waiting(&self, path: &Path) -> u64 {
+        let connection = libc::minor(fs::metadata(path).unwrap().dev());
+        let text = fs::read_to_string(self.0.path().join(format!("{connection}/waiting"))).unwrap();
+        text.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        let gone = Command::new("umount").arg(self.0.path()).status();
+        assert!(gone.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[test]
+fn chunks_of_a_file_are_read_at_the_same_time() {
+    if !can_mount("chunks read at the same time") {
+        return;
+    }
+    let mut mount = Mount::start();
+    let path = mount.lab.path("m0/large");
+    let content: Vec<u8> = (0..4 * CHUNK_BYTES).map(|at| (at / 1000) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    mount.start_anew();
+    let connections = Connections::mount();
+    let root = mount.lab.path("m0");
+    fs::metadata(&root).unwrap();
+    assert_eq!(connections.waiting(&root), 0);
+    mount.lab.storage.iter().for_each(|server| server.pause());
+    let reader = std::thread::spawn(move || fs::read(path).unwrap());
+    let begun = Instant::now();
+    while connections.waiting(&root) < 4 {
+        assert!(begun.elapsed() < SETTLED_MAX, "{} requests are under way", connections.waiting(&root));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    mount.lab.storage.iter().for_each(|server| server.resume());
+    assert!(reader.join().unwrap() == content);
+    drop(connections);
+    mount.lab.stop();
 }

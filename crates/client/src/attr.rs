@@ -14,15 +14,17 @@ impl Client {
     /// # Errors
     /// `ESTALE` when there is no such inode.
     pub fn getattr(&self, who: &Who, inode: InodeId) -> Result<Found, Errno> {
-        let before = self.era();
+        let (before, reports) = (self.era(), self.reports.count());
         let ahead = self.ahead.take(inode, before, || self.env.clock.monotonic());
         // A split directory is asked about with its slices.
         if let Some((attr, leases)) = ahead.filter(|(attr, _)| attr.slices() == 0) {
             // ORDER: noted, then looked, as for an answer of the service.
             let reply = MetaReply::Attr { attr: attr.clone(), leases };
             self.attributes_told.note(&reply, &*self.env.clock);
-            if self.era() == before {
-                return Ok(self.found_attr(attr, leases));
+            let found = self.found_attr(attr, leases);
+            // ORDER: and looked once more whether what is only known here has been told meanwhile: then neither may have had it.
+            if self.era() == before && !self.reports.has_since(reports, inode) {
+                return Ok(found);
             }
         }
         // With a name a split directory is told without what its slices know, and for no time: asking all of them each time a path leads there would cost more
@@ -56,6 +58,7 @@ impl Client {
         mut changes: SetAttr,
     ) -> Result<Found, Errno> {
         changes.has_handle = handle.is_some_and(|handle| handle.flags.write);
+        self.settle_closes(inode)?;
         let Some(file) = self.open_file(inode) else {
             let reply = self.call(who, MetaRequest::Setattr { inode, changes });
             self.note_mode_set(inode, changes.mode);

@@ -1,10 +1,11 @@
 //! Calls to the metadata service on behalf of a user.
 
-use crate::ahead::changes_something;
+use crate::ahead::{Touched, changes_something};
 use crate::client::Client;
 use ashlar_rpc::Caller;
 use ashlar_types::message::{Addressee, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// On whose behalf a call is made.
@@ -116,12 +117,16 @@ impl Client {
     ) -> Result<MetaReply, Errno> {
         let sequence = self.sequence.fetch_add(1, Relaxed);
         let before = self.era();
-        let (changes, turn) = (changes_something(&request), self.ahead.begin(&request, before));
+        let (touched, turn) = (Touched::by(&request), self.ahead.begin(&request, before));
         let is_question = matches!(request, MetaRequest::Getattr { .. });
-        let caller = Caller { yields, ..Caller::new(OpId { session, sequence }, creds) };
+        let directory = OnceLock::new();
+        let asks_for_directory = self.ahead.is_used() && Touched::asks_for_directory(&request);
+        let directory_to = asks_for_directory.then_some(&directory);
+        let caller =
+            Caller { yields, directory: directory_to, ..Caller::new(OpId { session, sequence }, creds) };
         let reply = self.meta.call(caller, request);
         let kept = reply.as_ref().ok().filter(|_| !is_question && self.era() == before);
-        self.ahead.end(turn, changes, kept, || self.env.clock.monotonic());
+        self.ahead.end(turn, touched, (kept, directory.into_inner()), || self.env.clock.monotonic());
         reply.map(|mut reply| {
             // ORDER: noted, then looked. Either whoever drops what the kernel has finds it there, or the answer is seen to be from before.
             self.attributes_told.note(&reply, &*self.env.clock);

@@ -3,6 +3,7 @@
 use crate::ahead::Ahead;
 use crate::call::{ResolveCredentials, Who};
 use crate::close_to_open::Seen;
+use crate::closes::{Closes, start_telling};
 use crate::events::{Answering, CONTENT_THREADS, EventQueue, KernelCache, Recalled, Share, start_answering};
 use crate::fan::Fan;
 use crate::file::{File, FileTable};
@@ -17,7 +18,7 @@ use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
 use ashlar_types::message::{MetaRequest, SyncScope};
 use ashlar_types::{ClusterMap, Errno, InodeId, OfChains, SessionId};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -73,6 +74,9 @@ pub struct Client {
     pub(crate) files: FileTable,
     pub(crate) fan: Fan,
     pub(crate) untold: Untold,
+    pub(crate) closes: Arc<Closes>,
+    /// Directories of whose listing something waits.
+    pub(crate) listed: Arc<AtomicUsize>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
     pub(crate) lock_waits: LockWaits,
     pub(crate) lock_starts: LockStarts,
@@ -134,6 +138,8 @@ impl Client {
             files: FileTable::new(tasks.signal(), config.wait_max),
             fan: Fan::new(tasks.clone()),
             untold: Untold::new(tasks.signal()),
+            listed: Arc::default(),
+            closes: Arc::new(Closes::new(config.comes_back, tasks.signal())),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
             lock_starts: LockStarts::default(),
@@ -156,6 +162,7 @@ impl Client {
         for share in shares {
             start_answering(&client, share).map_err(|_| Errno::EAGAIN)?;
         }
+        start_telling(&client).map_err(|_| Errno::EAGAIN)?;
         Ok(client)
     }
 
@@ -206,6 +213,7 @@ impl Client {
             self.report(&file, is_known)
         };
         let reported = self.files.all().into_iter().map(&mut report).fold(Ok(()), Result::and);
+        self.end_closes();
         let synced = self.sync();
         self.queue.close();
         self.meta.close_session(self.session());

@@ -408,7 +408,16 @@ impl Client {
 
     /// Attributes as metadata told them, with what is only known here on top.
     pub(crate) fn overlay(&self, attr: Attr) -> Attr {
-        let mut attr = attr.for_programs();
+        let mut attr = self.overlay_of_open(attr.for_programs());
+        // ORDER: after the file, from which a close takes it. As the service does, which notes no read from before a change.
+        let is_noted = |atime: &ashlar_types::Timespec| *atime > attr.atime && *atime >= attr.ctime;
+        if let Some(atime) = self.closes.read_of(attr.inode).filter(is_noted) {
+            attr.atime = atime;
+        }
+        attr
+    }
+
+    fn overlay_of_open(&self, mut attr: Attr) -> Attr {
         let Some(file) = self.open_file(attr.inode) else { return attr };
         let state = file.state.lock();
         if let Some((size, taken)) = state.reporting {

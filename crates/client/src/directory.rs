@@ -12,8 +12,8 @@ const AFTER_DOTS: u64 = 2;
 /// Bytes for which another slice of a directory is asked: any entry fits.
 const ROOM_MIN: u32 = 512;
 /// Bytes an entry costs besides its name, with and without attributes, as the kernel packs them.
-const ENTRY_BYTES: u32 = 24;
-const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
+pub(crate) const ENTRY_BYTES: u32 = 24;
+pub(crate) const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
 
 /// How often in one call the slices of a directory that is being split are asked anew because names went on to them meanwhile.
 const TURNS_MAX: usize = 64;

@@ -13,6 +13,7 @@
 
 use crate::close_to_open::Version;
 use crate::io::{BlockDoubt, Fills, Growth, SetId};
+use crate::listed::Listed;
 use crate::pages::Pages;
 use crate::through::Through;
 use ashlar_env::Signal;
@@ -59,11 +60,13 @@ pub struct Handle {
     pub is_shared: bool,
     /// Lock owners that took a lock through it, so that a close without any need not ask.
     pub(crate) lock_owners: Mutex<Vec<(LockOwner, bool)>>,
+    /// Of a directory: how far it is listed.
+    pub(crate) listed: Mutex<Listed>,
 }
 
 impl Handle {
     pub(crate) fn new(number: u64, file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
-        Handle { number, file, flags, is_shared, lock_owners: Mutex::default() }
+        Handle { number, file, flags, is_shared, lock_owners: Mutex::default(), listed: Mutex::default() }
     }
 }
 

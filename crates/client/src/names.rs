@@ -352,13 +352,23 @@ impl Client {
     /// # Errors
     /// The first error of reporting.
     pub fn flush(&self, handle: &Handle) -> Result<(), Errno> {
-        self.report(&handle.file, false)
+        match self.closes.is_used() {
+            // When it was read is told with the last close.
+            true => self.report_written(&handle.file),
+            false => self.report(&handle.file, false),
+        }
     }
 
     /// The last `close` of an open file description; tells the last attributes of a file without a name that is gone with it.
     pub fn release(&self, handle: &Handle) -> Option<Attr> {
         self.drop_description_locks(handle);
+        let inode = handle.file.inode;
+        // Whoever opens the file next is to have it for himself, and of a large one that is worth a call.
+        let is_large = matches!(handle.file.state.lock().data, Data::Chunks(_));
+        let may_wait = !(is_large && handle.flags.write);
+        let mut is_told_later = false;
         if self.files.begin_close(&handle.file, DescriptionId(handle.number), handle.flags) {
+            is_told_later = may_wait && self.close_read_later(&handle.file, handle.number);
             // ORDER: before the file is forgotten. Whoever opens it in between goes on with what is known here; with a lease of his own he
             // would lose it to the report below, which gives back what the session has.
             if let Err(errno) = self.count_and_give_back(&handle.file) {
@@ -366,12 +376,32 @@ impl Client {
             }
             self.files.end_close(&handle.file);
         }
-        let inode = handle.file.inode;
+        if is_told_later || may_wait && self.close_later(inode, handle.number, None) {
+            return None;
+        }
         let request = MetaRequest::Release { inode, handle: DescriptionId(handle.number) };
         self.call(&Who::system(), request).and_then(removed).unwrap_or_else(|errno| {
             tracing::warn!(%errno, %inode, "could not report a close");
             None
         })
+    }
+
+    /// Has a close be told later with when `file` was read last, if that is all there is to report of it.
+    fn close_read_later(&self, file: &File, handle: u64) -> bool {
+        // ORDER: under the lock. When it was read is known with the file or with its close.
+        let mut state = file.state.lock();
+        let is_all = !state.is_dirty
+            && state.reporting.is_none()
+            && state.block_doubt == BlockDoubt::None
+            && state.unreported == Unreported { atime: state.unreported.atime, ..Unreported::default() }
+            && !state.leases.meets(LeaseSet::WRITING);
+        let is_told = is_all
+            && state.unreported.atime.is_some()
+            && self.close_later(file.inode, handle, state.unreported.atime);
+        if is_told {
+            state.unreported.atime = None;
+        }
+        is_told
     }
 
     /// What is not known of its blocks keeps its writer's record, as when the client ends: metadata counts by that.

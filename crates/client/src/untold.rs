@@ -253,12 +253,20 @@ impl Client {
         if self.untold.count.load(SeqCst) == 0 {
             return Ok(());
         }
-        // Others wait for the answer to a recall, which is good also of what is not open.
-        let (Addressee::Home(inode), false) =
-            (request.addressee(), matches!(request, MetaRequest::RecallDone { .. }))
-        else {
-            return Ok(());
-        };
+        match request {
+            // Others wait for the answer to a recall, which is good also of what is not open.
+            MetaRequest::RecallDone { .. } => Ok(()),
+            MetaRequest::Closes { of } => {
+                of.iter().try_for_each(|close| self.wait_until_told_of(close.inode))
+            }
+            request => match request.addressee() {
+                Addressee::Home(inode) => self.wait_until_told_of(inode),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn wait_until_told_of(&self, inode: InodeId) -> Result<(), Errno> {
         let tell = |session, server| {
             // Whether it came to know shows in what is left.
             let _ = self.tell_server(session, server);

@@ -27,14 +27,14 @@ use crate::id::{FileHandle, Unique};
 use crate::negotiation::Negotiated;
 use crate::notify::Notifier;
 use crate::protocol::{
-    CopyFileRange, Create, Fallocate, FileLock, Flush, Fsync, Link, LockRequest, Lseek, Mkdir, Mknod, Open,
-    Read, ReadDir, Release, Rename, SetAttr, SetXattr, StatxQuery, Write,
+    CopyFileRange, Create, Fallocate, FileLock, Flush, Fsync, Link, LockRequest, Lseek, Mkdir, Mknod, Opcode,
+    Open, Read, ReadDir, Release, Rename, SetAttr, SetXattr, StatxQuery, Write,
 };
 use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
 };
 use crate::request::Request;
-use crate::{Deferral, Ended, Features, Filesystem, Transport, Written};
+use crate::{Deferral, Ended, Features, Filesystem, RequestCounts, Transport, Written};
 use ashlar_client::Client;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub struct Adaptor {
     handles: handles::HandleTable,
     cache: Arc<NotifierCache>,
     describe: Option<Describe>,
-    removed: removed::RemovedInodes,
+    requests: Arc<RequestCounts>,
+    removed: Arc<removed::RemovedInodes>,
     late: late::Late,
     /// Whether a file opened for direct I/O may be mapped all the same (Linux 6.6).
     maps_direct: AtomicBool,
@@ -78,6 +79,7 @@ impl Adaptor {
             handles: Default::default(),
             cache,
             describe: None,
+            requests: Arc::default(),
             removed: Default::default(),
             maps_direct: AtomicBool::new(false),
             has_other_workers: AtomicBool::new(false),
@@ -96,6 +98,12 @@ impl Adaptor {
     #[must_use]
     pub fn described_by(self, describe: Describe) -> Adaptor {
         Adaptor { describe: Some(describe), ..self }
+    }
+
+    /// The same, which counts requests of the kernel in `requests`.
+    #[must_use]
+    pub fn counted_by(self, requests: Arc<RequestCounts>) -> Adaptor {
+        Adaptor { requests, ..self }
     }
 
     /// The same, whose open files are told to `log`, and which has `adopted` open already, by the numbers under which the kernel knows them.
@@ -123,7 +131,13 @@ impl Filesystem for Adaptor {
         self.has_other_workers.store(has_others, Relaxed);
         self.cache.attach(notifier.clone());
         self.client.set_kernel_cache(self.cache.clone());
+        let removed = self.removed.clone();
+        self.client.set_note_gone(Box::new(move |remove| removed.during_all(remove)));
         Ok(())
+    }
+
+    fn note_request(&self, opcode: Opcode) {
+        self.requests.note(opcode);
     }
 
     fn look(&self) {

@@ -11,8 +11,8 @@ use crate::negotiation::Negotiated;
 use crate::notify::Notifier;
 use crate::protocol::{
     CopyFileRange, Create, Fallocate, FileLock, Flush, Forgets, Fsync, Ioctl, Link, LockRequest, Lseek,
-    Mkdir, Mknod, Open, Poll, Read, ReadDir, Release, Rename, RetrieveReply, SetAttr, SetXattr, StatxQuery,
-    Write,
+    Mkdir, Mknod, Opcode, Open, Poll, Read, ReadDir, Release, Rename, RetrieveReply, SetAttr, SetXattr,
+    StatxQuery, Write,
 };
 use crate::reply::{
     AttrReply, Created, DirBuffer, DirPlusBuffer, Entry, Opened, ReplyBuffer, Statfs, StatxReply, XattrBuffer,
@@ -31,6 +31,9 @@ macro_rules! filesystem {
             fn init(&self, granted: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
                 Ok(())
             }
+
+            /// A request of this kind has come; it must not wait.
+            fn note_request(&self, opcode: Opcode) {}
 
             /// Called once, after the last request.
             fn destroy(&self) {}

@@ -37,6 +37,7 @@ mod options;
 pub mod protocol;
 mod reply;
 mod request;
+mod request_counts;
 mod service;
 mod session;
 mod transport;
@@ -60,5 +61,6 @@ pub use reply::{
     ReplyBuffer, Statfs, StatxReply, Timestamp, XattrBuffer,
 };
 pub use request::Request;
+pub use request_counts::RequestCounts;
 pub use session::{JoinTimeout, Kept, Session};
 pub use transport::Transport;

@@ -43,6 +43,7 @@ impl<F: Filesystem> Service<F> {
         route: &dyn Fn() -> Option<Route>,
     ) -> Outcome {
         body.clear();
+        self.fs.note_request(parts.opcode);
         let (request, operation) = match crate::protocol::parse(header, parts) {
             Ok(parsed) => parsed,
             Err(malformed) => return refuse(header, malformed, parts.opcode.is_one_way()),
@@ -70,6 +71,7 @@ impl<F: Filesystem> Service<F> {
         parts: &Parts<'_>,
         out: &mut [u8],
     ) -> Result<usize, Errno> {
+        self.fs.note_request(parts.opcode);
         let (request, operation) = match crate::protocol::parse(header, parts) {
             Ok(parsed) => parsed,
             Err(malformed) => {

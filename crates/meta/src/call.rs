@@ -3,11 +3,13 @@
 mod attrs;
 mod data;
 mod files;
+mod in_directory;
 mod locks;
 mod names;
 mod xattrs;
 
 pub(crate) use files::{Creation, Opening};
+pub(crate) use in_directory::InDirectory;
 
 use crate::MetaService;
 use ashlar_rpc::{Caller, MetaCalls, SessionEvents, SessionGrant};
@@ -97,7 +99,8 @@ impl MetaCalls for MetaService {
             MetaRequest::Create { .. }
             | MetaRequest::Tmpfile { .. }
             | MetaRequest::Open { .. }
-            | MetaRequest::Release { .. } => self.call_on_files(caller, request),
+            | MetaRequest::Release { .. }
+            | MetaRequest::Closes { .. } => self.call_on_files(caller, request),
             MetaRequest::Getxattr { .. }
             | MetaRequest::Listxattr { .. }
             | MetaRequest::Setxattr { .. }

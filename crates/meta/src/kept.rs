@@ -4,7 +4,7 @@
 //! What is kept has no leases: those of before a start are gone.
 
 use crate::MetaService;
-use crate::call::{Creation, Opening};
+use crate::call::{Creation, InDirectory, Opening};
 use ashlar_kv::{Snapshot, WriteSet};
 use ashlar_namespace::record::KeptReply;
 use ashlar_namespace::{Txn, TxnOutcome, key, verb};
@@ -79,6 +79,12 @@ impl Told for Creation {
             Creation::Here(open, created) => of_open(open, *created),
             Creation::Elsewhere(inode) => MetaReply::Elsewhere { inode: *inode, leases: LeaseSet::NONE },
         }
+    }
+}
+
+impl<R: Told> Told for InDirectory<R> {
+    fn told(&self) -> MetaReply {
+        self.reply.told()
     }
 }
 

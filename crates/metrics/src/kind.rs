@@ -75,6 +75,7 @@ kinds! {
     SetFileset => "set_fileset",
     Slices => "slices",
     Split => "split",
+    Closes => "closes",
 }
 
 kinds! {

@@ -7,14 +7,14 @@
 //!
 //! The one retry layer is in [`net`]: a call whose connection broke is sent again, and carried out once.
 
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
-    Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
+    Attr, Credentials, Epoch, Errno, EventKind, FilesetId, InodeId, NodeId, OpId, Reach, SessionId, ShardId,
     Timespec,
 };
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::{BackupStep, BackupTold, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
 
@@ -41,12 +41,20 @@ pub struct Caller<'a> {
     /// It writes, and its session answers recalls of the file's content while this call waits. Where a session does not, because its kernel has pages locked that it has to
     /// drop, two such writers would wait for each other if none went ahead of the other's answer.
     pub yields: bool,
+    /// Where it is put what the call has made of the directory in which it changes a name, and what of that may be cached: the caller would ask next. Nothing there: it does not want to know.
+    pub directory: Option<&'a OnceLock<(Attr, LeaseSet)>>,
 }
 
 impl<'a> Caller<'a> {
     /// A caller who asks once.
     pub fn new(op: OpId, creds: &'a Credentials) -> Caller<'a> {
-        Caller { op, creds, slot: None, reach: None, yields: false }
+        Caller { op, creds, slot: None, reach: None, yields: false, directory: None }
+    }
+
+    /// The same, not to be told of the directory.
+    #[must_use]
+    pub fn alone(self) -> Caller<'a> {
+        Caller { directory: None, ..self }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Messages about sessions, as they travel: the traits of this crate as values.
 
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, StorageRequest};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, SessionEvent, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{
-    Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights, SealedCapability,
-    SessionId, ShardId, ShardSet, TargetId,
+    Attr, Credentials, Epoch, Errno, GrantedCapability, InodeId, NodeId, OpId, OpenProof, Rights,
+    SealedCapability, SessionId, ShardId, ShardSet, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -100,6 +100,18 @@ pub enum MetaCall<'a> {
     },
     /// As [`MetaCall::Call`], of a write while which the session answers recalls ([`crate::Caller::yields`]).
     CallYielding {
+        /// Which.
+        op: OpId,
+        /// On whose behalf.
+        creds: Credentials,
+        /// As of a `Call`.
+        slot: Option<u16>,
+        /// What.
+        #[serde(borrow)]
+        request: MetaRequest<'a>,
+    },
+    /// As [`MetaCall::Call`], of a change of a name whose caller wants to be told of the directory ([`crate::Caller::directory`]).
+    CallInDirectory {
         /// Which.
         op: OpId,
         /// On whose behalf.
@@ -347,6 +359,8 @@ pub enum MetaAnswer {
     Withdrawn(Vec<(ShardId, Option<NodeId>, Withdrawal)>),
     /// Of a call that has opened something, with the proof of it, and with a capability for the chunks if it has any.
     Opened(MetaReply, OpenProof, Option<GrantedCapability>),
+    /// Of a [`MetaCall::CallInDirectory`]: as `Reply`, `Granted` or `Opened`, with the attributes of the directory and what of them may be cached.
+    InDirectory(MetaReply, Option<OpenProof>, Option<GrantedCapability>, Attr, LeaseSet),
 }
 
 /// What a client must have a capability for to make a call: file, generation, rights. Every request is named, so that a new one is thought about.
@@ -412,6 +426,7 @@ pub fn repetition(request: &MetaRequest<'_>) -> Repetition {
         | MetaRequest::Reclaim { .. } => Repetition::Harmless,
         MetaRequest::Open { truncate: false, .. }
         | MetaRequest::Release { .. }
+        | MetaRequest::Closes { .. }
         // But for a file that was empty: that has its chunks by the first, and `EAGAIN` says so. The answer is not kept, as a proposal does not outlive the server.
         | MetaRequest::ProposeLayout { .. }
         | MetaRequest::WithdrawLayout { .. }
@@ -451,6 +466,7 @@ pub fn frees_others(request: &MetaRequest<'_>) -> bool {
         MetaRequest::RecallDone { .. }
             | MetaRequest::CommitWrite { .. }
             | MetaRequest::Release { .. }
+            | MetaRequest::Closes { .. }
             | MetaRequest::LockRelease { .. }
             | MetaRequest::LockCancel { .. }
             | MetaRequest::WithdrawLayout { .. }

@@ -12,7 +12,7 @@ use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
     ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
     OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
-    StorageRequest, SyncScope, TimeSet,
+    StorageRequest, SyncScope, TimeSet, ToldClose,
 };
 use ashlar_types::node::SessionOwner;
 use ashlar_types::testing::mutated;
@@ -178,6 +178,9 @@ impl<'s> Sample<'s> {
             MetaRequest::Tmpfile { parent, mode, umask, handle: DescriptionId(3) },
             MetaRequest::Open { inode, read: true, write: true, truncate: false, handle: DescriptionId(4) },
             MetaRequest::Release { inode, handle: DescriptionId(4) },
+            MetaRequest::Closes {
+                of: vec![ToldClose { inode, handle: DescriptionId(4), atime: Some(Timespec::default()) }],
+            },
             MetaRequest::Readlink { inode: self.link },
             MetaRequest::Readdir { directory: parent, after: 0, bytes_max: 4096, with_attributes: true },
             MetaRequest::Access { inode, mask: 7 },

@@ -11,6 +11,6 @@ pub use manager::{ManagerPapers, ManagerReply, ManagerRequest, MoveWork, ServerP
 pub use meta::{
     Addressee, DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply,
     MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,
-    SplitDirectory, SyncScope, TimeSet,
+    SplitDirectory, SyncScope, TimeSet, ToldClose,
 };
 pub use storage::{ChunkWritten, MoveProgress, StorageReply, StorageRequest};

@@ -7,6 +7,7 @@
 
 mod children;
 mod cluster_data;
+mod cluster_latency;
 mod cluster_metadata;
 mod cluster_moves;
 mod control_group;
@@ -67,6 +68,8 @@ enum Part {
     ClusterMetadata(cluster_metadata::Arguments),
     /// How long calls take while targets are emptied and filled (as root).
     ClusterMoves(cluster_moves::Arguments),
+    /// Operations one at a time on an idle mount of a cluster, beside the round trips that they cost (as root).
+    ClusterLatency(cluster_latency::Arguments),
     /// All parts for one machine but fio-agreement, one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
@@ -140,6 +143,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::ClusterData(part) => &part.shared,
         Part::ClusterMetadata(part) => &part.shared,
         Part::ClusterMoves(part) => &part.shared,
+        Part::ClusterLatency(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -190,6 +194,12 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
         }
         Part::ClusterMoves(part) => {
             vec![("cluster-moves", Box::new(|_, bench, report| part.run(bench, report)))]
+        }
+        Part::ClusterLatency(part) => {
+            vec![(
+                "cluster-latency",
+                Box::new(|repository, bench, report| part.run(repository, bench, report)),
+            )]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

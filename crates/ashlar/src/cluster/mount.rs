@@ -36,6 +36,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         error_after: Some(Duration::from_secs(args.error_after.into())),
         subdirectory: args.subdirectory.clone(),
         keep: (args.keep > 0).then(|| Duration::from_secs(args.keep.into())),
+        requests: Arc::default(),
     };
     let patience = Patience::new(Duration::from_secs(args.error_after.into()));
     let routes = member.routes();
@@ -46,6 +47,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     let storage = Arc::new(RemoteStorage::new(routes, patience.clone()).under(meta.clone()));
     metrics.add_capabilities(&meta);
     metrics.add_certificate(member.identity.clone());
+    metrics.add_kernel_requests(config.requests.clone());
     let _shown = metrics.serve(&args.metrics)?;
     let site = Site {
         meta: Arc::new(Counted::new(meta, metrics.calls(Side::Sent, ServiceKinds::META))),

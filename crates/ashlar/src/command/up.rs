@@ -94,11 +94,13 @@ fn serve(args: &UpArgs, services: &Arc<Services>, is_told_to_stop: &AtomicBool) 
         error_after: None,
         subdirectory: None,
         keep: None,
+        requests: Arc::default(),
     };
     let metrics = Metrics::new("up");
     metrics.add_map(services.map());
     metrics.add_meta(services.meta());
     metrics.add_targets(services.storage());
+    metrics.add_kernel_requests(config.requests.clone());
     let _shown = metrics.serve(&args.metrics)?;
     let meta_calls = metrics.calls(Side::Served, ServiceKinds::META);
     let storage_calls = metrics.calls(Side::Served, ServiceKinds::STORAGE);

@@ -182,6 +182,7 @@ mod tests {
             error_after: None,
             subdirectory,
             keep: None,
+            requests: Arc::default(),
         };
         let map = Arc::new(RwLock::new(Arc::new(map)));
         MountFacts { map, node: NodeId(1), started: 0, config, transport: OnceLock::new() }

@@ -12,7 +12,8 @@ use ashlar_client::{Client, ClientConfig, WAIT_MIN};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{
-    Features, KernelMask, MountOptions, Session, TransportChoice, UnmountOutcome, connection_at,
+    Features, KernelMask, MountOptions, RequestCounts, Session, TransportChoice, UnmountOutcome,
+    connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
 use ashlar_types::{ClusterMap, NodeId};
@@ -22,6 +23,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+/// How far the kernel reads ahead, bytes, where content comes over a network: as many requests of 1 MiB are under way then. With one the next chunk would be
+/// asked for when the last one is here.
+const READAHEAD_FAR: u32 = 4 << 20;
 
 /// LIMIT: longest wait for the requests under way when a mount ends.
 const END_MAX: Duration = Duration::from_secs(20);
@@ -63,6 +68,8 @@ pub struct MountConfig {
     pub subdirectory: Option<String>,
     /// For how long the mount is kept for the next process should this one end without unmounting; nothing: it is given up at once.
     pub keep: Option<Duration>,
+    /// Where requests of the kernel are counted.
+    pub requests: Arc<RequestCounts>,
 }
 
 /// A mount and the client behind it.
@@ -125,6 +132,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         default_permissions: true,
         allow_other: config.allow_other,
         read_only: config.read_only,
+        max_readahead: if config.error_after.is_some() { READAHEAD_FAR } else { defaults.max_readahead },
         allow_set_id: config.allow_set_id,
         allow_devices: config.allow_devices,
         features: features(client.is_close_to_open()),
@@ -199,6 +207,7 @@ fn adaptor(
     facts: &Arc<MountFacts>,
 ) -> Adaptor {
     let adaptor = Adaptor::new(client.clone(), AdaptorOptions { is_sole_session: config.is_sole_session });
+    let adaptor = adaptor.counted_by(config.requests.clone());
     let facts = facts.clone();
     let adaptor = adaptor.described_by(Arc::new(move |client, uid| facts.text(client, uid)));
     match root {

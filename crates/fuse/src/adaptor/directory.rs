@@ -8,6 +8,7 @@ use crate::reply::{DirBuffer, DirEntry, DirPlusBuffer, Opened};
 use crate::request::Request;
 use ashlar_client::{Handle, Listing};
 use ashlar_types::{Attr, FileType, InodeId};
+use std::convert::Infallible;
 
 /// The handle of every open directory of which nothing is left: there is nothing to read in it (the kernel answers ENOENT by itself).
 const REMOVED_DIRECTORY: FileHandle = FileHandle(0);
@@ -33,7 +34,13 @@ impl Adaptor {
     }
 
     pub(super) fn on_releasedir(&self, args: &Release) -> Result<(), Errno> {
-        if args.fh == REMOVED_DIRECTORY { Ok(()) } else { self.on_release(args) }
+        if args.fh == REMOVED_DIRECTORY {
+            return Ok(());
+        }
+        let handle = self.handles.remove(args.fh)?;
+        let unlocked = self.end_flock(&handle, args);
+        let Ok(()) = self.removed.during(|| Ok::<_, Infallible>(self.client.release_directory(&handle)));
+        Ok(unlocked?)
     }
 
     fn list(&self, request: &Request<'_>, args: &ReadDir, with_attributes: bool) -> Result<Listing, Errno> {
@@ -42,14 +49,8 @@ impl Adaptor {
         }
         let handle: &Handle = &*self.handles.find(args.fh)?;
         self.client.note_read(handle);
-        let directory = handle.file.inode;
-        Ok(self.client.readdir(
-            &identity::who(request),
-            directory,
-            args.offset,
-            args.size,
-            with_attributes,
-        )?)
+        let who = identity::who(request);
+        Ok(self.client.list(&who, handle, args.offset, args.size, with_attributes)?)
     }
 
     pub(super) fn on_readdir(

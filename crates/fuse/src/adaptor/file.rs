@@ -330,12 +330,17 @@ impl Adaptor {
 
     pub(super) fn on_release(&self, args: &Release) -> Result<(), Errno> {
         let handle = self.handles.remove(args.fh)?;
-        let unlocked = args.flock_unlock.map_or(Ok(()), |LockOwner(owner)| {
-            self.client.lock_release(&handle, ashlar_types::LockOwner(owner), true)
-        });
+        let unlocked = self.end_flock(&handle, args);
         // The file is closed in any case: nobody knows the handle any more.
         let Ok(()) = self.removed.during(|| Ok::<_, Infallible>(self.client.release(&handle)));
         Ok(unlocked?)
+    }
+
+    /// Drops what flock(2) has locked through a description that is closed.
+    pub(super) fn end_flock(&self, handle: &Handle, args: &Release) -> Result<(), ashlar_types::Errno> {
+        args.flock_unlock.map_or(Ok(()), |LockOwner(owner)| {
+            self.client.lock_release(handle, ashlar_types::LockOwner(owner), true)
+        })
     }
 
     pub(super) fn on_fsync(&self, args: &Fsync, deferral: &Deferral<'_>) -> Result<Ended, Errno> {

@@ -41,14 +41,23 @@ impl RemovedInodes {
     /// # Errors
     /// Those of `remove`.
     pub(super) fn during<E>(&self, remove: impl FnOnce() -> Result<Option<Attr>, E>) -> Result<(), E> {
+        let mut under_way = self.begin();
+        under_way.last.extend(remove()?);
+        Ok(())
+    }
+
+    /// The same of what may take several away.
+    pub(super) fn during_all(&self, remove: &mut dyn FnMut() -> Vec<Attr>) {
+        let mut under_way = self.begin();
+        under_way.last = remove();
+    }
+
+    fn begin(&self) -> UnderWay<'_> {
         let mut state = self.state.lock();
         let number = state.begun;
         state.begun += 1;
         state.under_way.push(number);
-        drop(state);
-        let mut under_way = UnderWay { removed: self, number, last: None };
-        under_way.last = remove()?;
-        Ok(())
+        UnderWay { removed: self, number, last: Vec::new() }
     }
 
     /// Takes the place of what was remembered. The kernel lets only one change of an inode's attributes at a time through.
@@ -80,14 +89,14 @@ impl RemovedInodes {
 struct UnderWay<'a> {
     removed: &'a RemovedInodes,
     number: u64,
-    last: Option<Attr>,
+    last: Vec<Attr>,
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let mut state = self.removed.state.lock();
         state.under_way.retain(|number| *number != self.number);
-        if let Some(attr) = self.last.take() {
+        for attr in self.last.drain(..) {
             if state.last.len() >= REMOVED_MAX {
                 state.last.pop_front();
             }

@@ -1,13 +1,18 @@
 //! Opening and closing files.
 
+use super::in_directory::InDirectory;
 use super::names::last_of;
 use super::verb as number;
 use crate::MetaService;
 use ashlar_namespace::lease::LeaseTable;
 use ashlar_namespace::{FileData, Kind, NsError, OpContext, Txn, verb};
 use ashlar_rpc::Caller;
-use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply};
-use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, OpenReply, ToldClose};
+use ashlar_types::{Attr, Credentials, DescriptionId, Errno, FileType, InodeId, OpId, SessionId, Timespec};
+
+/// Closes that one call tells.
+// LIMIT: as a client keeps.
+const CLOSES_MAX: usize = 256;
 
 /// A file that is being opened, and whether anybody knows its length.
 pub(crate) struct Opening {
@@ -40,7 +45,12 @@ impl MetaService {
                         let args = verb::CreateArgs { mode, umask, exclusive };
                         let reply = verb::create(txn, context, parent, name, args)?;
                         if reply.attr.is_none() {
-                            return Ok(Creation::Elsewhere(reply.inode));
+                            return InDirectory::of(
+                                txn,
+                                caller.alone(),
+                                parent,
+                                Creation::Elsewhere(reply.inode),
+                            );
                         }
                         let args = verb::OpenArgs {
                             read,
@@ -52,10 +62,12 @@ impl MetaService {
                         };
                         let open = verb::open(txn, context, reply.inode, &args)?;
                         self.check_settled(txn, reply.inode)?;
-                        Ok(Creation::Here(open, reply.created))
+                        // Where nothing was made, the directory is as it was.
+                        let caller = if reply.created { caller } else { caller.alone() };
+                        InDirectory::of(txn, caller, parent, Creation::Here(open, reply.created))
                     },
                     |creation, leases| {
-                        let (open, created) = match creation {
+                        let (open, created) = match creation.tell(caller, leases) {
                             Creation::Here(open, created) => (open, created),
                             Creation::Elsewhere(inode) => {
                                 let leases = leases.grant(session, parent, LeaseSet::ENTRIES);
@@ -97,7 +109,11 @@ impl MetaService {
             MetaRequest::Open { inode, read, write, truncate, handle } => {
                 self.open(caller, inode, handle, (read, write, truncate))
             }
-            MetaRequest::Release { inode, handle } => self.release(caller, inode, handle),
+            MetaRequest::Release { inode, handle } => {
+                let last = self.release(caller, inode, handle)?;
+                Ok(MetaReply::Removed { last, leases: LeaseSet::NONE })
+            }
+            MetaRequest::Closes { of } => self.close_all(caller, &of),
             _ => Err(Errno::EPROTO),
         }
     }
@@ -189,13 +205,74 @@ impl MetaService {
         }
     }
 
-    fn release(&self, caller: Caller<'_>, inode: InodeId, handle: DescriptionId) -> Result<MetaReply, Errno> {
-        let session = caller.op.session;
-        if !self.opens.lock().close(session, inode, handle) {
-            return Ok(MetaReply::Removed { last: None, leases: LeaseSet::NONE });
+    /// The last attributes, if the inode is gone with that.
+    fn release(
+        &self,
+        caller: Caller<'_>,
+        inode: InodeId,
+        handle: DescriptionId,
+    ) -> Result<Option<Attr>, Errno> {
+        match self.opens.lock().close(caller.op.session, inode, handle) {
+            true => {}
+            false => return Ok(None),
         }
-        let last = self.forget_orphan(caller.op, inode)?;
-        Ok(MetaReply::Removed { last, leases: LeaseSet::NONE })
+        self.forget_orphan(caller.op, inode)
+    }
+
+    /// Closes that are told together. One that fails keeps none of the others open, and none waits for what is noted of reads.
+    ///
+    /// # Errors
+    /// `EINVAL` where they are not all of one shard or too many, `EHOSTDOWN` when it has to come again.
+    fn close_all(&self, caller: Caller<'_>, all: &[ToldClose]) -> Result<MetaReply, Errno> {
+        let is_of = |home| all.iter().all(|close| close.inode.home() == home);
+        if all.len() > CLOSES_MAX || !all.first().is_none_or(|first| is_of(first.inode.home())) {
+            return Err(Errno::EINVAL);
+        }
+        let mut gone = Vec::new();
+        let read = |close: &ToldClose| {
+            close
+                .atime
+                .filter(|_| self.opened_by(caller.op.session, close.inode))
+                .map(|atime| (close.inode, atime))
+        };
+        // Only of what it has open.
+        let reads: Vec<(InodeId, Timespec)> = all.iter().filter_map(read).collect();
+        for ToldClose { inode, handle, .. } in all {
+            match self.release(caller, *inode, *handle) {
+                Ok(last) => gone.extend(last),
+                Err(Errno::EHOSTDOWN) => return Err(Errno::EHOSTDOWN),
+                Err(errno) => {
+                    tracing::warn!(%errno, %inode, "a close failed; the end of its session closes it")
+                }
+            }
+        }
+        for (inode, atime) in reads {
+            if let Err(errno) = self.note_read(caller, inode, atime) {
+                tracing::debug!(%errno, %inode, "when a file was read is not noted");
+            }
+        }
+        Ok(MetaReply::Closed { gone })
+    }
+
+    fn opened_by(&self, session: SessionId, inode: InodeId) -> bool {
+        self.opens.lock().opened(session, inode).is_some()
+    }
+
+    /// Notes when an inode was read that nobody has changed since.
+    fn note_read(&self, caller: Caller<'_>, inode: InodeId, atime: Timespec) -> Result<(), Errno> {
+        let report = verb::CommitWrite { atime: Some(atime), ..verb::CommitWrite::default() };
+        self.mutate(
+            caller,
+            number::COMMIT_WRITE,
+            |txn, context| {
+                // Whoever sets times has changed it; what he has set stays.
+                if txn.inode(inode)?.ctime <= atime {
+                    verb::commit_write(txn, context, inode, &report)?;
+                }
+                Ok(())
+            },
+            |(), _| (),
+        )
     }
 
     /// Has `session` not hold an inode without a name any more, unless it has it open.

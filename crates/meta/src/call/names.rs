@@ -1,5 +1,6 @@
 //! Calls on names.
 
+use super::in_directory::InDirectory;
 use super::verb as number;
 use crate::MetaService;
 use crate::execute::itself;
@@ -19,7 +20,7 @@ const ENTRY_BYTES: u32 = 24;
 const ENTRY_BYTES_WITH_ATTRIBUTES: u32 = 152;
 /// Most bytes of entries in one reply.
 // LIMIT: a reply is built in memory while the lane is read-locked.
-const LISTING_BYTES_MAX: u32 = 128 << 10;
+const LISTING_BYTES_MAX: u32 = 256 << 10;
 /// Names of a listing that share a piece of memory, bytes.
 const NAMES_BYTES: usize = 4096;
 
@@ -87,20 +88,39 @@ impl MetaService {
             MetaRequest::Mkdir { parent, name, mode, umask } => self.mutate(
                 caller,
                 number::MKDIR,
-                |txn, context| verb::mkdir(txn, context, parent, name, mode, umask),
-                |reply, leases| self.named(session, parent, reply.attr, leases),
+                |txn, context| {
+                    let made = verb::mkdir(txn, context, parent, name, mode, umask)?;
+                    InDirectory::of(txn, caller, parent, made)
+                },
+                |reply, leases| {
+                    let reply = reply.tell(caller, leases);
+                    self.named(session, parent, reply.attr, leases)
+                },
             ),
             MetaRequest::Mknod { parent, name, mode, umask, rdev } => self.mutate(
                 caller,
                 number::MKNOD,
-                |txn, context| verb::mknod(txn, context, parent, name, verb::MknodArgs { mode, umask, rdev }),
-                |reply, leases| self.named(session, parent, reply.attr, leases),
+                |txn, context| {
+                    let args = verb::MknodArgs { mode, umask, rdev };
+                    let made = verb::mknod(txn, context, parent, name, args)?;
+                    InDirectory::of(txn, caller, parent, made)
+                },
+                |reply, leases| {
+                    let reply = reply.tell(caller, leases);
+                    self.named(session, parent, reply.attr, leases)
+                },
             ),
             MetaRequest::Symlink { parent, name, target } => self.mutate(
                 caller,
                 number::SYMLINK,
-                |txn, context| verb::symlink(txn, context, parent, name, target),
-                |reply, leases| self.named(session, parent, reply.attr, leases),
+                |txn, context| {
+                    let made = verb::symlink(txn, context, parent, name, target)?;
+                    InDirectory::of(txn, caller, parent, made)
+                },
+                |reply, leases| {
+                    let reply = reply.tell(caller, leases);
+                    self.named(session, parent, reply.attr, leases)
+                },
             ),
             MetaRequest::Link { inode, parent, name } => self.mutate(
                 caller,
@@ -108,53 +128,75 @@ impl MetaService {
                 |txn, context| {
                     let reply = verb::link(txn, context, inode, parent, name)?;
                     txn.reveal(inode);
-                    Ok(reply)
+                    InDirectory::of(txn, caller, parent, reply)
                 },
-                |reply, leases| self.named(session, parent, reply.attr, leases),
+                |reply, leases| {
+                    let reply = reply.tell(caller, leases);
+                    self.named(session, parent, reply.attr, leases)
+                },
             ),
             MetaRequest::Unlink { parent, name } => self.mutate(
                 caller,
                 number::UNLINK,
                 |txn, context| {
                     let reply = verb::unlink(txn, context, parent, name)?;
-                    last_of(txn, context, Some(reply.before))
+                    let last = last_of(txn, context, Some(reply.before))?;
+                    InDirectory::of(txn, caller, parent, last)
                 },
-                |last, _| MetaReply::Removed { last, leases: LeaseSet::NONE },
+                |last, leases| MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE },
             ),
             MetaRequest::Rmdir { parent, name } => self.mutate(
                 caller,
                 number::RMDIR,
                 |txn, context| {
                     let reply = verb::rmdir(txn, context, parent, name)?;
-                    last_of(txn, context, Some(reply.before))
+                    let last = last_of(txn, context, Some(reply.before))?;
+                    InDirectory::of(txn, caller, parent, last)
                 },
-                |last, _| MetaReply::Removed { last, leases: LeaseSet::NONE },
+                |last, leases| MetaReply::Removed { last: last.tell(caller, leases), leases: LeaseSet::NONE },
             ),
-            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => self.mutate(
-                caller,
-                number::RENAME,
-                |txn, context| {
-                    let victim = victim(txn, context, to_parent, to_name)?;
-                    verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
-                    last_of(txn, context, victim)
-                },
-                |last, leases| {
-                    let both = [to_parent, from_parent];
-                    let named = if flags == RenameFlags::Exchange { &both[..] } else { &both[..1] };
-                    let keeps = from_parent == to_parent
-                        || named.iter().all(|parent| match self.is_here(parent.home()) {
-                            true => leases.keeps_entries(session, *parent),
-                            false => leases.keeps_entries_elsewhere(),
-                        });
-                    let leases = if keeps { LeaseSet::ENTRIES } else { LeaseSet::NONE };
-                    MetaReply::Removed { last, leases }
-                },
-            ),
+            MetaRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => {
+                self.rename(caller, (from_parent, from_name), (to_parent, to_name), flags)
+            }
             MetaRequest::Readdir { directory, after, bytes_max, with_attributes } => {
                 self.readdir(caller, directory, Cookie(after), bytes_max, with_attributes)
             }
             _ => Err(Errno::EPROTO),
         }
+    }
+
+    fn rename(
+        &self,
+        caller: Caller<'_>,
+        (from_parent, from_name): (InodeId, Name<'_>),
+        (to_parent, to_name): (InodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<MetaReply, Errno> {
+        let session = caller.op.session;
+        self.mutate(
+            caller,
+            number::RENAME,
+            |txn, context| {
+                let victim = victim(txn, context, to_parent, to_name)?;
+                verb::rename(txn, context, from_parent, from_name, to_parent, to_name, flags)?;
+                let last = last_of(txn, context, victim)?;
+                // There is room for one.
+                let caller = if from_parent == to_parent { caller } else { caller.alone() };
+                InDirectory::of(txn, caller, from_parent, last)
+            },
+            |last, leases| {
+                let last = last.tell(caller, leases);
+                let both = [to_parent, from_parent];
+                let named = if flags == RenameFlags::Exchange { &both[..] } else { &both[..1] };
+                let keeps = from_parent == to_parent
+                    || named.iter().all(|parent| match self.is_here(parent.home()) {
+                        true => leases.keeps_entries(session, *parent),
+                        false => leases.keeps_entries_elsewhere(),
+                    });
+                let leases = if keeps { LeaseSet::ENTRIES } else { LeaseSet::NONE };
+                MetaReply::Removed { last, leases }
+            },
+        )
     }
 
     fn lookup(&self, caller: Caller<'_>, parent: InodeId, name: Name<'_>) -> Result<MetaReply, Errno> {

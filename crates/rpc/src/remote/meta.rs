@@ -14,7 +14,7 @@ use crate::wire::{LEASE_TERM, MetaAnswer, MetaCall, Repetition, frees_others, re
 use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim};
+use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim, ToldClose};
 use ashlar_types::{Coherence, Errno, InodeId, NodeId, Role, SessionId, ShardId};
 use parking_lot::Mutex;
 use presence::{Presence, Shared};
@@ -30,6 +30,9 @@ const UNKNOWN_PAUSE: Duration = Duration::from_millis(50);
 /// For how long a renewal is waited for: a third of the term, so that three are tried in one.
 const RENEW_MAX: Duration = Duration::from_secs(5);
 
+/// For how long after a server did not know a call none is asked with such calls.
+const OLD_FOR: Duration = Duration::from_secs(60);
+
 /// Between two looks whether a service has heard of all sessions, or has the shard by now.
 const LATER_PAUSE: Duration = Duration::from_millis(20);
 const LATER_PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -44,6 +47,23 @@ pub struct RemoteMeta {
     slots: Slots,
     wallet: Wallet,
     room: room::Room,
+    old: OldServers,
+}
+
+/// Whether there are servers of a version that does not know all that is said here: while a file system is upgraded.
+#[derive(Default)]
+struct OldServers(Mutex<Option<Instant>>);
+
+impl OldServers {
+    /// One has just refused what it does not know.
+    fn note(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    /// Whether one has lately. Then nobody is asked for that: a call that is refused first takes twice the time.
+    fn is_any(&self) -> bool {
+        self.0.lock().is_some_and(|noted| noted.elapsed() < OLD_FOR)
+    }
 }
 
 impl RemoteMeta {
@@ -51,7 +71,17 @@ impl RemoteMeta {
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
         let (session, slots, wallet) = (Mutex::default(), Slots::default(), Wallet::default());
         let (coherence, room) = (Coherence::Strict, room::Room::default());
-        RemoteMeta { routes, env, patience, coherence, session, slots, wallet, room }
+        RemoteMeta {
+            routes,
+            env,
+            patience,
+            coherence,
+            session,
+            slots,
+            wallet,
+            room,
+            old: OldServers::default(),
+        }
     }
 
     /// The same, with sessions that are as coherent as `coherence` says.
@@ -174,7 +204,10 @@ impl MetaCalls for RemoteMeta {
             Addressee::Server(server) => self.reclaim(caller, request, server, deadline),
             Addressee::All => self.call_all(caller, &request, deadline),
             Addressee::Any => self.call_home(caller, request, InodeId::ROOT.home(), deadline),
-            Addressee::Home(inode) => self.call_and_follow(caller, request, inode.home(), deadline),
+            Addressee::Home(inode) => match request {
+                MetaRequest::Closes { of } => self.close_all(caller, of, inode.home(), deadline),
+                request => self.call_and_follow(caller, request, inode.home(), deadline),
+            },
         }
     }
 }
@@ -231,17 +264,18 @@ impl RemoteMeta {
             if let MetaRequest::RecallDone { inode, id } = &request { Some((*id, *inode)) } else { None };
         let number = slot.as_ref().map(|slot| slot.number);
         let (op, creds, slot) = (caller.op, caller.creds.clone(), number);
-        let mut call = match caller.yields {
-            true => MetaCall::CallYielding { op, creds, slot, request },
-            false => MetaCall::Call { op, creds, slot, request },
+        let mut call = match (caller.yields, caller.directory) {
+            (true, _) => MetaCall::CallYielding { op, creds, slot, request },
+            (false, Some(_)) if !self.old.is_any() => MetaCall::CallInDirectory { op, creds, slot, request },
+            (false, _) => MetaCall::Call { op, creds, slot, request },
         };
         let mut pause = LATER_PAUSE;
         loop {
             let server =
                 primary(&self.routes, shard, deadline).map_err(|error| errno_of(&error, "metadata"))?;
             let presence = self.presence(caller.op.session, server, deadline)?;
-            let answer =
-                self.keep_capability(exchange_in(&self.routes, (server, shard), &call, flags, deadline));
+            let answer = exchange_in(&self.routes, (server, shard), &call, flags, deadline);
+            let answer = self.keep_capability(answer, caller.directory);
             match &answer {
                 // It is of a version that knows of no such calls.
                 Err(NetError::Refused(_))
@@ -249,6 +283,18 @@ impl RemoteMeta {
                 {
                     call = MetaCall::Call { op, creds, slot, request };
                     continue;
+                }
+                Err(NetError::Refused(_))
+                    if let MetaCall::CallInDirectory { op, creds, slot, request } = call =>
+                {
+                    self.old.note();
+                    call = MetaCall::Call { op, creds, slot, request };
+                    continue;
+                }
+                Err(NetError::Refused(_))
+                    if matches!(&call, MetaCall::Call { request: MetaRequest::Closes { .. }, .. }) =>
+                {
+                    self.old.note();
                 }
                 // A recall of a service that has ended is answered to nobody.
                 Ok(MetaAnswer::MustReclaim(_)) if recall.is_some() => return Ok(MetaReply::Done),
@@ -271,6 +317,34 @@ impl RemoteMeta {
             }
             return reply_of(answer);
         }
+    }
+
+    /// Closes, together where the server knows that.
+    fn close_all(
+        &self,
+        caller: Caller<'_>,
+        of: Vec<ToldClose>,
+        shard: ShardId,
+        deadline: Instant,
+    ) -> Result<MetaReply, Errno> {
+        if !self.old.is_any() {
+            match self.call_home(caller, MetaRequest::Closes { of: of.clone() }, shard, deadline) {
+                // It has refused them.
+                Err(_) if self.old.is_any() => {}
+                other => return other,
+            }
+        }
+        let mut gone = Vec::new();
+        for ToldClose { inode, handle, .. } in of {
+            let request = MetaRequest::Release { inode, handle };
+            match self.call_home(caller, request, shard, deadline) {
+                Ok(MetaReply::Removed { last, .. }) => gone.extend(last),
+                Ok(_) => return Err(Errno::EPROTO),
+                // It keeps none of the others open.
+                Err(errno) => tracing::warn!(%errno, %inode, "could not report a close"),
+            }
+        }
+        Ok(MetaReply::Closed { gone })
     }
 
     /// A part of what the session has, told to `server`. `EAGAIN`: it was started once more, and the session is told to begin anew; or it knows everything already. `EHOSTDOWN`: some of it is

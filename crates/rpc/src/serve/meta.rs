@@ -16,9 +16,9 @@ use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
 use crate::{Caller, LastingSessions, Reports, SessionEvents, SessionHolds, SessionHosts};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{Addressee, MetaRequest, SessionEvent};
+use ashlar_types::message::{Addressee, LeaseSet, MetaRequest, SessionEvent};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
+use ashlar_types::{Attr, ClusterMap, Errno, EventKind, InodeId, NodeId, NodePolicy, Role, SessionId};
 use parking_lot::{Mutex, RwLock};
 use proof::{for_something, opens_for_writing};
 use rustc_hash::FxHashMap;
@@ -462,7 +462,14 @@ impl MetaEndpoint {
         match outcome {
             Ok(reply) => {
                 let answer = self.with_capability(session, (caller.op.session, asked_about), reply);
-                self.with_proof(session, may_write, answer)
+                let answer = self.with_proof(session, may_write, answer);
+                match caller.directory.and_then(OnceLock::get).cloned() {
+                    Some((mut attr, leases)) => {
+                        policy.attr_to_node(&mut attr);
+                        in_directory(answer, attr, leases)
+                    }
+                    None => answer,
+                }
             }
             // Nothing was done; the caller says for how long it is worth trying.
             Err(Errno::EHOSTDOWN) => MetaAnswer::Later,
@@ -506,6 +513,20 @@ impl SessionHosts for MetaEndpoint {
     }
 }
 
+/// `answer`, with what it has made of the directory.
+fn in_directory(answer: MetaAnswer, attr: Attr, leases: LeaseSet) -> MetaAnswer {
+    match answer {
+        MetaAnswer::Reply(reply) => MetaAnswer::InDirectory(reply, None, None, attr, leases),
+        MetaAnswer::Granted(reply, granted) => {
+            MetaAnswer::InDirectory(reply, None, Some(granted), attr, leases)
+        }
+        MetaAnswer::Opened(reply, proof, granted) => {
+            MetaAnswer::InDirectory(reply, Some(proof), granted, attr, leases)
+        }
+        other => other,
+    }
+}
+
 /// Why a caller in this role may not say this.
 fn refusal(role: Role, call: &MetaCall<'_>) -> Option<&'static str> {
     match call {
@@ -522,7 +543,8 @@ fn refusal(role: Role, call: &MetaCall<'_>) -> Option<&'static str> {
             Some("only an administrator may end sessions and move shards")
         }
         MetaCall::Call { request: MetaRequest::SetFileset { .. }, .. }
-        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. } => {
+        | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. }
+        | MetaCall::CallInDirectory { request: MetaRequest::SetFileset { .. }, .. } => {
             Some("only an administrator may set filesets")
         }
         MetaCall::Backup { .. } => Some("only an administrator may back metadata up"),
@@ -571,6 +593,11 @@ impl MetaEndpoint {
             }
             MetaCall::CallYielding { op, creds, slot, request } => {
                 let caller = Caller { slot, yields: true, ..Caller::new(op, &creds) };
+                self.call_of(peer, caller, request)
+            }
+            MetaCall::CallInDirectory { op, creds, slot, request } => {
+                let directory = OnceLock::new();
+                let caller = Caller { slot, directory: Some(&directory), ..Caller::new(op, &creds) };
                 self.call_of(peer, caller, request)
             }
             MetaCall::Capability(wanted) => match self.own(peer, wanted.session) {

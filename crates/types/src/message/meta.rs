@@ -332,6 +332,19 @@ pub enum MetaRequest<'a> {
     Slices { directory: InodeId },
     /// Split a directory into so many slices, or, `of_new`, have directories that are made in it from now on made with so many (0: not split).
     Split { directory: InodeId, slices: u16, of_new: bool },
+    /// Closes of open file descriptions, all of inodes of one shard, and when each was read.
+    Closes { of: Vec<ToldClose> },
+}
+
+/// The close of an open file description that is told with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldClose {
+    /// Of which inode.
+    pub inode: InodeId,
+    /// Which description.
+    pub handle: DescriptionId,
+    /// When the inode was read last; noted unless somebody has changed it since.
+    pub atime: Option<Timespec>,
 }
 
 /// Which metadata server a request is for.
@@ -399,7 +412,8 @@ impl MetaRequest<'_> {
             | MetaRequest::WithdrawLayout { .. }
             | MetaRequest::MakeRoom
             | MetaRequest::Reclaim { .. }
-            | MetaRequest::Slices { .. } => false,
+            | MetaRequest::Slices { .. }
+            | MetaRequest::Closes { .. } => false,
         }
     }
 
@@ -452,6 +466,9 @@ impl MetaRequest<'_> {
             MetaRequest::Statfs
             | MetaRequest::Sync(SyncScope::Names | SyncScope::All)
             | MetaRequest::MakeRoom => Addressee::All,
+            MetaRequest::Closes { of } => {
+                of.first().map_or(Addressee::Any, |close| Addressee::Home(close.inode))
+            }
             MetaRequest::SetattrRemoved { .. } => Addressee::Any,
         }
     }
@@ -647,6 +664,8 @@ pub enum MetaReply {
     Reclaimed { files: Vec<Result<Reclaimed, crate::Errno>> },
     /// How a directory is split.
     Slices(SplitDirectory),
+    /// Closed; the last attributes of inodes that are gone with that.
+    Closed { gone: Vec<Attr> },
 }
 
 /// Sent to a session without being asked.

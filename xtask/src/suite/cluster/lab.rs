@@ -174,6 +174,14 @@ impl Lab {
     /// # Errors
     /// When the one does not stop, or the other does not serve.
     pub fn replace(&self, name: &str, binary: &Path) -> anyhow::Result<()> {
+        self.replace_with(name, binary, &[])
+    }
+
+    /// The same, with further arguments.
+    ///
+    /// # Errors
+    /// As [`Lab::replace`].
+    pub fn replace_with(&self, name: &str, binary: &Path, more: &[&str]) -> anyhow::Result<()> {
         self.stop(name)?;
         let address = self.address(name)?;
         let data = self.dir.join("data").join(name).to_string_lossy().into_owned();
@@ -191,7 +199,7 @@ impl Lab {
         let before = out.metadata()?.len();
         let mut command = self.at(name);
         command.arg(binary).args(arguments);
-        command.arg("--identity").arg(self.dir.join("identity").join(name));
+        command.arg("--identity").arg(self.dir.join("identity").join(name)).args(more);
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let mut child = command.spawn().with_context(|| format!("start {name}"))?;
         let deadline = Instant::now() + START_MAX;

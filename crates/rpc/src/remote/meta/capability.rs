@@ -4,18 +4,31 @@ use super::{LATER_PAUSE, RemoteMeta, exchange_in, primary, wait_longer};
 use crate::net::NetError;
 use crate::remote::wallet::{Shown, Wanted};
 use crate::wire::{CapabilityWanted, MetaAnswer, MetaCall};
-use ashlar_types::message::MetaReply;
-use ashlar_types::{Errno, SessionId};
+use ashlar_types::message::{LeaseSet, MetaReply};
+use ashlar_types::{Attr, Errno, SessionId};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 impl RemoteMeta {
-    /// Keeps the capability that came with an answer, and puts the proof of an open into it.
+    /// Keeps the capability that came with an answer, puts the proof of an open into it, and what it says of a directory into `directory`.
     pub(super) fn keep_capability(
         &self,
         answer: Result<MetaAnswer, NetError>,
+        directory: Option<&OnceLock<(Attr, LeaseSet)>>,
     ) -> Result<MetaAnswer, NetError> {
         match answer {
+            Ok(MetaAnswer::InDirectory(mut reply, proof, granted, attr, leases)) => {
+                if let Some(told) = directory {
+                    // A call is answered once.
+                    let _ = told.set((attr, leases));
+                }
+                granted.into_iter().for_each(|granted| self.wallet.keep(granted));
+                if let MetaReply::Opened { open, .. } = &mut reply {
+                    open.proof = proof;
+                }
+                Ok(MetaAnswer::Reply(reply))
+            }
             Ok(MetaAnswer::Granted(reply, granted)) => {
                 self.wallet.keep(granted);
                 Ok(MetaAnswer::Reply(reply))

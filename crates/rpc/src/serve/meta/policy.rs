@@ -130,6 +130,9 @@ impl MetaEndpoint {
                     *atime = None;
                 }
             }
+            MetaRequest::Closes { of } if policy.read_only => {
+                of.iter_mut().for_each(|close| close.atime = None)
+            }
             MetaRequest::Reclaim { part: Reclaim::Files(files), .. } if policy.read_only => {
                 for file in files {
                     file.leases = file.leases.without(LeaseSet::WRITING);
@@ -155,6 +158,7 @@ fn attributes_of(reply: &mut MetaReply, mut change: impl FnMut(&mut Attr)) {
         | MetaReply::Granted { attr, .. }
         | MetaReply::WrittenInline { attr, .. } => change(attr),
         MetaReply::Removed { last, .. } => last.iter_mut().for_each(change),
+        MetaReply::Closed { gone } => gone.iter_mut().for_each(change),
         MetaReply::Opened { open, .. } => change(&mut open.attr),
         MetaReply::Entries { entries, .. } => {
             entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).for_each(change);

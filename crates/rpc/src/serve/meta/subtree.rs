@@ -69,6 +69,7 @@ impl MetaEndpoint {
         let inode = match (request, request.addressee()) {
             (
                 MetaRequest::Release { .. }
+                | MetaRequest::Closes { .. }
                 | MetaRequest::LockRelease { .. }
                 | MetaRequest::LockCancel { .. }
                 | MetaRequest::WithdrawLayout { .. }
