@@ -211,7 +211,7 @@ impl Client {
     /// Tells of closes of `inode` that wait, and waits until they are told: before what they say of times is replaced.
     ///
     /// # Errors
-    /// `ETIMEDOUT` after [`crate::client::WAIT_MAX`].
+    /// `ETIMEDOUT` after [`self.wait_max`].
     pub(crate) fn settle_closes(&self, inode: InodeId) -> Result<(), Errno> {
         if self.closes.read_of(inode).is_none() {
             return Ok(());
@@ -223,7 +223,7 @@ impl Client {
             state = self.closes.state.lock();
         }
         while state.read_of(inode).is_some() {
-            if self.closes.told.wait_for(&mut state, crate::client::WAIT_MAX) {
+            if self.closes.told.wait_for(&mut state, self.wait_max) {
                 return Err(Errno::ETIMEDOUT);
             }
         }

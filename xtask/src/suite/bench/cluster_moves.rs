@@ -81,7 +81,8 @@ impl Arguments {
             dirs.push(dir);
         }
         let target = targets(lab)?.pop().context("a lab without targets")?;
-        let id = target["id"].to_string();
+        let id = target["id"].as_u64().context("a target without a number")?;
+        let number = id.to_string();
         let administer = |words: &[&str]| shell::output(&mut lab.administer(words)).map(drop);
         let mut phases = Vec::new();
         let mut phase = |name, change: &mut dyn FnMut() -> anyhow::Result<u64>| -> anyhow::Result<()> {
@@ -95,18 +96,18 @@ impl Arguments {
             Ok(0)
         })?;
         phase("a target is drained", &mut || {
-            let before = bytes_of(lab, &id)?;
-            administer(&["target", "drain", &id])?;
-            wait(|| Ok(find(lab, &id)?["chains"] == 0))?;
+            let before = bytes_of(lab, id)?;
+            administer(&["target", "drain", &number])?;
+            wait(|| Ok(find(lab, id)?["chains"] == 0))?;
             Ok(before)
         })?;
         phase("it is filled again", &mut || {
-            administer(&["target", "undrain", &id])?;
+            administer(&["target", "undrain", &number])?;
             administer(&["target", "rebalance"])?;
             wait(|| is_still(lab))?;
-            bytes_of(lab, &id)
+            bytes_of(lab, id)
         })?;
-        ensure!(find(lab, &id)?["chains"] != 0, "nothing came back to target {id}");
+        ensure!(find(lab, id)?["chains"] != 0, "nothing came back to target {id}");
         check(&stored)?;
         Ok(phases)
     }
@@ -148,13 +149,13 @@ fn targets(lab: &Lab) -> anyhow::Result<Vec<Value>> {
     serde_json::from_str(&text).context("parse the targets")
 }
 
-fn find(lab: &Lab, id: &str) -> anyhow::Result<Value> {
-    let found = targets(lab)?.into_iter().find(|target| target["id"].to_string() == id);
+fn find(lab: &Lab, id: u64) -> anyhow::Result<Value> {
+    let found = targets(lab)?.into_iter().find(|target| target["id"].as_u64() == Some(id));
     found.with_context(|| format!("there is no target {id}"))
 }
 
 /// What the directory of a target takes: all targets of the machine are on one disk, so none knows its own part.
-fn bytes_of(lab: &Lab, id: &str) -> anyhow::Result<u64> {
+fn bytes_of(lab: &Lab, id: u64) -> anyhow::Result<u64> {
     let path = find(lab, id)?["path"].as_str().map(PathBuf::from).context("a target without a path")?;
     let text = shell::output(std::process::Command::new("du").args(["-s", "--block-size=1"]).arg(&path))?;
     text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).context("du tells no number")

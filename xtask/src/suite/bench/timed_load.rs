@@ -74,7 +74,7 @@ impl Program {
         let file = &self.file;
         time(&mut || file.write_all_at(&data, offset(record))).context("a write")?;
         self.written[record] = round;
-        if round % SYNC_EVERY == 0 {
+        if round.is_multiple_of(SYNC_EVERY) {
             time(&mut || file.sync_data()).context("a sync")?;
         }
         let record = self.any_record();
@@ -85,7 +85,7 @@ impl Program {
             let is_right = found == content(self.number, record, self.written[record]);
             ensure!(is_right, "record {record} of file {} is not what was written", self.number);
         }
-        if round % NAMES_EVERY == 0 {
+        if round.is_multiple_of(NAMES_EVERY) {
             let path = self.dir.join(format!("short{}", self.number));
             time(&mut || File::create_new(&path).map(drop)).context("a create")?;
             time(&mut || fs::metadata(&path).map(drop)).context("a stat")?;
