@@ -28,6 +28,8 @@ enum Rule {
     Meet(fn(&StorageRequest) -> bool),
     /// Writes to the target fail once so many were carried out elsewhere; those of [`HELD`] are answered when there is one more.
     Fail(TargetId, Errno, usize),
+    /// Calls of a kind are not answered, all of them from the moment on at which so many have come.
+    Hang(fn(&StorageRequest) -> bool, usize),
 }
 
 struct Targets {
@@ -89,6 +91,11 @@ impl StorageCalls for Targets {
                     self.await_come(after + 1);
                 }
                 reply
+            }
+            Rule::Hang(is_meant, count) if is_meant(request) => {
+                self.come();
+                self.await_come(count);
+                Err(Errno::ETIMEDOUT)
             }
             _ => self.storage.call(request, payload),
         }
@@ -206,4 +213,21 @@ fn where_another_write_is_under_way_behind_the_end_nothing_is_taken_from_it() {
     targets.set(Rule::Pass);
     let all = read(client, file, 3 * STRIPE);
     assert!(all[STRIPE + 6 * KIB64..STRIPE + 7 * KIB64].iter().all(|byte| *byte == HELD));
+}
+
+/// Each has all the time that the mount waits: one after another would take it many times over.
+#[test]
+fn no_piece_is_begun_after_one_that_nobody_answers() {
+    // More than can be under way at once for one call: 31 helpers and the caller.
+    const PIECES: usize = 80;
+    const AT_ONCE: usize = 32;
+    let striped = striped(PIECES * KIB64);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Read { .. }), AT_ONCE));
+    assert_eq!(client.read(file, 0, &mut vec![0; PIECES * KIB64]), Err(Errno::ETIMEDOUT));
+    assert_eq!(targets.state.lock().come, AT_ONCE);
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Write { .. }), AT_ONCE));
+    let taken = client.write(file, 0, &[0xAB; PIECES * KIB64], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    assert_eq!(targets.state.lock().come, AT_ONCE);
 }

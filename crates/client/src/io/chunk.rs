@@ -158,7 +158,8 @@ impl Client {
         written
     }
 
-    /// Writes `pieces` of `data`, each into its chunk, at the same time.
+    /// Writes `pieces` of `data`, each into its chunk, at the same time; what came of each, up to the last one that was begun: none is after one has failed, unless for want of
+    /// space.
     fn write_pieces(
         &self,
         session: SessionId,
@@ -182,7 +183,7 @@ impl Client {
                 written(storage.call_in(session, &request, Payload::Write(piece))?)
             }));
         }
-        self.fan.run(jobs)
+        self.fan.run(jobs, |outcome| outcome.is_err_and(|errno| errno != Errno::ENOSPC))
     }
 
     /// Writes into one chunk.
@@ -244,7 +245,7 @@ impl Client {
             }));
         }
         let mut at = 0;
-        for piece in self.fan.run(jobs) {
+        for piece in self.fan.run(jobs, Result::is_err) {
             let piece = piece?;
             out[at..at + piece.len()].copy_from_slice(&piece);
             at += piece.len();
@@ -260,7 +261,7 @@ impl Client {
                 Box::new(move || sync_target(&*storage, target, chains)) as Job<Result<(), Errno>>
             };
             let targets: Vec<TargetId> = places.iter().map(|(target, _)| *target).collect();
-            let done = self.fan.run(places.into_iter().map(job).collect());
+            let done = self.fan.run(places.into_iter().map(job).collect(), ends_sync);
             let told = |(done, target): (Result<(), Errno>, TargetId)| match done {
                 // A target that was emptied may be gone; the chains that it had were made durable where they went.
                 Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
@@ -274,6 +275,11 @@ impl Client {
     pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
         sync_target(&*self.storage, target, chains)
     }
+}
+
+/// Whether a sync is over with what one target answered; chains may have gone to another one.
+fn ends_sync(done: &Result<(), Errno>) -> bool {
+    !matches!(done, Ok(()) | Err(Errno::EREMCHG | Errno::ENODEV))
 }
 
 /// Makes everything a target has acknowledged of `chains` durable.
