@@ -44,11 +44,20 @@ struct State {
     come: usize,
     most_at_once: usize,
     under_way: usize,
+    /// Chunks in which something was punched, by number; and searches for chunks.
+    punched: Vec<u64>,
+    searches: usize,
+}
+
+impl State {
+    fn of(rule: Rule) -> State {
+        State { rule, come: 0, most_at_once: 0, under_way: 0, punched: Vec::new(), searches: 0 }
+    }
 }
 
 impl Targets {
     fn set(&self, rule: Rule) {
-        *self.state.lock() = State { rule, come: 0, most_at_once: 0, under_way: 0 };
+        *self.state.lock() = State::of(rule);
     }
 
     /// Waits until so many have come.
@@ -66,7 +75,14 @@ impl Targets {
 
 impl StorageCalls for Targets {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
-        let rule = self.state.lock().rule;
+        let mut state = self.state.lock();
+        match request {
+            StorageRequest::Punch { chunk, .. } => state.punched.push(chunk.index),
+            StorageRequest::NextChunk { .. } => state.searches += 1,
+            _ => {}
+        }
+        let rule = state.rule;
+        drop(state);
         match rule {
             Rule::Meet(is_meant) if is_meant(request) => {
                 let mut state = self.state.lock();
@@ -112,7 +128,7 @@ struct Striped {
 /// A file over all targets, with `len` bytes of the first content.
 fn striped(len: usize) -> Striped {
     let world = World::with_more_targets(256 << 20, &[256 << 20; TARGETS - 1]);
-    let state = State { rule: Rule::Pass, come: 0, most_at_once: 0, under_way: 0 };
+    let state = State::of(Rule::Pass);
     let targets = Arc::new(Targets {
         storage: world.storage.clone(),
         state: Mutex::new(state),
@@ -165,7 +181,12 @@ fn a_piece_that_fails_cuts_the_write_short_and_what_is_behind_it_goes() {
         targets.set(Rule::Fail(failing, errno, TARGETS - 1));
         let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
         assert_eq!(taken, Ok(3 * KIB64), "{errno}: what is there in front of it");
-        assert_eq!(targets.state.lock().come, TARGETS - 1, "{errno}: all others were written");
+        let state = targets.state.lock();
+        assert_eq!(state.come, TARGETS - 1, "{errno}: all others were written");
+        let first = TARGETS as u64;
+        assert_eq!(state.punched, Vec::from_iter(first + 4..2 * first), "{errno}: what it has written");
+        assert_eq!(state.searches, 0, "{errno}: what it has written is known");
+        drop(state);
         targets.set(Rule::Pass);
         let end = STRIPE + 3 * KIB64;
         assert_eq!(size(&striped), end as u64, "{errno}");
@@ -230,4 +251,32 @@ fn no_piece_is_begun_after_one_that_nobody_answers() {
     let taken = client.write(file, 0, &[0xAB; PIECES * KIB64], WriteFlags::default());
     assert_eq!(taken, Err(Errno::ETIMEDOUT));
     assert_eq!(targets.state.lock().come, AT_ONCE);
+}
+
+/// The target may answer other calls as late, and all who use the file would wait for it.
+#[test]
+fn a_file_waits_for_no_target_where_a_piece_was_not_answered() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Fail(target_of(&striped, 3), Errno::ETIMEDOUT, TARGETS - 1));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Ok(3 * KIB64));
+    let state = targets.state.lock();
+    assert_eq!((state.punched.len(), state.searches), (0, 0));
+    drop(state);
+    targets.set(Rule::Pass);
+    assert_eq!(size(&striped), 2 * STRIPE as u64, "it shows now what would show later");
+    let all = read(client, file, 3 * STRIPE);
+    assert!(all[STRIPE + 3 * KIB64..][..KIB64].iter().all(|byte| *byte == 0), "the piece that failed");
+    assert!(all[STRIPE + 4 * KIB64..].iter().all(|byte| *byte == 0xAB));
+}
+
+#[test]
+fn a_file_is_no_longer_for_pieces_that_nobody_answers() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Write { .. }), TARGETS));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    assert_eq!(size(&striped), STRIPE as u64);
 }

@@ -70,8 +70,17 @@ pub(crate) struct ChunksWritten {
     pub grown: Growth,
     /// What ended it before all bytes were written.
     pub outcome: Result<(), Errno>,
-    /// Whether bytes behind those that count may be there, too.
-    pub may_have_more: bool,
+    /// What is there behind the bytes that count.
+    pub behind: Behind,
+}
+
+/// What a write has left behind the bytes that count.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// Parts of the file that are written, each in one chunk: from, to, bytes.
+    pub written: Vec<(u64, u64)>,
+    /// Whether a piece was not answered, so that its target may not answer other calls either.
+    pub is_unanswered: bool,
 }
 
 impl Client {
@@ -118,8 +127,8 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> ChunksWritten {
-        let mut written =
-            ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()), may_have_more: false };
+        let (grown, behind) = (Growth::default(), Behind::default());
+        let mut written = ChunksWritten { bytes: 0, grown, outcome: Ok(()), behind };
         let pieces: Vec<(u64, u32, u32)> = layout.pieces(offset, data.len() as u64).collect();
         if !self.checks_payload || pieces.len() == 1 {
             for (index, within, len) in pieces {
@@ -144,14 +153,15 @@ impl Client {
                 }
                 other => other,
             };
-            // An answer that was lost tells nothing of what was done.
-            let may_be_there = !matches!(outcome, Err(Errno::ENOSPC));
+            let is_written = outcome.is_ok();
+            written.behind.is_unanswered |= matches!(outcome, Err(Errno::ETIMEDOUT));
             let added = written.grown.add(outcome);
             if written.outcome.is_ok() {
                 written.outcome = added;
-                written.bytes += if added.is_ok() { piece.len() } else { 0 };
-            } else {
-                written.may_have_more |= may_be_there;
+                written.bytes += if is_written { piece.len() } else { 0 };
+            } else if is_written {
+                let from = offset + at as u64;
+                written.behind.written.push((from, from + piece.len() as u64));
             }
             at += piece.len();
         }

@@ -320,11 +320,13 @@ impl Client {
         let mut written = self.write_chunks(session, (file.inode, &layout), at, data);
         let now = self.env.clock.now();
         let written_end = at + written.bytes as u64;
-        if written.may_have_more {
-            self.take_back(session, (file, &layout), (written_end, end), &mut written.grown);
-        }
+        let must_have = self.take_back(session, (file, &layout), &written.behind, &mut written.grown);
         let mut state = file.state.lock();
         writing.end(&mut state, written_end);
+        if must_have > 0 {
+            state.size = state.size.max(must_have);
+            state.is_dirty = true;
+        }
         if written.bytes > 0 {
             state.is_dirty = true;
             state.unreported.mtime = Some(now);
