@@ -34,7 +34,9 @@ impl Client {
         // ORDER: nothing begins meanwhile. What somebody else writes there now, and is told to have written, must not go with it. Nobody is kept waiting for targets of which one
         // does not answer.
         let is_alone = state.leases.has(LeaseSet::WRITE) && state.in_flight == 1 && !state.is_draining;
-        let drained = (is_alone && !behind.is_unanswered).then(|| file.drained(&mut state));
+        // A session that has ended changes nothing any more.
+        let can_punch = is_alone && !behind.is_unanswered && session == self.session();
+        let drained = can_punch.then(|| file.drained(&mut state));
         drop(state);
         let punch = |(from, to): (u64, u64)| {
             let mut pieces = layout.pieces(from, to - from);

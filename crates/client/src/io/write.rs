@@ -323,7 +323,10 @@ impl Client {
         let must_have = self.take_back(session, (file, &layout), &written.behind, &mut written.grown);
         let mut state = file.state.lock();
         writing.end(&mut state, written_end);
-        if must_have > 0 {
+        // What a write has left whose session or lease is lost is no matter of the next one: others may have cut the file since. Metadata finds out how long it is when it ends the
+        // session.
+        let has_file = session == self.session() && state.leases.meets(LeaseSet::WRITING);
+        if must_have > 0 && has_file {
             state.size = state.size.max(must_have);
             state.is_dirty = true;
         }

@@ -246,6 +246,24 @@ impl World {
 
     /// A client whose calls go through `meta` and `storage`.
     pub fn client_through(&self, meta: Arc<dyn MetaCalls>, storage: Arc<dyn StorageCalls>) -> Arc<Client> {
+        self.connect(meta, storage, false)
+    }
+
+    /// As [`World::client_through`]; it goes on in another session when its own has ended.
+    pub fn client_that_comes_back(
+        &self,
+        meta: Arc<dyn MetaCalls>,
+        storage: Arc<dyn StorageCalls>,
+    ) -> Arc<Client> {
+        self.connect(meta, storage, true)
+    }
+
+    fn connect(
+        &self,
+        meta: Arc<dyn MetaCalls>,
+        storage: Arc<dyn StorageCalls>,
+        comes_back: bool,
+    ) -> Arc<Client> {
         Client::connect(ClientConfig {
             meta,
             storage,
@@ -253,7 +271,7 @@ impl World {
             env: self.env.clone(),
             credentials: Arc::new(Nobody),
             checks_payload: true,
-            comes_back: false,
+            comes_back,
         })
         .unwrap()
     }
