@@ -122,7 +122,7 @@ struct Striped {
     client: Arc<Client>,
     targets: Arc<Targets>,
     file: Arc<Handle>,
-    _world: World,
+    world: World,
 }
 
 /// A file over all targets, with `len` bytes of the first content.
@@ -139,7 +139,7 @@ fn striped(len: usize) -> Striped {
     client.layout_set(&Who::system(), ashlar_types::InodeId::ROOT, policy).unwrap();
     let file = make(&client, "f").unwrap();
     write(&client, &file, 0, &content(1, len)).unwrap();
-    Striped { client, targets, file, _world: world }
+    Striped { client, targets, file, world }
 }
 
 /// The target that has the chunk `index`.
@@ -279,4 +279,20 @@ fn a_file_is_no_longer_for_pieces_that_nobody_answers() {
     let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
     assert_eq!(taken, Err(Errno::ETIMEDOUT));
     assert_eq!(size(&striped), STRIPE as u64);
+}
+
+#[test]
+fn a_write_that_makes_the_file_longer_is_a_change_though_no_byte_of_it_counts() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, world } = &striped;
+    client.fsync(file).unwrap();
+    world.clock.advance(Duration::from_secs(100));
+    targets.set(Rule::Fail(target_of(&striped, 0), Errno::ETIMEDOUT, TARGETS - 1));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    targets.set(Rule::Pass);
+    client.fsync(file).unwrap();
+    let attr = world.client().getattr(&Who::system(), file.file.inode).unwrap().attr;
+    assert_eq!(attr.size, 2 * STRIPE as u64);
+    assert_eq!(attr.mtime.secs, 1_700_000_100, "the time of that write");
 }

@@ -326,16 +326,13 @@ impl Client {
         // What a write has left whose session or lease is lost is no matter of the next one: others may have cut the file since. Metadata finds out how long it is when it ends the
         // session.
         let has_file = session == self.session() && state.leases.meets(LeaseSet::WRITING);
-        if must_have > 0 && has_file {
-            state.size = state.size.max(must_have);
-            state.is_dirty = true;
-        }
-        if written.bytes > 0 {
+        let must_have = if has_file { must_have } else { 0 };
+        if written.bytes > 0 || must_have > 0 {
             state.is_dirty = true;
             state.unreported.mtime = Some(now);
             state.unreported.is_of_a_call |= !is_writeback;
             state.times.1 = now;
-            state.size = state.size.max(written_end);
+            state.size = state.size.max(written_end).max(must_have);
         }
         state.note_grown(written.grown);
         drop(state);
