@@ -1,6 +1,7 @@
 //! Calls to several targets at the same time: one file's bytes lie on many, and a caller that asks one after the other has the links of all but one idle.
 //!
-//! The caller carries out what no helper has taken, so that nothing ever waits for a helper to come free.
+//! The caller carries out what no helper has taken, so that nothing ever waits for a helper to come free. Each call to a target may take all the time that a mount waits (`--error-after`);
+//! so that one after another does not take it many times over, none is begun once one has failed.
 
 use ashlar_env::{Signal, Tasks};
 use parking_lot::Mutex;
@@ -49,10 +50,13 @@ trait Help: Send + Sync {
 /// What one caller has to be done.
 struct Batch<T> {
     state: Mutex<BatchState<T>>,
+    /// Whether no other is to be begun after what one gave.
+    ends: fn(&T) -> bool,
     ended: Signal,
 }
 
 struct BatchState<T> {
+    /// Nobody begins any of them once one has ended that [`Batch::ends`] all.
     left: VecDeque<(usize, Job<T>)>,
     /// By number, once they have ended; an error is a panic.
     ended: Vec<Option<thread::Result<T>>>,
@@ -66,7 +70,11 @@ impl<T: Send> Help for Batch<T> {
             state.under_way += 1;
             drop(state);
             let ended = catch_unwind(AssertUnwindSafe(job));
+            let is_last = ended.as_ref().is_ok_and(self.ends);
             state = self.state.lock();
+            if is_last {
+                state.left.clear();
+            }
             state.ended[number] = Some(ended);
             state.under_way -= 1;
         }
@@ -84,13 +92,21 @@ impl Fan {
         Fan { shared: Arc::new(Shared { tasks, state: Mutex::default(), ready }) }
     }
 
-    /// Does all `jobs`, several at a time; tells what they gave, in the same order.
+    /// Does `jobs`, several at a time, and begins them in their order, but none after one that gave what `ends` them. Tells what those gave that were begun, in the same order:
+    /// the first ones, and all if none has ended them.
     ///
     /// # Panics
     /// When one of them does, after all have ended.
-    pub(crate) fn run<T: Send + 'static>(&self, jobs: Vec<Job<T>>) -> Vec<T> {
+    pub(crate) fn run<T: Send + 'static>(&self, jobs: Vec<Job<T>>, ends: fn(&T) -> bool) -> Vec<T> {
         if jobs.len() <= 1 || self.shared.tasks.takes_turns() {
-            return jobs.into_iter().map(|job| job()).collect();
+            let mut gave = Vec::with_capacity(jobs.len());
+            for job in jobs {
+                gave.push(job());
+                if gave.last().is_some_and(ends) {
+                    break;
+                }
+            }
+            return gave;
         }
         let count = jobs.len();
         let state = BatchState {
@@ -98,7 +114,7 @@ impl Fan {
             ended: (0..count).map(|_| None).collect(),
             under_way: 0,
         };
-        let batch = Arc::new(Batch { state: Mutex::new(state), ended: self.shared.tasks.signal() });
+        let batch = Arc::new(Batch { state: Mutex::new(state), ends, ended: self.shared.tasks.signal() });
         for _ in 0..(count - 1).min(HELPERS_OF_CALL_MAX) {
             if !self.shared.call_helper(batch.clone()) {
                 break;
@@ -111,6 +127,7 @@ impl Fan {
         }
         let ended = std::mem::take(&mut state.ended);
         drop(state);
+        // What was not begun is behind all that was.
         ended.into_iter().flatten().map(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 
@@ -203,6 +220,11 @@ mod tests {
         Fan::new(Arc::new(OsTasks))
     }
 
+    /// Ends no jobs.
+    fn never<T>(_: &T) -> bool {
+        false
+    }
+
     #[test]
     fn all_are_under_way_at_the_same_time_and_answered_in_their_order() {
         let fan = fan();
@@ -213,7 +235,7 @@ mod tests {
                 // Were one done after another has ended, nobody would come through.
                 Box::new(move || (meet.wait(), number).1) as Job<usize>
             };
-            assert_eq!(fan.run((0..8).map(job).collect()), [0, 1, 2, 3, 4, 5, 6, 7]);
+            assert_eq!(fan.run((0..8).map(job).collect(), never), [0, 1, 2, 3, 4, 5, 6, 7]);
             fan.await_idle();
         }
         assert_eq!(fan.helpers(), 7, "they are used again, and the caller does one itself");
@@ -233,7 +255,7 @@ mod tests {
                                 done.fetch_add(1, SeqCst);
                             }) as Job<()>
                         };
-                        fan.run((0..16).map(job).collect());
+                        fan.run((0..16).map(job).collect(), never);
                     }
                 });
             }
@@ -253,8 +275,27 @@ mod tests {
                 done.fetch_add(1, SeqCst);
             }) as Job<()>
         };
-        assert!(catch_unwind(AssertUnwindSafe(|| fan.run((0..4).map(job).collect()))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| fan.run((0..4).map(job).collect(), never))).is_err());
         assert_eq!(done.load(SeqCst), 3);
-        assert_eq!(fan.run(vec![Box::new(|| 1), Box::new(|| 2)]), [1, 2], "helpers are as before");
+        assert_eq!(fan.run(vec![Box::new(|| 1), Box::new(|| 2)], never), [1, 2], "helpers are as before");
+    }
+
+    #[test]
+    fn none_is_begun_after_one_that_ends_them() {
+        let (fan, begun) = (fan(), Arc::new(AtomicUsize::new(0)));
+        let at_once = HELPERS_OF_CALL_MAX + 1;
+        let meet = Arc::new(Barrier::new(at_once));
+        let job = |number: usize| {
+            let (begun, meet) = (begun.clone(), meet.clone());
+            Box::new(move || {
+                begun.fetch_add(1, SeqCst);
+                // All that can be under way are.
+                meet.wait();
+                Err(number)
+            }) as Job<Result<(), usize>>
+        };
+        let gave = fan.run((0..2 * at_once).map(job).collect(), Result::is_err);
+        assert_eq!(gave, (0..at_once).map(Err).collect::<Vec<_>>());
+        assert_eq!(begun.load(SeqCst), at_once);
     }
 }

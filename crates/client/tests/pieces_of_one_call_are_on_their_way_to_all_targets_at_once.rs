@@ -28,6 +28,8 @@ enum Rule {
     Meet(fn(&StorageRequest) -> bool),
     /// Writes to the target fail once so many were carried out elsewhere; those of [`HELD`] are answered when there is one more.
     Fail(TargetId, Errno, usize),
+    /// Calls of a kind are not answered, all of them from the moment on at which so many have come.
+    Hang(fn(&StorageRequest) -> bool, usize),
 }
 
 struct Targets {
@@ -42,11 +44,20 @@ struct State {
     come: usize,
     most_at_once: usize,
     under_way: usize,
+    /// Chunks in which something was punched, by number; and searches for chunks.
+    punched: Vec<u64>,
+    searches: usize,
+}
+
+impl State {
+    fn of(rule: Rule) -> State {
+        State { rule, come: 0, most_at_once: 0, under_way: 0, punched: Vec::new(), searches: 0 }
+    }
 }
 
 impl Targets {
     fn set(&self, rule: Rule) {
-        *self.state.lock() = State { rule, come: 0, most_at_once: 0, under_way: 0 };
+        *self.state.lock() = State::of(rule);
     }
 
     /// Waits until so many have come.
@@ -64,7 +75,14 @@ impl Targets {
 
 impl StorageCalls for Targets {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
-        let rule = self.state.lock().rule;
+        let mut state = self.state.lock();
+        match request {
+            StorageRequest::Punch { chunk, .. } => state.punched.push(chunk.index),
+            StorageRequest::NextChunk { .. } => state.searches += 1,
+            _ => {}
+        }
+        let rule = state.rule;
+        drop(state);
         match rule {
             Rule::Meet(is_meant) if is_meant(request) => {
                 let mut state = self.state.lock();
@@ -90,6 +108,11 @@ impl StorageCalls for Targets {
                 }
                 reply
             }
+            Rule::Hang(is_meant, count) if is_meant(request) => {
+                self.come();
+                self.await_come(count);
+                Err(Errno::ETIMEDOUT)
+            }
             _ => self.storage.call(request, payload),
         }
     }
@@ -99,13 +122,13 @@ struct Striped {
     client: Arc<Client>,
     targets: Arc<Targets>,
     file: Arc<Handle>,
-    _world: World,
+    world: World,
 }
 
 /// A file over all targets, with `len` bytes of the first content.
 fn striped(len: usize) -> Striped {
     let world = World::with_more_targets(256 << 20, &[256 << 20; TARGETS - 1]);
-    let state = State { rule: Rule::Pass, come: 0, most_at_once: 0, under_way: 0 };
+    let state = State::of(Rule::Pass);
     let targets = Arc::new(Targets {
         storage: world.storage.clone(),
         state: Mutex::new(state),
@@ -116,7 +139,7 @@ fn striped(len: usize) -> Striped {
     client.layout_set(&Who::system(), ashlar_types::InodeId::ROOT, policy).unwrap();
     let file = make(&client, "f").unwrap();
     write(&client, &file, 0, &content(1, len)).unwrap();
-    Striped { client, targets, file, _world: world }
+    Striped { client, targets, file, world }
 }
 
 /// The target that has the chunk `index`.
@@ -158,7 +181,12 @@ fn a_piece_that_fails_cuts_the_write_short_and_what_is_behind_it_goes() {
         targets.set(Rule::Fail(failing, errno, TARGETS - 1));
         let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
         assert_eq!(taken, Ok(3 * KIB64), "{errno}: what is there in front of it");
-        assert_eq!(targets.state.lock().come, TARGETS - 1, "{errno}: all others were written");
+        let state = targets.state.lock();
+        assert_eq!(state.come, TARGETS - 1, "{errno}: all others were written");
+        let first = TARGETS as u64;
+        assert_eq!(state.punched, Vec::from_iter(first + 4..2 * first), "{errno}: what it has written");
+        assert_eq!(state.searches, 0, "{errno}: what it has written is known");
+        drop(state);
         targets.set(Rule::Pass);
         let end = STRIPE + 3 * KIB64;
         assert_eq!(size(&striped), end as u64, "{errno}");
@@ -206,4 +234,65 @@ fn where_another_write_is_under_way_behind_the_end_nothing_is_taken_from_it() {
     targets.set(Rule::Pass);
     let all = read(client, file, 3 * STRIPE);
     assert!(all[STRIPE + 6 * KIB64..STRIPE + 7 * KIB64].iter().all(|byte| *byte == HELD));
+}
+
+/// Each has all the time that the mount waits: one after another would take it many times over.
+#[test]
+fn no_piece_is_begun_after_one_that_nobody_answers() {
+    // More than can be under way at once for one call: 31 helpers and the caller.
+    const PIECES: usize = 80;
+    const AT_ONCE: usize = 32;
+    let striped = striped(PIECES * KIB64);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Read { .. }), AT_ONCE));
+    assert_eq!(client.read(file, 0, &mut vec![0; PIECES * KIB64]), Err(Errno::ETIMEDOUT));
+    assert_eq!(targets.state.lock().come, AT_ONCE);
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Write { .. }), AT_ONCE));
+    let taken = client.write(file, 0, &[0xAB; PIECES * KIB64], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    assert_eq!(targets.state.lock().come, AT_ONCE);
+}
+
+/// The target may answer other calls as late, and all who use the file would wait for it.
+#[test]
+fn a_file_waits_for_no_target_where_a_piece_was_not_answered() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Fail(target_of(&striped, 3), Errno::ETIMEDOUT, TARGETS - 1));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Ok(3 * KIB64));
+    let state = targets.state.lock();
+    assert_eq!((state.punched.len(), state.searches), (0, 0));
+    drop(state);
+    targets.set(Rule::Pass);
+    assert_eq!(size(&striped), 2 * STRIPE as u64, "it shows now what would show later");
+    let all = read(client, file, 3 * STRIPE);
+    assert!(all[STRIPE + 3 * KIB64..][..KIB64].iter().all(|byte| *byte == 0), "the piece that failed");
+    assert!(all[STRIPE + 4 * KIB64..].iter().all(|byte| *byte == 0xAB));
+}
+
+#[test]
+fn a_file_is_no_longer_for_pieces_that_nobody_answers() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, .. } = &striped;
+    targets.set(Rule::Hang(|request| matches!(request, StorageRequest::Write { .. }), TARGETS));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    assert_eq!(size(&striped), STRIPE as u64);
+}
+
+#[test]
+fn a_write_that_makes_the_file_longer_is_a_change_though_no_byte_of_it_counts() {
+    let striped = striped(STRIPE);
+    let Striped { client, targets, file, world } = &striped;
+    client.fsync(file).unwrap();
+    world.clock.advance(Duration::from_secs(100));
+    targets.set(Rule::Fail(target_of(&striped, 0), Errno::ETIMEDOUT, TARGETS - 1));
+    let taken = client.write(file, STRIPE as u64, &[0xAB; STRIPE], WriteFlags::default());
+    assert_eq!(taken, Err(Errno::ETIMEDOUT));
+    targets.set(Rule::Pass);
+    client.fsync(file).unwrap();
+    let attr = world.client().getattr(&Who::system(), file.file.inode).unwrap().attr;
+    assert_eq!(attr.size, 2 * STRIPE as u64);
+    assert_eq!(attr.mtime.secs, 1_700_000_100, "the time of that write");
 }

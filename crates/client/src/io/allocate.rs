@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::{Data, File, Handle};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{ChunkWritten, LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Errno, FileLayout, SessionId};
+use ashlar_types::{Errno, FileLayout, InodeId, SessionId};
 
 /// What `fallocate(2)` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Punches `[offset, end)`; adds to `grown` what was done, also when the rest fails.
-    pub(super) fn punch_range(
+    fn punch_range(
         &self,
         session: SessionId,
         (file, layout): (&File, &FileLayout),
@@ -178,14 +178,25 @@ impl Client {
             && let Some(next) = self.next_chunk(file.inode, layout, layout.chunk_index(at))?
         {
             at = at.max(next.saturating_mul(u64::from(layout.chunk_bytes)));
-            let Some((index, within, len)) = layout.pieces(at, end.saturating_sub(at)).next() else { break };
-            let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
-            let chunk_bytes = layout.chunk_bytes;
-            let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
-            grown.add(self.written(session, &request))?;
-            at += u64::from(len);
+            let Some(piece) = layout.pieces(at, end.saturating_sub(at)).next() else { break };
+            self.punch_piece(session, (file.inode, layout), piece, grown)?;
+            at += u64::from(piece.2);
         }
         Ok(())
+    }
+
+    /// Punches one piece, in the chunk `index` the `len` bytes from `within` on; adds to `grown` what was done.
+    pub(super) fn punch_piece(
+        &self,
+        session: SessionId,
+        (inode, layout): (InodeId, &FileLayout),
+        (index, within, len): (u64, u32, u32),
+        grown: &mut Growth,
+    ) -> Result<(), Errno> {
+        let (chunk, chain, target) = self.locate(inode, layout, index)?;
+        let chunk_bytes = layout.chunk_bytes;
+        let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
+        grown.add(self.written(session, &request))
     }
 
     /// Reserves `[offset, end)`; adds to `grown` what was done, also when the rest fails.

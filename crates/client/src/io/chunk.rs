@@ -70,8 +70,17 @@ pub(crate) struct ChunksWritten {
     pub grown: Growth,
     /// What ended it before all bytes were written.
     pub outcome: Result<(), Errno>,
-    /// Whether bytes behind those that count may be there, too.
-    pub may_have_more: bool,
+    /// What is there behind the bytes that count.
+    pub behind: Behind,
+}
+
+/// What a write has left behind the bytes that count.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// Parts of the file that are written, each in one chunk: from, to, bytes.
+    pub written: Vec<(u64, u64)>,
+    /// Whether a piece was not answered, so that its target may not answer other calls either.
+    pub is_unanswered: bool,
 }
 
 impl Client {
@@ -118,8 +127,8 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> ChunksWritten {
-        let mut written =
-            ChunksWritten { bytes: 0, grown: Growth::default(), outcome: Ok(()), may_have_more: false };
+        let (grown, behind) = (Growth::default(), Behind::default());
+        let mut written = ChunksWritten { bytes: 0, grown, outcome: Ok(()), behind };
         let pieces: Vec<(u64, u32, u32)> = layout.pieces(offset, data.len() as u64).collect();
         if !self.checks_payload || pieces.len() == 1 {
             for (index, within, len) in pieces {
@@ -144,21 +153,23 @@ impl Client {
                 }
                 other => other,
             };
-            // An answer that was lost tells nothing of what was done.
-            let may_be_there = !matches!(outcome, Err(Errno::ENOSPC));
+            let is_written = outcome.is_ok();
+            written.behind.is_unanswered |= matches!(outcome, Err(Errno::ETIMEDOUT));
             let added = written.grown.add(outcome);
             if written.outcome.is_ok() {
                 written.outcome = added;
-                written.bytes += if added.is_ok() { piece.len() } else { 0 };
-            } else {
-                written.may_have_more |= may_be_there;
+                written.bytes += if is_written { piece.len() } else { 0 };
+            } else if is_written {
+                let from = offset + at as u64;
+                written.behind.written.push((from, from + piece.len() as u64));
             }
             at += piece.len();
         }
         written
     }
 
-    /// Writes `pieces` of `data`, each into its chunk, at the same time.
+    /// Writes `pieces` of `data`, each into its chunk, at the same time; what came of each, up to the last one that was begun: none is after one has failed, unless for want of
+    /// space.
     fn write_pieces(
         &self,
         session: SessionId,
@@ -182,7 +193,7 @@ impl Client {
                 written(storage.call_in(session, &request, Payload::Write(piece))?)
             }));
         }
-        self.fan.run(jobs)
+        self.fan.run(jobs, |outcome| outcome.is_err_and(|errno| errno != Errno::ENOSPC))
     }
 
     /// Writes into one chunk.
@@ -244,7 +255,7 @@ impl Client {
             }));
         }
         let mut at = 0;
-        for piece in self.fan.run(jobs) {
+        for piece in self.fan.run(jobs, Result::is_err) {
             let piece = piece?;
             out[at..at + piece.len()].copy_from_slice(&piece);
             at += piece.len();
@@ -260,7 +271,7 @@ impl Client {
                 Box::new(move || sync_target(&*storage, target, chains)) as Job<Result<(), Errno>>
             };
             let targets: Vec<TargetId> = places.iter().map(|(target, _)| *target).collect();
-            let done = self.fan.run(places.into_iter().map(job).collect());
+            let done = self.fan.run(places.into_iter().map(job).collect(), ends_sync);
             let told = |(done, target): (Result<(), Errno>, TargetId)| match done {
                 // A target that was emptied may be gone; the chains that it had were made durable where they went.
                 Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
@@ -274,6 +285,11 @@ impl Client {
     pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
         sync_target(&*self.storage, target, chains)
     }
+}
+
+/// Whether a sync is over with what one target answered; chains may have gone to another one.
+fn ends_sync(done: &Result<(), Errno>) -> bool {
+    !matches!(done, Ok(()) | Err(Errno::EREMCHG | Errno::ENODEV))
 }
 
 /// Makes everything a target has acknowledged of `chains` durable.

@@ -320,17 +320,19 @@ impl Client {
         let mut written = self.write_chunks(session, (file.inode, &layout), at, data);
         let now = self.env.clock.now();
         let written_end = at + written.bytes as u64;
-        if written.may_have_more {
-            self.take_back(session, (file, &layout), (written_end, end), &mut written.grown);
-        }
+        let must_have = self.take_back(session, (file, &layout), &written.behind, &mut written.grown);
         let mut state = file.state.lock();
         writing.end(&mut state, written_end);
-        if written.bytes > 0 {
+        // What a write has left whose session or lease is lost is no matter of the next one: others may have cut the file since. Metadata finds out how long it is when it ends the
+        // session.
+        let has_file = session == self.session() && state.leases.meets(LeaseSet::WRITING);
+        let must_have = if has_file { must_have } else { 0 };
+        if written.bytes > 0 || must_have > 0 {
             state.is_dirty = true;
             state.unreported.mtime = Some(now);
             state.unreported.is_of_a_call |= !is_writeback;
             state.times.1 = now;
-            state.size = state.size.max(written_end);
+            state.size = state.size.max(written_end).max(must_have);
         }
         state.note_grown(written.grown);
         drop(state);

@@ -246,19 +246,28 @@ impl World {
 
     /// A client whose calls go through `meta` and `storage`.
     pub fn client_through(&self, meta: Arc<dyn MetaCalls>, storage: Arc<dyn StorageCalls>) -> Arc<Client> {
-        self.connect(meta, storage, ashlar_client::WAIT_MIN)
+        self.connect(meta, storage, (false, ashlar_client::WAIT_MIN))
     }
 
     /// As [`World::client_over`]; calls of one file wait for each other for `wait_max`.
     pub fn client_that_waits(&self, meta: Arc<dyn MetaCalls>, wait_max: Duration) -> Arc<Client> {
-        self.connect(meta, self.storage.clone(), wait_max)
+        self.connect(meta, self.storage.clone(), (false, wait_max))
+    }
+
+    /// As [`World::client_through`]; it goes on in another session when its own has ended.
+    pub fn client_that_comes_back(
+        &self,
+        meta: Arc<dyn MetaCalls>,
+        storage: Arc<dyn StorageCalls>,
+    ) -> Arc<Client> {
+        self.connect(meta, storage, (true, ashlar_client::WAIT_MIN))
     }
 
     fn connect(
         &self,
         meta: Arc<dyn MetaCalls>,
         storage: Arc<dyn StorageCalls>,
-        wait_max: Duration,
+        (comes_back, wait_max): (bool, Duration),
     ) -> Arc<Client> {
         Client::connect(ClientConfig {
             meta,
@@ -267,7 +276,7 @@ impl World {
             env: self.env.clone(),
             credentials: Arc::new(Nobody),
             checks_payload: true,
-            comes_back: false,
+            comes_back,
             wait_max,
         })
         .unwrap()
