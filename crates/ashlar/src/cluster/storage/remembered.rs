@@ -4,6 +4,7 @@ use super::super::affinity::DataPlace;
 use super::super::node_directory::NodeDirectory;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::TargetHeader;
+use ashlar_types::ClusterMap;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -101,10 +102,21 @@ impl Remembered {
         self.added.iter().find(|added| same(&added.dir, dir)).map(|added| added.pool.as_str())
     }
 
-    /// Takes those out of `found` that were removed from the file system, and forgets the others that were: their directories are not listed any more.
+    /// Whether a manager is to be asked which of `found` are targets of the file system yet.
+    pub fn is_in_doubt(&self, found: &[(PathBuf, Option<TargetHeader>)]) -> bool {
+        found.iter().flat_map(|(_, header)| header).any(|header| self.is_removed(header.identity.uuid.0))
+    }
+
+    /// Forgets that targets were removed which `map`, that a manager has just told, names: then they are targets again, or have never been removed.
+    pub fn review(&mut self, map: &ClusterMap) {
+        self.removed.retain(|uuid| !map.targets.iter().any(|target| hex(target.uuid) == *uuid));
+    }
+
+    /// Takes those out of `found` that were removed from the file system, and forgets the others that were: their directories are not listed any more. `is_confirmed`: a manager has just been asked.
     pub fn without_removed(
         &mut self,
         found: Vec<(PathBuf, Option<TargetHeader>)>,
+        is_confirmed: bool,
     ) -> Vec<(PathBuf, Option<TargetHeader>)> {
         let uuid_of = |header: &Option<TargetHeader>| Some(hex(header.as_ref()?.identity.uuid.0));
         let listed: Vec<String> = found.iter().filter_map(|(_, header)| uuid_of(header)).collect();
@@ -129,8 +141,13 @@ impl Remembered {
         let (gone, stays): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, header)| is_removed(header));
         for (path, header) in gone {
             let target = header.map(|header| header.identity.target).unwrap_or_default();
+            let what_to_do = match is_confirmed {
+                true => "leave the directory out, or empty it to have another target there",
+                // Nobody is to empty what may be in use yet.
+                false => "no manager has confirmed it now, so leave what is in the directory as it is",
+            };
             eprintln!(
-                "ashlar: {target} at {} was removed from the file system and is not served: leave the directory out, or empty it to have another target there",
+                "ashlar: {target} at {} was removed from the file system and is not served: {what_to_do}",
                 path.display()
             );
         }
@@ -176,6 +193,7 @@ fn same(a: &Path, b: &Path) -> bool {
 mod tests {
     use super::*;
     use ashlar_chunkstore::{TargetIdentity, TargetUuid};
+    use ashlar_types::testing::map_in_domains;
     use ashlar_types::{ClusterId, Start, TargetId};
 
     fn added(dir: &Path) -> Added {
@@ -227,19 +245,29 @@ mod tests {
         remembered.add(added(Path::new("/1")));
         remembered.remove(Path::new("/1"), [1; 16]);
         assert!(remembered.added.is_empty() && remembered.is_removed([1; 16]));
-        assert_eq!(remembered.without_removed(found(&[1, 2])), found(&[2]));
+        assert_eq!(remembered.without_removed(found(&[1, 2]), true), found(&[2]));
         assert!(remembered.is_removed([1; 16]), "it is listed yet");
         // Its disk is pulled: nothing is made on what is below.
         let empty = vec![(PathBuf::from("/1/target"), None)];
-        assert_eq!(remembered.without_removed(empty.clone()), []);
+        assert_eq!(remembered.without_removed(empty.clone(), true), []);
         assert!(remembered.is_removed([1; 16]), "the disk may come back");
-        assert_eq!(remembered.without_removed(vec![(PathBuf::from("/4/target"), None)]).len(), 1);
+        assert_eq!(remembered.without_removed(vec![(PathBuf::from("/4/target"), None)], true).len(), 1);
         remembered.remove(Path::new("/1"), [1; 16]);
         remembered.add(added(Path::new("/1")));
-        assert_eq!(remembered.without_removed(empty.clone()), empty, "wanted again");
+        assert_eq!(remembered.without_removed(empty.clone(), true), empty, "wanted again");
         remembered.remove(Path::new("/1"), [1; 16]);
-        assert_eq!(remembered.without_removed(found(&[2])), found(&[2]));
+        assert_eq!(remembered.without_removed(found(&[2]), true), found(&[2]));
         assert!(!remembered.is_removed([1; 16]));
+        // Managers name it: it is a target again.
+        remembered.remove(Path::new("/2"), [2; 16]);
+        assert!(remembered.is_in_doubt(&found(&[1, 2])) && !remembered.is_in_doubt(&found(&[1])));
+        let mut map = map_in_domains(&[0], &["rack"]);
+        remembered.review(&map);
+        assert!(remembered.is_removed([2; 16]));
+        map.targets[0].uuid = [2; 16];
+        remembered.review(&map);
+        assert!(!remembered.is_removed([2; 16]));
+        assert_eq!(remembered.without_removed(found(&[2]), true), found(&[2]));
         for _ in 0..2 * REMOVED_MAX {
             remembered.remove(Path::new("/3"), [3; 16]);
         }

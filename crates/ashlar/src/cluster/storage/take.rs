@@ -6,7 +6,7 @@ use super::remembered::Added;
 use crate::cli::CopyArgs;
 use crate::node::Directories;
 use anyhow::{Context, Result, bail};
-use ashlar_chunkstore::TargetHeader;
+use ashlar_chunkstore::{TargetHeader, TargetIdentity};
 use ashlar_rpc::TakesTargets;
 use ashlar_rpc::net::NetError;
 use ashlar_rpc::wire::{TakenTarget, TargetPlace};
@@ -166,6 +166,22 @@ impl InService {
         Ok(())
     }
 
+    /// Whether a target was removed from the file system after it was served here, as managers say.
+    ///
+    /// # Errors
+    /// When that is what is known here, and no manager confirms it.
+    fn is_removed(&self, identity: &TargetIdentity) -> Result<bool> {
+        let uuid = identity.uuid.0;
+        if !self.remembered.lock().is_removed(uuid) {
+            return Ok(false);
+        }
+        let map = self.parts.member.map_told_now()?;
+        let mut remembered = self.remembered.lock();
+        remembered.review(&map);
+        remembered.store(self.parts.member.directory())?;
+        Ok(remembered.is_removed(uuid))
+    }
+
     /// Refuses what is a target that this file system has no use for, or has in another pool.
     fn require_usable(
         &self,
@@ -174,7 +190,13 @@ impl InService {
         TargetHeader { identity, .. }: &TargetHeader,
         wanted: &Added,
     ) -> Result<()> {
-        if self.remembered.lock().is_removed(identity.uuid.0) {
+        if self.is_removed(identity).with_context(|| {
+            format!(
+                "{} holds {}, which was removed from the file system as far as this server knows, and no manager confirms it: leave what is in it as it is, and try again",
+                data_directory(path).display(),
+                identity.target
+            )
+        })? {
             bail!(
                 "{} holds {}, which was removed from the file system: empty it first (`rm -r {}`), nothing in it is of use any more",
                 data_directory(path).display(),
