@@ -101,6 +101,7 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     member.tell(&in_service.announcement(), is_known)?;
     let is_known = is_known && targets(&map, &in_service.served());
     member.tell(&ManagerRequest::Serve { targets: in_service.served() }, is_known)?;
+    in_service.note_entered();
     let _looks = member.keep_certificate()?;
     let _moving = keep_moving(&member, &moves, &service)?;
     in_service.count()?;
@@ -130,7 +131,7 @@ fn without_removed(
     found: Vec<(PathBuf, Option<TargetHeader>)>,
 ) -> Result<Vec<(PathBuf, Option<TargetHeader>)>> {
     let before = remembered.clone();
-    let told = remembered.is_in_doubt(&found).then(|| member.map_told_now());
+    let told = remembered.is_in_doubt(&found, &member.map().read()).then(|| member.map_told_now());
     let told = told.and_then(|told| {
         let warn = |error: &_| {
             tracing::warn!("no manager tells which targets were removed; going by what is known: {error:#}");
@@ -138,7 +139,7 @@ fn without_removed(
         told.inspect_err(warn).ok()
     });
     if let Some(map) = &told {
-        remembered.review(map);
+        remembered.review(&found, map);
     }
     let listed = remembered.without_removed(found, told.is_some());
     if *remembered != before {

@@ -45,6 +45,15 @@ pub struct Remembered {
     /// Where they were. No start makes a target there by itself: what is empty now may be the place of a disk that was pulled.
     #[serde(default)]
     pub removed_from: Vec<PathBuf>,
+    /// What the targets are known by that were served here last, and that the map has had then: one that it has not any more was removed.
+    // LIMIT: as targets of the server.
+    #[serde(default)]
+    pub entered: Vec<String>,
+}
+
+/// Whether a target of `map` is known by `uuid`, in hexadecimal digits.
+fn has(map: &ClusterMap, uuid: &str) -> bool {
+    map.targets.iter().any(|target| hex(target.uuid) == uuid)
 }
 
 fn hex(uuid: [u8; 16]) -> String {
@@ -102,14 +111,28 @@ impl Remembered {
         self.added.iter().find(|added| same(&added.dir, dir)).map(|added| added.pool.as_str())
     }
 
-    /// Whether a manager is to be asked which of `found` are targets of the file system yet.
-    pub fn is_in_doubt(&self, found: &[(PathBuf, Option<TargetHeader>)]) -> bool {
-        found.iter().flat_map(|(_, header)| header).any(|header| self.is_removed(header.identity.uuid.0))
+    /// Whether a manager is to be asked which of `found` are targets of the file system yet, by the map that is known here.
+    pub fn is_in_doubt(&self, found: &[(PathBuf, Option<TargetHeader>)], map: &ClusterMap) -> bool {
+        let is_gone = |uuid| self.entered.contains(&hex(uuid)) && !has(map, &hex(uuid));
+        let mut uuids = found.iter().flat_map(|(_, header)| header).map(|header| header.identity.uuid.0);
+        uuids.any(|uuid| self.is_removed(uuid) || is_gone(uuid))
     }
 
-    /// Forgets that targets were removed which `map`, that a manager has just told, names: then they are targets again, or have never been removed.
-    pub fn review(&mut self, map: &ClusterMap) {
-        self.removed.retain(|uuid| !map.targets.iter().any(|target| hex(target.uuid) == *uuid));
+    /// Goes by `map`, which a manager has just told. That targets were removed which it names is forgotten: they are targets again, or have never been removed. And those of
+    /// `found` that it had, and does not name, were removed while nobody served them.
+    pub fn review(&mut self, found: &[(PathBuf, Option<TargetHeader>)], map: &ClusterMap) {
+        self.removed.retain(|uuid| !has(map, uuid));
+        for (path, header) in found {
+            let Some(uuid) = header.as_ref().map(|header| header.identity.uuid.0) else { continue };
+            if self.entered.contains(&hex(uuid)) && !has(map, &hex(uuid)) && !self.is_removed(uuid) {
+                self.remove(path.parent().unwrap_or(path), uuid);
+            }
+        }
+    }
+
+    /// Notes which targets are served here, now that a manager has taken them into the map.
+    pub fn enter(&mut self, uuids: impl Iterator<Item = [u8; 16]>) {
+        self.entered = uuids.map(hex).collect();
     }
 
     /// Takes those out of `found` that were removed from the file system, and forgets the others that were: their directories are not listed any more. `is_confirmed`: a manager has just been asked.
@@ -260,14 +283,26 @@ mod tests {
         assert!(!remembered.is_removed([1; 16]));
         // Managers name it: it is a target again.
         remembered.remove(Path::new("/2"), [2; 16]);
-        assert!(remembered.is_in_doubt(&found(&[1, 2])) && !remembered.is_in_doubt(&found(&[1])));
         let mut map = map_in_domains(&[0], &["rack"]);
-        remembered.review(&map);
+        let is_in_doubt =
+            |remembered: &Remembered, numbers: &[u8], map: &_| remembered.is_in_doubt(&found(numbers), map);
+        assert!(is_in_doubt(&remembered, &[1, 2], &map) && !is_in_doubt(&remembered, &[1], &map));
+        remembered.review(&found(&[2]), &map);
         assert!(remembered.is_removed([2; 16]));
         map.targets[0].uuid = [2; 16];
-        remembered.review(&map);
+        remembered.review(&found(&[2]), &map);
         assert!(!remembered.is_removed([2; 16]));
         assert_eq!(remembered.without_removed(found(&[2]), true), found(&[2]));
+        // Removed while nobody served it; of one that the map has not had yet, nobody says so.
+        remembered.add(added(Path::new("/5")));
+        assert!(!is_in_doubt(&remembered, &[5], &map));
+        remembered.review(&found(&[5]), &map);
+        assert!(!remembered.is_removed([5; 16]));
+        remembered.enter([[5; 16], [2; 16]].into_iter());
+        assert!(is_in_doubt(&remembered, &[5], &map) && !is_in_doubt(&remembered, &[2], &map));
+        remembered.review(&found(&[2, 5]), &map);
+        assert_eq!(remembered.without_removed(found(&[2, 5]), true), found(&[2]));
+        assert!(remembered.added.is_empty(), "the next start does not look for it");
         for _ in 0..2 * REMOVED_MAX {
             remembered.remove(Path::new("/3"), [3; 16]);
         }

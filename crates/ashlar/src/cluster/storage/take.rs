@@ -106,6 +106,7 @@ impl InService {
             remembered.store(self.parts.member.directory()).context(format!("{error:#}"))?;
             return Err(error);
         }
+        self.note_entered();
         if let Err(error) = self.count() {
             // It serves, and stays: the map says so.
             tracing::error!(target_id = %id, "managers do not hear what a target has: {error:#}");
@@ -177,7 +178,7 @@ impl InService {
         }
         let map = self.parts.member.map_told_now()?;
         let mut remembered = self.remembered.lock();
-        remembered.review(&map);
+        remembered.review(&[], &map);
         remembered.store(self.parts.member.directory())?;
         Ok(remembered.is_removed(uuid))
     }
