@@ -127,6 +127,13 @@ fn a_server_takes_and_lets_go_of_targets_under_load_and_remembers_it() {
     };
     assert_eq!(files(&lab, 2).len(), 1);
 
+    let mut told = String::new();
+    wait_until("the event", || {
+        told = lab.ashlar("event list --kind target-taken --identity @first").expect(0).stdout;
+        told.contains("target-3")
+    });
+    assert!(told.contains("target-2") && told.contains("more/target, asked for on first"), "{told}");
+
     // What it was told holds after a start with the same command line, which lists the directory that is no target any more.
     lab.storage[0].kill();
     lab.start_storage(0);
