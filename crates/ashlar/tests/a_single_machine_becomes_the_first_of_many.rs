@@ -199,7 +199,22 @@ fn a_machine_that_runs_is_promoted_by_one_command_and_mounted_again() {
     promote(&listen, &roles).refused(&["mnt is in use by", &name, "--cut-off"]);
     user.kill().unwrap();
     user.wait().unwrap();
-    check(&dir.join("mnt2"));
+    let few = format!(
+        "promote --data {d1} --listen {listen} --name first --identity {own} --state {state} {roles}"
+    );
+    let few = ashlar(&few.split_whitespace().collect::<Vec<_>>());
+    few.refused(&["target-2 at", "d2/target serves and is not listed", "--data"]);
+    // The second one is in use by no program: the first one stays where it is.
+    let below = dir.join("mnt2/a/b");
+    let below_text = below.to_str().unwrap();
+    command(&["mount", "-t", "tmpfs", "none", below_text]);
+    for _ in 0..3 {
+        promote(&listen, &roles).refused(&["mnt2 is in use", "nothing was unmounted", "--cut-off"]);
+    }
+    command(&["umount", below_text]);
+    for mount in ["mnt", "mnt2"] {
+        check(&dir.join(mount));
+    }
     assert!(!up.has_ended() && !dir.join("own").exists());
 
     let begun = Instant::now();
@@ -219,6 +234,61 @@ fn a_machine_that_runs_is_promoted_by_one_command_and_mounted_again() {
     let targets = ashlar(&["target", "list", "--identity", &own]).expect(0).stdout;
     assert!(targets.contains("target-1") && targets.contains("target-2"), "{targets}");
     started.stop();
+}
+
+#[track_caller]
+fn command(line: &[&str]) {
+    assert!(std::process::Command::new(line[0]).args(&line[1..]).status().unwrap().success(), "{line:?}");
+}
+
+#[test]
+fn what_did_not_start_is_started_by_the_same_command_and_nothing_twice() {
+    if !can_mount("a machine whose promotion is gone on with") {
+        return;
+    }
+    let tmp = place();
+    let dir = tmp.path();
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (d1, d2, mnt, mnt2) = (path("d1"), path("d2"), path("mnt"), path("mnt2"));
+    let mut up =
+        start(dir, "up", &format!("up --data {d1} --data {d2} --no-devices {mnt} {mnt2}"), "mounted");
+    fill(&dir.join("mnt"));
+    let address = support::cluster::Lab::free_address;
+    let line = format!(
+        "promote --data {d1} --data {d2} --listen {} --name first --identity {} --state {} --start --meta-listen {} --storage-listen {}",
+        address(),
+        path("own"),
+        path("state"),
+        address(),
+        address()
+    );
+    let promote = || ashlar(&line.split_whitespace().collect::<Vec<_>>());
+    let names =
+        |started: &Started| -> Vec<String> { started.0.iter().map(|(name, _)| name.clone()).collect() };
+    // What metadata and one of the mounts say cannot be written.
+    for name in ["meta", "mount1"] {
+        fs::create_dir_all(dir.join(format!("state/{name}.log"))).unwrap();
+    }
+    let failed = promote().refused(&["meta.log", "the same command goes on", "Left: `ashlar meta", "mnt2"]);
+    assert!(up.has_ended());
+    let roles = Started::of(&failed.stdout);
+    assert_eq!(names(&roles), ["manager", "storage"], "{}", failed.stdout);
+    fs::remove_dir(dir.join("state/meta.log")).unwrap();
+    let failed =
+        promote().refused(&["mount1.log", "the same command goes on", "Left: `ashlar mount", "mnt2"]);
+    assert!(failed.stdout.contains("manager runs already") && failed.stdout.contains("storage runs already"));
+    let more = Started::of(&failed.stdout);
+    assert_eq!(names(&more), ["meta", "mount"], "{}", failed.stdout);
+    fs::remove_dir(dir.join("state/mount1.log")).unwrap();
+    let ended = promote().expect(0).stdout;
+    let last = Started::of(&ended);
+    assert_eq!(names(&last), ["mount"], "{ended}");
+    assert!(ended.contains("mnt is mounted already") && ended.contains("--no-devices"), "{ended}");
+    for mount in ["mnt", "mnt2"] {
+        check(&dir.join(mount));
+    }
+    assert!(Started::of(&promote().expect(0).stdout).0.is_empty(), "all runs");
+    [last, more, roles].into_iter().for_each(Started::stop);
 }
 
 #[test]

@@ -127,6 +127,13 @@ fn a_server_takes_and_lets_go_of_targets_under_load_and_remembers_it() {
     };
     assert_eq!(files(&lab, 2).len(), 1);
 
+    let mut told = String::new();
+    wait_until("the event", || {
+        told = lab.ashlar("event list --kind target-taken --identity @first").expect(0).stdout;
+        told.contains("target-3")
+    });
+    assert!(told.contains("target-2") && told.contains("more/target, asked for on first"), "{told}");
+
     // What it was told holds after a start with the same command line, which lists the directory that is no target any more.
     lab.storage[0].kill();
     lab.start_storage(0);
@@ -143,8 +150,25 @@ fn a_server_takes_and_lets_go_of_targets_under_load_and_remembers_it() {
     fs::remove_dir_all(lab.path("d0/target")).unwrap();
     lab.ashlar(&again).expect(0);
     assert_eq!(chains(&lab, 4), 100);
+    // One that was added is removed while its server is off: the server starts without it.
+    lab.ashlar("target drain 2 --identity @first").expect(0);
+    wait_until("the drain of what was added", || chains(&lab, 2) == 0);
+    lab.storage[0].stop();
+    lab.ashlar("target remove 2 --identity @first").expect(0);
+    for is_first in [true, false] {
+        lab.start_storage(0);
+        let text = lab.storage[0].text();
+        assert_eq!(text.contains("target-2"), is_first, "it is told of once: {text}");
+        assert_eq!((files(&lab, 2).len(), files(&lab, 3).len(), files(&lab, 4).len()), (0, 1, 1));
+        lab.storage[0].stop();
+    }
+    lab.start_storage(0);
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    for name in ["still", "new"] {
+        assert!(fs::read(mount.join(name)).unwrap() == still, "{name}");
+    }
     lab.stop();
-    let all = "--data @more --data @fast --data @d0";
+    let all = "--data @fast --data @d0";
     lab.ashlar(&format!("fsck --state @state --meta @meta {all}")).expect(0);
 }
 

@@ -54,12 +54,13 @@ struct Load<'m> {
 impl Load<'_> {
     /// How full it is with `more` bytes, in parts of a thousand.
     fn permille(&self, more: u64) -> u64 {
-        let parts = u128::from(self.bytes + more) * 1000 / u128::from(self.bytes_total.max(1));
-        u64::try_from(parts).unwrap_or(u64::MAX)
+        let parts = u128::from(self.bytes.saturating_add(more)) * 1000 / u128::from(self.bytes_total.max(1));
+        // Something is added to it.
+        u64::try_from(parts).unwrap_or(u64::MAX).min(u64::MAX / 2)
     }
 
     fn has_room(&self, more: u64) -> bool {
-        self.bytes + more < self.bytes_total / 100 * 97
+        self.bytes.saturating_add(more) < self.bytes_total / 100 * 97
     }
 }
 
@@ -74,7 +75,7 @@ fn loads<'m>(
     for target in map.targets.iter().filter(|target| target.pool == pool) {
         let report = reports.get(&target.id);
         // By the map, not by the report: chains may have moved since.
-        let bytes = map.chains_at(target.id).map(|chain| sizes.of(chain.id)).sum();
+        let bytes = sizes.at(map, target.id);
         // One that has told nothing has no room.
         let bytes_total = report.map_or(0, |report| report.bytes_total);
         loads.insert(target.id, Load { target, bytes_total, bytes, moves: 0 });
@@ -88,7 +89,7 @@ fn loads<'m>(
         }
         if let Some(load) = loads.get_mut(&moving.to) {
             load.moves += 1;
-            load.bytes += bytes;
+            load.bytes = load.bytes.saturating_add(bytes);
         }
     }
     loads
@@ -109,7 +110,12 @@ impl Sizes {
     }
 
     fn of(&self, chain: ChainId) -> u64 {
-        self.0.get(&chain).copied().unwrap_or(0) + CHAIN_BYTES_LEAST
+        self.0.get(&chain).copied().unwrap_or(0).saturating_add(CHAIN_BYTES_LEAST)
+    }
+
+    /// What all chains at a target have, by the map. No number that a server tells is too large for it.
+    fn at(&self, map: &ClusterMap, target: TargetId) -> u64 {
+        map.chains_at(target).fold(0, |sum: u64, chain| sum.saturating_add(self.of(chain.id)))
     }
 }
 
@@ -130,13 +136,11 @@ pub fn excess(
     let sum = |of: fn(&Load<'_>) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
     let (bytes, space) = (sum(|load| load.bytes), sum(|load| load.bytes_total).max(1));
     // A chain that is on its way counts where it goes; its target has it yet.
-    let bytes_at =
-        |load: &Load<'_>| -> u64 { map.chains_at(load.target.id).map(|chain| sizes.of(chain.id)).sum() };
     let over = |load: &&Load<'_>| {
-        let share = u64::try_from(bytes * u128::from(load.bytes_total) / space).unwrap_or(u64::MAX);
-        bytes_at(load).saturating_sub(share)
+        let share = bytes.saturating_mul(u128::from(load.bytes_total)) / space;
+        sizes.at(map, load.target.id).saturating_sub(u64::try_from(share).unwrap_or(u64::MAX))
     };
-    let excess: u64 = all.iter().map(over).sum();
+    let excess = all.iter().map(over).fold(0, u64::saturating_add);
     let count: usize = all.iter().map(|load| map.chains_at(load.target.id).count()).sum();
     let bytes_of_one = u64::try_from(bytes / (count as u128).max(1)).unwrap_or(u64::MAX).max(1);
     Some((excess.div_ceil(bytes_of_one), excess))
@@ -201,7 +205,7 @@ fn note(loads: &mut BTreeMap<TargetId, Load<'_>>, from: TargetId, to: TargetId, 
     }
     if let Some(load) = loads.get_mut(&to) {
         load.moves += 1;
-        load.bytes += bytes;
+        load.bytes = load.bytes.saturating_add(bytes);
     }
 }
 
@@ -457,6 +461,23 @@ mod tests {
         assert!(left < chains / 8, "{left} of {chains} chains are left after {moved} have moved");
         reports.remove(&TargetId(2));
         assert_eq!(excess(&map, PoolId(0), &reports, &Sizes::told_in(&reports)), None);
+    }
+
+    #[test]
+    fn no_number_that_a_server_tells_is_too_large_to_plan_with() {
+        let (mut map, mut reports) = three([6, 0, 0]);
+        map.moves.rebalancing = vec![PoolId(0)];
+        for report in reports.values_mut() {
+            report.bytes_total = u64::MAX;
+            report.bytes_by_chain.iter_mut().for_each(|(_, bytes)| *bytes = u64::MAX);
+        }
+        assert!(excess(&map, PoolId(0), &reports, &Sizes::told_in(&reports)).is_some());
+        plan(&map, &reports, &Avoided::new());
+        map.targets[0].is_draining = true;
+        plan(&map, &reports, &Avoided::new());
+        reports.values_mut().for_each(|report| report.bytes_total = 1);
+        map.targets[0].is_draining = false;
+        plan(&map, &reports, &Avoided::new());
     }
 
     #[test]

@@ -126,8 +126,8 @@ pub trait SessionHosts {
 
 /// Who takes further directories into service on a storage server that runs.
 pub trait TakesTargets: Send + Sync {
-    /// Takes `place` into service. Returns at once: `done` hears, from a thread of this one, what has become of it.
-    fn take(&self, place: TargetPlace, done: Box<dyn FnOnce(TakenTarget) + Send>);
+    /// Takes `place` into service, as an administrator on the node `who` has asked. Returns at once: `done` hears, from a thread of this one, what has become of it.
+    fn take(&self, who: NodeId, place: TargetPlace, done: Box<dyn FnOnce(TakenTarget) + Send>);
 }
 
 /// Where a service tells what administrators should know of: the event log of the file system.

@@ -115,6 +115,8 @@ kinds! {
     TakenOver = 32, "taken-over";
     /// A directory has grown large, and is being split.
     DirectorySplit = 33, "directory-split";
+    /// An administrator has had a storage server that runs take a directory into service.
+    TargetTaken = 34, "target-taken";
 }
 
 impl EventKind {
@@ -138,6 +140,7 @@ impl EventKind {
                 | EventKind::ServerStopped
                 | EventKind::EventsLost
                 | EventKind::MapNotKept
+                | EventKind::TargetTaken
         )
     }
 }

@@ -223,6 +223,19 @@ impl Member {
         }
     }
 
+    /// The map as a manager tells it now.
+    ///
+    /// # Errors
+    /// When none answers in a moment, or one that is behind.
+    pub fn map_told_now(&self) -> Result<ClusterMap> {
+        let map = self.managers.map(Epoch(0), Instant::now() + KNOWN_MAX).context("the manager")?;
+        let known = self.map().read().epoch;
+        if map.epoch < known {
+            bail!("a manager is behind: it has the map of {}, and this machine that of {known}", map.epoch);
+        }
+        Ok(map)
+    }
+
     /// Routes to other servers.
     pub fn routes(&self) -> Arc<Routes> {
         self.routes.clone()

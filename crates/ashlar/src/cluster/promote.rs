@@ -3,49 +3,61 @@
 //! Nothing is copied but its identity. What the steps write is not looked at by anybody before the switch, which is the renaming of one file, and
 //! after the switch only the identity of this machine is left to be made; so it may be interrupted at any point, and begun anew.
 
+mod again;
 mod running;
 
 use super::first_node::{FIRST, FirstNode};
 use super::meta_directory::{read_uuid, write_uuid};
+use super::node_directory::{NodeDirectory, NodeName};
 use super::store;
 use crate::cli::PromoteArgs;
 use crate::node::state::make_private_directory;
 use crate::node::{Directories, PROMOTED_FILE, State};
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
+use ashlar_chunkstore::TargetHeader;
 use ashlar_coord::local_file::STATE_FILE;
 use ashlar_env::os::OsDisk;
 use ashlar_env::{Disk, Env};
 use ashlar_manager::{ClusterState, Manager, MetadataRecord, SECRETS_FILE, take_secrets};
-use ashlar_types::{ClusterId, Epoch, Node};
-use running::{Roles, Running};
-use std::path::PathBuf;
+use ashlar_types::{ClusterId, Epoch, Node, TargetId};
+use running::Roles;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Said at the end.
+const RUN_ON: &str = "they run until they are told to stop; have them started with the machine (units in the guide on clusters)";
 
 pub fn promote(args: &PromoteArgs) -> Result<()> {
     let env = Env::os();
-    let first = FirstNode::new(&args.first)?;
     let place = &args.first.state.state;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(place));
-    let roles = if args.start { Some(Roles::find(args)?) } else { None };
-    let (manager, served, running) = match Directories::find_promoted(&args.place)? {
+    let promoted = Directories::find_promoted(&args.place)?;
+    if let Some(meta) = promoted.as_deref().filter(|_| args.start)
+        && let Ok(own) = NodeDirectory::new(&args.first.node.node).load()
+    {
+        return go_on(args, meta, (&own, &disk), &env);
+    }
+    let first = FirstNode::new(&args.first)?;
+    let roles = if args.start { Some(Roles::find(args, Vec::new())?) } else { None };
+    let (manager, served) = match promoted {
         // Begun before, and interrupted after the switch.
         Some(meta) => {
             let manager = open_manager(&disk, &env);
             let manager = manager.with_context(|| format!("the state is not at {}", place.display()))?;
-            (manager, Served { meta, data: args.place.data.clone() }, None)
+            (manager, Served::of_promoted(args, &meta)?)
         }
         None => {
             let served = Served::find(args)?;
-            let running = stop_running(args, &served)?;
+            let running = stop_running(args, &served, &disk)?;
             let manager = switch(args, &env, &disk, first.node());
-            let manager = manager.with_context(|| match &running {
-                Some(_) => {
+            let manager = manager.with_context(|| match running {
+                true => {
                     "the server was stopped, and the file system is what it was: `ashlar up` serves it again"
                 }
-                None => "cannot promote",
+                false => "cannot promote",
             })?;
-            (manager, served, running)
+            (manager, served)
         }
     };
     first.store_identity(&manager, &env)?;
@@ -54,10 +66,8 @@ pub fn promote(args: &PromoteArgs) -> Result<()> {
     match roles {
         Some(roles) => {
             say(format_args!("this machine is the first node of file system {cluster}"));
-            roles.start(args, &served, running.as_ref())?;
-            say(
-                "they run until they are told to stop; have them started with the machine (units in the guide on clusters)",
-            );
+            roles.start(args, &served, &disk)?;
+            say(RUN_ON);
         }
         None => {
             let data: Vec<String> =
@@ -71,10 +81,29 @@ pub fn promote(args: &PromoteArgs) -> Result<()> {
     Ok(())
 }
 
+/// Starts what does not run of a machine that is the first node already: something did not start, or the command was interrupted.
+fn go_on(args: &PromoteArgs, meta: &Path, (own, disk): (&NodeName, &Arc<dyn Disk>), env: &Env) -> Result<()> {
+    let manager = open_manager(disk, env);
+    let manager = manager.with_context(|| format!("the state is not at {}", disk.describe("")))?;
+    if own.node != FIRST || own.cluster != manager.identity().cluster {
+        // With the reason.
+        NodeDirectory::new(&args.first.node.node).require_unused()?;
+    }
+    drop(manager);
+    let served = Served::of_promoted(args, meta)?;
+    let roles = Roles::find(args, running::running_roles(disk, &served)?)?;
+    say(format_args!("this machine is the first node of file system {} already", own.cluster));
+    roles.start(args, &served, disk)?;
+    say(RUN_ON);
+    Ok(())
+}
+
 /// Where what the roles serve is.
 struct Served {
     meta: PathBuf,
     data: Vec<PathBuf>,
+    /// The directory of each target, and its number.
+    targets: Vec<(PathBuf, TargetId)>,
 }
 
 impl Served {
@@ -83,20 +112,39 @@ impl Served {
         if let Some((_, error)) = damaged.into_iter().next() {
             return Err(error);
         }
-        let data = directories.targets.iter().filter_map(|(target, _)| Some(target.parent()?.to_owned()));
-        Ok(Served { data: data.collect(), meta: directories.meta })
+        Ok(Served::of(&directories.targets, directories.meta))
+    }
+
+    /// As it is after the switch.
+    fn of_promoted(args: &PromoteArgs, meta: &Path) -> Result<Served> {
+        let meta = std::path::absolute(meta)?;
+        let data = match (args.place.data.as_slice(), meta.parent()) {
+            // The directory of a user who names none.
+            ([], Some(data)) => vec![data.to_owned()],
+            (data, _) => data.to_vec(),
+        };
+        Ok(Served::of(&Directories::find_targets(&data)?, meta))
+    }
+
+    fn of(targets: &[(PathBuf, Option<TargetHeader>)], meta: PathBuf) -> Served {
+        let data = targets.iter().filter_map(|(target, _)| Some(target.parent()?.to_owned())).collect();
+        let known = |(path, header): &(PathBuf, Option<TargetHeader>)| {
+            Some((path.clone(), header.as_ref()?.identity.target))
+        };
+        Served { data, meta, targets: targets.iter().filter_map(known).collect() }
     }
 }
 
-/// Stops the server of this file system, if one runs and that is wanted. What can be refused is refused before.
-fn stop_running(args: &PromoteArgs, served: &Served) -> Result<Option<Running>> {
-    let Some(running) = running::find(&served.meta)? else { return Ok(None) };
+/// Stops the server of this file system, if one runs and that is wanted; tells whether one did. What can be refused is refused before.
+fn stop_running(args: &PromoteArgs, served: &Served, disk: &Arc<dyn Disk>) -> Result<bool> {
+    let Some(running) = running::find(&served.meta)? else { return Ok(false) };
     if !args.start {
         bail!("{}", running.refusal(&served.meta));
     }
     require_place(args, running.cluster)?;
-    running.stop(args.cut_off)?;
-    Ok(Some(running))
+    running.require_listed(served)?;
+    running.stop(args.cut_off, disk)?;
+    Ok(true)
 }
 
 /// Refuses a place for the state, or an etcd, that cannot be used.

@@ -6,7 +6,7 @@ mod let_go;
 mod remembered;
 mod take;
 
-use super::affinity::{self, Affinity, DataPlace, OnNode, Topology, interfaces};
+use super::affinity::{self, Affinity, OnNode, Topology, interfaces};
 use super::announce;
 use super::background::Background;
 use super::doors::Doors;
@@ -49,8 +49,10 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     let mut remembered = Remembered::load(&directory)?;
     let data = remembered.places(&args.data, &args.without)?;
-    let listed = list(&directory, &mut remembered, &data)?;
+    let directories: Vec<PathBuf> = data.iter().map(|place| place.dir.clone()).collect();
+    let listed = Directories::find_targets(&directories)?;
     let member = Arc::new(Member::start(directory, Role::Storage)?);
+    let listed = without_removed(&member, &mut remembered, listed)?;
     let doors = Doors::open(&args.listen, &args.management)?;
     let machine = Machine {
         bound: doors.places.addresses.clone(),
@@ -99,6 +101,7 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     member.tell(&in_service.announcement(), is_known)?;
     let is_known = is_known && targets(&map, &in_service.served());
     member.tell(&ManagerRequest::Serve { targets: in_service.served() }, is_known)?;
+    in_service.note_entered();
     let _looks = member.keep_certificate()?;
     let _moving = keep_moving(&member, &moves, &service)?;
     in_service.count()?;
@@ -121,17 +124,26 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     in_service.close()
 }
 
-/// The targets in the directories `data`, but for those that were removed from the file system while they were served here.
-fn list(
-    directory: &NodeDirectory,
+/// Those of `found` that were not removed from the file system after they were served here.
+fn without_removed(
+    member: &Member,
     remembered: &mut Remembered,
-    data: &[DataPlace],
+    found: Vec<(PathBuf, Option<TargetHeader>)>,
 ) -> Result<Vec<(PathBuf, Option<TargetHeader>)>> {
-    let directories: Vec<PathBuf> = data.iter().map(|place| place.dir.clone()).collect();
     let before = remembered.clone();
-    let listed = remembered.without_removed(Directories::find_targets(&directories)?);
+    let told = remembered.is_in_doubt(&found, &member.map().read()).then(|| member.map_told_now());
+    let told = told.and_then(|told| {
+        let warn = |error: &_| {
+            tracing::warn!("no manager tells which targets were removed; going by what is known: {error:#}");
+        };
+        told.inspect_err(warn).ok()
+    });
+    if let Some(map) = &told {
+        remembered.review(&found, map);
+    }
+    let listed = remembered.without_removed(found, told.is_some());
     if *remembered != before {
-        remembered.store(directory)?;
+        remembered.store(member.directory())?;
     }
     if listed.is_empty() {
         bail!(

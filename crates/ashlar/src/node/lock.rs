@@ -59,6 +59,24 @@ impl MetaLock {
         }
     }
 
+    /// Who has the lock in `disk`, as he says; nobody has one that is not there.
+    ///
+    /// # Errors
+    /// When that cannot be looked at.
+    pub fn holder(disk: &Arc<dyn Disk>) -> Result<Option<String>> {
+        let shown = disk.describe(LOCK_FILE);
+        let file = match disk.open(LOCK_FILE, OpenMode::ReadWrite) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot open {shown}")),
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Some(holder_of(&file))),
+            Err(error) => Err(error).with_context(|| format!("cannot lock {shown}")),
+        }
+    }
+
     fn wait(file: Arc<dyn DiskFile>, shown: PathBuf, path: &Path, holder: &str) -> Result<MetaLock> {
         let (begin, mut is_told) = (Instant::now(), false);
         loop {

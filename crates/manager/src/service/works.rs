@@ -38,13 +38,15 @@ pub(super) fn note_gone(
     };
     let bytes = reports.get(&from).map_or(0, |report| bytes_of(report, |known| known == chain));
     for work in state.moves.works.iter_mut().filter(is_meant) {
-        work.chains_done += 1;
+        work.chains_done = work.chains_done.saturating_add(1);
         work.bytes_done = work.bytes_done.saturating_add(bytes);
     }
 }
 
 fn bytes_of(report: &TargetReport, is_meant: impl Fn(ChainId) -> bool) -> u64 {
-    report.bytes_by_chain.iter().filter(|(chain, _)| is_meant(*chain)).map(|(_, bytes)| bytes).sum()
+    let meant = report.bytes_by_chain.iter().filter(|(chain, _)| is_meant(*chain));
+    // A server may tell of a chain as often as it wants.
+    meant.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
 }
 
 /// What is left to be done of `work`.

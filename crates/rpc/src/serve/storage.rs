@@ -97,7 +97,12 @@ impl StorageEndpoint {
             _ if peer.role != Role::Admin => replier.refuse("only administrators may say that"),
             None => replier.refuse("this server takes no further targets"),
             Some(taker) => {
-                taker.take(place, Box::new(move |taken| replier.reply(&encode::<TakenTarget>(&taken), &[])));
+                let who = peer.id.node;
+                taker.take(
+                    who,
+                    place,
+                    Box::new(move |taken| replier.reply(&encode::<TakenTarget>(&taken), &[])),
+                );
             }
         }
     }

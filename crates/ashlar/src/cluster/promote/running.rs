@@ -3,21 +3,27 @@
 //! Everything that can be refused is refused before it is stopped. From then on programs find nothing mounted, until the mounts are there again: some seconds.
 
 use super::Served;
+use super::again::{self, MountAgain};
 use crate::admin::find_server;
 use crate::cli::{Cli, Command as Asked, PromoteArgs, UpArgs};
 use crate::lab::process::{ProcessId, wait_for_end};
+use crate::node::MetaLock;
 use crate::terminal::say;
 use anyhow::{Context, Result, bail};
-use ashlar_types::{ClusterId, Role};
+use ashlar_chunkstore::{ChunkError, ChunkStore};
+use ashlar_env::Disk;
+use ashlar_env::os::OsDisk;
+use ashlar_types::{ClusterId, Role, TargetId};
 use clap::Parser;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// LIMIT: for how long the server may take to end: it writes back what programs have stored into mappings, and makes all durable.
@@ -38,6 +44,8 @@ pub struct Running {
     mounts: Vec<PathBuf>,
     /// How.
     how: Option<UpArgs>,
+    /// Which targets serve, and where they are.
+    targets: Vec<(TargetId, String)>,
 }
 
 /// The one that has its metadata at `meta`, if there is one and it may be asked.
@@ -49,7 +57,9 @@ pub fn find(meta: &Path) -> Result<Option<Running>> {
     let process = ProcessId::of(status.pid.try_into()?).context("the server has just ended: try again")?;
     let line = std::fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
     let cluster = ClusterId::parse(&status.cluster).context("the server does not tell which it serves")?;
-    Ok(Some(Running { cluster, process, mounts: status.mounts, how: how(&line) }))
+    let online = status.targets.into_iter().filter(|target| target.online);
+    let targets = online.map(|target| (TargetId(target.id), target.path)).collect();
+    Ok(Some(Running { cluster, process, mounts: status.mounts, how: how(&line), targets }))
 }
 
 /// What an `ashlar up` was told, by its command line as the kernel has it.
@@ -74,11 +84,32 @@ impl Running {
         )
     }
 
-    /// Stops it, once nobody uses its mounts, or anyway.
+    /// Refuses to go on without a target that serves: what is on it would be missed.
+    ///
+    /// # Errors
+    /// With those that are not among `served`.
+    pub fn require_listed(&self, served: &Served) -> Result<()> {
+        let is_listed = |id: &TargetId| served.targets.iter().any(|(_, known)| known == id);
+        let missing: Vec<String> = self
+            .targets
+            .iter()
+            .filter(|(id, _)| !is_listed(id))
+            .map(|(id, path)| format!("{id} at {path}"))
+            .collect();
+        if !missing.is_empty() {
+            bail!("{} serves and is not listed: name all data directories with --data", missing.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Stops it, once nobody uses its mounts, or anyway; what it has mounted is kept in the directory `kept`.
     ///
     /// # Errors
     /// When programs use a mount and are not to be cut off, with their names; nothing has changed then. When it does not end.
-    pub fn stop(&self, cut_off: bool) -> Result<()> {
+    pub fn stop(&self, cut_off: bool, kept: &Arc<dyn Disk>) -> Result<()> {
+        let mounts = self.mounts.iter().map(|mount| MountAgain::new(mount, self.how.as_ref()));
+        // ORDER: before the first one is gone.
+        again::keep(kept, &self.process, mounts.collect())?;
         if !cut_off {
             let server = self.process.pid.unsigned_abs();
             let used: Vec<String> =
@@ -86,8 +117,15 @@ impl Running {
             if !used.is_empty() {
                 bail!("{}: stop them first, or have them cut off with --cut-off", used.join("; "));
             }
+            // All of them before the first is gone.
+            self.mounts.iter().try_for_each(|mount| require_free(mount))?;
             // By the kernel's leave: whoever comes meanwhile is not cut off either.
-            self.mounts.iter().try_for_each(|mount| unmount(mount))?;
+            for (at, mount) in self.mounts.iter().enumerate() {
+                unmount(mount).with_context(|| match at {
+                    0 => "nothing was unmounted".to_owned(),
+                    _ => "some mounts are gone already, and are made again by the promotion".to_owned(),
+                })?;
+            }
         }
         say(format_args!("stopping ashlar up, process {}", self.process.pid));
         self.process.signal(libc::SIGTERM);
@@ -100,6 +138,27 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// Refuses a mount that the kernel would not take away: something may use it that is no program, or none that can be seen. Only root may ask.
+fn require_free(mount: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // It marks what is free, and takes away what is marked (umount(2)): a mark that an attempt before has left goes with a use of the mount. Its server is not asked for this one.
+    let used = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(mount);
+    drop(used.with_context(|| format!("cannot look at {}", mount.display()))?);
+    let path = CString::new(mount.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a NUL and outlives the call.
+    let failed = unsafe { libc::umount2(path.as_ptr(), libc::MNT_EXPIRE | libc::UMOUNT_NOFOLLOW) } != 0;
+    let error = std::io::Error::last_os_error();
+    if failed && error.raw_os_error() == Some(libc::EBUSY) {
+        bail!(
+            "{} is in use, maybe by another mount below it: stop what uses it, or have it cut off with --cut-off; nothing was unmounted",
+            mount.display()
+        );
+    }
+    Ok(())
 }
 
 /// Takes a mount away that nobody uses.
@@ -121,14 +180,16 @@ fn unmount(mount: &Path) -> Result<()> {
 pub struct Roles {
     meta_listen: Vec<SocketAddr>,
     storage_listen: Vec<SocketAddr>,
+    /// Those that run already.
+    running: Vec<Role>,
 }
 
 impl Roles {
-    /// As `args` say; without that at the address of the manager.
+    /// As `args` say; without that at the address of the manager. Those that are `running` listen already.
     ///
     /// # Errors
     /// When somebody cannot listen where they are to.
-    pub fn find(args: &PromoteArgs) -> Result<Roles> {
+    pub fn find(args: &PromoteArgs, running: Vec<Role>) -> Result<Roles> {
         let or_beside = |given: &[SocketAddr], port: u16| match given {
             [] => args.first.listen.iter().take(1).map(|at| SocketAddr::new(at.ip(), port)).collect(),
             given => given.to_vec(),
@@ -136,11 +197,19 @@ impl Roles {
         let roles = Roles {
             meta_listen: or_beside(&args.meta_listen, 7401),
             storage_listen: or_beside(&args.storage_listen, 7402),
+            running,
         };
-        let all = args.first.listen.iter().chain(&args.first.management);
+        let of_manager: Vec<SocketAddr> =
+            args.first.listen.iter().chain(&args.first.management).copied().collect();
+        let all = [
+            (Role::Manager, &of_manager),
+            (Role::Meta, &roles.meta_listen),
+            (Role::Storage, &roles.storage_listen),
+        ];
+        let all = all.into_iter().filter(|(role, _)| !roles.running.contains(role));
         // All at the same time: two that are to listen at one address are in each other's way.
         let mut held = Vec::new();
-        for address in all.chain(&roles.meta_listen).chain(&roles.storage_listen) {
+        for address in all.flat_map(|(_, addresses)| addresses) {
             let bound = TcpListener::bind(address).with_context(|| {
                 format!(
                     "nobody can listen at {address}: name an address of this machine and a port that is free"
@@ -172,39 +241,75 @@ impl Roles {
         ]
     }
 
-    /// Starts them, and mounts where `running` had; says what runs.
+    /// Starts those that do not run, and mounts what is kept for that in the directory `disk`, of the state; says what runs.
     ///
     /// # Errors
-    /// When one does not start: with what it says. Those before it go on.
-    pub fn start(&self, args: &PromoteArgs, served: &Served, running: Option<&Running>) -> Result<()> {
+    /// When one does not start: with what it says, and what is left. Those before it go on.
+    pub fn start(&self, args: &PromoteArgs, served: &Served, disk: &Arc<dyn Disk>) -> Result<()> {
         // They run in another directory than this command.
         let identity = std::path::absolute(&args.first.node.node)?;
         let state = std::path::absolute(&args.first.state.state)?;
+        // Name, command line and what it says when it is ready.
+        let mut all: Vec<(String, Vec<OsString>, String)> = Vec::new();
         for (role, line) in self.lines((&identity, &state), served) {
-            start(&state, &role.to_string(), &line, &format!("{role} serves at"))?;
+            match self.running.contains(&role) {
+                true => say(format_args!("{role} runs already")),
+                false => all.push((role.to_string(), line, format!("{role} serves at"))),
+            }
         }
-        let mounts = running.map(|running| running.mounts.as_slice()).unwrap_or_default();
-        for (at, mount) in mounts.iter().enumerate() {
-            let how = running.and_then(|running| running.how.as_ref());
-            start(&state, &format!("mount{at}"), &mount_line(mount, how, &identity), "mounted")?;
+        for (at, mount) in again::kept(disk)?.iter().enumerate() {
+            let path = mount.path();
+            match ashlar_fuse::connection_at(&path, "fuse.ashlar")?.is_some() {
+                true => say(format_args!("{} is mounted already", path.display())),
+                false => all.push((format!("mount{at}"), mount.line(&identity), "mounted".to_owned())),
+            }
         }
-        Ok(())
+        for (at, (name, line, ready)) in all.iter().enumerate() {
+            start(&state, name, line, ready).with_context(|| {
+                let left: Vec<String> = all[at..].iter().map(|(_, line, _)| shown(line)).collect();
+                format!(
+                    "this machine is the first node, and not all is started; put right what is in the way, and the same command goes on. Left: {}",
+                    left.join(", ")
+                )
+            })?;
+        }
+        again::forget(disk)
     }
 }
 
-/// The command line of a mount that is like one of `ashlar up`.
-fn mount_line(mount: &Path, how: Option<&UpArgs>, identity: &Path) -> Vec<OsString> {
-    let mut line: Vec<OsString> = vec!["mount".into(), mount.into(), "--identity".into(), identity.into()];
-    let Some(how) = how else { return line };
-    let flags = [
-        (how.allow_other, "--allow-other"),
-        (how.read_only, "--read-only"),
-        (how.no_set_id, "--no-set-id"),
-        (how.no_devices, "--no-devices"),
+fn shown(line: &[OsString]) -> String {
+    let words: Vec<String> = line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    format!("`ashlar {}`", words.join(" "))
+}
+
+/// Which roles run that serve `served` and have the state in the directory `state`.
+///
+/// # Errors
+/// When somebody else has one of the directories: with who.
+pub fn running_roles(state: &Arc<dyn Disk>, served: &Served) -> Result<Vec<Role>> {
+    let meta: Arc<dyn Disk> = Arc::new(OsDisk::new(&served.meta));
+    let mut held = vec![
+        (Role::Manager, state.describe(""), MetaLock::holder(state)?),
+        (Role::Meta, served.meta.display().to_string(), MetaLock::holder(&meta)?),
     ];
-    line.extend(flags.iter().filter(|(is_said, _)| *is_said).map(|(_, flag)| OsString::from(flag)));
-    line.extend(["--source".into(), how.source.clone().into()]);
-    line
+    let own = format!("ashlar promote, process {}", std::process::id());
+    for (path, _) in &served.targets {
+        let holder = match ChunkStore::lock(&OsDisk::new(path), &own) {
+            Ok(_) => None,
+            Err(ChunkError::Locked { holder, .. }) => Some(holder),
+            Err(error) => return Err(error.into()),
+        };
+        held.push((Role::Storage, path.display().to_string(), holder));
+    }
+    let mut running = Vec::new();
+    for (role, path, holder) in held {
+        match holder {
+            Some(holder) if holder.starts_with(&format!("ashlar {role},")) => running.push(role),
+            Some(holder) => bail!("{path} is in use by {holder}: stop that first"),
+            None => {}
+        }
+    }
+    Ok(running)
 }
 
 /// Starts a role that outlives this command, and waits until it says `ready` in its log, which is in `logs`.
@@ -230,11 +335,7 @@ fn start(logs: &Path, name: &str, line: &[OsString], ready: &str) -> Result<()> 
         if has_ended || Instant::now() >= deadline {
             let told: Vec<&str> = text.lines().rev().take(TOLD_LINES).collect();
             let told: Vec<&str> = told.into_iter().rev().collect();
-            bail!(
-                "this machine is the first node, but `ashlar {}` does not start: {}",
-                shown.join(" "),
-                told.join("; ")
-            );
+            bail!("`ashlar {}` does not start: {}", shown.join(" "), told.join("; "));
         }
         std::thread::sleep(LOOK);
     }
@@ -268,11 +369,11 @@ mod tests {
     fn a_mount_is_made_again_as_it_was() {
         let line = b"/usr/bin/ashlar\0up\0/mnt\0--data\0/d\0--read-only\0--no-devices\0--source\0disk\0";
         let how = how(line).unwrap();
-        let line = mount_line(Path::new("/mnt"), Some(&how), Path::new("/etc/ashlar"));
+        let line = MountAgain::new(Path::new("/mnt"), Some(&how)).line(Path::new("/etc/ashlar"));
         let expected =
             ["mount", "/mnt", "--identity", "/etc/ashlar", "--read-only", "--no-devices", "--source", "disk"];
         assert_eq!(line, expected);
         assert!(super::how(b"/usr/bin/ashlar\0status\0").is_none() && super::how(b"").is_none());
-        assert_eq!(mount_line(Path::new("/mnt"), None, Path::new("/i")).len(), 4);
+        assert_eq!(MountAgain::new(Path::new("/mnt"), None).line(Path::new("/i")).len(), 4);
     }
 }

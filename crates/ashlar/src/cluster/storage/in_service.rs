@@ -177,6 +177,19 @@ impl InService {
         kept.iter().map(|(id, kept)| (*id, kept.uuid, kept.path.display().to_string())).collect()
     }
 
+    /// Notes that managers have taken what is served into the map. Without the note a later start has to be told what was removed meanwhile.
+    pub fn note_entered(&self) {
+        let served = self.served();
+        let mut remembered = self.remembered.lock();
+        let before = remembered.clone();
+        remembered.enter(served.iter().map(|(_, uuid, _)| *uuid));
+        if *remembered != before
+            && let Err(error) = remembered.store(self.parts.member.directory())
+        {
+            tracing::warn!("which targets are served here is not noted for the next start: {error:#}");
+        }
+    }
+
     /// Number and directory of each target, with by what it is served.
     pub fn affinities(&self) -> Vec<(TargetId, PathBuf, Affinity)> {
         let kept = self.kept.lock();

@@ -4,6 +4,7 @@ use super::super::affinity::DataPlace;
 use super::super::node_directory::NodeDirectory;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::TargetHeader;
+use ashlar_types::ClusterMap;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,15 @@ pub struct Remembered {
     /// Where they were. No start makes a target there by itself: what is empty now may be the place of a disk that was pulled.
     #[serde(default)]
     pub removed_from: Vec<PathBuf>,
+    /// What the targets are known by that were served here last, and that the map has had then: one that it has not any more was removed.
+    // LIMIT: as targets of the server.
+    #[serde(default)]
+    pub entered: Vec<String>,
+}
+
+/// Whether a target of `map` is known by `uuid`, in hexadecimal digits.
+fn has(map: &ClusterMap, uuid: &str) -> bool {
+    map.targets.iter().any(|target| hex(target.uuid) == uuid)
 }
 
 fn hex(uuid: [u8; 16]) -> String {
@@ -101,10 +111,35 @@ impl Remembered {
         self.added.iter().find(|added| same(&added.dir, dir)).map(|added| added.pool.as_str())
     }
 
-    /// Takes those out of `found` that were removed from the file system, and forgets the others that were: their directories are not listed any more.
+    /// Whether a manager is to be asked which of `found` are targets of the file system yet, by the map that is known here.
+    pub fn is_in_doubt(&self, found: &[(PathBuf, Option<TargetHeader>)], map: &ClusterMap) -> bool {
+        let is_gone = |uuid| self.entered.contains(&hex(uuid)) && !has(map, &hex(uuid));
+        let mut uuids = found.iter().flat_map(|(_, header)| header).map(|header| header.identity.uuid.0);
+        uuids.any(|uuid| self.is_removed(uuid) || is_gone(uuid))
+    }
+
+    /// Goes by `map`, which a manager has just told. That targets were removed which it names is forgotten: they are targets again, or have never been removed. And those of
+    /// `found` that it had, and does not name, were removed while nobody served them.
+    pub fn review(&mut self, found: &[(PathBuf, Option<TargetHeader>)], map: &ClusterMap) {
+        self.removed.retain(|uuid| !has(map, uuid));
+        for (path, header) in found {
+            let Some(uuid) = header.as_ref().map(|header| header.identity.uuid.0) else { continue };
+            if self.entered.contains(&hex(uuid)) && !has(map, &hex(uuid)) && !self.is_removed(uuid) {
+                self.remove(path.parent().unwrap_or(path), uuid);
+            }
+        }
+    }
+
+    /// Notes which targets are served here, now that a manager has taken them into the map.
+    pub fn enter(&mut self, uuids: impl Iterator<Item = [u8; 16]>) {
+        self.entered = uuids.map(hex).collect();
+    }
+
+    /// Takes those out of `found` that were removed from the file system, and forgets the others that were: their directories are not listed any more. `is_confirmed`: a manager has just been asked.
     pub fn without_removed(
         &mut self,
         found: Vec<(PathBuf, Option<TargetHeader>)>,
+        is_confirmed: bool,
     ) -> Vec<(PathBuf, Option<TargetHeader>)> {
         let uuid_of = |header: &Option<TargetHeader>| Some(hex(header.as_ref()?.identity.uuid.0));
         let listed: Vec<String> = found.iter().filter_map(|(_, header)| uuid_of(header)).collect();
@@ -129,8 +164,13 @@ impl Remembered {
         let (gone, stays): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, header)| is_removed(header));
         for (path, header) in gone {
             let target = header.map(|header| header.identity.target).unwrap_or_default();
+            let what_to_do = match is_confirmed {
+                true => "leave the directory out, or empty it to have another target there",
+                // Nobody is to empty what may be in use yet.
+                false => "no manager has confirmed it now, so leave what is in the directory as it is",
+            };
             eprintln!(
-                "ashlar: {target} at {} was removed from the file system and is not served: leave the directory out, or empty it to have another target there",
+                "ashlar: {target} at {} was removed from the file system and is not served: {what_to_do}",
                 path.display()
             );
         }
@@ -176,6 +216,7 @@ fn same(a: &Path, b: &Path) -> bool {
 mod tests {
     use super::*;
     use ashlar_chunkstore::{TargetIdentity, TargetUuid};
+    use ashlar_types::testing::map_in_domains;
     use ashlar_types::{ClusterId, Start, TargetId};
 
     fn added(dir: &Path) -> Added {
@@ -227,19 +268,41 @@ mod tests {
         remembered.add(added(Path::new("/1")));
         remembered.remove(Path::new("/1"), [1; 16]);
         assert!(remembered.added.is_empty() && remembered.is_removed([1; 16]));
-        assert_eq!(remembered.without_removed(found(&[1, 2])), found(&[2]));
+        assert_eq!(remembered.without_removed(found(&[1, 2]), true), found(&[2]));
         assert!(remembered.is_removed([1; 16]), "it is listed yet");
         // Its disk is pulled: nothing is made on what is below.
         let empty = vec![(PathBuf::from("/1/target"), None)];
-        assert_eq!(remembered.without_removed(empty.clone()), []);
+        assert_eq!(remembered.without_removed(empty.clone(), true), []);
         assert!(remembered.is_removed([1; 16]), "the disk may come back");
-        assert_eq!(remembered.without_removed(vec![(PathBuf::from("/4/target"), None)]).len(), 1);
+        assert_eq!(remembered.without_removed(vec![(PathBuf::from("/4/target"), None)], true).len(), 1);
         remembered.remove(Path::new("/1"), [1; 16]);
         remembered.add(added(Path::new("/1")));
-        assert_eq!(remembered.without_removed(empty.clone()), empty, "wanted again");
+        assert_eq!(remembered.without_removed(empty.clone(), true), empty, "wanted again");
         remembered.remove(Path::new("/1"), [1; 16]);
-        assert_eq!(remembered.without_removed(found(&[2])), found(&[2]));
+        assert_eq!(remembered.without_removed(found(&[2]), true), found(&[2]));
         assert!(!remembered.is_removed([1; 16]));
+        // Managers name it: it is a target again.
+        remembered.remove(Path::new("/2"), [2; 16]);
+        let mut map = map_in_domains(&[0], &["rack"]);
+        let is_in_doubt =
+            |remembered: &Remembered, numbers: &[u8], map: &_| remembered.is_in_doubt(&found(numbers), map);
+        assert!(is_in_doubt(&remembered, &[1, 2], &map) && !is_in_doubt(&remembered, &[1], &map));
+        remembered.review(&found(&[2]), &map);
+        assert!(remembered.is_removed([2; 16]));
+        map.targets[0].uuid = [2; 16];
+        remembered.review(&found(&[2]), &map);
+        assert!(!remembered.is_removed([2; 16]));
+        assert_eq!(remembered.without_removed(found(&[2]), true), found(&[2]));
+        // Removed while nobody served it; of one that the map has not had yet, nobody says so.
+        remembered.add(added(Path::new("/5")));
+        assert!(!is_in_doubt(&remembered, &[5], &map));
+        remembered.review(&found(&[5]), &map);
+        assert!(!remembered.is_removed([5; 16]));
+        remembered.enter([[5; 16], [2; 16]].into_iter());
+        assert!(is_in_doubt(&remembered, &[5], &map) && !is_in_doubt(&remembered, &[2], &map));
+        remembered.review(&found(&[2, 5]), &map);
+        assert_eq!(remembered.without_removed(found(&[2, 5]), true), found(&[2]));
+        assert!(remembered.added.is_empty(), "the next start does not look for it");
         for _ in 0..2 * REMOVED_MAX {
             remembered.remove(Path::new("/3"), [3; 16]);
         }

@@ -6,13 +6,14 @@ use super::remembered::Added;
 use crate::cli::CopyArgs;
 use crate::node::Directories;
 use anyhow::{Context, Result, bail};
-use ashlar_chunkstore::TargetHeader;
+use ashlar_chunkstore::{TargetHeader, TargetIdentity};
+use ashlar_rpc::Reports;
 use ashlar_rpc::TakesTargets;
 use ashlar_rpc::net::NetError;
 use ashlar_rpc::wire::{TakenTarget, TargetPlace};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::ManagerRequest;
-use ashlar_types::{ClusterMap, TargetId};
+use ashlar_types::{ClusterMap, EventKind, NodeId, TargetId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,9 +31,9 @@ const ASK_MAX: Duration = Duration::from_secs(10);
 pub struct Taker(pub Arc<InService>);
 
 impl TakesTargets for Taker {
-    fn take(&self, place: TargetPlace, done: Box<dyn FnOnce(TakenTarget) + Send>) {
+    fn take(&self, who: NodeId, place: TargetPlace, done: Box<dyn FnOnce(TakenTarget) + Send>) {
         let own = self.0.clone();
-        let run = Box::new(move || done(own.take(place).map_err(|error| format!("{error:#}"))));
+        let run = Box::new(move || done(own.take(who, place).map_err(|error| format!("{error:#}"))));
         // Without a thread nobody is answered, and the caller hears that the call was dropped.
         if let Err(error) = self.0.parts.member.env.tasks.spawn("ashlar-take", run) {
             tracing::error!(%error, "no thread can be started to take a target into service");
@@ -41,7 +42,7 @@ impl TakesTargets for Taker {
 }
 
 impl InService {
-    fn take(&self, wanted: TargetPlace) -> Result<TargetId> {
+    fn take(&self, who: NodeId, wanted: TargetPlace) -> Result<TargetId> {
         let TargetPlace { dir, pool, listen, numa } = wanted;
         let wanted = Added { dir: PathBuf::from(dir), pool, listen, numa };
         let Some(_alone) = self.changing.try_lock() else {
@@ -79,8 +80,12 @@ impl InService {
         }
         let of_map =
             |map: &ClusterMap| map.target(id).is_some_and(|target| target.state == TargetState::Online);
-        self.parts.member.map_after(of_map);
-        eprintln!("ashlar: {id} at {} is in service", path.display());
+        let member = &self.parts.member;
+        member.map_after(of_map);
+        let asked = map.node(who).map_or_else(|| who.to_string(), |node| node.name.clone());
+        let text = format!("at {}, asked for on {asked}", path.display());
+        member.reporter.report(EventKind::TargetTaken, &id.to_string(), &text);
+        eprintln!("ashlar: {id} is in service {text}");
         Ok(id)
     }
 
@@ -106,6 +111,7 @@ impl InService {
             remembered.store(self.parts.member.directory()).context(format!("{error:#}"))?;
             return Err(error);
         }
+        self.note_entered();
         if let Err(error) = self.count() {
             // It serves, and stays: the map says so.
             tracing::error!(target_id = %id, "managers do not hear what a target has: {error:#}");
@@ -166,6 +172,22 @@ impl InService {
         Ok(())
     }
 
+    /// Whether a target was removed from the file system after it was served here, as managers say.
+    ///
+    /// # Errors
+    /// When that is what is known here, and no manager confirms it.
+    fn is_removed(&self, identity: &TargetIdentity) -> Result<bool> {
+        let uuid = identity.uuid.0;
+        if !self.remembered.lock().is_removed(uuid) {
+            return Ok(false);
+        }
+        let map = self.parts.member.map_told_now()?;
+        let mut remembered = self.remembered.lock();
+        remembered.review(&[], &map);
+        remembered.store(self.parts.member.directory())?;
+        Ok(remembered.is_removed(uuid))
+    }
+
     /// Refuses what is a target that this file system has no use for, or has in another pool.
     fn require_usable(
         &self,
@@ -174,7 +196,13 @@ impl InService {
         TargetHeader { identity, .. }: &TargetHeader,
         wanted: &Added,
     ) -> Result<()> {
-        if self.remembered.lock().is_removed(identity.uuid.0) {
+        if self.is_removed(identity).with_context(|| {
+            format!(
+                "{} holds {}, which was removed from the file system as far as this server knows, and no manager confirms it: leave what is in it as it is, and try again",
+                data_directory(path).display(),
+                identity.target
+            )
+        })? {
             bail!(
                 "{} holds {}, which was removed from the file system: empty it first (`rm -r {}`), nothing in it is of use any more",
                 data_directory(path).display(),

@@ -45,10 +45,13 @@ pub fn all(member: &Member, map: &ClusterMap) -> Vec<Work> {
             (None, None) => false,
         };
         let copied = under_way.iter().filter(|(id, _)| is_meant(id)).flat_map(|(_, moves)| moves);
-        let bytes_copied = copied.map(|progress| progress.bytes_done).sum();
+        let bytes_copied = copied.fold(0, |sum: u64, progress| sum.saturating_add(progress.bytes_done));
         // Where nothing moves just now, nothing is fast; a server that did not tell leaves it unknown.
         let from: Vec<&Target> = sources.iter().filter(|source| is_meant(&source.id)).collect();
-        let bytes_per_s = from.iter().map(|source| rates.get(&source.id).copied()).sum::<Option<u64>>();
+        let bytes_per_s = from
+            .iter()
+            .map(|source| rates.get(&source.id).copied())
+            .try_fold(0, |sum: u64, rate| Some(sum.saturating_add(rate?)));
         Work { work, bytes_copied, bytes_per_s, is_paused: map.moves.is_paused }
     };
     works.into_iter().map(of).collect()
