@@ -24,6 +24,8 @@ struct Servers {
     is_away: AtomicBool,
     /// So many calls of closes fail.
     failing: AtomicUsize,
+    /// Nothing else finds room before a close was told.
+    is_full: AtomicBool,
     told: Mutex<Vec<u64>>,
     /// Whether closes were told when the session ended.
     told_at_end: Mutex<Option<usize>>,
@@ -58,7 +60,8 @@ impl MetaCalls for Servers {
 
     fn call(&self, _: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
         let MetaRequest::Closes { of } = request else {
-            return Ok(MetaReply::Done);
+            let is_full = self.is_full.load(SeqCst) && self.told.lock().is_empty();
+            return if is_full { Err(Errno::EDQUOT) } else { Ok(MetaReply::Done) };
         };
         while self.is_away.load(SeqCst) && of.iter().any(|close| close.inode.home() == ShardId(1)) {
             std::thread::sleep(Duration::from_millis(1));
@@ -169,6 +172,17 @@ fn a_file_of_which_its_server_does_not_know_that_it_is_open_holds_up_no_other_on
     while !servers.has(5) {
         assert!(Instant::now() < end, "it is never told");
     }
+    client.disconnect().unwrap();
+}
+
+#[test]
+fn who_finds_no_room_waits_for_closes_that_make_some() {
+    let (servers, client) = client();
+    servers.is_full.store(true, SeqCst);
+    let ask = || client.call_done(&Who::system(), MetaRequest::Access { inode: InodeId(9), mask: 4 });
+    assert_eq!(ask(), Err(Errno::EDQUOT), "there is nothing to wait for");
+    close(&client, 5);
+    assert_eq!(ask(), Ok(()));
     client.disconnect().unwrap();
 }
 
