@@ -28,6 +28,8 @@ const DELAY: Duration = Duration::from_millis(5);
 const WAITING_MAX: usize = 256;
 /// Time between two tries to tell the same.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// The same where only the server does not know yet that the files are open: closes of others come meanwhile.
+const UNTOLD_PAUSE: Duration = Duration::from_millis(20);
 /// LIMIT: tries. A server that is away takes minutes for each.
 const TRIES_MAX: u32 = 100;
 /// For how long a thread stays for whose server there is nothing.
@@ -281,10 +283,10 @@ impl Teller {
 
     fn tell(&self, server: NodeId) {
         self.tasks.pause(DELAY);
-        let mut is_told = true;
+        let mut pause = None;
         let mut tell = || {
             if let Some(client) = self.client.upgrade() {
-                is_told = client.tell_closes_at(server);
+                pause = client.tell_closes_at(server);
             } else {
                 // Nobody is there who could be told anything.
                 self.closes.state.lock().is_over = true;
@@ -294,8 +296,8 @@ impl Teller {
         if !self.tasks.contain(&mut tell) {
             tracing::error!("telling metadata of closes ended by a panic");
         }
-        if !is_told {
-            self.tasks.pause(TRY_PAUSE);
+        if let Some(pause) = pause {
+            self.tasks.pause(pause);
         }
     }
 }
@@ -344,8 +346,8 @@ impl Client {
         let _ = self.closes.note_gone.set(note_gone);
     }
 
-    /// Tells all closes that wait at `server`; whether none are left there that are to be told again.
-    fn tell_closes_at(&self, server: NodeId) -> bool {
+    /// Tells all closes that wait at `server`; if any are left there, the time until these are to be told again.
+    fn tell_closes_at(&self, server: NodeId) -> Option<Duration> {
         let mut failed = Vec::new();
         // LIMIT: a turn per shard, and per batch that comes meanwhile.
         loop {
@@ -356,7 +358,9 @@ impl Client {
             };
             let batch = state.take_batch(may);
             let Some(home) = batch.first().map(Due::home) else {
-                return !state.waiting.iter().any(|due| is_there(due.close.inode));
+                let is_left = state.waiting.iter().any(|due| is_there(due.close.inode));
+                let pause = if failed.is_empty() { UNTOLD_PAUSE } else { TRY_PAUSE };
+                return is_left.then_some(pause);
             };
             if self.tell_batch(state, batch).is_err() {
                 failed.push(home);

@@ -167,6 +167,10 @@ fn a_file_of_which_its_server_does_not_know_that_it_is_open_holds_up_no_other_on
     close(&client, 5);
     close(&client, 6);
     assert!(servers.is_told_soon(6) && !servers.has(5));
+    // Nor one that is closed while that waits.
+    std::thread::sleep(Duration::from_millis(50));
+    close(&client, 7);
+    assert!(servers.is_told_soon(7) && !servers.has(5));
     client.untold.begin(SessionId(1), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
     while !servers.has(5) {
