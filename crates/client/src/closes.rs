@@ -431,7 +431,7 @@ impl Client {
     pub fn release_directory(&self, handle: &Handle) -> Option<Attr> {
         let last = self.release(handle);
         // What could not be told is told later.
-        let _ = self.tell_shard_of(self.closes.state.lock(), handle.file.inode);
+        drop(self.tell_shard_of(self.closes.state.lock(), handle.file.inode));
         last
     }
 
