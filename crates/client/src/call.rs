@@ -7,6 +7,10 @@ use ashlar_types::message::{Addressee, LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Credentials, Errno, InodeId, OpId, SessionId};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// For how long a call that finds no room waits for closes, which may make some.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// On whose behalf a call is made.
 #[derive(Clone, Debug)]
@@ -62,13 +66,21 @@ impl Client {
         if !self.comes_back {
             return self.call_as(self.session(), by, request);
         }
-        let mut request = request;
-        // LIMIT: a turn per session that this client has had.
+        let (mut request, mut has_made_room) = (request, false);
+        // LIMIT: a turn per session that this client has had, and one more.
         loop {
             let session = self.session();
             self.wait_until_told(&request)?;
             match self.call_as(session, by, request.clone()) {
                 Err(Errno::ENOTCONN) if self.has_come_back(session) => request = without_session(request)?,
+                // A file that was removed takes room until it is closed, and closes are told a moment later.
+                Err(Errno::EDQUOT | Errno::ENOSPC)
+                    if !has_made_room
+                        && !matches!(request, MetaRequest::Closes { .. })
+                        && self.closes.wait(&*self.env.clock, ROOM_WAIT) =>
+                {
+                    has_made_room = true;
+                }
                 other => return other,
             }
         }

@@ -1,5 +1,5 @@
 //! Listing a directory by fewer calls than the kernel makes: it asks for what fits its buffer, about 170 entries with attributes, and here so many are asked
-//! for that a directory of a thousand takes one call. The rest waits with the open directory.
+//! for that a directory of a thousand takes two calls. The rest waits with the open directory.
 //!
 //! What waits is good for as long as nobody has changed the directory, as far as its lease tells, and for a moment only. Attributes are given as far as they are good
 //! then ([`crate::ahead`]); an entry without is looked up when somebody wants to know. A listing that begins anew asks anew.
@@ -85,6 +85,17 @@ fn fitting<'a>(entries: impl Iterator<Item = &'a DirEntry>, bytes: u32, with_att
     entries.enumerate().take_while(fits).count()
 }
 
+/// What is asked for where the kernel wants `bytes_max`. The kernel begins each listing with attributes, and goes on with them when somebody has looked at some: so the first
+/// time nothing is asked for ahead.
+fn asked_bytes(after: u64, (bytes_max, with_attributes): (u32, bool), may_wait: bool) -> u32 {
+    match (may_wait, with_attributes) {
+        (false, _) => bytes_max,
+        (true, true) if after == 0 => bytes_max,
+        (true, true) => bytes_max.max(ASKED_BYTES),
+        (true, false) => bytes_max.max(ASKED_PLAIN_BYTES),
+    }
+}
+
 impl Client {
     /// Entries of an open directory behind cookie `after` (0 to begin), about `bytes_max` bytes of them.
     ///
@@ -129,8 +140,7 @@ impl Client {
             }
         }
         let counted = if listed.is_spoilt { None } else { Counted::take(&self.listed) };
-        let ahead = if with_attributes { ASKED_BYTES } else { ASKED_PLAIN_BYTES };
-        let asked = if counted.is_some() { bytes_max.max(ahead) } else { bytes_max };
+        let asked = asked_bytes(after, (bytes_max, with_attributes), counted.is_some());
         let (turn, since) = (self.ahead.turn(self.era()), self.env.clock.monotonic());
         let Listing { mut entries, is_end } = self.readdir(who, directory, after, asked, with_attributes)?;
         let now = fitting(entries.iter(), bytes_max, with_attributes);
@@ -202,6 +212,15 @@ mod tests {
             1.max(3 * bytes / (ENTRY_BYTES_WITH_ATTRIBUTES + 4)) as usize
         );
         assert_eq!(fitting([].iter(), 100, false), 0);
+    }
+
+    #[test]
+    fn attributes_are_asked_for_ahead_from_the_second_time_on() {
+        assert_eq!(asked_bytes(0, (4096, true), true), 4096, "nobody may want any");
+        assert_eq!(asked_bytes(9, (4096, true), true), ASKED_BYTES);
+        assert_eq!(asked_bytes(0, (4096, false), true), ASKED_PLAIN_BYTES);
+        assert_eq!(asked_bytes(9, (4096, true), false), 4096);
+        assert_eq!(asked_bytes(9, (1 << 20, true), true), 1 << 20);
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Untold {
         self.changed.notify_all();
     }
 
+    /// Whether its server does not know yet that `inode` is open.
+    pub(crate) fn has(&self, inode: InodeId) -> bool {
+        self.count.load(SeqCst) > 0 && self.state.lock().files.contains_key(&inode)
+    }
+
     /// The servers, as `server_of` says, of files that are left in `session`.
     fn servers(&self, session: SessionId, server_of: impl Fn(InodeId) -> NodeId) -> BTreeSet<NodeId> {
         self.state.lock().servers(session, server_of)
