@@ -158,7 +158,9 @@ fn closes_that_could_not_be_told_are_told_again() {
 
 fn file(inode: u64) -> Arc<File> {
     let handle = (DescriptionId(1), OpenFlags::default(), false);
-    FileTable::new(Signal::default()).open(InodeId(inode), handle, None, FileState::unknown, |_| {}).0
+    FileTable::new(Signal::default(), crate::WAIT_MIN)
+        .open(InodeId(inode), handle, None, FileState::unknown, |_| {})
+        .0
 }
 
 #[test]
