@@ -274,7 +274,7 @@ fn what_is_shown_is_what_commands_tell_and_servers_count() {
     // How far drains are is told by commands and metrics alone.
     assert_eq!(moves.as_object_mut().unwrap().remove("works"), Some(json!([])));
     assert_eq!(browser.api("moves"), moves);
-    let moment = ["bytes_used", "bytes_free"];
+    let moment = ["bytes_used", "bytes_free", "drain"];
     assert_eq!(without(browser.api("targets"), &moment), without(command(&lab, "target list"), &moment));
     let moment = ["heard_ms", "leases", "opens", "locks"];
     assert_eq!(
