@@ -99,12 +99,14 @@ impl Ahead {
 
     /// A call begins, in `era`.
     pub(crate) fn begin(&self, request: &MetaRequest<'_>, era: u64) -> Turn {
-        if self.is_used {
-            match Touched::by(request) {
-                Touched::Nothing => {}
-                Touched::One(inode) | Touched::NameIn(inode) => self.forget(inode),
-                Touched::Anything => self.clear(),
-            }
+        // Where nothing is kept nobody looks at it, and a call in a process takes no lock for it.
+        if !self.is_used {
+            return Turn { all: 0, one: 0, era };
+        }
+        match Touched::by(request) {
+            Touched::Nothing => {}
+            Touched::One(inode) | Touched::NameIn(inode) => self.forget(inode),
+            Touched::Anything => self.clear(),
         }
         self.turns.lock().turn(era)
     }
