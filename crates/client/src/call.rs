@@ -169,8 +169,10 @@ fn changed_by(request: &MetaRequest<'_>) -> Option<InodeId> {
 /// A call of a session that has ended, as one of the session after it. It was not carried out.
 fn without_session(mut request: MetaRequest<'_>) -> Result<MetaRequest<'_>, Errno> {
     match &mut request {
-        // What the targets have allocated was asked of them when the session ended.
-        MetaRequest::CommitWrite { blocks_delta, .. } => *blocks_delta = 0,
+        // What the targets have was asked of them when the session ended; others may have cut the file since.
+        MetaRequest::CommitWrite { size_at_least, blocks_delta, .. } => {
+            (*size_at_least, *blocks_delta) = (0, 0)
+        }
         // Of that session.
         MetaRequest::Reclaim { .. } => return Err(Errno::ENOTCONN),
         _ => {}

@@ -5,7 +5,7 @@
 //! so reads and writes through that description fail with `EIO` until it is closed, as with NFS (`nfs(5)`, lost locks).
 
 use crate::client::Client;
-use crate::file::Handle;
+use crate::file::{FileState, Handle};
 use ashlar_types::{Errno, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,7 +30,12 @@ impl Client {
             return;
         }
         tracing::warn!(session = %ended, "the metadata server has ended this session; opening another one");
-        self.lose_leases();
+        self.era.fetch_add(1, SeqCst);
+        for file in self.files.all() {
+            let mut state = file.state.lock();
+            state.end_session(ended);
+            state.pages.grown = None;
+        }
         self.lose_locks();
         let grant = loop {
             match self.meta.open_session(self.queue.clone()) {
@@ -70,6 +75,12 @@ impl Client {
             self.session_changed.wait_for(&mut turn, left.min(TRY_PAUSE));
         }
         true
+    }
+
+    /// Whether `session`, in which something was done to a file, has ended since.
+    pub(crate) fn is_of_ended(&self, state: &FileState, session: SessionId) -> bool {
+        // ORDER: files are told before there is another session.
+        state.ended == Some(session) || self.session() != session
     }
 
     /// Nothing is held of any file. What was written and not reported is still to be told.

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::close_to_open::Version;
-use crate::file::{Asked, Data, File, FileState, InFlight};
+use crate::file::{Asked, Data, File, FileState, InFlight, Unreported};
 use crate::names::Found;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Recall};
 use ashlar_types::{Attr, Errno, InodeId};
@@ -200,6 +200,10 @@ impl Client {
         (state.lease_epoch, state.gains) = (state.lease_epoch + 1, state.gains + 1);
         // What has not been reported, or was written with the inode meanwhile, is newer than the reply.
         let known = if state.is_dirty { state.size } else { 0 };
+        // Of a session that has ended only this is left; others may have written since.
+        if !state.is_dirty && state.unreported.mtime.is_some_and(|own| own < attr.mtime) {
+            state.unreported.mtime = None;
+        }
         let written = state.inline_written.filter(|(_, asks)| *asks >= ask);
         state.size = attr.size.max(known).max(written.map_or(0, |(size, _)| size));
         state.data = match Data::from(data) {
@@ -273,7 +277,7 @@ impl Client {
         while state.is_report_on_its_way() {
             file.wait(&mut state)?;
         }
-        if !state.is_dirty {
+        if !state.is_written() {
             return Ok(());
         }
         drop(state);
@@ -316,15 +320,14 @@ impl Client {
     /// # Errors
     /// What `CommitWrite` answers; then what was to be reported is kept for the next try.
     pub(crate) fn report(&self, file: &File, done: bool) -> Result<(), Errno> {
-        let (size, generation, taken, gives_back, _reporting) = {
+        let (session, size, generation, taken, gives_back, _reporting) = {
             let mut state = file.state.lock();
             // ORDER: what another report has taken and not delivered yet is known to nobody else; a recall is not answered before it is.
             while state.reporting.is_some() {
                 file.wait(&mut state)?;
             }
             let gives_back = done && state.leases.meets(LeaseSet::WRITING);
-            let has_atime = state.unreported.atime.is_some();
-            if !state.is_dirty && !has_atime && !gives_back {
+            if !state.is_written() && state.unreported.atime.is_none() && !gives_back {
                 return Ok(());
             }
             // Only a writer knows the size; a reader's idea of it may be old and must not stretch the file.
@@ -337,7 +340,8 @@ impl Client {
                 Data::Inline(_) => None,
             };
             let taken = std::mem::take(&mut state.unreported);
-            (size, generation, taken, gives_back, file.begin_report(&mut state, (size, taken)))
+            let reporting = file.begin_report(&mut state, (size, taken));
+            (self.session(), size, generation, taken, gives_back, reporting)
         };
         let is_known = self.call(
             &Who::system(),
@@ -362,6 +366,10 @@ impl Client {
                     // The file was emptied meanwhile; there is nothing left to report.
                     return Err(errno);
                 }
+                // As what was not taken by a report: metadata has asked the targets.
+                let is_of_ended = self.is_of_ended(&state, session);
+                let (size, taken) =
+                    if is_of_ended { (0, Unreported { blocks_delta: 0, ..taken }) } else { (size, taken) };
                 state.unreported = taken.merged(state.unreported);
                 state.is_dirty |= size > 0;
                 Err(errno)
@@ -428,18 +436,16 @@ impl Client {
                 attr.ctime = attr.ctime.max(attr.mtime);
             }
         }
-        if state.is_dirty || state.unreported.atime.is_some() {
-            if state.is_dirty {
-                attr.size = attr.size.max(state.size);
-            }
-            attr.blocks = attr.blocks.saturating_add_signed(state.unreported.blocks_delta);
-            if let Some(mtime) = state.unreported.mtime {
-                attr.mtime = state.newest_change(attr.mtime, mtime);
-                attr.ctime = attr.ctime.max(attr.mtime);
-            }
-            if let Some(atime) = state.unreported.atime.filter(|&atime| atime > attr.atime) {
-                attr.atime = atime;
-            }
+        if state.is_dirty {
+            attr.size = attr.size.max(state.size);
+        }
+        attr.blocks = attr.blocks.saturating_add_signed(state.unreported.blocks_delta);
+        if let Some(mtime) = state.unreported.mtime {
+            attr.mtime = state.newest_change(attr.mtime, mtime);
+            attr.ctime = attr.ctime.max(attr.mtime);
+        }
+        if let Some(atime) = state.unreported.atime.filter(|&atime| atime > attr.atime) {
+            attr.atime = atime;
         }
         attr
     }

@@ -18,7 +18,9 @@ use crate::pages::Pages;
 use crate::through::Through;
 use ashlar_env::Signal;
 use ashlar_types::message::{DataGrant, LeaseSet};
-use ashlar_types::{DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, OpenProof, Timespec};
+use ashlar_types::{
+    DescriptionId, Durability, Errno, FileLayout, InodeId, LockOwner, OpenProof, SessionId, Timespec,
+};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
@@ -157,6 +159,8 @@ pub(crate) struct FileState {
     pub asks: u64,
     /// Of the changes that `lease_epoch` counts those by which something was gained.
     pub gains: u64,
+    /// The last session of this client that has ended since the file was opened.
+    pub ended: Option<SessionId>,
     /// Grows whenever leases are lost or gained: what was learnt under an older one is void.
     pub lease_epoch: u64,
     /// Reads and writes begun ever.
@@ -225,6 +229,7 @@ impl FileState {
             inline_written: None,
             asks: 0,
             gains: 0,
+            ended: None,
             lease_epoch: 0,
             begun: 0,
             set_id: SetId::default(),
@@ -270,9 +275,14 @@ impl FileState {
             .is_some_and(|(size, taken)| size > 0 || taken.mtime.is_some() || taken.blocks_delta != 0)
     }
 
+    /// Whether something was written that no report has taken yet.
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_dirty || self.unreported.mtime.is_some() || self.unreported.blocks_delta != 0
+    }
+
     /// Whether something was written that metadata may not know of yet.
     pub(crate) fn is_unreported(&self) -> bool {
-        self.is_dirty || self.is_report_on_its_way()
+        self.is_written() || self.is_report_on_its_way()
     }
 
     /// When the content was changed the last time, as metadata tells `told`, and this client knows of an own write at `own`, which it has not reported. Alone it knows
@@ -289,6 +299,19 @@ impl FileState {
         self.leases = LeaseSet::NONE;
         self.lease_epoch += 1;
         self.is_unpromised = false;
+    }
+
+    /// The session has ended: leases are lost, and how long the file is and what its chunks take metadata asks the targets itself. Others may change that from then on, so what was known
+    /// here is told nobody any more; but when it was written is.
+    pub(crate) fn end_session(&mut self, ended: SessionId) {
+        // What is under way may be counted there, or come too late.
+        if self.is_unreported() || self.leases.meets(LeaseSet::WRITING) || self.in_flight > 0 {
+            self.doubt_blocks(BlockDoubt::MadeAgain);
+        }
+        self.ended = Some(ended);
+        self.is_dirty = false;
+        self.unreported.blocks_delta = 0;
+        self.lose_leases();
     }
 
     fn end_asking(&mut self, asked: Asked) {

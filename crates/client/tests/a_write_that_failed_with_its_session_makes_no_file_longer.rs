@@ -4,45 +4,19 @@
 
 mod support;
 
-use ashlar_client::{Client, Dropping, Handle, KernelCache, OpenFlags, Who, WriteFlags};
-use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
-use ashlar_types::message::{MetaReply, MetaRequest, SessionEvent, SetAttr, StorageReply, StorageRequest};
-use ashlar_types::{Errno, InodeId, SessionId};
-use parking_lot::Mutex;
+use ashlar_client::{Client, Dropping, Handle, KernelCache, Who, WriteFlags};
+use ashlar_rpc::{Payload, StorageCalls};
+use ashlar_types::message::{SessionEvent, StorageReply, StorageRequest};
+use ashlar_types::{Errno, InodeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use support::heard::Heard;
 use support::{Dropped, KIB64, World, content, eventually, make, write};
 
 /// The chunk to which writes fail, once they are let.
 const FAILING: u64 = 2;
 /// Where the write begins that fails; the file is as long before.
 const END: u64 = FAILING * KIB64 as u64;
-
-/// Metadata, and whom it tells of what happens.
-struct Heard {
-    world: Arc<World>,
-    events: Mutex<Option<Arc<dyn SessionEvents>>>,
-}
-
-impl Heard {
-    fn tell(&self, event: SessionEvent) {
-        let events = self.events.lock().clone().unwrap();
-        events.deliver(event);
-    }
-}
-
-impl MetaCalls for Heard {
-    fn open_session(&self, events: Arc<dyn SessionEvents>) -> Result<SessionGrant, Errno> {
-        *self.events.lock() = Some(events.clone());
-        self.world.meta.open_session(events)
-    }
-    fn close_session(&self, session: SessionId) {
-        self.world.meta.close_session(session);
-    }
-    fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        self.world.meta.call(caller, request)
-    }
-}
 
 struct Failing {
     storage: Arc<dyn StorageCalls>,
@@ -86,7 +60,7 @@ impl KernelCache for Noted {
 /// The length of the file after a write behind its end has failed, with what `meanwhile` does before.
 fn length_after(meanwhile: impl FnOnce(&Heard, &Arc<Client>, &Handle)) -> u64 {
     let world = Arc::new(World::new(64 << 20));
-    let heard = Arc::new(Heard { world: world.clone(), events: Mutex::default() });
+    let heard = Heard::new(&world);
     let (is_let, behind) = (AtomicBool::new(false), AtomicUsize::new(0));
     let failing = Arc::new(Failing { storage: world.storage.clone(), is_let, behind });
     let client = world.client_that_comes_back(heard.clone(), failing.clone());
@@ -108,16 +82,8 @@ fn length_after(meanwhile: impl FnOnce(&Heard, &Arc<Client>, &Handle)) -> u64 {
 #[test]
 fn when_another_session_has_the_file_since() {
     let length = length_after(|heard, client, file| {
-        let ended = client.session();
-        heard.close_session(ended);
-        heard.tell(SessionEvent::Evicted { session: ended });
-        eventually(|| client.session() != ended);
-        let (who, other) = (Who::system(), heard.world.client());
-        let flags = OpenFlags { write: true, ..OpenFlags::default() };
-        let opened = other.open(&who, file.file.inode, flags).unwrap().handle;
-        let shorter = SetAttr { size: Some(100), ..SetAttr::default() };
-        other.setattr(&who, file.file.inode, Some(&opened), shorter).unwrap();
-        other.release(&opened);
+        heard.end_session(client);
+        heard.cut(file.file.inode, 100);
         // With WRITE, which the new session has from here on.
         write(client, file, 50, b"new").unwrap();
     });

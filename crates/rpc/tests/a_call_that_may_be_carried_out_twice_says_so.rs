@@ -101,6 +101,31 @@ fn when_the_server_was_killed_and_started_again() {
 }
 
 #[test]
+fn when_the_server_was_killed_again_and_again_meanwhile() {
+    let authority = Authority::new(1);
+    let credentials = || authority.issue(1, &[Role::Storage]);
+    let hung = Arc::new(Hung::default());
+    let (mut killed, address) = serve(credentials(), hung.clone(), any_port());
+    let map = Arc::new(RwLock::new(Arc::new(map(&authority, [address, address]))));
+    let storage = storage(&authority, &map);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| storage.call(&truncate(), Payload::None));
+        await_call(&hung);
+        for _ in 0..3 {
+            drop(killed);
+            let hung = Arc::new(Hung::default());
+            killed = serve(credentials(), hung.clone(), address).0;
+            await_call(&hung);
+        }
+        drop(killed);
+        let finds = finds(&StorageReply::Written(Default::default()), &[]);
+        let last = serve(credentials(), finds, address);
+        assert!(may_be_second(call.join().unwrap()));
+        drop(last);
+    });
+}
+
+#[test]
 fn when_the_chain_went_elsewhere_while_the_server_did_not_answer() {
     let authority = Authority::new(1);
     let written = StorageReply::Written(Default::default());

@@ -1,6 +1,6 @@
 //! `fallocate`.
 
-use super::chunk::{Growth, unexpected as unexpected_storage};
+use super::chunk::{BlockDoubt, Growth, unexpected as unexpected_storage};
 use super::write::{FILE_BYTES_MAX, WriteFlags};
 use crate::call::{Who, unexpected};
 use crate::client::Client;
@@ -98,12 +98,19 @@ impl Client {
         }
         let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         for _ in 0..8 {
+            let session = self.session();
             let is_inline = matches!(file.state.lock().data, Data::Inline(_));
             if !is_inline {
                 if self.allocate_chunks(file, mode, offset, end)? {
                     // Reserved space has no length on its target: should this process die, nobody else could tell the new size.
-                    return if mode.extends() { self.report(file, false) } else { Ok(()) };
+                    if mode.extends() {
+                        self.report(file, false)?;
+                    }
+                    if session == self.session() {
+                        return Ok(());
+                    }
                 }
+                // Of the new size nobody knows whose session ended before it was reported: once more.
                 continue;
             }
             let exclusive = self.exclusive(file)?;
@@ -150,12 +157,16 @@ impl Client {
         })();
         let now = self.env.clock.now();
         let mut state = file.state.lock();
-        state.is_dirty = true;
-        state.note_grown(grown);
-        if outcome.is_ok() {
-            if mode.extends() {
+        if self.is_of_ended(&state, session) {
+            state.doubt_blocks(BlockDoubt::MadeAgain);
+        } else {
+            state.is_dirty = true;
+            state.note_grown(grown);
+            if outcome.is_ok() && mode.extends() {
                 state.size = state.size.max(end);
             }
+        }
+        if outcome.is_ok() {
             state.unreported.mtime = Some(now);
             state.unreported.is_of_a_call = true;
         }

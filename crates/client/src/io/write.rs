@@ -4,6 +4,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::data::Need;
 use crate::file::{Data, File, FileState, Handle};
+use crate::io::BlockDoubt;
 use crate::pages::Stretch;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Capabilities, Durability, Errno};
@@ -325,16 +326,23 @@ impl Client {
         writing.end(&mut state, written_end);
         // What a write has left whose session or lease is lost is no matter of the next one: others may have cut the file since. Metadata finds out how long it is when it ends the
         // session.
-        let has_file = session == self.session() && state.leases.meets(LeaseSet::WRITING);
+        let is_of_ended = self.is_of_ended(&state, session);
+        let has_file = !is_of_ended && state.leases.meets(LeaseSet::WRITING);
         let must_have = if has_file { must_have } else { 0 };
         if written.bytes > 0 || must_have > 0 {
-            state.is_dirty = true;
             state.unreported.mtime = Some(now);
             state.unreported.is_of_a_call |= !is_writeback;
             state.times.1 = now;
-            state.size = state.size.max(written_end).max(must_have);
         }
-        state.note_grown(written.grown);
+        if is_of_ended {
+            state.doubt_blocks(BlockDoubt::MadeAgain);
+        } else {
+            state.note_grown(written.grown);
+            if written.bytes > 0 || must_have > 0 {
+                state.is_dirty = true;
+                state.size = state.size.max(written_end).max(must_have);
+            }
+        }
         drop(state);
         match written.outcome {
             Err(errno) if written.bytes == 0 => Err(errno),

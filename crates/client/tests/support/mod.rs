@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+pub mod heard;
+
 pub const KIB64: usize = 64 << 10;
 const TARGET: TargetId = TargetId(1);
 const CLUSTER: ClusterId = ClusterId(*b"cluster-of-tests");

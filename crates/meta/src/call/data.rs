@@ -111,7 +111,8 @@ impl MetaService {
             caller,
             number::COMMIT_WRITE,
             |txn, context| {
-                if self.leases.lock().held(session, inode).has(LeaseSet::SHARE) {
+                // Others may have written since; so they may where the session before this one of the same mount has ended.
+                if !self.leases.lock().held(session, inode).has(LeaseSet::WRITE) {
                     txn.mark_beside(inode);
                 }
                 verb::commit_write(txn, context, inode, report)

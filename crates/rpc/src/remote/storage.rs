@@ -163,13 +163,12 @@ impl RemoteStorage {
         let is_of_move = matches!(under, Under::Move(_));
         let watch =
             if may_leave(request) && !is_of_move { Watch::while_there(&is_there) } else { Watch::default() };
-        let answer = match link.call_watched(&call, deadline, &watch) {
-            // The same bytes in the same place, once more: nobody was told that anything came after them.
-            Err(NetError::Restarted) => {
-                asking.may_be_done = true;
-                link.call_watched(&call, deadline, &watch)
+        let answer = loop {
+            match link.call_watched(&call, deadline, &watch) {
+                // The same bytes in the same place, once more, as often as the server is started anew: nobody was told that anything came after them.
+                Err(NetError::Restarted) => asking.may_be_done = true,
+                other => break other,
             }
-            other => other,
         };
         let answer = match answer {
             Err(NetError::Elsewhere) => {

@@ -1,6 +1,7 @@
 //! Somebody who moves shards between the metadata servers, again and again, while others are at work.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
 use anyhow::{Context, ensure};
@@ -22,8 +23,11 @@ pub(super) fn beside<T>(
         return work();
     }
     let is_over = AtomicBool::new(false);
+    let (moves, has_moved) = mpsc::sync_channel(1);
     thread::scope(|scope| {
-        let mover = scope.spawn(|| move_to_and_fro(lab, servers as usize, &is_over));
+        let mover = scope.spawn(|| move_to_and_fro(lab, servers as usize, &is_over, moves));
+        // Short work would be over before the first move. It also ends when there is no mover any more.
+        let _ = has_moved.recv();
         let done = work();
         is_over.store(true, SeqCst);
         let moved = mover.join().expect("it does not panic");
@@ -35,16 +39,25 @@ pub(super) fn beside<T>(
     })
 }
 
-/// Tells in how many turns how many moves were made.
-fn move_to_and_fro(lab: &Lab, servers: usize, is_over: &AtomicBool) -> anyhow::Result<(usize, usize)> {
+/// Says when the first moves were made, and tells in how many turns how many were made after that.
+fn move_to_and_fro(
+    lab: &Lab,
+    servers: usize,
+    is_over: &AtomicBool,
+    moves: SyncSender<()>,
+) -> anyhow::Result<(usize, usize)> {
     let shards = answer(lab, &["shard", "list", "--json"])?;
     let numbers: Vec<String> =
         shards.iter().filter_map(|shard| shard["id"].as_u64()).map(|id| id.to_string()).collect();
     ensure!(!numbers.is_empty(), "there are no shards");
-    let (mut turns, mut moved) = (0, 0);
-    // The first turn waits until servers that have just joined have taken their share.
-    while !is_over.load(SeqCst) {
-        let made = if turns % TURNS_PER_BALANCE == 0 {
+    // Waits until servers that have just joined have taken their share.
+    answer(lab, &["shard", "balance", "--json"])?;
+    let mut waits = Some(moves);
+    let (mut turns, mut counted_turns, mut moved) = (0, 0, 0);
+    // At least one turn is made wholly after the word.
+    while !is_over.load(SeqCst) || counted_turns == 0 {
+        ensure!(counted_turns > 0 || turns < 2 * TURNS_PER_BALANCE, "shards do not move");
+        let made = if turns % TURNS_PER_BALANCE == TURNS_PER_BALANCE - 1 {
             answer(lab, &["shard", "balance", "--json"])?
         } else {
             let to = format!("meta{}", turns % servers + 1);
@@ -54,9 +67,15 @@ fn move_to_and_fro(lab: &Lab, servers: usize, is_over: &AtomicBool) -> anyhow::R
             answer(lab, &words)?
         };
         turns += 1;
-        moved += made.len();
+        if waits.is_none() {
+            counted_turns += 1;
+            moved += made.len();
+        } else if !made.is_empty() {
+            // Whoever waits for it goes on when it is dropped.
+            waits = None;
+        }
     }
-    Ok((turns, moved))
+    Ok((counted_turns, moved))
 }
 
 /// What a command for administrators says, a list.
