@@ -16,6 +16,7 @@ mod member;
 mod meta;
 mod meta_directory;
 mod mount;
+mod newcomers;
 mod node_directory;
 mod older_copy;
 mod open_targets;

@@ -3,14 +3,14 @@
 
 mod support;
 
-use ashlar_rpc::net::{Call, Link, NetError, Service};
+use ashlar_rpc::net::{Call, Link, NetError, Peer, Service};
 use ashlar_types::{NodeId, PeerId, Role, Roles};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use support::{Authority, Echo, Proxy, any_port, caller, link, serve, soon};
+use support::{Authority, Echo, Proxy, any_port, caller, link, serve, serve_those, soon};
 
 fn call<'a>(head: &'a [u8], payload: &'a [u8]) -> Call<'a> {
     Call { service: Service::Storage, head, payload, is_once: false, may_repeat: false, is_urgent: false }
@@ -257,6 +257,43 @@ fn who_is_not_who_he_should_be_is_told_so_and_reaches_nothing() {
     let text = refused(&link(&caller(authority.issue(2, &[Role::Client]), Role::Client), third));
     assert!(text.contains("not the storage node-1 that was meant"), "{text}");
     assert_eq!(echo.served.load(SeqCst), 0);
+}
+
+#[test]
+fn callers_that_wait_to_be_let_in_hold_nobody_up() {
+    let authority = Authority::new(1);
+    let (waiting, may_go) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, gate) = (waiting.clone(), may_go.clone());
+    let admit = move |peer: &Peer| {
+        if peer.id.node == NodeId(8) {
+            counted.fetch_add(1, SeqCst);
+            while !gate.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    };
+    let identity = authority.issue(1, &[Role::Storage]);
+    let (_server, address) = serve_those(identity, Arc::new(Echo::default()), any_port(), Box::new(admit));
+    let links: Vec<Link> =
+        (0..20).map(|_| link(&caller(authority.issue(8, &[Role::Client]), Role::Client), address)).collect();
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = links
+            .iter()
+            .map(|link| scope.spawn(|| link.call(&call(b"late", b""), soon()).map(drop)))
+            .collect();
+        let late = soon();
+        while waiting.load(SeqCst) < links.len() as u64 && Instant::now() < late {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let all_waited = waiting.load(SeqCst) == links.len() as u64;
+        let other = link(&caller(authority.issue(7, &[Role::Client]), Role::Client), address);
+        let answered = other.call(&call(b"now", b""), soon()).map(drop);
+        may_go.store(true, SeqCst);
+        assert!(all_waited, "so many can wait at a time");
+        answered.unwrap();
+        calls.into_iter().for_each(|call| call.join().unwrap().unwrap());
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::background::Background;
 use super::doors::{Serving, Wicket};
+use super::newcomers::Newcomers;
 use super::node_directory::{NodeDirectory, NodeName};
 use super::renewal::{Renewal, require_current};
 use anyhow::{Context, Result, bail};
@@ -20,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// How often the end is looked for.
 const TURN: Duration = Duration::from_millis(50);
-/// For how long a node that is not known is taken for one that has just joined.
-const NEWCOMER_MAX: Duration = Duration::from_secs(1);
 /// Time between two questions of a manager that is behind.
 const OLDER_PAUSE: Duration = Duration::from_millis(200);
 /// For how long a manager may take what has happened.
@@ -263,10 +262,10 @@ impl Member {
 
     /// What a server goes by that serves `endpoints`.
     pub fn server_config(&self, endpoints: &[(Service, Arc<dyn Endpoint>)], wicket: Wicket) -> ServerConfig {
-        let map = self.map();
+        let (map, newcomers) = (self.map(), Newcomers::default());
         ServerConfig {
             identity: self.identity.clone(),
-            admit: Box::new(move |peer| wicket.admit(peer).and_then(|()| admit(&map, peer))),
+            admit: Box::new(move |peer| wicket.admit(peer).and_then(|()| newcomers.admit(&map, peer))),
             tokens: None,
             endpoints: endpoints.to_vec(),
             epochs: self.epochs.clone(),
@@ -329,20 +328,6 @@ fn managers_known(directory: &NodeDirectory, name: &NodeName, role: Role) -> Vec
     known
         .extend(name.managers.iter().filter(|address| !known.contains(address)).copied().collect::<Vec<_>>());
     known
-}
-
-/// Whether a node may connect. One that has just joined may be known to its manager and not here yet: the map is on its way.
-fn admit(map: &RwLock<Arc<ClusterMap>>, peer: &Peer) -> Result<(), String> {
-    let deadline = Instant::now() + NEWCOMER_MAX;
-    loop {
-        let outcome = ashlar_manager::admit(&map.read(), peer);
-        // Numbers of nodes are not used again: one that is lower than others was removed.
-        let may_be_new = map.read().nodes.last().is_none_or(|newest| newest.id < peer.id.node);
-        if outcome.is_ok() || !may_be_new || Instant::now() >= deadline {
-            return outcome;
-        }
-        std::thread::sleep(TURN);
-    }
 }
 
 fn first_map(directory: &NodeDirectory, managers: &ManagerCalls) -> Result<ClusterMap> {

@@ -10,8 +10,8 @@ pub mod two_servers;
 use ashlar_env::Env;
 use ashlar_rpc::net::frame::Frame;
 use ashlar_rpc::net::{
-    Caller, Endpoint, Epochs, Link, Listener, Peer, Replier, Server, ServerConfig, Service, TlsIdentity,
-    Wanted,
+    Admit, Caller, Endpoint, Epochs, Link, Listener, Peer, Replier, Server, ServerConfig, Service,
+    TlsIdentity, Wanted,
 };
 use ashlar_types::{ClusterId, NodeId, PeerId, Role, Roles};
 use parking_lot::{Mutex, RwLock};
@@ -87,14 +87,25 @@ pub fn serve(
     endpoint: Arc<dyn Endpoint>,
     address: SocketAddr,
 ) -> (Server, SocketAddr) {
+    let admit = |peer: &Peer| match peer.id.node {
+        NodeId(99) => Err("node-99 was removed from the file system".into()),
+        _ => Ok(()),
+    };
+    serve_those(identity, endpoint, address, Box::new(admit))
+}
+
+/// As [`serve`], those whom `admit` lets in.
+pub fn serve_those(
+    identity: TlsIdentity,
+    endpoint: Arc<dyn Endpoint>,
+    address: SocketAddr,
+    admit: Box<Admit>,
+) -> (Server, SocketAddr) {
     let listener = Listener::bind(address).unwrap();
     let address = listener.address().unwrap();
     let config = ServerConfig {
         identity: Arc::new(RwLock::new(Arc::new(identity))),
-        admit: Box::new(|peer| match peer.id.node {
-            NodeId(99) => Err("node-99 was removed from the file system".into()),
-            _ => Ok(()),
-        }),
+        admit,
         tokens: None,
         endpoints: vec![(Service::Storage, endpoint)],
         epochs: Arc::new(Epochs::default()),

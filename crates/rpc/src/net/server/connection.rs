@@ -134,7 +134,7 @@ impl Connection {
         Ok((channel, hello.attempt))
     }
 
-    fn recognize(&self, pool: &Pool, frame: &Frame) -> Result<(Peer, Hello, u16), String> {
+    fn recognize(&self, pool: &Arc<Pool>, frame: &Frame) -> Result<(Peer, Hello, u16), String> {
         if frame.header.kind != Kind::Hello {
             return Err("the first message does not say who calls".into());
         }

@@ -209,7 +209,12 @@ impl Pool {
         &self.config.epochs
     }
 
-    pub fn admit(&self, peer: &Peer) -> Result<(), String> {
+    pub fn admit(self: &Arc<Self>, peer: &Peer) -> Result<(), String> {
+        // It may wait, for a map that names who has just joined; somebody must be there for what comes meanwhile.
+        let is_short = self.work.lock().is_short();
+        if is_short && let Err(error) = self.add_thread() {
+            tracing::warn!(%error, "no further thread for connections");
+        }
         (self.config.admit)(peer)
     }
 
@@ -490,7 +495,7 @@ impl Pool {
         let connections: Vec<Arc<Connection>> = self.connections.lock().values().cloned().collect();
         for connection in connections {
             if let Some(channel) = connection.channel()
-                && let Err(text) = self.admit(&channel.peer)
+                && let Err(text) = (self.config.admit)(&channel.peer)
             {
                 tracing::info!(peer = %channel.peer.id, text, "a connection is ended");
                 self.end(&connection, false);
