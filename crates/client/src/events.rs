@@ -5,13 +5,13 @@
 //! write began meanwhile and none is under way, the lease is gone from that instant; else once more. While a recall is in
 //! work the lease still holds, so reads and writes that hold kernel page locks finish.
 
-use crate::call::Who;
+use crate::call::unexpected;
 use crate::client::Client;
 use crate::file::{Drained, File};
 use crate::pages::Stretch;
 use ashlar_env::Signal;
 use ashlar_rpc::SessionEvents;
-use ashlar_types::message::{LeaseSet, MetaRequest, Recall, SessionEvent};
+use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, Recall, SessionEvent};
 use ashlar_types::{Errno, InodeId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -490,10 +490,13 @@ impl Client {
             // No service waits for it: it is of this client's own making.
             return;
         }
-        if let Err(errno) =
-            self.call_done(&Who::system(), MetaRequest::RecallDone { inode: recall.inode, id: recall.id })
-        {
-            tracing::warn!(%errno, inode = %recall.inode, "could not acknowledge a recall");
+        // ORDER: in this session or in none. Whoever waited here for the next one might be the one who is to hear that this one has ended.
+        let done = MetaRequest::RecallDone { inode: recall.inode, id: recall.id };
+        match self.call_in(self.session(), done) {
+            Ok(MetaReply::Done) => {}
+            Err(Errno::ENOTCONN) if self.comes_back => {}
+            Ok(other) => drop(unexpected(&other)),
+            Err(errno) => tracing::warn!(%errno, inode = %recall.inode, "could not acknowledge a recall"),
         }
     }
 
