@@ -8,7 +8,7 @@ use super::renewal::{Renewal, require_current};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
 use ashlar_rpc::Reports;
-use ashlar_rpc::net::{Caller, Endpoint, Epochs, NetError, Peer, ServerConfig, Service, TlsIdentity};
+use ashlar_rpc::net::{Caller, Endpoint, Epochs, NetError, ServerConfig, Service, TlsIdentity};
 use ashlar_rpc::remote::{ManagerCalls, MapWatcher, Reporter, Routes, tell_managers};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{ClusterMap, Epoch, EventKind, KeySet, Role};
