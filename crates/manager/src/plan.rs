@@ -189,13 +189,14 @@ fn destinations(
                 Some(Avoidance::UnlessAlone) => !has_other,
                 Some(Avoidance::Entirely) => false,
             })
-            .map(|load| (load.permille(bytes), load.target.id))
+            // Of those that are equally full the one with least to do.
+            .map(|load| (load.permille(bytes), load.moves, load.target.id))
     };
     let Some(emptiest) = takers().min() else { return Vec::new() };
     let domain = map.domain_of(from);
-    let near = takers().filter(|(_, target)| map.domain_of(*target) == domain).min();
-    let near = near.filter(|(permille, _)| *permille <= emptiest.0 + DOMAIN_PERMILLE);
-    near.into_iter().chain([emptiest]).map(|(_, target)| target).collect()
+    let near = takers().filter(|(.., target)| map.domain_of(*target) == domain).min();
+    let near = near.filter(|(permille, ..)| *permille <= emptiest.0 + DOMAIN_PERMILLE);
+    near.into_iter().chain([emptiest]).map(|(.., target)| target).collect()
 }
 
 fn note(loads: &mut BTreeMap<TargetId, Load<'_>>, from: TargetId, to: TargetId, bytes: u64) {
@@ -321,6 +322,16 @@ mod tests {
             assert!(plan.moves.iter().all(|(_, to)| *to == TargetId(expected)), "{mib:?}: {plan:?}");
             assert_eq!(plan.moves.len(), MOVES_PER_TARGET);
         }
+    }
+
+    #[test]
+    fn targets_that_are_equally_full_share_what_is_drained() {
+        // A few bytes are no part of a large disk.
+        let (mut map, reports) = three([0, 0, 0]);
+        map.targets[0].is_draining = true;
+        let moves = plan(&map, &reports, &Avoided::new()).moves;
+        let to = |target: u32| moves.iter().filter(|(_, to)| *to == TargetId(target)).count();
+        assert_eq!((to(2), to(3)), (1, 1), "{moves:?}");
     }
 
     #[test]
