@@ -50,11 +50,11 @@ impl Client {
     /// One call. When it is refused for lack of rights and the caller's groups were not known, they are looked up and the call is
     /// made once more: nearly all calls succeed by owner, primary group or mode, and a look into /proc costs as much as the call.
     pub(crate) fn call(&self, who: &Who, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
-        let first = self.call_once((&who.creds, who.yields), request.clone());
+        let first = self.call_once((&who.creds, who.yields), request.clone(), None);
         match first {
             Err(Errno::EACCES | Errno::EPERM) if !who.creds.complete && who.pid != 0 => {
                 match self.credentials.resolve(who.pid, &who.creds) {
-                    Some(whole) => self.call_once((&whole, who.yields), request),
+                    Some(whole) => self.call_once((&whole, who.yields), request, None),
                     None => first,
                 }
             }
@@ -62,14 +62,27 @@ impl Client {
         }
     }
 
-    fn call_once(&self, by: (&Credentials, bool), request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+    /// One call by the file system itself about what was done in `session`. Should that have ended, it is made in the next one, without what only counts in that one.
+    ///
+    /// # Errors
+    /// As of the call.
+    pub(crate) fn call_of(&self, session: SessionId, request: MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.call_once((&Credentials::root(), false), request, Some(session))
+    }
+
+    fn call_once(
+        &self,
+        by: (&Credentials, bool),
+        request: MetaRequest<'_>,
+        mut first: Option<SessionId>,
+    ) -> Result<MetaReply, Errno> {
         if !self.comes_back {
             return self.call_as(self.session(), by, request);
         }
         let (mut request, mut has_made_room) = (request, false);
         // LIMIT: a turn per session that this client has had, and one more.
         loop {
-            let session = self.session();
+            let session = first.take().unwrap_or_else(|| self.session());
             self.wait_until_told(&request)?;
             match self.call_as(session, by, request.clone()) {
                 Err(Errno::ENOTCONN) if self.has_come_back(session) => request = without_session(request)?,

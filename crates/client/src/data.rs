@@ -343,8 +343,8 @@ impl Client {
             let reporting = file.begin_report(&mut state, (size, taken));
             (self.session(), size, generation, taken, gives_back, reporting)
         };
-        let is_known = self.call(
-            &Who::system(),
+        let is_known = self.call_of(
+            session,
             MetaRequest::CommitWrite {
                 inode: file.inode,
                 generation,

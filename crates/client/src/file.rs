@@ -290,6 +290,14 @@ impl FileState {
     pub(crate) fn newest_change(&self, told: Timespec, own: Timespec) -> Timespec {
         match self.mtime_shared {
             Some(before) if told != before => told.max(own),
+            // Of a session that has ended.
+            _ if self.ended.is_some()
+                && !self.is_dirty
+                && self.reporting.is_none()
+                && !self.leases.meets(LeaseSet::WRITING) =>
+            {
+                told.max(own)
+            }
             _ => own,
         }
     }
@@ -310,7 +318,8 @@ impl FileState {
         }
         self.ended = Some(ended);
         self.is_dirty = false;
-        self.unreported.blocks_delta = 0;
+        // File capabilities went when WRITE was asked for; others may have set some since.
+        (self.unreported.blocks_delta, self.unreported.is_of_a_call) = (0, false);
         self.lose_leases();
     }
 

@@ -90,3 +90,23 @@ fn when_somebody_else_has_written_since_is_what_counts() {
     client.release(&file);
     assert_eq!(seen(&world, &file).mtime, mtime);
 }
+
+#[test]
+fn its_own_stat_tells_the_later_time_and_a_capability_that_somebody_has_set_stays() {
+    let world = Arc::new(World::new(64 << 20));
+    let (heard, client, file) = writer(&world);
+    heard.end_session(&client);
+    world.clock.advance(Duration::from_secs(5));
+    let (who, inode, other) = (Who::system(), file.file.inode, world.client());
+    let opened = other.open(&who, inode, OpenFlags { write: true, ..OpenFlags::default() }).unwrap().handle;
+    write(&other, &opened, 0, b"later").unwrap();
+    other.release(&opened);
+    // As `setcap` makes it (capability.h, VFS_CAP_REVISION_2).
+    let capability = [&2_u32.to_le_bytes()[..], &[0; 16]].concat();
+    other.setxattr(&who, inode, (b"security.capability", &capability), (false, false), false).unwrap();
+    let own = client.getattr(&who, inode).unwrap().attr.mtime;
+    assert_eq!(own, seen(&world, &file).mtime, "its own write is not the last one");
+    client.release(&file);
+    assert_eq!(seen(&world, &file).mtime, own);
+    assert_eq!(other.getxattr(&who, inode, b"security.capability").unwrap(), capability);
+}

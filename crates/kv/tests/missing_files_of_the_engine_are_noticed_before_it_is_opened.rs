@@ -138,12 +138,13 @@ fn old_values_were_back_after_the_journal_was_lost() {
 fn a_first_open_that_was_cut_short_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     // In the order in which they are made.
-    let begun: [&[&str]; 5] = [
+    let begun: [&[&str]; 6] = [
         &[],
         &["lock"],
         &["lock", "keyspaces/"],
         &["lock", "keyspaces/", "0.jnl"],
         &["lock", "keyspaces/", "0.jnl", "version"],
+        &["lock", "keyspaces/", "0.jnl", "version=FJL"],
     ];
     for (number, names) in begun.into_iter().enumerate() {
         let place = dir.path().join(number.to_string());
@@ -151,7 +152,10 @@ fn a_first_open_that_was_cut_short_is_no_damage() {
         for name in names {
             match name.strip_suffix('/') {
                 Some(name) => fs::create_dir(place.join(name)).unwrap(),
-                None => fs::write(place.join(name), b"").unwrap(),
+                None => {
+                    let (name, content) = name.split_once('=').unwrap_or((name, ""));
+                    fs::write(place.join(name), content).unwrap()
+                }
             }
         }
         filled(&place);

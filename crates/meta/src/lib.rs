@@ -90,6 +90,8 @@ pub struct MetaService {
     unsettled: unsettled::Unsettled,
     /// Files without a name that could not be removed when they were closed.
     unreleased: unreleased::Unreleased,
+    /// Files that were written in a session that has ended, and could not be measured then.
+    unmeasured: unreleased::Unreleased,
     /// Held by whoever makes room.
     making_room: room::MakingRoom,
     splits: split::Splits,

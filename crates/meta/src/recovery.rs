@@ -72,6 +72,7 @@ impl MetaService {
             proposals: Default::default(),
             unsettled: Default::default(),
             unreleased: Default::default(),
+            unmeasured: Default::default(),
             making_room: crate::room::MakingRoom::new(&*tasks),
             splits: crate::split::Splits::new(&*tasks),
             waiting: Default::default(),

@@ -10,6 +10,7 @@ use ashlar_rpc::placed::at_each_place;
 use ashlar_rpc::{Caller, Payload};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, FileLayout, InodeId, OpId, SessionId, ShardId};
+use std::sync::Arc;
 
 /// Records looked at under one hold of the lane.
 const RECORDS_PER_CALL: u32 = 256;
@@ -32,14 +33,16 @@ impl MetaService {
     /// others it has told everything when it gave WRITE back, and somebody else may be writing them, whose report is still to come.
     pub(crate) fn reap(&self, session: SessionId, written: Option<&[InodeId]>) -> Result<(), Errno> {
         let shards: Vec<ShardId> = self.shards_here().0.iter().collect();
+        let mut all_reaped = Ok(());
         for shard in shards {
             match self.reap_shard(shard, session, written) {
                 // It has gone meanwhile, and whoever has it does that.
                 Err(_) if !self.is_here(shard) => {}
-                reaped => reaped?,
+                // One file must not cost others their length: the mount tells it nobody any more.
+                reaped => all_reaped = all_reaped.and(reaped),
             }
         }
-        Ok(())
+        all_reaped
     }
 
     /// The same in one shard.
@@ -49,7 +52,7 @@ impl MetaService {
         session: SessionId,
         written: Option<&[InodeId]>,
     ) -> Result<(), Errno> {
-        let mut from = None;
+        let (mut from, mut all_settled) = (None, Ok(()));
         loop {
             let args = verb::ReapArgs { session, shard, from: from.take(), records_max: RECORDS_PER_CALL };
             let creds = itself();
@@ -64,12 +67,54 @@ impl MetaService {
                     Some(written) => written.contains(&inode),
                     None => !self.leases.lock().has_writer(inode),
                 };
-                self.settle(inode, session, must_measure)?;
+                let settled = self.settle(inode, session, must_measure);
+                if let (Err(errno), true) = (settled, must_measure && self.is_here(shard)) {
+                    self.note_unmeasured(inode, session, errno);
+                }
+                all_settled = all_settled.and(settled);
             }
             from = reply.next;
             if from.is_none() {
-                return Ok(());
+                return all_settled;
             }
+        }
+    }
+
+    /// Notes a file that could not be measured when `session` ended, because somebody who writes it besides has not given it back in time, say: nobody may use its content until that has
+    /// been done, which is tried again.
+    fn note_unmeasured(&self, inode: InodeId, session: SessionId, errno: Errno) {
+        tracing::warn!(%errno, %inode, "the size of a file could not be found out when a session that wrote it ended; trying again");
+        let creds = itself();
+        let generation = self.inspect(
+            Caller::new(OpId { session, sequence: 0 }, &creds),
+            |txn, _| Ok(txn.find_inode(inode)?.and_then(Self::generation_of)),
+            |generation, _| generation,
+        );
+        if let Ok(Some(generation)) = generation {
+            self.unsettled.note(inode, generation, errno);
+        }
+        self.unmeasured.note(inode, session);
+    }
+
+    /// Measures what could not be measured before, in a thread of its own: that may wait for others. To be called several times a second.
+    pub(crate) fn begin_measuring(self: &Arc<Self>) {
+        let left = self.unmeasured.take(self.env.clock.monotonic());
+        if left.is_empty() {
+            return;
+        }
+        let (service, again) = (self.clone(), left.clone());
+        let measure = Box::new(move || {
+            for (inode, session) in left {
+                // Whoever has its shard now finds the record of the writer.
+                if service.is_here(inode.home())
+                    && let Err(errno) = service.settle(inode, session, true)
+                {
+                    service.note_unmeasured(inode, session, errno);
+                }
+            }
+        });
+        if self.env.tasks.spawn("ashlar-settle", measure).is_err() {
+            again.into_iter().for_each(|(inode, session)| self.unmeasured.note(inode, session));
         }
     }
 
@@ -132,6 +177,9 @@ impl MetaService {
             },
             |_, _| (),
         );
+        if must_measure && settled.is_ok() {
+            self.unsettled.forget(inode);
+        }
         match settled {
             // It was unlinked meanwhile: there is nothing left to settle.
             Err(Errno::ESTALE) => Ok(()),

@@ -1,6 +1,6 @@
 //! Makes room in the lease table before it is full: what a mount has looked at once would stay under lease for ever, and what it looks at
 //! now would be answered without, because the kernel does not tell when it forgets an inode. Every time it looks, waits for locks that have
-//! turned out to be deadlocks end, too, and files that could not be removed when they were closed are.
+//! turned out to be deadlocks end, too, files that could not be removed when they were closed are, and files that could not be measured when a session ended.
 
 use crate::MetaService;
 use crate::execute::DECIDE_MAX;
@@ -41,6 +41,7 @@ impl MetaService {
                 let mut look = || {
                     service.end_deadlocks();
                     service.begin_releasing();
+                    service.begin_measuring();
                     service.trim();
                 };
                 if !service.env.tasks.contain(&mut look) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Time between two tries.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// See the module. Also of files that are to be measured.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
     state: Mutex<State>,
@@ -25,13 +25,13 @@ struct State {
 }
 
 impl Unreleased {
-    /// Notes that `session` holds `inode` in the records, and has closed it.
+    /// Notes that `session` holds `inode` in the records, and has closed it or ended.
     pub(crate) fn note(&self, inode: InodeId, session: SessionId) {
         self.state.lock().left.insert((inode, session));
     }
 
     /// All of them, which are forgotten, if they were not tried a moment ago.
-    fn take(&self, now: Duration) -> BTreeSet<(InodeId, SessionId)> {
+    pub(crate) fn take(&self, now: Duration) -> BTreeSet<(InodeId, SessionId)> {
         let mut state = self.state.lock();
         if state.left.is_empty() || now.saturating_sub(state.tried) < TRY_PAUSE {
             return BTreeSet::new();

@@ -8,7 +8,7 @@
 //!
 //! Known weakness: a recall takes the record away, and does not wait for a count. If the client dies between that and the close, `ashlar fsck --repair` counts.
 
-use crate::call::{Who, unexpected};
+use crate::call::unexpected;
 use crate::client::Client;
 use crate::data::Need;
 use crate::file::{Data, File};
@@ -17,7 +17,7 @@ use crate::io::chunk::unexpected as unexpected_storage;
 use ashlar_rpc::Payload;
 use ashlar_rpc::placed::at_each_place;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest, StorageReply, StorageRequest};
-use ashlar_types::{Errno, FileLayout, InodeId};
+use ashlar_types::{Errno, FileLayout, InodeId, SessionId};
 
 impl Client {
     /// Has metadata count the blocks of `file` that there are, if this client may not know of some. Nothing that a program relies on hangs on it: what does not go is logged, and
@@ -35,25 +35,31 @@ impl Client {
         // ORDER: others have told what they have written before this client has the file for itself, and this one does below. So what metadata counts lacks only what nobody was told.
         // Nothing is written: file capabilities stay, as where pages of a mapping are written back.
         let _exclusive = self.exclusive_as(file, Need::of(LeaseSet::WRITE).for_writeback(true))?;
-        let layout = {
+        let (session, layout) = {
             let state = file.state.lock();
-            match &state.data {
+            let layout = match &state.data {
                 _ if state.block_doubt == BlockDoubt::None => return Ok(()),
                 Data::Chunks(layout) => Some(layout.clone()),
                 // It was emptied meanwhile.
                 Data::Inline(_) => None,
-            }
+            };
+            (self.session(), layout)
         };
         if let Some(layout) = layout {
             self.report(file, false)?;
             let blocks = self.count(file.inode, &layout)?;
-            let known = self.commit_blocks(file.inode, &layout, 0)?;
+            let known = self.commit_blocks(session, (file.inode, &layout), 0)?;
             if blocks != known {
                 tracing::info!(inode = %file.inode, known, blocks, "blocks of a write whose answer was lost were counted");
-                self.commit_blocks(file.inode, &layout, blocks as i64 - known as i64)?;
+                self.commit_blocks(session, (file.inode, &layout), blocks as i64 - known as i64)?;
             }
         }
-        file.state.lock().block_doubt = BlockDoubt::None;
+        let mut state = file.state.lock();
+        // Others may have had the file while it was counted, which counts for nothing then.
+        if self.is_of_ended(&state, session) {
+            return Err(Errno::EAGAIN);
+        }
+        state.block_doubt = BlockDoubt::None;
         Ok(())
     }
 
@@ -72,7 +78,12 @@ impl Client {
     }
 
     /// Has metadata count `blocks_delta` more; tells what it counts then.
-    fn commit_blocks(&self, inode: InodeId, layout: &FileLayout, blocks_delta: i64) -> Result<u64, Errno> {
+    fn commit_blocks(
+        &self,
+        session: SessionId,
+        (inode, layout): (InodeId, &FileLayout),
+        blocks_delta: i64,
+    ) -> Result<u64, Errno> {
         let request = MetaRequest::CommitWrite {
             inode,
             generation: Some(layout.generation),
@@ -84,7 +95,7 @@ impl Client {
             keeps_capability: true,
             done: false,
         };
-        let reply = self.call(&Who::system(), request);
+        let reply = self.call_of(session, request);
         self.reports.note(inode);
         match reply? {
             MetaReply::Attr { attr, .. } => Ok(attr.blocks),

@@ -6,7 +6,7 @@
 //!
 //! | file | what fjall does without it | when it may be missing |
 //! |---|---|---|
-//! | `version` | makes everything anew; fails if it is empty | before anything else is there; it is empty for a moment |
+//! | `version` | makes everything anew; fails if it is not all there | before anything else is there; it is written in two parts |
 //! | `keyspaces/` | fails | before `version` |
 //! | `*.jnl`, always without content here | numbers versions from 0 again | never once `version` is there; see [`put_back_journal`] |
 //! | `keyspaces/0/current` | forgets all keyspaces, and removes them | before there are tables |
@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 /// Written last when a database is made.
 const VERSION: &str = "version";
+/// What it says, in the third format, the only one that is opened.
+const VERSION_BYTES: &[u8] = b"FJL\x03";
 const KEYSPACES: &str = "keyspaces";
 pub(super) const JOURNAL_SUFFIX: &str = "jnl";
 /// The journal of a database that has never filled one.
@@ -57,7 +59,7 @@ pub(super) fn look(path: &Path) -> Result<Found, KvError> {
     let Some(names) = list(path)? else { return Ok(Found::Nothing) };
     let keyspaces = keyspaces(path)?;
     let (version, is_made) = (path.join(VERSION), names.iter().any(|name| name == VERSION));
-    let is_begun = is_made && is_empty(&version)?;
+    let is_begun = is_made && is_cut_short(&version)?;
     if !is_made || is_begun {
         return match keyspaces {
             None if !is_made => Ok(Found::Nothing),
@@ -103,7 +105,7 @@ pub(super) fn put_back_journal(path: &Path) -> Result<Option<PathBuf>, KvError> 
 pub(super) fn prepare(path: &Path, found: Found) -> Result<(), KvError> {
     match found {
         Found::Nothing => {
-            // A first open that was cut short left a journal, and the next would refuse to make it; or `version` without content, which
+            // A first open that was cut short left a journal, and the next would refuse to make it; or a part of `version`, which
             // the next would not understand.
             for name in list(path)?.unwrap_or_default() {
                 if name == VERSION || Path::new(&name).extension().is_some_and(|end| end == JOURNAL_SUFFIX) {
@@ -149,9 +151,15 @@ fn list(path: &Path) -> Result<Option<Vec<String>>, KvError> {
     }
 }
 
-fn is_empty(path: &Path) -> Result<bool, KvError> {
-    let found = fs::metadata(path).map_err(|e| KvError::io(format!("look at {}", path.display()), e))?;
-    Ok(found.len() == 0)
+/// Whether that is the beginning of what [`VERSION`] says.
+fn is_cut_short(path: &Path) -> Result<bool, KvError> {
+    let read = || {
+        let mut begin = Vec::new();
+        fs::File::open(path)?.take(VERSION_BYTES.len() as u64).read_to_end(&mut begin)?;
+        Ok(begin)
+    };
+    let begin = read().map_err(|e| KvError::io(format!("read {}", path.display()), e))?;
+    Ok(begin.len() < VERSION_BYTES.len() && VERSION_BYTES.starts_with(&begin))
 }
 
 /// Numbers of the directories of keyspaces.
