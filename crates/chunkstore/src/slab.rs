@@ -215,8 +215,13 @@ impl Slabs {
     }
 
     fn touch(&self, slab: &Arc<Slab>) {
-        if !slab.is_touched.swap(true, Ordering::AcqRel) {
-            self.touched.lock().push(Arc::clone(slab));
+        if slab.is_touched.load(Ordering::SeqCst) {
+            return;
+        }
+        // ORDER: marked and listed at once. Whoever found it marked and not listed yet would acknowledge a write of which the next sync knows nothing.
+        let mut touched = self.touched.lock();
+        if !slab.is_touched.swap(true, Ordering::SeqCst) {
+            touched.push(Arc::clone(slab));
         }
     }
 
@@ -225,7 +230,7 @@ impl Slabs {
         let touched = std::mem::take(&mut *self.touched.lock());
         for (done, slab) in touched.iter().enumerate() {
             // ORDER: the mark is cleared before the sync: a write that comes in between marks the slab again.
-            slab.is_touched.store(false, Ordering::Release);
+            slab.is_touched.store(false, Ordering::SeqCst);
             if let Err(error) = self.sync(slab) {
                 // The file could not be opened, say: the next round owes what this one could not do.
                 touched[done..].iter().for_each(|slab| self.touch_again(slab));
@@ -240,9 +245,11 @@ impl Slabs {
         !self.touched.lock().is_empty()
     }
 
+    /// Lists a slab that was taken off the list; it may be marked still, or again.
     fn touch_again(&self, slab: &Arc<Slab>) {
-        slab.is_touched.store(true, Ordering::Release);
-        self.touched.lock().push(Arc::clone(slab));
+        let mut touched = self.touched.lock();
+        slab.is_touched.store(true, Ordering::SeqCst);
+        touched.push(Arc::clone(slab));
     }
 
     /// Makes every change to one slab that was made before the call durable. The slab stays marked for the next sync.
