@@ -418,9 +418,12 @@ impl Client {
         if self.closes.read_of(inode).is_none() {
             return Ok(());
         }
+        // Once for all tries: each that fails wakes whoever waits.
+        let give_up = self.env.clock.monotonic().saturating_add(self.wait_max);
         let mut state = self.tell_shard_of(self.closes.state.lock(), inode)?;
         while state.read_of(inode).is_some() {
-            if self.closes.told.wait_for(&mut state, self.wait_max) {
+            let left = give_up.saturating_sub(self.env.clock.monotonic());
+            if left.is_zero() || self.closes.told.wait_for(&mut state, left) {
                 return Err(Errno::ETIMEDOUT);
             }
         }
