@@ -523,6 +523,10 @@ impl MetaService {
                             outcome.orphaned.push(orphan);
                         }
                     }
+                    (Some(b'O'), None) => {
+                        let orphan = key::orphan_of(changed_key).map(|(inode, _)| inode);
+                        outcome.named.extend(orphan.filter(|inode| is_written(writes, *inode)));
+                    }
                     (Some(b'I'), None) => outcome.removed.extend(key::inode_of(changed_key)),
                     _ => {}
                 }
@@ -548,6 +552,7 @@ impl MetaService {
             self.opens.lock().forget_orphan(inode);
             self.unsettled.forget(inode);
         }
+        outcome.named.iter().for_each(|&inode| self.opens.lock().forget_orphan(inode));
     }
 
     /// The one place where a failure of the store becomes an errno, and is logged.
@@ -563,6 +568,12 @@ impl MetaService {
         }
         error.errno()
     }
+}
+
+/// Whether the record of `inode` is among `writes`: of who has it open without a name only a link takes both, and then all of them.
+fn is_written(writes: &WriteSet, inode: InodeId) -> bool {
+    let record = key::inode(inode);
+    writes.0.iter().any(|(written, value)| value.is_some() && *written == record)
 }
 
 /// A transaction on what is here, and on what is `known` of other servers.

@@ -125,14 +125,12 @@ impl MetaService {
         let caller = Caller::new(OpId { session, sequence: 0 }, &creds);
         // ORDER: before anything is looked at; what they report counts.
         let _quiet = must_measure.then(|| self.quiet(inode)).transpose()?;
-        let (layout, blocks) = self.inspect(
+        let layout = self.inspect(
             caller,
             |txn, _| {
-                Ok(match txn.find_inode(inode)?.map(|record| (&record.kind, record.blocks)) {
-                    Some((Kind::Regular(FileData::Chunks { layout, .. }), blocks)) => {
-                        (Some(layout.clone()), blocks)
-                    }
-                    _ => (None, 0),
+                Ok(match txn.find_inode(inode)?.map(|record| &record.kind) {
+                    Some(Kind::Regular(FileData::Chunks { layout, .. })) => Some(layout.clone()),
+                    _ => None,
                 })
             },
             |found, _| found,
@@ -149,13 +147,12 @@ impl MetaService {
             },
             None => (0, 0),
         };
-        let blocks_delta = if layout.is_some() { chunk_blocks as i64 - blocks as i64 } else { 0 };
         let generation = layout.map(|layout| layout.generation);
         let report = verb::CommitWrite {
             generation,
             size_at_least,
-            blocks_delta,
-            mtime: (blocks_delta != 0).then(|| self.env.clock.now()),
+            blocks_delta: 0,
+            mtime: None,
             atime: None,
             kill_set_id: false,
             keeps_capability: false,
@@ -166,6 +163,11 @@ impl MetaService {
             number::COMMIT_WRITE,
             |txn, context| {
                 let mut report = report;
+                // ORDER: compared with what is counted now; somebody may have reported while the targets were asked.
+                if let (Some(_), Some(record)) = (generation, txn.find_inode(inode)?) {
+                    report.blocks_delta = chunk_blocks as i64 - record.blocks as i64;
+                    report.mtime = (report.blocks_delta != 0).then_some(context.now);
+                }
                 let garbage_key = generation.map(|generation| key::garbage(inode, generation));
                 let cut: Option<Garbage> =
                     garbage_key.map_or(Ok(None), |key| txn.get_record(&key, "garbage record"))?;

@@ -37,6 +37,8 @@ pub struct TxnOutcome {
     pub removed: SmallVec<[InodeId; 1]>,
     /// Inodes without a name that are to live on for a session which has them open; filled in by whoever commits.
     pub orphaned: SmallVec<[(InodeId, SessionId); 1]>,
+    /// Inodes that had no name and have got one; filled in by whoever commits.
+    pub named: SmallVec<[InodeId; 1]>,
     /// Directory entries that were added, removed or replaced.
     pub entries: SmallVec<[(InodeId, SmallVec<[u8; 24]>); 2]>,
     /// Inodes whose attributes are in the reply.

@@ -166,7 +166,7 @@ pub trait LastingSessions: MetaCalls {
     /// Has events of an awaited session go to `events`. It counts as awaited until it has told everything.
     fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>);
 
-    /// Whether nothing may be answered yet but [`MetaRequest::Reclaim`], because sessions are awaited.
+    /// Whether nothing may be answered yet but [`MetaRequest::Reclaim`], and what a recall is answered with, because sessions are awaited.
     fn is_awaiting(&self) -> bool;
 
     /// Whether `session` is one of them.

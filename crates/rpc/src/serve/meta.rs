@@ -425,7 +425,7 @@ impl MetaEndpoint {
         if !is_of_this_start {
             return MetaAnswer::MustReclaim(self.meta.incarnation());
         }
-        if self.meta.is_awaiting() && !matches!(request, MetaRequest::Reclaim { .. }) {
+        if self.meta.is_awaiting() && !ends_a_wait(&request) {
             return MetaAnswer::Later;
         }
         let home = if let Addressee::Home(inode) = request.addressee() { Some(inode) } else { None };
@@ -525,6 +525,15 @@ fn in_directory(answer: MetaAnswer, attr: Attr, leases: LeaseSet) -> MetaAnswer 
         }
         other => other,
     }
+}
+
+/// Whether the end of the wait for others may wait for this: one that does not come back is ended, and what it wrote is found out when those who write beside it have told
+/// what they have.
+fn ends_a_wait(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Reclaim { .. } | MetaRequest::RecallDone { .. } | MetaRequest::CommitWrite { .. }
+    )
 }
 
 /// Why a caller in this role may not say this.

@@ -2,6 +2,8 @@
 #![allow(dead_code)] // each test file uses its own part
 #![allow(clippy::unwrap_used)] // part of tests, which the lint does not see here
 
+pub mod restarted;
+
 use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::sim::SimDisk;
