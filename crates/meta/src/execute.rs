@@ -570,7 +570,8 @@ impl MetaService {
     }
 }
 
-/// Whether the record of `inode` is among `writes`: of who has it open without a name only a link takes both, and then all of them.
+/// Whether `writes` change the record of `inode`. With records of those who have it open without a name taken out beside it that is a link, which takes them all; a
+/// close leaves the record as it is, or takes it out, too.
 fn is_written(writes: &WriteSet, inode: InodeId) -> bool {
     let record = key::inode(inode);
     writes.0.iter().any(|(written, value)| value.is_some() && *written == record)

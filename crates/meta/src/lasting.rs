@@ -7,8 +7,8 @@
 //! | | [`Reclaim::Done`] | open |
 //! | | its owner is silent for too long | ended as any other |
 //!
-//! While any session is awaited, nothing but reclaiming is answered ([`LastingSessions::is_awaiting`]), and what a session that has come back is asked to give back:
-//! so no lease and no lock can be given to one that another still has. Records of orphans and writers of awaited sessions stay ([`crate::recovery`]).
+//! While any session is awaited, nothing is carried out but reclaiming, and answers to recalls of sessions that have come back
+//! ([`LastingSessions::is_awaiting`]): so no lease and no lock can be given to one that another still has. Records of orphans and writers of awaited sessions stay ([`crate::recovery`]).
 
 use crate::MetaService;
 use crate::across::Inside;

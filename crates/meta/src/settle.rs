@@ -148,22 +148,14 @@ impl MetaService {
             None => (0, 0),
         };
         let generation = layout.map(|layout| layout.generation);
-        let report = verb::CommitWrite {
-            generation,
-            size_at_least,
-            blocks_delta: 0,
-            mtime: None,
-            atime: None,
-            kill_set_id: false,
-            keeps_capability: false,
-            done: true,
-        };
+        let report =
+            verb::CommitWrite { generation, size_at_least, done: true, ..verb::CommitWrite::default() };
         let settled = self.mutate(
             caller,
             number::COMMIT_WRITE,
             |txn, context| {
                 let mut report = report;
-                // ORDER: compared with what is counted now; somebody may have reported while the targets were asked.
+                // ORDER: compared with what is counted now: the end of another session that wrote it may have counted the same meanwhile.
                 if let (Some(_), Some(record)) = (generation, txn.find_inode(inode)?) {
                     report.blocks_delta = chunk_blocks as i64 - record.blocks as i64;
                     report.mtime = (report.blocks_delta != 0).then_some(context.now);

@@ -166,7 +166,8 @@ pub trait LastingSessions: MetaCalls {
     /// Has events of an awaited session go to `events`. It counts as awaited until it has told everything.
     fn adopt(&self, session: SessionId, events: Arc<dyn SessionEvents>);
 
-    /// Whether nothing may be answered yet but [`MetaRequest::Reclaim`], and what a recall is answered with, because sessions are awaited.
+    /// Whether nothing may be carried out yet because sessions are awaited, but [`MetaRequest::Reclaim`], and [`MetaRequest::RecallDone`] and [`MetaRequest::CommitWrite`], with which
+    /// recalls are answered.
     fn is_awaiting(&self) -> bool;
 
     /// Whether `session` is one of them.
