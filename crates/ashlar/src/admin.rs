@@ -12,7 +12,7 @@ mod serve;
 use connect::ask_briefly;
 pub use connect::{ask, find_running, find_server};
 pub use scrub::ScrubJobs;
-pub use serve::AdminSocket;
+pub use serve::{AdminSocket, own_socket_directory};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,11 @@
 mod support;
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
@@ -173,4 +176,41 @@ fn if_nobody_comes_programs_are_told_after_the_time_that_was_given() {
     fs::write(lab.path("m0/file2"), b"x").unwrap();
     lab.stop();
     assert!(!lab.path("m0/file2").exists());
+}
+
+/// The number of the connection that serves `mountpoint`, and the socket of who keeps it.
+fn keeper_of(mountpoint: &Path) -> (u32, PathBuf) {
+    let number = rustix::fs::minor(fs::metadata(mountpoint).unwrap().dev());
+    (number, Path::new("/run/ashlar").join(format!("{number}.keeper")))
+}
+
+#[test]
+fn nobody_else_can_be_where_the_keeper_is_looked_for() {
+    if !can_mount("take-over beside others") {
+        return;
+    }
+    let mut lab = Lab::start(1, 1);
+    lab.mounts[0].stop();
+    lab.mounts[0] = start_keeping(&lab, "kept1", 60);
+    let (number, socket) = keeper_of(&lab.path("m0"));
+    // Where keepers of earlier versions were, and anybody could be.
+    let before = SocketAddr::from_abstract_name(format!("ashlar-keeper-{number}")).unwrap();
+    let _squatter = UnixListener::bind_addr(&before).unwrap();
+    // Somebody who asks while the mount is served gets nothing.
+    let mut early = UnixStream::connect(&socket).unwrap();
+    assert_eq!(early.read(&mut [0]).unwrap(), 0);
+    for turn in 2..4 {
+        lab.mounts[0].kill();
+        lab.mounts[0] = start_keeping(&lab, &format!("kept{turn}"), 60);
+        assert!(lab.mounts[0].text().contains("going on with a mount"), "{}", lab.mounts[0].text());
+        assert_eq!(keeper_of(&lab.path("m0")).0, number);
+    }
+    assert!(socket.exists());
+    lab.mounts[0].stop();
+    assert!(!socket.exists(), "a mount that has ended leaves its keeper's socket");
+    lab.mounts[0] = start_keeping(&lab, "kept4", 1);
+    let (_, socket) = keeper_of(&lab.path("m0"));
+    lab.mounts[0].kill();
+    wait_for("the end of the keeper", || !socket.exists());
+    lab.stop();
 }

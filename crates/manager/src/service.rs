@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 /// For how long a used token is remembered, seconds: a join whose answer was lost is asked again meanwhile.
 const USED_S: u64 = 60 * 60;
 
+/// For how long a token that is too old is kept nevertheless, seconds. Another manager's clock may be behind by a day, and it may be used there.
+const KEPT_S: u64 = 2 * 24 * 60 * 60;
+
 /// Shortest time between two looks at the state for somebody unknown.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -542,8 +545,12 @@ impl ManagerService {
         let (public_key, now) = (token.public_key()?, self.now_s());
         self.manager.change_by(Some(by), |state| {
             filesets::require_subtree(&state.map, policy)?;
-            state.tokens.retain(|token| is_remembered(token, now));
-            if state.tokens.len() >= crate::ClusterState::TOKENS_MAX {
+            state.tokens.retain(|token| now < token.expires_s.saturating_add(KEPT_S));
+            if state.tokens.len() >= ClusterState::TOKENS_MAX {
+                // Many machines join at once: of those that have, none asks again for so long.
+                state.tokens.retain(|token| token.used_by.is_none() || is_remembered(token, now));
+            }
+            if state.tokens.len() >= ClusterState::TOKENS_MAX {
                 return Err(refused("too many tokens are waiting to be used"));
             }
             let expires_s = now + u64::from(valid_s);

@@ -260,6 +260,39 @@ fn who_is_not_who_he_should_be_is_told_so_and_reaches_nothing() {
 }
 
 #[test]
+fn a_connection_ends_with_the_certificate_that_it_was_made_with() {
+    let (authority, echo) = (Authority::new(1), Arc::new(Echo::default()));
+    let (server, address) = serve(authority.issue(1, &[Role::Storage]), echo.clone(), any_port());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let (long_ago, soon_over) = (Duration::from_secs(1_000_000_000), now + Duration::from_secs(3));
+    let roles = Roles::default().with(Role::Client);
+    let name = PeerId { cluster: authority.cluster, node: NodeId(2), roles }.to_string();
+    let short = authority.issue_between(&[name], (long_ago, soon_over));
+    let [short, long] = [short, authority.issue(3, &[Role::Client])]
+        .map(|identity| link(&caller(identity, Role::Client), address));
+    let answered = |link: &Link| drop(link.call(&call(b"count", &[]), soon()).unwrap());
+    answered(&short);
+    answered(&long);
+    server.end_expired();
+    answered(&short);
+    while std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
+        < soon_over + Duration::from_secs(1)
+    {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.end_expired();
+    let served = echo.served.load(SeqCst);
+    let text = refused(&short);
+    assert!(text.contains("expired") || text.contains("ertificate"), "{text}");
+    assert_eq!(
+        echo.served.load(SeqCst),
+        served,
+        "something was served that came by a certificate that is too old"
+    );
+    answered(&long);
+}
+
+#[test]
 fn callers_that_wait_to_be_let_in_hold_nobody_up() {
     let authority = Authority::new(1);
     let (waiting, may_go) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));

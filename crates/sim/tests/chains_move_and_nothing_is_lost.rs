@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const SERVERS: usize = 3;
 const FIRST_NODE: u32 = 11;
 const CHUNK_BYTES: u32 = LayoutPolicy::CHUNK_BYTES_MIN;
+/// Many of a chunk.
+const PIECE_BYTES: u32 = 2 * ashlar_types::block_sum::BLOCK_BYTES as u32;
 /// Chains that files are on: of the first target's at the beginning.
 const CHAINS: u32 = 6;
 const CHUNKS: u64 = 3;
@@ -155,6 +157,7 @@ impl Site {
                 peers: Arc::new(Wire { site: Arc::downgrade(self), at, life: number }),
                 end_move: end_move(Arc::downgrade(self), at, number),
                 env: self.env.clone(),
+                piece_bytes: PIECE_BYTES,
             })
         });
         let service = Arc::new(StorageService::with_moves(moves.clone()));
@@ -449,6 +452,20 @@ impl File {
                 self.sync(site);
                 self.generation += 1;
                 self.chunks.iter_mut().for_each(Vec::clear);
+            }
+            7 if dice.below(3) == 0 => {
+                // Cut to some whole chunks: the others are deleted, and may be written anew.
+                let chains = OfChains::Only([chain].into_iter().collect());
+                let (inode, generation, from_index) = (self.inode, self.generation, index);
+                let request =
+                    StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
+                self.durably(site, |site| {
+                    while matches!(
+                        site.call(chain, &request, Payload::None),
+                        StorageReply::Deleted { is_done: false, .. }
+                    ) {}
+                });
+                self.chunks[at..].iter_mut().for_each(Vec::clear);
             }
             _ => self.check(site, index),
         }

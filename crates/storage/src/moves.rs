@@ -38,6 +38,7 @@ mod incoming;
 mod leftover;
 mod outgoing;
 mod pace;
+mod piece;
 mod report;
 mod throttle;
 
@@ -94,6 +95,13 @@ pub struct Outside {
     pub end_move: Box<AskToEnd>,
     /// Clock and threads.
     pub env: Env,
+    /// Bytes of a chunk that are sent together, a whole number of blocks: whoever changes the chunk waits for so long at the most.
+    pub piece_bytes: u32,
+}
+
+impl Outside {
+    /// Large enough that the time until it is answered does not count, and sent in a tenth of a second over 100 Mbit/s.
+    pub const PIECE_BYTES: u32 = 1 << 20;
 }
 
 /// A move that did not go well.

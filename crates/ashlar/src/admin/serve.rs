@@ -41,12 +41,7 @@ impl AdminSocket {
     }
 
     fn open_in(directory: &Path, cluster: &str, answer: Answer) -> Result<AdminSocket> {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)
-            .with_context(|| format!("cannot make directory {}", directory.display()))?;
-        refuse_directory_of_others(directory)?;
+        make_own(directory)?;
         let alone = lock(directory)?;
         remove_dead(directory, cluster)?;
         let mut path = directory.join(format!("{cluster}.sock"));
@@ -91,6 +86,25 @@ impl Drop for AdminSocket {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the local socket");
         }
     }
+}
+
+/// The directory in which this user alone can make sockets, made if it is not there.
+///
+/// # Errors
+/// When it cannot be made, or others can make something there.
+pub fn own_socket_directory() -> Result<PathBuf> {
+    let directory = socket_directories().swap_remove(0);
+    make_own(&directory)?;
+    Ok(directory)
+}
+
+fn make_own(directory: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .with_context(|| format!("cannot make directory {}", directory.display()))?;
+    refuse_directory_of_others(directory)
 }
 
 /// Waits until no other server is at the sockets of `directory`: two of the same file system would take one name, and a socket that is
@@ -183,7 +197,7 @@ fn refuse_directory_of_others(directory: &Path) -> Result<()> {
         directory.symlink_metadata().with_context(|| format!("cannot look at {}", directory.display()))?;
     if !metadata.is_dir() || metadata.uid() != own_uid() || metadata.mode() & 0o022 != 0 {
         bail!(
-            "{} is to hold the socket for `ashlar status`, but another user owns it or may write to it: remove it, or set \
+            "{} is to hold sockets such as that for `ashlar status`, but another user owns it or may write to it: remove it, or set \
              XDG_RUNTIME_DIR to a directory that is yours alone",
             directory.display()
         );

@@ -219,6 +219,7 @@ fn moves(member: &Member) -> Moves {
         peers: Arc::new(RemoteStorage::new(member.routes(), Patience::new(PEER_MAX))),
         end_move: Box::new(end_move),
         env: member.env.clone(),
+        piece_bytes: Outside::PIECE_BYTES,
     })
 }
 

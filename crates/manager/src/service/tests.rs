@@ -4,12 +4,14 @@
 use super::ManagerService;
 use super::removal::KnownMember;
 use crate::FoundTarget;
-use crate::{Manager, ManagerError, map_change};
+use crate::{ClusterState, Manager, ManagerError, Token, map_change};
 use ashlar_coord::local_file::LocalFile;
-use ashlar_env::sim::SimDisk;
-use ashlar_env::{Disk, Env};
+use ashlar_env::sim::{SimClock, SimDisk};
+use ashlar_env::{Clock, Disk, Env};
 use ashlar_types::message::{ManagerReply, ManagerRequest, TargetReport};
-use ashlar_types::{Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId};
+use ashlar_types::{
+    Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId, Timespec,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +23,12 @@ const FIRST: NodeId = NodeId(1);
 impl Site {
     /// With nodes 2, 3 and so on of these names and roles; servers listen.
     fn with(nodes: &[(&str, &[Role])]) -> Site {
-        let env = Env::os();
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        Site::on(&(Arc::new(SimDisk::new()) as Arc<dyn Disk>), Env::os(), nodes)
+    }
+
+    /// As [`Site::with`], with its state on this disk.
+    fn on(disk: &Arc<dyn Disk>, env: Env, nodes: &[(&str, &[Role])]) -> Site {
+        let disk = disk.clone();
         let draft = Manager::draft(&disk, "", &env).unwrap();
         let manager = Manager::create(draft, Box::new(LocalFile::new(disk, ""))).unwrap();
         let service = ManagerService::new(manager, env, String::new()).unwrap();
@@ -344,4 +350,83 @@ fn moves_of_shards_are_paused_for_everybody_until_they_are_resumed() {
     assert_eq!(crate::ClusterState::decode(&stored.encode()).unwrap(), stored);
     site.ask(FIRST, pause(false)).unwrap();
     assert_eq!(is_paused(NodeId(2)), ManagerReply::ShardMoves { is_paused: false });
+}
+
+/// Of machines with clocks of their own, in seconds.
+fn env_at(secs: i64) -> Env {
+    let clock: Arc<dyn Clock> = Arc::new(SimClock::new(Timespec::new(secs, 0)));
+    Env { clock, ..Env::os() }
+}
+
+impl Site {
+    /// Another manager with the same state, and a clock of its own.
+    fn beside(&self, disk: &Arc<dyn Disk>, env: Env) -> Site {
+        let manager = Manager::open(disk, "", Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
+        let service = ManagerService::new(manager, env, String::new()).unwrap();
+        assert_eq!(service.manager.identity(), self.0.manager.identity());
+        Site(service)
+    }
+
+    /// The public key of a new token.
+    fn token(&self) -> [u8; 32] {
+        let role = [Role::Client].into_iter().collect();
+        let policy = NodePolicy::default();
+        match self.0.new_token(FIRST, role, 60 * 60, &policy).unwrap() {
+            ManagerReply::Token(text) => Token::parse(&text).unwrap().public_key().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn knows(&self, key: &[u8; 32]) -> bool {
+        self.0.manager.refresh().unwrap();
+        self.0.knows_token(key)
+    }
+}
+
+const DAY_S: i64 = 24 * 60 * 60;
+const TODAY_S: i64 = 1_800_000_000;
+
+#[test]
+fn a_manager_whose_clock_is_ahead_takes_no_token_from_another_one() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let on_time = Site::on(&disk, env_at(TODAY_S), &[("mds", &[Role::Meta])]);
+    let ahead = on_time.beside(&disk, env_at(TODAY_S + DAY_S));
+    let key = on_time.token();
+    let later = ahead.token();
+    assert!(on_time.knows(&key) && on_time.knows(&later), "a token that can be used was forgotten");
+    assert!(!ahead.knows(&key) && ahead.knows(&later), "a token is too old by the clock of who is asked");
+    // What is too old for everybody goes when the next one is made.
+    let much_later = on_time.beside(&disk, env_at(TODAY_S + 3 * DAY_S + 2 * 60 * 60));
+    much_later.token();
+    assert_eq!(much_later.0.manager.state().tokens.len(), 1);
+}
+
+#[test]
+fn tokens_that_were_used_make_room_for_others_and_those_that_were_not_stay() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let site = Site::on(&disk, env_at(TODAY_S), &[("mds", &[Role::Meta])]);
+    let waiting = site.token();
+    let fill = |used_by: Option<(NodeId, Vec<u8>)>| {
+        let change = |state: &mut ClusterState| {
+            let one = state.tokens[0].clone();
+            let number = state.tokens.len();
+            state.tokens.extend((number..ClusterState::TOKENS_MAX).map(|number| {
+                let mut public_key = [0; 32];
+                public_key[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                crate::TokenRecord { public_key, used_by: used_by.clone(), ..one.clone() }
+            }));
+            Ok(())
+        };
+        site.0.manager.change(change).unwrap();
+    };
+    fill(Some((NodeId(2), vec![1])));
+    // Those that were used just now may be asked for again.
+    let refusal = site.0.new_token(FIRST, [Role::Client].into_iter().collect(), 60, &NodePolicy::default());
+    assert!(refusal.unwrap_err().to_string().contains("too many tokens"));
+    let two_hours = 2 * 60 * 60;
+    let later = site.beside(&disk, env_at(TODAY_S + two_hours));
+    later.token();
+    let tokens = later.0.manager.state().tokens;
+    assert_eq!(tokens.len(), 2);
+    assert_eq!(tokens[0].public_key, waiting, "a token that waits to be used was forgotten");
 }

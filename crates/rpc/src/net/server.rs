@@ -149,6 +149,11 @@ impl Server {
         self.pool.stop();
     }
 
+    /// Ends connections whose certificates are not valid any more. This is done every ten minutes anyway.
+    pub fn end_expired(&self) {
+        self.pool.end_expired();
+    }
+
     /// Ends the connections of whoever may not be connected any more.
     pub fn review(&self) {
         self.pool.review();

@@ -36,12 +36,19 @@ impl Authority {
     }
 
     pub fn issue_with(&self, names: &[String], year: (i32, i32)) -> TlsIdentity {
+        let [begin, end] =
+            [year.0, year.1].map(|year| rcgen::date_time_ymd(year, 1, 1) - rcgen::date_time_ymd(1970, 1, 1));
+        self.issue_between(names, (begin.unsigned_abs(), end.unsigned_abs()))
+    }
+
+    /// A certificate that is valid between these times since 1970.
+    pub fn issue_between(&self, names: &[String], valid: (Duration, Duration)) -> TlsIdentity {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         let uri = |name: &String| rcgen::SanType::URI(name.as_str().try_into().unwrap());
         params.subject_alt_names = names.iter().map(uri).collect();
-        params.not_before = rcgen::date_time_ymd(year.0, 1, 1);
-        params.not_after = rcgen::date_time_ymd(year.1, 1, 1);
+        params.not_before = rcgen::date_time_ymd(1970, 1, 1) + valid.0;
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + valid.1;
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         TlsIdentity::from_pem(&certificate.pem(), &key.serialize_pem(), &self.certificate).unwrap()
     }

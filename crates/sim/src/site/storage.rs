@@ -303,6 +303,7 @@ impl Storage {
             peers: Arc::new(wire),
             end_move: end_move(site.me.clone(), self.at, switch.clone()),
             env: site.env(&self.prefix()),
+            piece_bytes: 2 * ashlar_types::block_sum::BLOCK_BYTES as u32,
         }));
         let service = Arc::new(StorageService::with_moves(moves.clone()));
         for place in &self.places {

@@ -2,18 +2,17 @@
 
 use super::gate::Stage;
 use super::outgoing::Outgoing;
+use super::piece::Copy;
 use super::{End, Moves, Place, STAGE_MAX};
-use crate::call::keep_whole_blocks;
-use ashlar_chunkstore::{ChainNote, ChunkError, ChunkStore, Run};
+use ashlar_chunkstore::{ChainNote, ChunkError, ChunkStore};
 use ashlar_replication::hand_over::chain::{Giving, Seen, Step, Told};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChunkId, Epoch, Errno, TargetId};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that are sent together.
-const PIECE_BYTES: u32 = 1 << 20;
 /// Time between two looks at whether a pause is over, or a map has come.
 const LOOK: Duration = Duration::from_millis(20);
 /// Time between two questions how a move has ended.
@@ -29,8 +28,15 @@ const SEALS_MAX: u32 = 6;
 /// Attempts to begin while the other server has not got the map.
 const BEGIN_MAX: u32 = 250;
 
+/// Whether the chain is answered for meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    Yes,
+    No,
+}
+
 /// Why a mover ends without having moved its chain.
-enum Stop {
+pub(super) enum Stop {
     /// The map does not say any more that the chain moves, or the server stops.
     NotWanted,
     /// Something is in the way.
@@ -76,20 +82,16 @@ impl Moves {
         self.set(place, None);
     }
 
-    /// Waits until `chunk` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
-    fn pay_for(&self, store: &ChunkStore, outgoing: &Outgoing, chunk: ChunkId) -> Result<(), Stop> {
+    /// Waits until `bytes` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
+    fn pay_for(&self, outgoing: &Outgoing, bytes: u32) -> Result<(), Stop> {
         let rate = self.map().moves.rate_mib_s;
-        if rate == 0 {
-            return Ok(());
-        }
-        let data = |run: &Run| if run.has_data { u64::from(run.len) } else { 0 };
-        let bytes = store.map(chunk)?.map_or(0, |map| map.runs.iter().map(data).sum());
         let clock = &self.outside.env.clock;
         let now = clock.monotonic();
-        let due = now + self.throttle.wait_for(bytes, rate, now);
+        let due = now + self.throttle.wait_for(bytes.into(), rate, now);
+        self.go_on(outgoing)?;
         while clock.monotonic() < due {
-            self.go_on(outgoing)?;
             self.outside.env.tasks.pause(LOOK.min(due.saturating_sub(clock.monotonic())));
+            self.go_on(outgoing)?;
         }
         Ok(())
     }
@@ -132,9 +134,7 @@ impl Moves {
                 Ok::<_, ChunkError>((page.chunks, page.next))
             })?;
             for chunk in chunks {
-                self.pay_for(store, outgoing, chunk)?;
-                self.go_on(outgoing)?;
-                self.copy(store, outgoing, chunk)?;
+                self.copy(store, outgoing, chunk, Served::Yes)?;
             }
             if !has_more {
                 break;
@@ -220,7 +220,7 @@ impl Moves {
                 return Ok(());
             }
             for chunk in again {
-                self.copy(store, outgoing, chunk)?;
+                self.copy(store, outgoing, chunk, Served::Yes)?;
             }
         }
     }
@@ -308,7 +308,7 @@ impl Moves {
         let again = outgoing.take_again();
         if !again.is_empty() {
             for chunk in again {
-                self.copy(store, outgoing, chunk)?;
+                self.copy(store, outgoing, chunk, Served::No)?;
             }
             return Ok(false);
         }
@@ -340,78 +340,38 @@ impl Moves {
         true
     }
 
-    /// Makes a chunk on the other target what it is here.
-    fn copy(&self, store: &ChunkStore, outgoing: &Outgoing, chunk: ChunkId) -> Result<(), Stop> {
-        let _alone = outgoing.lock(chunk);
-        let (target, chain) = (outgoing.to(), outgoing.chain());
-        let send = |request: StorageRequest, payload: Payload<'_>| {
-            outgoing
-                .send(request, payload)
-                .map_err(|errno| Stop::Obstacle(format!("{target} does not take chunk {chunk}: {errno}")))
-        };
-        let Some(map) = store.map(chunk)? else {
-            // What changes of it went to the other target is taken back there.
-            let chunk_bytes = ashlar_types::LayoutPolicy::CHUNK_BYTES_MIN;
-            send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)?;
-            return Ok(());
-        };
-        let chunk_bytes = map.chunk_bytes;
-        send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)?;
-        let mut end = 0;
-        let mut bytes = 0;
-        for run in map.runs.iter().filter(|run| run.has_data) {
-            let len = run.len.min(map.len.saturating_sub(run.offset));
-            self.copy_run(store, outgoing, (chunk, chunk_bytes), Run { len, ..*run })?;
-            (end, bytes) = (run.offset + len, bytes + u64::from(len));
-        }
-        if end == 0 && map.len > 0 {
-            // All of it is a hole, or reserved, and has a length.
-            let offset = map.len - 1;
-            let sums = Vec::new();
-            send(
-                StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums },
-                Payload::Write(&[0]),
-            )?;
-            send(StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset, len: 1 }, Payload::None)?;
-        } else if end < map.len {
-            send(
-                StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: map.len },
-                Payload::None,
-            )?;
-        }
-        // ORDER: after the length is set, which gives back what is reserved behind it.
-        for run in map.runs.iter().filter(|run| !run.has_data) {
-            let (offset, len) = (run.offset, run.len);
-            send(StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset, len }, Payload::None)?;
-        }
-        outgoing.note_sent(1, bytes);
-        self.note_copied(outgoing.place().0, bytes);
-        Ok(())
-    }
-
-    /// Sends data of a chunk, piece by piece, with the checksums it has here.
-    fn copy_run(
+    /// Makes a chunk on the other target what it is here. While the chain is `served` it waits for its turn, and for what the rate allows, before each piece.
+    fn copy(
         &self,
         store: &ChunkStore,
         outgoing: &Outgoing,
-        (chunk, chunk_bytes): (ChunkId, u32),
-        run: Run,
+        chunk: ChunkId,
+        served: Served,
     ) -> Result<(), Stop> {
-        let (target, chain) = (outgoing.to(), outgoing.chain());
-        let mut buffer = vec![0; run.len.min(PIECE_BYTES) as usize];
-        let mut at = run.offset;
-        while at < run.offset + run.len {
-            let len = (run.offset + run.len - at).min(PIECE_BYTES);
-            let piece = &mut buffer[..len as usize];
-            let mut sums = Vec::new();
-            store.read_with_sums(chunk, chunk_bytes, at, piece, &mut sums)?;
-            keep_whole_blocks(&mut sums, at as usize, len as usize);
-            let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset: at, sums };
-            outgoing
-                .send(request, Payload::Write(piece))
-                .map_err(|errno| Stop::Obstacle(format!("{target} does not take chunk {chunk}: {errno}")))?;
-            at += len;
+        let mut copy = Copy { store, outgoing, chunk, piece_bytes: self.outside.piece_bytes, at: None };
+        loop {
+            if served == Served::Yes {
+                let bytes = store.map(chunk)?.and_then(|map| copy.next_piece(&map)).map_or(0, |(_, len)| len);
+                self.pay_for(outgoing, bytes)?;
+            }
+            let alone = outgoing.lock(chunk);
+            if outgoing.is_being_deleted(chunk) {
+                drop(alone);
+                self.outside.env.tasks.pause(LOOK);
+                continue;
+            }
+            let Some(map) = store.map(chunk)? else { return copy.is_gone() };
+            let bytes = copy.send_piece(&map)?;
+            outgoing.note_sent(0, bytes.into());
+            self.note_copied(outgoing.place().0, bytes.into());
+            // Changes since the chunk was begun are there already, each since its piece was.
+            if copy.next_piece(&map).is_none() {
+                copy.end(&map)?;
+                outgoing.note_sent(1, 0);
+                return Ok(());
+            }
+            // Whoever waits for the chunk has it before the next piece.
+            MutexGuard::unlock_fair(alone);
         }
-        Ok(())
     }
 }

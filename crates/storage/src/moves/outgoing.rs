@@ -22,6 +22,9 @@ const LOCKS: usize = 64;
 // LIMIT: chunks that are copied once more because a change of them failed half way; beyond it all are.
 const AGAIN_MAX: usize = 1024;
 
+/// Numbers of deletions.
+static DELETIONS: AtomicU64 = AtomicU64::new(0);
+
 /// What was copied so far.
 enum Frontier {
     /// Chunks below this one were listed, the others not; `None`: no chunk was.
@@ -30,8 +33,23 @@ enum Frontier {
     Beyond,
 }
 
-/// See the module. Whoever changes a chunk holds the chunk's lock until both targets have the change, and so does who copies it: so both targets see
-/// the same changes of a chunk in the same order.
+/// A deletion that is under way: of chunks of one generation of a file from an index on.
+struct Deletion {
+    number: u64,
+    range: (InodeId, u32, u64),
+    /// Chunks that were changed meanwhile. Which of that the deletion took away here is not known; they are copied once more.
+    changed: BTreeSet<ChunkId>,
+}
+
+impl Deletion {
+    fn is_of(&self, chunk: ChunkId) -> bool {
+        let (inode, generation, from_index) = self.range;
+        (chunk.inode, chunk.generation) == (inode, generation) && chunk.index >= from_index
+    }
+}
+
+/// See the module. Whoever changes a chunk holds the chunk's lock until both targets have the change, and so does who copies a piece of it: so both targets see
+/// the same changes of a chunk in the same order. No lock is held for longer than a change or a piece takes.
 pub(super) struct Outgoing {
     place: Place,
     moving: Move,
@@ -44,6 +62,7 @@ pub(super) struct Outgoing {
     /// frontier.
     frontier: RwLock<Frontier>,
     again: Mutex<BTreeSet<ChunkId>>,
+    deletions: Mutex<Vec<Deletion>>,
     /// Why the copy is of no use.
     broken: Mutex<Option<String>>,
     chunks_sent: AtomicU64,
@@ -66,6 +85,7 @@ impl Outgoing {
             chunks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             frontier: RwLock::new(Frontier::Below(None)),
             again: Mutex::default(),
+            deletions: Mutex::default(),
             broken: Mutex::default(),
             chunks_sent: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
@@ -154,6 +174,30 @@ impl Outgoing {
         std::mem::take(&mut self.again.lock())
     }
 
+    /// Whether a deletion of `chunk`, whose lock is held, is under way: it is not copied meanwhile.
+    pub(super) fn is_being_deleted(&self, chunk: ChunkId) -> bool {
+        self.deletions.lock().iter().any(|deletion| deletion.is_of(chunk))
+    }
+
+    /// Notes that `chunk`, whose lock is held, is changed, if it is also being deleted: it is copied once more then, and the change is not told.
+    fn is_changed_under_deletion(&self, chunk: ChunkId) -> bool {
+        let mut deletions = self.deletions.lock();
+        let mut is_deleted = false;
+        for deletion in deletions.iter_mut().filter(|deletion| deletion.is_of(chunk)) {
+            deletion.changed.insert(chunk);
+            is_deleted = true;
+        }
+        is_deleted
+    }
+
+    fn copy_once_more(&self, chunks: impl IntoIterator<Item = ChunkId>) {
+        let mut again = self.again.lock();
+        again.extend(chunks);
+        if again.len() > AGAIN_MAX {
+            self.spoil(|| "too many changes failed while it was copied".to_owned());
+        }
+    }
+
     /// A change of one chunk, which `run` makes here.
     pub(super) fn change(
         &self,
@@ -168,19 +212,20 @@ impl Outgoing {
             Frontier::Below(end) => end.is_some_and(|end| chunk < end),
             Frontier::Beyond => true,
         };
-        let _alone = self.lock(chunk);
-        let outcome = run(payload);
         if !is_below {
             // It is copied later, with what was done now.
-            return outcome;
+            return run(payload);
         }
+        // It stays below. Whoever lists chunks does not wait for the other target.
+        drop(frontier);
+        let _alone = self.lock(chunk);
+        if self.is_changed_under_deletion(chunk) {
+            return run(payload);
+        }
+        let outcome = run(payload);
         if outcome.is_err() {
             // Nobody knows how much of it was done.
-            let mut again = self.again.lock();
-            again.insert(chunk);
-            if again.len() > AGAIN_MAX {
-                self.spoil(|| "too many changes failed while it was copied".to_owned());
-            }
+            self.copy_once_more([chunk]);
         } else if self.broken().is_none()
             && let Err(errno) = self.send(request.clone(), data.map_or(Payload::None, Payload::Write))
         {
@@ -195,10 +240,14 @@ impl Outgoing {
         (inode, generation, from_index): (InodeId, u32, u64),
         run: impl FnOnce() -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let _listed: Vec<_> = copying.iter().map(|outgoing| outgoing.frontier.read()).collect();
-        let locks =
-            copying.iter().flat_map(|outgoing| outgoing.chunks.iter().map(move |chunk| (outgoing, chunk)));
-        let _alone: Vec<_> = locks.map(|(outgoing, chunk)| outgoing.take(chunk)).collect();
+        let number = DELETIONS.fetch_add(1, Relaxed);
+        for outgoing in copying {
+            let deletion =
+                Deletion { number, range: (inode, generation, from_index), changed: BTreeSet::new() };
+            outgoing.deletions.lock().push(deletion);
+            // ORDER: whatever did not find the deletion is through on both targets before anything is deleted.
+            outgoing.chunks.iter().for_each(|chunk| drop(outgoing.take(chunk)));
+        }
         let outcome = run();
         for outgoing in copying.iter().filter(|outgoing| outgoing.broken().is_none()) {
             // What is gone there and not yet here goes with the next call: whoever deletes goes on until nothing is left.
@@ -216,6 +265,12 @@ impl Outgoing {
                 }
             }
         }
+        for outgoing in copying {
+            let mut deletions = outgoing.deletions.lock();
+            let ended = deletions.extract_if(.., |deletion| deletion.number == number);
+            // ORDER: while nobody can find that it has ended.
+            outgoing.copy_once_more(ended.flat_map(|deletion| deletion.changed));
+        }
         outcome
     }
 }
@@ -228,5 +283,136 @@ fn chunk_of(request: &StorageRequest) -> Option<ChunkId> {
         | StorageRequest::Punch { chunk, .. }
         | StorageRequest::Allocate { chunk, .. } => Some(*chunk),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use ashlar_env::Env;
+    use ashlar_types::Epoch;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Something that was sent to the other target, which answers when it is told to.
+    struct Sent(StorageRequest, Sender<()>);
+
+    struct Slow(Mutex<Sender<Sent>>);
+
+    impl OtherTargets for Slow {
+        fn call_in_attempt(
+            &self,
+            _: u64,
+            request: &StorageRequest,
+            _: Payload<'_>,
+            wait: Duration,
+        ) -> Result<StorageReply, Errno> {
+            let (answer, answered) = channel();
+            self.0.lock().send(Sent(request.clone(), answer)).unwrap();
+            answered.recv_timeout(wait).map_err(|_| Errno::ETIMEDOUT)?;
+            Ok(match request {
+                StorageRequest::DeleteGeneration { .. } => {
+                    StorageReply::Deleted { blocks: 8, is_done: true, may_be_second: false }
+                }
+                _ => StorageReply::Done,
+            })
+        }
+    }
+
+    const FILE: InodeId = InodeId(9);
+
+    fn chunk(inode: InodeId, index: u64) -> ChunkId {
+        ChunkId { inode, generation: 1, index }
+    }
+
+    /// A chain of which everything was listed.
+    fn outgoing() -> (Arc<Outgoing>, Receiver<Sent>) {
+        let (sender, sent) = channel();
+        let place = (TargetId(1), ChainId(0));
+        let moving = Move { to: TargetId(2), since: Epoch(5) };
+        let peers = Arc::new(Slow(Mutex::new(sender)));
+        let outgoing = Outgoing::new((place, 1), moving, peers, Env::os().tasks);
+        outgoing.list(|_| Ok::<_, ()>(((), None))).unwrap();
+        (Arc::new(outgoing), sent)
+    }
+
+    fn cut(outgoing: &Outgoing, chunk: ChunkId) -> Result<StorageReply, Errno> {
+        let (target, chain, chunk_bytes) = (TargetId(1), ChainId(0), 65_536);
+        let request = StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 1 };
+        outgoing.change(&request, Payload::None, |_| Ok(StorageReply::Done))
+    }
+
+    #[test]
+    fn a_deletion_that_takes_long_there_holds_up_nobody_and_what_is_changed_meanwhile_is_copied_once_more() {
+        let (outgoing, sent) = outgoing();
+        let deleting = outgoing.clone();
+        let deletion = std::thread::spawn(move || {
+            Outgoing::delete(&[deleting], (FILE, 1, 2), || {
+                Ok(StorageReply::Deleted { blocks: 8, is_done: true, may_be_second: false })
+            })
+        });
+        let Sent(request, deleted) = sent.recv().unwrap();
+        assert!(matches!(request, StorageRequest::DeleteGeneration { from_index: 2, .. }));
+        // What is not deleted goes to both targets meanwhile: chunks of all locks.
+        let (others, changing) =
+            ((0..LOCKS as u64).map(|file| chunk(InodeId(100 + file), 0)), outgoing.clone());
+        let others: Vec<ChunkId> = others.chain([chunk(FILE, 1)]).collect();
+        let changes =
+            std::thread::spawn(move || others.iter().for_each(|other| drop(cut(&changing, *other).unwrap())));
+        for _ in 0..=LOCKS {
+            let Sent(request, answer) = sent
+                .recv_timeout(Duration::from_secs(60))
+                .expect("a change waits for a deletion of another file");
+            assert!(matches!(request, StorageRequest::Truncate { .. }));
+            answer.send(()).unwrap();
+        }
+        changes.join().unwrap();
+        // What is may have been changed before it is deleted there, or after: it is copied when that is known.
+        cut(&outgoing, chunk(FILE, 2)).unwrap();
+        cut(&outgoing, chunk(FILE, 7)).unwrap();
+        assert!(sent.try_recv().is_err(), "a change that overtakes a deletion");
+        assert!(outgoing.is_being_deleted(chunk(FILE, 2)) && !outgoing.is_being_deleted(chunk(FILE, 1)));
+        assert!(outgoing.take_again().is_empty(), "copied once more before it is deleted there");
+        deleted.send(()).unwrap();
+        deletion.join().unwrap().unwrap();
+        assert!(outgoing.take_again().into_iter().eq([chunk(FILE, 2), chunk(FILE, 7)]));
+        assert!(!outgoing.is_being_deleted(chunk(FILE, 2)) && outgoing.broken().is_none());
+    }
+
+    #[test]
+    fn a_change_that_is_under_way_arrives_before_the_deletion_that_comes_after_it() {
+        let (outgoing, sent) = outgoing();
+        let (changing, deleting) = (outgoing.clone(), outgoing.clone());
+        let change = std::thread::spawn(move || cut(&changing, chunk(FILE, 2)));
+        let Sent(_, changed) = sent.recv().unwrap();
+        let (begun, has_begun) = channel();
+        let deletion = std::thread::spawn(move || {
+            Outgoing::delete(&[deleting], (FILE, 1, 0), || {
+                begun.send(()).unwrap();
+                Ok(StorageReply::Deleted { blocks: 8, is_done: true, may_be_second: false })
+            })
+        });
+        let bound = Duration::from_millis(100);
+        assert!(has_begun.recv_timeout(bound).is_err(), "deleted here while a change is on its way there");
+        changed.send(()).unwrap();
+        change.join().unwrap().unwrap();
+        has_begun.recv().unwrap();
+        let Sent(request, deleted) = sent.recv().unwrap();
+        assert!(matches!(request, StorageRequest::DeleteGeneration { .. }));
+        deleted.send(()).unwrap();
+        deletion.join().unwrap().unwrap();
+        assert!(outgoing.take_again().is_empty());
+    }
+
+    #[test]
+    fn who_lists_chunks_waits_for_no_change_that_is_on_its_way() {
+        let (outgoing, sent) = outgoing();
+        let changing = outgoing.clone();
+        let change = std::thread::spawn(move || cut(&changing, chunk(FILE, 2)));
+        let Sent(_, changed) = sent.recv().unwrap();
+        assert!(outgoing.frontier.try_write().is_some());
+        changed.send(()).unwrap();
+        change.join().unwrap().unwrap();
     }
 }

@@ -39,6 +39,8 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 /// For how long a channel without a connection is remembered.
 const CHANNEL_MAX: Duration = Duration::from_secs(120);
+/// Time between two looks at whether certificates of callers are valid still, which takes a tenth of a millisecond for each.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(10 * 60);
 /// For how long a thread that is not needed stays.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// For how long calls under way are waited for at the end.
@@ -177,11 +179,16 @@ impl Pool {
         }
         let weak = Arc::downgrade(&pool);
         let tidy = Box::new(move || {
+            let mut certificates_seen = Instant::now();
             while let Some(pool) = weak.upgrade() {
                 if pool.is_stopping.load(SeqCst) {
                     return;
                 }
                 pool.tidy();
+                if certificates_seen.elapsed() > CERTIFICATES_EVERY {
+                    pool.end_expired();
+                    certificates_seen = Instant::now();
+                }
                 drop(pool);
                 std::thread::sleep(TIDY_EVERY);
             }
@@ -487,6 +494,24 @@ impl Pool {
         for peer in self.channels.forget(now) {
             for (_, endpoint) in &self.config.endpoints {
                 endpoint.forgotten(&peer);
+            }
+        }
+    }
+
+    /// Ends connections whose certificates are too old by now. Whoever has a new one makes another connection with it.
+    pub fn end_expired(&self) {
+        let identity = self.identity();
+        let connections: Vec<Arc<Connection>> = self.connections.lock().values().cloned().collect();
+        for connection in connections {
+            let Some(channel) = connection.channel().filter(|channel| channel.peer.token.is_none()) else {
+                continue;
+            };
+            let is_certified = connection
+                .stream
+                .with_tls(|tls| tls.peer_certificates().is_some_and(|chain| identity.is_certified(chain)));
+            if !is_certified {
+                tracing::info!(peer = %channel.peer.id, "a connection is ended: its certificate is not valid any more");
+                self.end(&connection, false);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::gate::Gate;
 use super::standing::Standing;
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{Errno, InodeId, Rights, SealedCapability, SessionId};
+use ashlar_types::{Capability, Errno, InodeId, Rights, SealedCapability, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ const PARTS: usize = 64;
 // LIMIT: of a part.
 const FILES_MAX: usize = 8192;
 const SHOWN_MAX: usize = 16_384;
+/// For how long it counts which generation of a file was current: whatever was sealed before has run out then, milliseconds.
+const TERM_MS: u64 = Capability::TERM.as_millis() as u64;
 
 /// What a call wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ struct File {
 struct Part {
     files: FxHashMap<InodeId, File>,
     count: usize,
+    /// Of files that are not known any more, generations may have been deleted up to here: what was sealed by then may be for one of those, milliseconds.
+    floor_ms: u64,
 }
 
 /// See the module.
@@ -72,6 +76,10 @@ impl AttachedTable {
         let (capability, since_ms) = (attached.shown.capability, attached.shown.seal.since_ms);
         let mut part = self.part(capability.inode).lock();
         part.make_room(now_ms);
+        // Whoever is refused is given one that was sealed since.
+        if since_ms <= part.floor_ms && !part.files.contains_key(&capability.inode) {
+            return Err(Errno::EACCES);
+        }
         let file = part.files.entry(capability.inode).or_default();
         // An older generation can be current again: after a power cut metadata may have lost that there was a newer one. What it says since counts.
         if capability.generation < file.generation && since_ms <= file.told_ms {
@@ -131,10 +139,116 @@ impl Part {
         for file in self.files.values_mut() {
             file.shown.retain(|_, attached| now_ms < attached.expires_ms);
         }
-        self.files.retain(|_, file| !file.shown.is_empty());
+        self.files.retain(|_, file| !file.shown.is_empty() || now_ms < file.told_ms.saturating_add(TERM_MS));
         self.count = self.files.values().map(|file| file.shown.len()).sum();
         if self.files.len() >= FILES_MAX || self.count >= SHOWN_MAX {
-            (self.files, self.count) = (FxHashMap::default(), 0);
+            self.files.values_mut().for_each(|file| file.shown = FxHashMap::default());
+            self.count = 0;
         }
+        if self.files.len() >= FILES_MAX {
+            self.forget_older_half();
+        }
+    }
+
+    /// Forgets files of which generations were told of the longest ago, and that their older generations are not current: the floor stands for all of them.
+    fn forget_older_half(&mut self) {
+        let mut told: Vec<u64> = self.files.values().map(|file| file.told_ms).collect();
+        let (_, median, _) = told.select_nth_unstable(FILES_MAX / 2);
+        self.floor_ms = self.floor_ms.max(*median);
+        self.files.retain(|_, file| file.told_ms > self.floor_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use ashlar_types::{ClusterId, NodeId, Rights, Seal};
+
+    const S: SessionId = SessionId(7);
+
+    fn shown(inode: InodeId, generation: u32, since_ms: u64) -> Attached {
+        let owner = SessionOwner { node: NodeId(3), instance: [1; 16] };
+        let capability = Capability {
+            cluster: ClusterId([1; 16]),
+            granter: NodeId(1),
+            session: S,
+            owner,
+            inode,
+            generation,
+            rights: Rights::WRITE,
+            term_s: Capability::TERM.as_secs() as u32,
+        };
+        let seal = Seal { server: NodeId(2), standing: 1, since_ms, key_epoch: 1, mac: [0; 32] };
+        Attached {
+            owner,
+            shown: SealedCapability { capability, seal },
+            expires_ms: since_ms + TERM_MS,
+            standing: Arc::default(),
+            gate: Arc::default(),
+        }
+    }
+
+    /// Inodes of one part, the first of them that of the test.
+    fn inodes_of_a_part() -> impl Iterator<Item = InodeId> {
+        (0..).map(|number| InodeId(number * PARTS as u64))
+    }
+
+    #[test]
+    fn what_was_deleted_stays_so_however_many_files_come_after_it() {
+        for crowd in [FILES_MAX / 2, FILES_MAX, 5 * FILES_MAX] {
+            let table = AttachedTable::default();
+            let file = InodeId(0);
+            let (before_ms, now_ms) = (1_000, 2_000);
+            table.deleted(file, 4, now_ms);
+            for (at, other) in inodes_of_a_part().skip(1).take(crowd).enumerate() {
+                let at_ms = now_ms + 1 + at as u64 / 100;
+                if at % 2 == 0 {
+                    table.deleted(other, 0, at_ms);
+                } else {
+                    table.attach(shown(other, 0, at_ms), at_ms).unwrap();
+                }
+            }
+            let late_ms = now_ms + 1 + crowd as u64 / 100;
+            assert_eq!(
+                table.attach(shown(file, 4, before_ms), late_ms),
+                Err(Errno::EACCES),
+                "{crowd} files later"
+            );
+            assert!(table.part(file).lock().files.len() <= FILES_MAX);
+            // What is sealed by now is good: the next generation, and those of others.
+            table.attach(shown(file, 5, late_ms), late_ms).unwrap();
+            let need = Need { inode: file, generation: 5, rights: Rights::WRITE };
+            let owner = SessionOwner { node: NodeId(3), instance: [1; 16] };
+            assert!(table.find(S, owner, &need, (late_ms, 1)).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_was_deleted_a_term_ago_is_forgotten_and_nothing_is_refused_for_it() {
+        let table = AttachedTable::default();
+        let mut inodes = inodes_of_a_part();
+        inodes.by_ref().take(FILES_MAX).for_each(|inode| table.deleted(inode, 0, 1_000));
+        let late_ms = 1_000 + TERM_MS;
+        // Sealed before the newest of them was deleted, and of a file of which nothing was.
+        let other = inodes.next().unwrap();
+        table.attach(shown(other, 0, 900), late_ms).unwrap();
+        let part = table.part(other).lock();
+        assert_eq!((part.files.len(), part.floor_ms), (1, 0));
+    }
+
+    #[test]
+    fn more_sessions_than_there_is_room_for_have_to_show_again_and_no_more() {
+        let table = AttachedTable::default();
+        let file = InodeId(0);
+        for number in 0..=SHOWN_MAX as u64 {
+            let mut one = shown(file, 4, 1_000);
+            one.shown.capability.session = SessionId(number);
+            table.attach(one, 1_000).unwrap();
+        }
+        assert!(table.part(file).lock().count <= SHOWN_MAX);
+        table.attach(shown(file, 4, 1_000), 1_000).unwrap();
+        assert_eq!(table.attach(shown(file, 3, 1_000), 1_000), Err(Errno::EACCES), "an older generation");
     }
 }

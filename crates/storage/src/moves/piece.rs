@@ -1,0 +1,107 @@
+//! One chunk on its way to another target, piece by piece. Between two pieces it may be changed: what is changed goes to both targets, and what a piece is
+//! and how the chunk ends is looked up anew each time.
+
+use super::copy::Stop;
+use super::outgoing::Outgoing;
+use crate::call::keep_whole_blocks;
+use ashlar_chunkstore::{ChunkMap, ChunkStore, Run};
+use ashlar_rpc::Payload;
+use ashlar_types::message::StorageRequest;
+use ashlar_types::{ChunkId, LayoutPolicy};
+
+const BLOCK_BYTES: u32 = ashlar_types::block_sum::BLOCK_BYTES as u32;
+
+/// See the module. Whoever sends something holds the chunk's lock.
+pub(super) struct Copy<'a> {
+    pub store: &'a ChunkStore,
+    pub outgoing: &'a Outgoing,
+    pub chunk: ChunkId,
+    /// Bytes of a piece at the most.
+    pub piece_bytes: u32,
+    /// Up to where it was sent, bytes; nothing before it was begun.
+    pub at: Option<u32>,
+}
+
+impl Copy<'_> {
+    /// Offset and length of what is to be sent next, bytes.
+    pub fn next_piece(&self, map: &ChunkMap) -> Option<(u32, u32)> {
+        let at = self.at.unwrap_or(0);
+        data_of(map).find(|(begin, end)| *end > at.max(*begin)).map(|(begin, end)| {
+            let begin = begin.max(at);
+            (begin, (end - begin).min(self.piece_bytes))
+        })
+    }
+
+    /// Sends it, with the checksums it has here; tells how many bytes that were.
+    pub fn send_piece(&mut self, map: &ChunkMap) -> Result<u32, Stop> {
+        let (target, chain, chunk, chunk_bytes) = self.names(map);
+        if self.at.is_none() {
+            self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)?;
+            self.at = Some(0);
+        }
+        let Some((offset, len)) = self.next_piece(map) else { return Ok(0) };
+        let (mut piece, mut sums) = (vec![0; len as usize], Vec::new());
+        self.store.read_with_sums(chunk, chunk_bytes, offset, &mut piece, &mut sums)?;
+        keep_whole_blocks(&mut sums, offset as usize, len as usize);
+        let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums };
+        self.send(request, Payload::Write(&piece))?;
+        // What comes behind the end in the same block comes to both targets.
+        self.at = Some((offset + len).next_multiple_of(BLOCK_BYTES));
+        Ok(len)
+    }
+
+    /// Gives it its length, and reserves what is reserved here, when all of its data was sent.
+    pub fn end(&self, map: &ChunkMap) -> Result<(), Stop> {
+        let (target, chain, chunk, chunk_bytes) = self.names(map);
+        let end = data_of(map).map(|(_, end)| end).max().unwrap_or(0);
+        if end == 0 && map.len > 0 {
+            // All of it is a hole, or reserved, and has a length.
+            let (offset, sums) = (map.len - 1, Vec::new());
+            self.send(
+                StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums },
+                Payload::Write(&[0]),
+            )?;
+            self.send(
+                StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset, len: 1 },
+                Payload::None,
+            )?;
+        } else if end < map.len {
+            let len = map.len;
+            self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
+        }
+        // ORDER: after the length is set, which gives back what is reserved behind it.
+        for Run { offset, len, .. } in map.runs.iter().filter(|run| !run.has_data).copied() {
+            self.send(
+                StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset, len },
+                Payload::None,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What there is of it on the other target, and of changes that went there, is taken back: here it is not any more.
+    pub fn is_gone(&self) -> Result<(), Stop> {
+        let (target, chain, chunk) = (self.outgoing.to(), self.outgoing.chain(), self.chunk);
+        let chunk_bytes = LayoutPolicy::CHUNK_BYTES_MIN;
+        self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)
+    }
+
+    fn names(&self, map: &ChunkMap) -> (ashlar_types::TargetId, ashlar_types::ChainId, ChunkId, u32) {
+        (self.outgoing.to(), self.outgoing.chain(), self.chunk, map.chunk_bytes)
+    }
+
+    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<(), Stop> {
+        let (target, chunk) = (self.outgoing.to(), self.chunk);
+        let sent = self.outgoing.send(request, payload);
+        sent.map(drop)
+            .map_err(|errno| Stop::Obstacle(format!("{target} does not take chunk {chunk}: {errno}")))
+    }
+}
+
+/// Beginning and end of each run of data, within the chunk's length.
+fn data_of(map: &ChunkMap) -> impl Iterator<Item = (u32, u32)> + '_ {
+    map.runs
+        .iter()
+        .filter(|run| run.has_data && run.offset < map.len)
+        .map(|run| (run.offset, map.len.min(run.offset + run.len)))
+}
