@@ -6,7 +6,7 @@ use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{Errno, TargetId};
 use parking_lot::RwLock;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -230,20 +230,32 @@ pub struct OnNode {
     inner: Arc<dyn StorageCalls>,
     /// Processors of each node; nothing where there is only one.
     processors: BTreeMap<u32, Vec<usize>>,
+    /// Those that this process may use.
+    all: Option<CpuSet>,
     // LIMIT: as targets of the server.
     nodes: RwLock<HashMap<TargetId, (u32, CpuSet)>>,
 }
 
+/// Where a thread runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// It was put nowhere yet, and may have been started by a thread that was.
+    Unknown,
+    Anywhere,
+    OnNode(u32),
+}
+
 thread_local! {
-    /// The node on whose processors this thread runs, once it was put there.
-    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
+    static CURRENT: Cell<Runs> = const { Cell::new(Runs::Unknown) };
 }
 
 impl OnNode {
     /// `inner`, with each target on the node that [`OnNode::place`] names. Where there is only one node nothing is done.
     pub fn new(inner: Arc<dyn StorageCalls>, topology: &Topology) -> OnNode {
         let processors = if topology.is_one_node() { BTreeMap::new() } else { topology.nodes.clone() };
-        OnNode { inner, processors, nodes: RwLock::default() }
+        // Before any thread is put on a node.
+        let all = sched_getaffinity(None).ok();
+        OnNode { inner, processors, all, nodes: RwLock::default() }
     }
 
     /// Has `target` served by the node `numa` from now on, or wherever its calls come, if it is `None`.
@@ -267,14 +279,14 @@ impl OnNode {
         if self.processors.is_empty() {
             return;
         }
-        let Some((numa, processors)) = self.nodes.read().get(&target).copied() else { return };
-        if CURRENT.get() == Some(numa) {
-            return;
-        }
+        let node = self.nodes.read().get(&target).copied();
+        let anywhere = || self.all.map(|all| (Runs::Anywhere, all));
+        let wanted = node.map(|(numa, processors)| (Runs::OnNode(numa), processors)).or_else(anywhere);
+        let Some((wanted, processors)) = wanted.filter(|(wanted, _)| *wanted != CURRENT.get()) else { return };
         match sched_setaffinity(None, &processors) {
-            Ok(()) => CURRENT.set(Some(numa)),
+            Ok(()) => CURRENT.set(wanted),
             // It is slower, and nothing else.
-            Err(error) => tracing::debug!(%error, %target, numa, "a thread cannot be kept on a NUMA node"),
+            Err(error) => tracing::debug!(%error, %target, "a thread cannot be kept on a NUMA node"),
         }
     }
 }
@@ -419,21 +431,23 @@ mod tests {
         }
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                for target in [1, 2, 3, 1] {
+                let ask = |target: u32| {
                     let request = StorageRequest::Sync {
                         target: TargetId(target),
                         chains: ashlar_types::OfChains::All,
                     };
                     calls.call(&request, Payload::None).unwrap();
-                }
+                };
+                [1, 2, 3, 1].into_iter().for_each(ask);
+                // Threads that one of these starts begin on its processors.
+                std::thread::scope(|more| drop(more.spawn(|| ask(3))));
             });
         });
         let seen = inner.0.lock().unwrap();
         let only = |set: &CpuSet, processor: usize| set.count() == 1 && set.is_set(processor);
         assert!(only(&seen[0], 1) && only(&seen[1], 0), "{seen:?}");
-        assert!(
-            only(&seen[2], 0) && only(&seen[3], 1),
-            "a target without a node is served where the thread is"
-        );
+        let all = rustix::thread::sched_getaffinity(None).unwrap();
+        assert!(seen[2] == all && only(&seen[3], 1), "a target without a node is served anywhere: {seen:?}");
+        assert!(seen[4] == all, "also by a thread that comes from a node: {seen:?}");
     }
 }

@@ -39,6 +39,12 @@ pub(super) struct Arguments {
     /// GiB that are stored before.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     gib: u64,
+    /// Megabits per second of each machine's link, if links are to be slow.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
+    link_mbit: Option<u32>,
+    /// Chunk size of all files.
+    #[arg(long, default_value = "512k")]
+    chunk_size: String,
 }
 
 /// What one phase has come to.
@@ -55,7 +61,9 @@ impl Arguments {
         bench.insist_on_disk()?;
         report.begin("Calls while content moves", &bench.directory)?;
         let (dir, servers) = (bench.directory.join("lab"), usize::from(self.servers));
-        let lab = Lab::up(&bench.programs.join("ashlar"), &dir, servers, CLIENTS, &[])?;
+        let mbit = self.link_mbit.map(|mbit| mbit.to_string());
+        let shaped: Vec<&str> = mbit.iter().flat_map(|mbit| ["--link-mbit", mbit]).collect();
+        let lab = Lab::up(&bench.programs.join("ashlar"), &dir, servers, CLIENTS, &shaped)?;
         let mut phases = self.measure(&lab)?;
         lab.stop_and_check()?;
         self.show(report, &mut phases);
@@ -72,7 +80,8 @@ impl Arguments {
     fn measure(&self, lab: &Lab) -> anyhow::Result<Vec<Phase>> {
         let mounts = lab.mounts();
         let mut layout = std::process::Command::new(lab.binary());
-        shell::run(layout.args(["layout", "set", "--stripe-count", "0"]).arg(&mounts[0]))?;
+        let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
+        shell::run(layout.args(words).arg(&mounts[0]))?;
         let stored = store(&mounts[0].join("still"), self.gib << 30)?;
         let mut dirs = Vec::new();
         for number in 0..PROGRAMS {
@@ -116,10 +125,11 @@ impl Arguments {
     }
 
     fn show(&self, report: &mut Report, phases: &mut [Phase]) {
+        let links = self.link_mbit.map_or_else(String::new, |mbit| format!(", links of {mbit} Mbit/s"));
         report.say(&format!(
-            "{} GiB in files over {} servers, one target each; {PROGRAMS} programs on {CLIENTS} mounts read, write, sync, make and remove all the time. Everything on \
-             one disk and on the processors of this machine.\n",
-            self.gib, self.servers
+            "{} GiB in files of {} chunks over {} servers, one target each{links}; {PROGRAMS} programs on {CLIENTS} mounts read, write, sync, make and remove all the time. \
+             Everything on one disk and on the processors of this machine.\n",
+            self.gib, self.chunk_size, self.servers
         ));
         let head = ["", "s", "MiB moved", "calls", "p50 ms", "p99 ms", "longest ms"];
         let row = |phase: &mut Phase| {
