@@ -27,6 +27,7 @@ mod shard_pause;
 mod storage;
 pub mod store;
 pub mod subtree;
+mod successor;
 
 pub use affinity::DataPlace;
 pub use console::{log_in as log_in_to_console, run as run_console};

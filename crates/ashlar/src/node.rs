@@ -24,7 +24,7 @@ pub use directories::{Directories, PROMOTED_FILE};
 pub use lock::{LOCK_FILE, MetaLock};
 pub use mount_facts::TEXT_BYTES_MAX;
 pub use mount_root::MountRoot;
-pub use mounts::{MountConfig, Mounted, Site, mount};
+pub use mounts::{Inherited, MountConfig, Mounted, Site, mount};
 pub use scratch::Scratch;
 pub use services::{Services, ServicesConfig};
 pub use state::State;

@@ -9,6 +9,7 @@ use crate::fan::Fan;
 use crate::file::{File, FileTable};
 use crate::io::BlockDoubt;
 use crate::locks::{HeldLocks, LockStarts, LockWaits};
+use crate::remains::Remains;
 use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
@@ -111,6 +112,17 @@ impl Client {
     /// # Errors
     /// What `open_session` answers; `EAGAIN` when no thread can be started.
     pub fn connect(config: ClientConfig) -> Result<Arc<Client>, Errno> {
+        let client = Client::connect_after(config, None)?;
+        client.begin_answering()?;
+        Ok(client)
+    }
+
+    /// As [`Client::connect`], for a process that may go on with the session of another one, which has left `remains`. Recalls are not answered before
+    /// [`Client::begin_answering`]: the kernel has pages and names under leases of that session.
+    ///
+    /// # Errors
+    /// As of [`Client::connect`].
+    pub fn connect_after(config: ClientConfig, remains: Option<&Remains>) -> Result<Arc<Client>, Errno> {
         let queue = Arc::new(EventQueue::new(config.env.tasks.signal()));
         let SessionGrant { session, lease_term, .. } = config.meta.open_session(queue.clone())?;
         let recall_floors = config.map.read().shards.iter().map(|_| AtomicU64::new(0)).collect();
@@ -129,7 +141,8 @@ impl Client {
             session_turn: Mutex::new(()),
             era: AtomicU64::new(0),
             lease_term,
-            sequence: AtomicU64::new(1),
+            // ORDER: above what the process before has used. Servers keep the answers of its last calls.
+            sequence: AtomicU64::new(remains.map_or(1, |remains| remains.sequence)),
             attributes_told: AttributesTold::for_term(lease_term),
             dropping_attributes: Mutex::default(),
             ahead: Ahead::new(config.comes_back && !session.is_close_to_open()),
@@ -150,20 +163,27 @@ impl Client {
             has_grown: AtomicBool::new(false),
             frees_filled: AtomicBool::new(false),
             seen: Seen::default(),
-            handles_made: AtomicU64::new(0),
+            handles_made: AtomicU64::new(remains.map_or(0, |remains| remains.handles_made)),
             is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),
         });
         queue.set_client(Arc::downgrade(&client));
+        Ok(client)
+    }
+
+    /// Starts the threads that answer recalls and tell of closes. Once, and when [`Client::set_kernel_cache`] was called if the kernel may have something.
+    ///
+    /// # Errors
+    /// `EAGAIN` when no thread can be started.
+    pub fn begin_answering(self: &Arc<Client>) -> Result<(), Errno> {
         let shares = [Share::Others, Share::Beside, Share::HeldUp]
             .into_iter()
             .chain([Share::Content; CONTENT_THREADS]);
         for share in shares {
-            start_answering(&client, share).map_err(|_| Errno::EAGAIN)?;
+            start_answering(self, share).map_err(|_| Errno::EAGAIN)?;
         }
-        start_telling(&client).map_err(|_| Errno::EAGAIN)?;
-        Ok(client)
+        start_telling(self).map_err(|_| Errno::EAGAIN)
     }
 
     /// Tells the client how to reach the kernel's caches. Until then recalls find nothing cached.

@@ -438,6 +438,11 @@ impl Client {
         last
     }
 
+    /// Whether all closes are told.
+    pub(crate) fn are_closes_told(&self) -> bool {
+        self.closes.state.lock().all().next().is_none()
+    }
+
     /// Waits until all closes are told, for a while, and takes no more: the session ends.
     pub(crate) fn end_closes(&self) {
         self.closes.end(&*self.env.clock);

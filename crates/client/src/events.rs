@@ -102,6 +102,12 @@ impl Line {
         self.ready.notify_one();
     }
 
+    /// Whether there is nothing to do, and nobody is at anything.
+    fn is_at_rest(&self) -> bool {
+        let state = self.state.lock();
+        state.work.is_empty() && state.idle == state.threads
+    }
+
     fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
@@ -196,6 +202,13 @@ impl EventQueue {
         self.of_held_up.close();
         self.of_sharing.close();
         self.others.close();
+    }
+
+    /// Whether everything that was delivered is answered.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        [&self.of_content, &self.of_held_up, &self.of_sharing, &self.others]
+            .iter()
+            .all(|line| line.is_at_rest())
     }
 
     fn line(&self, share: Share) -> &Line {

@@ -67,6 +67,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// By which metadata knows it.
+    pub fn description(&self) -> DescriptionId {
+        DescriptionId(self.number)
+    }
+
     pub(crate) fn new(number: u64, file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
         Handle { number, file, flags, is_shared, lock_owners: Mutex::default(), listed: Mutex::default() }
     }

@@ -73,6 +73,12 @@ impl LockWaits {
             .collect()
     }
 
+    /// All of them: ticket, request, and through which description.
+    pub(crate) fn all(&self) -> Vec<(u64, LockRequest, DescriptionId)> {
+        let all = self.waiting.lock();
+        all.iter().map(|(ticket, waiting)| (*ticket, waiting.request, waiting.through)).collect()
+    }
+
     pub(crate) fn fail_all(&self) {
         let all: Vec<Answer> = self.waiting.lock().drain().map(|(_, waiting)| waiting.answer).collect();
         all.into_iter().for_each(|answer| answer(Err(Errno::EIO)));
@@ -295,7 +301,7 @@ impl Client {
 }
 
 /// Notes that `handle` may have a lock, so that its end drops it.
-fn note_lock(handle: &Handle, request: &LockRequest) {
+pub(crate) fn note_lock(handle: &Handle, request: &LockRequest) {
     if request.kind == LockKind::Unlock {
         return;
     }

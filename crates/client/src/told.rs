@@ -63,6 +63,13 @@ impl AttributesTold {
         }
     }
 
+    /// Another process has let the kernel keep some, which are not known here.
+    pub(crate) fn note_others(&self, clock: &dyn Clock) {
+        let Some(term) = self.term else { return };
+        let until = clock.monotonic() + term;
+        self.parts.iter().for_each(|part| part.lock().overflowed_until = until);
+    }
+
     /// All of them, which are forgotten; and until when there may be others.
     pub(crate) fn take(&self) -> (Vec<InodeId>, Duration) {
         let (mut all, mut until) = (Vec::new(), Duration::ZERO);

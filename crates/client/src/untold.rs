@@ -65,6 +65,11 @@ impl Untold {
         self.changed.notify_all();
     }
 
+    /// Whether there are any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
     /// Whether its server does not know yet that `inode` is open.
     pub(crate) fn has(&self, inode: InodeId) -> bool {
         self.count.load(SeqCst) > 0 && self.state.lock().files.contains_key(&inode)

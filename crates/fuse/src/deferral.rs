@@ -97,6 +97,12 @@ impl Deferred {
         Ok(())
     }
 
+    /// Requests that wait for something else than a lock.
+    pub(crate) fn at_work(&self) -> usize {
+        let counts = self.state.lock().counts;
+        counts[Kind::Write as usize] + counts[Kind::Long as usize]
+    }
+
     /// The handler has returned. Whether an interrupt came meanwhile and must be delivered now.
     pub(crate) fn settle(&self, unique: Unique) -> bool {
         let mut state = self.state.lock();

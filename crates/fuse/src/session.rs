@@ -12,6 +12,7 @@ mod setup;
 
 pub use resume::Kept;
 
+use crate::deferral::Deferred;
 use crate::filesystem::Filesystem;
 use crate::mount::{Connection, Mount, MountError, UnmountError, UnmountOutcome};
 use crate::negotiation::Negotiated;
@@ -37,6 +38,7 @@ pub struct Session {
     /// Keeps the mount's first device open for notifications, whatever the workers use.
     device: Option<Arc<Device>>,
     workers: Arc<Workers>,
+    deferred: Arc<Deferred>,
     threads: Vec<JoinHandle<()>>,
     is_unmounted: bool,
 }

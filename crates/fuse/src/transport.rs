@@ -6,6 +6,7 @@
 
 pub(crate) mod cpu;
 pub(crate) mod device;
+pub(crate) mod hold;
 pub(crate) mod mailbox;
 pub(crate) mod region;
 pub(crate) mod ring;
@@ -37,6 +38,13 @@ pub enum Transport {
         /// Requests in the hands of one queue at a time.
         depth: usize,
     },
+}
+
+impl Transport {
+    /// Whether all requests come by one device, so that another process can go on with it.
+    pub(crate) fn is_one_device(self) -> bool {
+        matches!(self, Self::Device { is_cloned: false, .. })
+    }
 }
 
 impl fmt::Display for Transport {

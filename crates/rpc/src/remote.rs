@@ -20,7 +20,7 @@ mod wallet;
 pub use backup::RemoteBackup;
 pub use granter::{Granter, Granting};
 pub use manager::{KeepMap, ManagerCalls, MapWatcher, ask_managers, tell_managers};
-pub use meta::RemoteMeta;
+pub use meta::{LeftSession, RemoteMeta};
 pub use patience::Patience;
 pub use peers::RemotePeers;
 pub use process::RemoteProcess;

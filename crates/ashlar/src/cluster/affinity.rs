@@ -282,7 +282,9 @@ impl OnNode {
         let node = self.nodes.read().get(&target).copied();
         let anywhere = || self.all.map(|all| (Runs::Anywhere, all));
         let wanted = node.map(|(numa, processors)| (Runs::OnNode(numa), processors)).or_else(anywhere);
-        let Some((wanted, processors)) = wanted.filter(|(wanted, _)| *wanted != CURRENT.get()) else { return };
+        let Some((wanted, processors)) = wanted.filter(|(wanted, _)| *wanted != CURRENT.get()) else {
+            return;
+        };
         match sched_setaffinity(None, &processors) {
             Ok(()) => CURRENT.set(wanted),
             // It is slower, and nothing else.

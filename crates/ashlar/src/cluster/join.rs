@@ -36,7 +36,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     let (certificate, key) = token.certificate()?;
     let identity = TlsIdentity::from_token(certificate, key, token.fingerprint)?;
     let env = Env::os();
-    let (caller, _) = caller(&env, Arc::new(RwLock::new(Arc::new(identity))), Role::Joiner);
+    let (caller, _) = caller(&env, Arc::new(RwLock::new(Arc::new(identity))), Role::Joiner, None);
     let calls = ManagerCalls::new(caller, token.managers.clone());
     let (key, public_key) = draw_key()?;
     let request = ManagerRequest::Join { name: name.clone(), public_key };

@@ -48,6 +48,8 @@ pub struct Member {
     pub epochs: Arc<Epochs>,
     pub managers: Arc<ManagerCalls>,
     routes: Arc<Routes>,
+    /// Who this process is for servers.
+    pub caller: Arc<Caller>,
     /// Where this process tells the event log what happens to it.
     pub reporter: Arc<Reporter>,
     watcher: MapWatcher,
@@ -57,6 +59,15 @@ pub struct Member {
 impl Member {
     /// Reads who this machine is, and gets the map: from a manager, or the last one if none answers.
     pub fn start(directory: NodeDirectory, role: Role) -> Result<Member> {
+        Member::start_as(directory, role, None)
+    }
+
+    /// The same for a process that is the same instance for servers as one that has ended, and makes channels from this number on.
+    pub fn start_as(
+        directory: NodeDirectory,
+        role: Role,
+        successor: Option<([u8; 16], u32)>,
+    ) -> Result<Member> {
         let name = directory.load()?;
         if !name.roles.has(role) {
             bail!(
@@ -69,7 +80,7 @@ impl Member {
         let identity = directory.identity(None)?;
         require_current(&identity, &directory)?;
         let identity = Arc::new(RwLock::new(Arc::new(identity)));
-        let (caller, epochs) = caller(&env, identity.clone(), role);
+        let (caller, epochs) = caller(&env, identity.clone(), role, successor);
         let managers = Arc::new(ManagerCalls::new(caller.clone(), managers_known(&directory, &name, role)));
         let map = first_map(&directory, &managers)?;
         if map.cluster != name.cluster {
@@ -84,8 +95,8 @@ impl Member {
         managers.follow(&map);
         let watcher =
             MapWatcher::start(managers.clone(), map, &*env.tasks, keep).context("cannot start a thread")?;
-        let routes = Arc::new(Routes::new(caller, watcher.map()));
-        Ok(Member { name, env, identity, epochs, managers, routes, reporter, watcher, directory })
+        let routes = Arc::new(Routes::new(caller.clone(), watcher.map()));
+        Ok(Member { name, env, identity, epochs, managers, routes, caller, reporter, watcher, directory })
     }
 
     /// Has the event log told that this server has started, and of everything that is reported, for as long as what it returns lives.
@@ -303,12 +314,21 @@ fn keeper_of_maps(
     }
 }
 
-/// A caller of this process.
-pub fn caller(env: &Env, identity: Arc<RwLock<Arc<TlsIdentity>>>, role: Role) -> (Arc<Caller>, Arc<Epochs>) {
-    let mut instance = [0; 16];
-    env.entropy.fill(&mut instance);
+/// A caller of this process: a new instance, or the `successor` of one, which makes channels from that number on.
+pub fn caller(
+    env: &Env,
+    identity: Arc<RwLock<Arc<TlsIdentity>>>,
+    role: Role,
+    successor: Option<([u8; 16], u32)>,
+) -> (Arc<Caller>, Arc<Epochs>) {
+    let (instance, first_channel) = successor.unwrap_or_else(|| {
+        let mut instance = [0; 16];
+        env.entropy.fill(&mut instance);
+        (instance, 0)
+    });
     let epochs = Arc::new(Epochs::default());
-    (Arc::new(Caller::new(identity, role, instance, epochs.clone())), epochs)
+    let caller = Caller::new(identity, role, instance, epochs.clone()).with_channels_from(first_channel);
+    (Arc::new(caller), epochs)
 }
 
 /// Tells every manager of `routes` every few seconds that this server is there.

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail};
 use ashlar_client::{Adopted, Handle, OpenFlags};
 use ashlar_fuse::adaptor::HandleLog;
-use ashlar_types::{InodeId, OpenProof};
+use ashlar_types::{DescriptionId, InodeId, OpenProof};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -56,6 +56,8 @@ unsafe impl Sync for Table {}
 #[derive(Debug, Default)]
 struct Slots {
     of: HashMap<u64, usize>,
+    /// By which metadata knows them; of this process alone.
+    descriptions: HashMap<u64, DescriptionId>,
     free: Vec<usize>,
     next: usize,
 }
@@ -144,6 +146,16 @@ impl Table {
         all
     }
 
+    /// Notes by which number metadata knows what the kernel knows by `fh`.
+    pub fn note_description(&self, fh: u64, description: DescriptionId) {
+        self.slots.lock().descriptions.insert(fh, description);
+    }
+
+    /// All of those.
+    pub fn descriptions(&self) -> Vec<(u64, DescriptionId)> {
+        self.slots.lock().descriptions.iter().map(|(fh, description)| (*fh, *description)).collect()
+    }
+
     fn proof(&self, slot: usize, bits: u64) -> Option<OpenProof> {
         let mut mac = [0; 8 * PROOF_WORDS];
         for (at, part) in mac.chunks_exact_mut(8).enumerate() {
@@ -227,6 +239,7 @@ impl Table {
 
 impl HandleLog for Table {
     fn opened(&self, fh: u64, handle: &Handle, is_directory: bool) {
+        self.note_description(fh, handle.description());
         self.note(fh, handle.file.inode, bits(handle, is_directory), handle.file.open_proof());
     }
 
@@ -240,6 +253,7 @@ impl HandleLog for Table {
 
     fn closed(&self, fh: u64) {
         let mut slots = self.slots.lock();
+        slots.descriptions.remove(&fh);
         if let Some(slot) = slots.of.remove(&fh) {
             self.entry(slot, 0).store(0, Release);
             slots.free.push(slot);

@@ -7,8 +7,8 @@ use crate::cli::FuseTransport;
 use crate::guard::Guard;
 use crate::keeper::table::Table;
 use crate::keeper::{self, Keeper};
-use anyhow::{Context, Result};
-use ashlar_client::{Client, ClientConfig, WAIT_MIN};
+use anyhow::{Context, Result, bail};
+use ashlar_client::{Adopted, Client, ClientConfig, Handle, Remains, WAIT_MIN};
 use ashlar_env::Env;
 use ashlar_fuse::adaptor::{Adaptor, AdaptorOptions, ProcCredentials};
 use ashlar_fuse::{
@@ -16,13 +16,14 @@ use ashlar_fuse::{
     connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
-use ashlar_types::{ClusterMap, NodeId};
+use ashlar_types::{ClusterMap, DescriptionId, NodeId};
 use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How far the kernel reads ahead, bytes, where content comes over a network: as many requests of 1 MiB are under way then. With one the next chunk would be
 /// asked for when the last one is here.
@@ -32,6 +33,11 @@ const READAHEAD_FAR: u32 = 4 << 20;
 const END_MAX: Duration = Duration::from_secs(20);
 /// For how much longer than a server is waited for others are waited for who wait for it: they have begun earlier.
 const WAIT_MORE: Duration = Duration::from_secs(5);
+/// For how long each of them is waited for when another process is to go on with a mount: recalls that are being answered, requests under way, and reports. Servers wait for answers to recalls for no longer
+/// than five seconds.
+const REST_MAX: Duration = Duration::from_secs(1);
+/// For how long the keeper and the guard of the program before are waited for.
+const REAP_MAX: Duration = Duration::from_millis(200);
 /// LIMIT: longest wait for the kernel's end of a mount that nobody here uses. In another mount name space it may live on.
 const QUIET_END_MAX: Duration = Duration::from_secs(1);
 /// LIMIT: longest wait for the kernel to write back what programs have stored into mappings, before they are cut off.
@@ -80,8 +86,19 @@ pub struct Mounted {
     session: Session,
     guard: Arc<Guard>,
     turn: Option<MountTurn>,
+    /// What is open, where the mount is kept.
+    table: Option<Arc<Table>>,
     /// Goes last: until then the mount is kept.
-    _keeper: Option<Keeper>,
+    keeper: Option<Keeper>,
+}
+
+/// What another process has left of a mount and its session.
+#[derive(Debug)]
+pub struct Inherited {
+    /// What the client needs.
+    pub remains: Remains,
+    /// What is open, by the numbers of the kernel.
+    pub descriptions: BTreeMap<u64, DescriptionId>,
 }
 
 /// The services of a file system, wherever they are.
@@ -100,6 +117,8 @@ pub struct Site {
     pub node: NodeId,
     /// What of it is shown; nothing: all.
     pub root: Option<Arc<MountRoot>>,
+    /// What another process has left.
+    pub inherited: Option<Inherited>,
 }
 
 /// Opens a session with the services and mounts it.
@@ -108,7 +127,8 @@ pub struct Site {
 /// When the mount point cannot be used; the text says why and what to do.
 pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Guard>) -> Result<Mounted> {
     let facts = Arc::new(MountFacts::new(&site, config));
-    let client = Client::connect(ClientConfig {
+    let inherited = site.inherited;
+    let client_config = ClientConfig {
         meta: site.meta,
         storage: site.storage,
         map: site.map,
@@ -118,8 +138,20 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         // Over a network a mount may be cut off; inside a process it ends with the services.
         comes_back: site.checks_payload,
         wait_max: config.error_after.unwrap_or_default().max(WAIT_MIN) + WAIT_MORE,
-    })
-    .context("cannot open a session with the metadata service")?;
+    };
+    let no_session = "cannot open a session with the metadata service";
+    let remains = inherited.as_ref().map(|inherited| &inherited.remains);
+    let client = Client::connect_after(client_config, remains).context(no_session)?;
+    let inherited = inherited.filter(|inherited| inherited.remains.session == client.session());
+    if inherited.is_none() {
+        client.begin_answering().context(no_session)?;
+    }
+    // A session that goes on is for whoever comes next if this process cannot.
+    let end_session = |client: &Client| {
+        if inherited.is_none() {
+            end_session(client)
+        }
+    };
     let root = site.root;
     if let Some(Err(error)) = root.as_ref().map(|root| root.find(&client)) {
         end_session(&client);
@@ -157,7 +189,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
     let made = match config.keep {
         Some(_) => {
             let adaptor = adaptor(&client, config, root, &facts);
-            kept_or_new(&client, mountpoint, adaptor, &options)
+            kept_or_new(&client, mountpoint, adaptor, &options, inherited.as_ref())
         }
         None => {
             let adaptor = adaptor(&client, config, root, &facts);
@@ -177,8 +209,8 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
     if let Some(hint) = session.transport_hint() {
         tracing::info!("{hint}");
     }
-    let keeper = match (config.keep, table) {
-        (Some(keep), Some(table)) => have_kept(&session, &table, keep)?,
+    let keeper = match (config.keep, &table) {
+        (Some(keep), Some(table)) => have_kept(&session, table, keep)?,
         _ => None,
     };
     if keeper.is_none() {
@@ -190,7 +222,8 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         session,
         guard: guard.clone(),
         turn,
-        _keeper: keeper,
+        table,
+        keeper,
     })
 }
 
@@ -224,31 +257,71 @@ fn kept_or_new(
     mountpoint: &Path,
     adaptor: Adaptor,
     options: &MountOptions,
+    inherited: Option<&Inherited>,
 ) -> Result<Made> {
     let left = match connection_at(mountpoint, "fuse.ashlar").context("cannot read the mount table")? {
         Some(connection) => keeper::ask(connection)?,
         None => None,
     };
     let Some(left) = left else {
+        if inherited.is_some() {
+            bail!("the mount with whose session this process was to go on is not there any more");
+        }
         let table = Arc::new(Table::new()?);
         let turn = MountTurn::wait(mountpoint);
         let session = Session::mount(adaptor.with_log(table.clone(), Vec::new()), mountpoint, options)?;
         return Ok((session, Some(turn), Some(table)));
     };
     let open = left.table.all();
-    tracing::warn!(files = open.len(), mount = %mountpoint.display(), "going on with a mount whose process has ended");
-    let descriptions: Vec<_> = open.iter().map(|(_, adopted)| *adopted).collect();
-    let handles = client.adopt(&descriptions).context("cannot open again what programs have open")?;
-    let adopted = open.iter().map(|(fh, _)| *fh).zip(handles).collect();
+    let handles = match inherited {
+        Some(inherited) => {
+            tracing::info!(files = open.len(), mount = %mountpoint.display(), "going on with a mount and its session");
+            take_up(client, &open, inherited)?
+        }
+        None => {
+            tracing::warn!(files = open.len(), mount = %mountpoint.display(), "going on with a mount whose process has ended");
+            let descriptions: Vec<_> = open.iter().map(|(_, adopted)| *adopted).collect();
+            client.adopt(&descriptions).context("cannot open again what programs have open")?
+        }
+    };
     let (kept, table, taken) = left.divide();
     let table = Arc::new(table);
+    let adopted: Vec<_> = open.iter().map(|(fh, _)| *fh).zip(handles).collect();
+    adopted.iter().for_each(|(fh, handle)| table.note_description(*fh, handle.description()));
     let path = std::path::absolute(mountpoint)?;
     let session = Session::resume(adaptor.with_log(table.clone(), adopted), &path, kept, options)?;
     taken.say()?;
+    if inherited.is_some() {
+        reap_children_of_before();
+        client.begin_answering().context("cannot answer metadata servers")?;
+    }
     let forgetting = client.clone();
     // Not waited for: it may wait for pages of requests that are served only now.
     std::thread::Builder::new().name("ashlar-forget".into()).spawn(move || forgetting.forget_in_kernel())?;
     Ok((session, None, Some(table)))
+}
+
+/// What is open, in the session that goes on.
+fn take_up(client: &Client, open: &[(u64, Adopted)], inherited: &Inherited) -> Result<Vec<Arc<Handle>>> {
+    let numbered = open.iter().map(|(fh, adopted)| {
+        let number = inherited.descriptions.get(fh).copied();
+        Ok((number.context("a file is open of which the process before has not told")?, *adopted))
+    });
+    let numbered: Vec<(DescriptionId, Adopted)> = numbered.collect::<Result<_>>()?;
+    client.take_up(&numbered, &inherited.remains).context("cannot go on with what programs have open")
+}
+
+/// Keeper and guard of the program that this one has taken the place of are its children, and end now.
+fn reap_children_of_before() {
+    let (give_up, mut left) = (Instant::now() + REAP_MAX, 2);
+    while left > 0 && Instant::now() < give_up {
+        match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
+            Ok(Some(_)) => left -= 1,
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return,
+        }
+    }
 }
 
 /// Has a process keep the mount, where the kernel can go on with another one.
@@ -270,6 +343,40 @@ fn features(is_close_to_open: bool) -> Features {
 }
 
 impl Mounted {
+    /// Serves nobody any more, so that another process can go on with mount and session, for which this tells what it has to know. Events of servers, which are
+    /// to be heard no more first (`set_deaf`), come once more then. If something is under way that does not end within moments, everything goes on as before.
+    ///
+    /// # Errors
+    /// Why it goes on.
+    pub fn leave(&self, set_deaf: &dyn Fn(bool)) -> Result<(Remains, Vec<(u64, DescriptionId)>)> {
+        let (Some(table), Some(_)) = (&self.table, &self.keeper) else {
+            bail!("this mount is not kept (--keep), so no other process can go on with it");
+        };
+        // Most of it, while programs are served.
+        self.client.sync().context("cannot tell servers what was written")?;
+        set_deaf(true);
+        let left = (|| {
+            self.client.await_answers(REST_MAX).context("servers are being answered")?;
+            if !self.session.hold(REST_MAX).context("cannot hold requests back")? {
+                bail!("requests of programs are under way that take long");
+            }
+            self.client.leave(REST_MAX).context("cannot tell servers what was written last")
+        })();
+        match left {
+            Ok(remains) => Ok((remains, table.descriptions())),
+            Err(error) => {
+                self.stay(set_deaf);
+                Err(error)
+            }
+        }
+    }
+
+    /// Serves again after [`Mounted::leave`].
+    pub fn stay(&self, set_deaf: &dyn Fn(bool)) {
+        self.session.release();
+        set_deaf(false);
+    }
+
     /// Unmounts, waits for requests under way, reports and makes durable what the client holds. Programs that use the mount are named
     /// and cut off: they may keep it in use for days, and what they were told is kept without them.
     ///

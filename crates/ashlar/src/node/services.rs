@@ -88,6 +88,7 @@ impl Services {
             checks_payload: false,
             node: self.map().read().nodes.first().map(|node| node.id).unwrap_or_default(),
             root: None,
+            inherited: None,
         }
     }
 

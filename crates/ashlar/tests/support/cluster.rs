@@ -72,6 +72,11 @@ impl Role {
         }
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has printed.
     pub fn text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

@@ -13,6 +13,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at requests under way.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a process needs to go on with a mount: its device, and what was agreed with the kernel.
 #[derive(Debug)]
@@ -36,8 +40,7 @@ impl Session {
     /// When the device cannot be duplicated.
     pub fn keep(&self) -> io::Result<Option<Kept>> {
         let negotiated = &self.negotiated;
-        let is_one_device =
-            matches!(negotiated.transport, crate::transport::Transport::Device { is_cloned: false, .. });
+        let is_one_device = negotiated.transport.is_one_device();
         let Some(device) = self.device.as_ref().filter(|_| is_one_device) else { return Ok(None) };
         if !negotiated.features.contains(Features::HAS_RESEND) {
             return Ok(None);
@@ -52,6 +55,36 @@ impl Session {
         ];
         let device = device.as_fd().try_clone_to_owned()?;
         Ok(Some(Kept { device, terms }))
+    }
+
+    /// Has nobody serve any more, so that another process can go on with the mount; the kernel keeps what comes meanwhile. Tells whether no request is under way within `bound` but such as wait for
+    /// a lock. If one is, or this mount cannot be kept ([`Session::keep`]), requests are served as before.
+    ///
+    /// # Errors
+    /// When threads cannot be told.
+    pub fn hold(&self, bound: Duration) -> io::Result<bool> {
+        let give_up = Instant::now() + bound;
+        let Some(device) = self.device.as_ref().filter(|_| self.negotiated.transport.is_one_device()) else {
+            return Ok(false);
+        };
+        if !device.hold().hold(bound)? {
+            return Ok(false);
+        }
+        while self.deferred.at_work() > 0 {
+            if Instant::now() >= give_up {
+                device.hold().release();
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(true)
+    }
+
+    /// Requests are served again.
+    pub fn release(&self) {
+        if let Some(device) = &self.device {
+            device.hold().release();
+        }
     }
 
     /// Goes on with a mount that another process has left. Requests that it had read and not answered come once more, marked as such
@@ -78,11 +111,12 @@ impl Session {
         let mount = Mount::there(mountpoint)?;
         let device = Arc::new(Device::from_fd(kept.device));
         let established = serve(Arc::new(fs), Undo::of_nothing(mount), device, terms, options);
-        let session = setup::start(established, options)?;
-        // What was read by the process that has ended is answered by nobody else.
-        if let Err(error) = session.notifier().resend() {
-            tracing::error!(%error, "the kernel does not give requests out once more; programs that made them wait for ever");
-        }
-        Ok(session)
+        // ORDER: before anything is read here. The kernel gives out once more whatever was read and not answered, by whomever.
+        setup::start_after(established, options, |notifier| {
+            // What was read by the process that has ended is answered by nobody else.
+            if let Err(error) = notifier.resend() {
+                tracing::error!(%error, "the kernel does not give requests out once more; programs that made them wait for ever");
+            }
+        })
     }
 }

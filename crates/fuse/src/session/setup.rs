@@ -263,6 +263,15 @@ pub(super) fn start<F: Filesystem>(
     established: Established<F>,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
+    start_after(established, options, |_| {})
+}
+
+/// As [`start`], once `first` is done.
+pub(super) fn start_after<F: Filesystem>(
+    established: Established<F>,
+    options: &MountOptions,
+    first: impl FnOnce(&Notifier),
+) -> Result<Session, MountError> {
     let Established { mut undo, device, terms, service, crew, payload_len, workers: slot, on_end } =
         established;
     let devices = if crew.is_some() { vec![Arc::clone(&device)] } else { devices(&device, options) };
@@ -281,6 +290,8 @@ pub(super) fn start<F: Filesystem>(
     // ORDER: init before any worker serves; requests wait in the kernel meanwhile.
     let init = catch_unwind(AssertUnwindSafe(|| service.fs.init(&negotiated, &notifier)));
     init.unwrap_or(Err(Errno::EIO)).map_err(MountError::Filesystem)?;
+    first(&notifier);
+    let deferred = Arc::clone(&service.deferred);
     let forget_delay = ring.map(|_| options.forget_delay);
     let standby = Arc::new(Standby::default());
     let further = Further {
@@ -313,7 +324,16 @@ pub(super) fn start<F: Filesystem>(
     let mount = undo.0.take().ok_or_else(|| MountError::Start(io::Error::other("no mount")))?;
     raise_readahead(&mount, &negotiated);
     tracing::info!(mount = %mount.path.display(), transport = %negotiated.transport, features = ?negotiated.features, "mounted");
-    Ok(Session { mount, negotiated, notifier, device: Some(device), workers, threads, is_unmounted: false })
+    Ok(Session {
+        mount,
+        negotiated,
+        notifier,
+        device: Some(device),
+        workers,
+        deferred,
+        threads,
+        is_unmounted: false,
+    })
 }
 
 /// A device for each thread: clones, or the same one.

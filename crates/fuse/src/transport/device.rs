@@ -5,6 +5,7 @@
 //! for its list of requests in progress.
 
 use super::Route;
+use super::hold::Hold;
 use super::region::{Region, page_size};
 use super::standby::Seat;
 use crate::errno::Errno;
@@ -29,6 +30,7 @@ const IOC_CLONE: libc::c_ulong = 0x8004_e500;
 pub(crate) struct Device {
     fd: OwnedFd,
     nudges: AtomicU32,
+    hold: Hold,
 }
 
 impl Device {
@@ -42,7 +44,7 @@ impl Device {
     }
 
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd, nudges: AtomicU32::new(0) }
+        Self { fd, nudges: AtomicU32::new(0), hold: Hold::default() }
     }
 
     /// Another device of the same mount, with its own list of requests in progress.
@@ -63,6 +65,11 @@ impl Device {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Those who read it.
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     /// A tag for a nudge that no other nudge in flight has. One count for all threads of a mount: the kernel finds the
@@ -150,8 +157,11 @@ impl<F: Filesystem> DeviceWorker<F> {
     /// # Errors
     /// An errno of read(2) that is not the end of the mount.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
+        let device = Arc::clone(&self.device);
+        let reader = device.hold.enter();
         loop {
-            match self.device.read(&mut self.request.bytes_mut()[self.request_start..]) {
+            let request = &mut self.request.bytes_mut()[self.request_start..];
+            match reader.read(|| device.read(request)) {
                 Ok(len) => {
                     self.seat.begin();
                     self.serve(len);
@@ -159,6 +169,7 @@ impl<F: Filesystem> DeviceWorker<F> {
                         return Ok(());
                     }
                 }
+                Err(Errno::EINTR) if device.hold.is_held() => {}
                 // ENOENT: the request was interrupted before it was read.
                 Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOENT) => self.wait_if_nonblocking(),
                 Err(Errno::ENODEV | Errno::ECONNABORTED) => return Ok(()),

@@ -44,6 +44,18 @@ impl Caller {
         Caller { identity, role, instance, epochs, next_channel: AtomicU32::new(0) }
     }
 
+    /// The same, for a process that goes on for another one as the same instance: `first_channel` is a number that the other one has not used
+    /// ([`Caller::next_channel`]).
+    #[must_use]
+    pub fn with_channels_from(self, first_channel: u32) -> Caller {
+        Caller { next_channel: AtomicU32::new(first_channel), ..self }
+    }
+
+    /// The number that the next channel has.
+    pub fn next_channel(&self) -> u32 {
+        self.next_channel.load(Relaxed)
+    }
+
     /// A channel at `place` of its link. A server knows a channel by the caller and its number, so no two have the same: the second would be taken
     /// for the first, and what it asks for what was answered long ago.
     fn add_channel(&self, place: u32) -> Channel {

@@ -5,6 +5,9 @@ mod presence;
 mod room;
 mod session;
 mod several;
+mod take_up;
+
+pub use take_up::LeftSession;
 
 use super::slots::Slots;
 use super::wallet::Wallet;
@@ -20,7 +23,7 @@ use parking_lot::Mutex;
 use presence::{Presence, Shared};
 use session::{Session, open_at};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// For how long the service holds a question for events back, and a little more.
@@ -48,6 +51,8 @@ pub struct RemoteMeta {
     wallet: Wallet,
     room: room::Room,
     old: OldServers,
+    /// What a process before has left, until it is taken up.
+    left: Mutex<Option<LeftSession>>,
 }
 
 /// Whether there are servers of a version that does not know all that is said here: while a file system is upgraded.
@@ -81,7 +86,14 @@ impl RemoteMeta {
             wallet,
             room,
             old: OldServers::default(),
+            left: Mutex::default(),
         }
+    }
+
+    /// The same, whose first session is the one that a process before has left, if that is still there. It has to be the same instance for servers.
+    #[must_use]
+    pub fn after(self, left: Option<LeftSession>) -> RemoteMeta {
+        RemoteMeta { left: Mutex::new(left), ..self }
     }
 
     /// The same, with sessions that are as coherent as `coherence` says.
@@ -170,10 +182,19 @@ impl MetaCalls for RemoteMeta {
         let deadline = self.patience.deadline();
         let server = primary(&self.routes, InodeId::ROOT.home(), deadline)
             .map_err(|error| errno_of(&error, "opening a session"))?;
+        let left = self.left.lock().take();
+        if let Some(left) = left {
+            match self.take_up(&left, events.clone(), server, deadline) {
+                Ok(grant) => return Ok(grant),
+                Err(errno) => {
+                    tracing::warn!(%errno, session = %left.session, "the session of the process before has ended; another one takes its place");
+                }
+            }
+        }
         let map = self.routes.map();
         let opened = open_at(&self.routes, server, self.draw_session(), deadline)?;
         let (id, incarnation) = (opened.session, opened.incarnation);
-        let shared = Arc::new(Shared { id, events, is_ended: AtomicBool::new(false) });
+        let shared = Arc::new(Shared::new(id, events));
         let session = Arc::new(Session::new(shared, self.routes.clone(), self.env.clone()));
         session.attend(server, opened, &map)?;
         *self.session.lock() = Some(session);

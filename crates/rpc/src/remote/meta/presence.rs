@@ -18,6 +18,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// A server that has answered no renewal for so long cannot be reached.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
+/// Time between two looks whether servers are to be heard again.
+const DEAF_PAUSE: Duration = Duration::from_millis(5);
 /// Time between two looks at the map.
 const MAP_PAUSE: Duration = Duration::from_millis(5);
 
@@ -26,9 +28,20 @@ pub(super) struct Shared {
     pub id: SessionId,
     pub events: Arc<dyn SessionEvents>,
     pub is_ended: AtomicBool,
+    /// Whether nothing is heard of servers for now; held while something is passed on that was.
+    is_deaf: Mutex<bool>,
 }
 
 impl Shared {
+    pub fn new(id: SessionId, events: Arc<dyn SessionEvents>) -> Shared {
+        Shared { id, events, is_ended: AtomicBool::new(false), is_deaf: Mutex::new(false) }
+    }
+
+    /// From now on nothing that servers say unasked is passed on, or is again. They say it once more then, to whoever listens.
+    pub fn set_deaf(&self, is_deaf: bool) {
+        *self.is_deaf.lock() = is_deaf;
+    }
+
     /// A server does not know the session any more: it is over everywhere.
     pub fn lost(&self) {
         if !self.is_ended.swap(true, SeqCst) {
@@ -140,8 +153,17 @@ impl Presence {
     pub fn listen(&self, routes: &Routes) {
         let mut seen = 0;
         while !self.is_ended() {
+            if *self.shared.is_deaf.lock() {
+                std::thread::sleep(DEAF_PAUSE);
+                continue;
+            }
             let call = MetaCall::Events { session: self.shared.id, seen };
-            match exchange(routes, self.server, &call, (false, false), Instant::now() + PARKED_MAX) {
+            let heard = exchange(routes, self.server, &call, (false, false), Instant::now() + PARKED_MAX);
+            let is_deaf = self.shared.is_deaf.lock();
+            if *is_deaf {
+                continue;
+            }
+            match heard {
                 Ok(MetaAnswer::Events(events)) => {
                     for (number, event) in events {
                         if number > seen {
@@ -152,11 +174,13 @@ impl Presence {
                 }
                 Ok(MetaAnswer::Failed(Errno::ENOTCONN)) => return self.shared.lost(),
                 Ok(MetaAnswer::MustReclaim(incarnation)) => {
-                    self.reclaim(routes, incarnation, Instant::now() + PARKED_MAX)
+                    drop(is_deaf);
+                    self.reclaim(routes, incarnation, Instant::now() + PARKED_MAX);
                 }
                 Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(NetError::Stuck) => {}
                 Err(error) => {
+                    drop(is_deaf);
                     tracing::debug!(%error, server = %self.server, "no events of the session can be heard");
                     std::thread::sleep(RENEW_EVERY);
                 }

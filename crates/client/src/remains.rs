@@ -1,0 +1,153 @@
+//! What a process of a mount leaves to the next one, which goes on with its session: leases, locks and open files stay as they are for metadata, and
+//! nobody who uses the mount notices.
+//!
+//! | | who keeps it |
+//! |---|---|
+//! | leases, what is open, locks | metadata: the session goes on |
+//! | what was written and not told | nobody: it is told before |
+//! | pages, names and attributes in the kernel | the kernel: they are good for as long as the leases are |
+//! | recalls that are not answered | metadata says them once more |
+//! | which locks there are, to tell them to a server that is started anew | [`Remains`] |
+//! | requests of the kernel under way | the kernel gives them out once more |
+
+use crate::adopt::Adopted;
+use crate::call::Who;
+use crate::client::Client;
+use crate::file::{FileState, Handle};
+use crate::io::BlockDoubt;
+use crate::locks::note_lock;
+use ashlar_types::message::{LockRequest, MetaRequest};
+use ashlar_types::{DescriptionId, Errno, InodeId, SessionId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// Time between two looks whether everything is answered and told.
+const LOOK: Duration = Duration::from_millis(1);
+/// Calls that the process before may have numbered after it was looked at: those that renew, and answer nobody.
+const SEQUENCE_SPARE: u64 = 1 << 20;
+
+/// See the module. Good for one process of the same instance, while this one does nothing more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remains {
+    /// The session.
+    pub session: SessionId,
+    /// Above the numbers of all calls that were made.
+    pub(crate) sequence: u64,
+    /// Handles made ever.
+    pub(crate) handles_made: u64,
+    /// Locks that are held, and through which descriptions.
+    locks: Vec<(LockRequest, DescriptionId)>,
+    /// Locks that are waited for, and by which tickets.
+    waiting: Vec<(u64, LockRequest, DescriptionId)>,
+    /// Files whose chunks may take more than anybody was told.
+    unsure: Vec<InodeId>,
+}
+
+impl Client {
+    /// Waits until everything that servers have said is answered, for `bound`. To be called when nothing more is heard.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`.
+    pub fn await_answers(&self, bound: Duration) -> Result<(), Errno> {
+        self.look_until(bound, || self.queue.is_at_rest())
+    }
+
+    /// Locks that are waited for.
+    pub fn locks_waited_for(&self) -> usize {
+        self.lock_waits.all().len()
+    }
+
+    /// Tells what is only known here, and what the next process has to know. To be called when nobody asks this client for anything any more.
+    ///
+    /// # Errors
+    /// When something cannot be told within `bound`, and `EAGAIN` while something is under way; this client goes on then.
+    pub fn leave(&self, bound: Duration) -> Result<Remains, Errno> {
+        if !self.untold.is_empty() {
+            return Err(Errno::EAGAIN);
+        }
+        let mut unsure = Vec::new();
+        for file in self.files.all() {
+            {
+                let state = file.state.lock();
+                if state.in_flight > 0 || state.inline_writes > 0 || state.is_draining {
+                    return Err(Errno::EAGAIN);
+                }
+            }
+            self.report(&file, false)?;
+            if file.state.lock().block_doubt != BlockDoubt::None {
+                unsure.push(file.inode);
+            }
+        }
+        self.look_until(bound, || self.are_closes_told())?;
+        Ok(Remains {
+            session: self.session(),
+            sequence: self.sequence.load(SeqCst).saturating_add(SEQUENCE_SPARE),
+            handles_made: self.handles_made.load(SeqCst),
+            locks: self.held_locks.all(),
+            waiting: self.lock_waits.all(),
+            unsure,
+        })
+    }
+
+    fn look_until(&self, bound: Duration, mut is_so: impl FnMut() -> bool) -> Result<(), Errno> {
+        let give_up = self.env.clock.monotonic().saturating_add(bound);
+        while !is_so() {
+            if self.env.clock.monotonic() > give_up {
+                return Err(Errno::ETIMEDOUT);
+            }
+            self.env.tasks.pause(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Takes over what the process before had open in the session that goes on, by its descriptions. No server is told: they know.
+    ///
+    /// # Errors
+    /// When metadata cannot be asked how files are laid out.
+    pub fn take_up(
+        &self,
+        descriptions: &[(DescriptionId, Adopted)],
+        remains: &Remains,
+    ) -> Result<Vec<Arc<Handle>>, Errno> {
+        self.attributes_told.note_others(&*self.env.clock);
+        let (locks, waiting) = (&remains.locks, &remains.waiting);
+        let has_lock: BTreeSet<DescriptionId> = locks.iter().map(|(_, through)| *through).collect();
+        let waits: BTreeSet<DescriptionId> = waiting.iter().map(|(.., through)| *through).collect();
+        let mut handles = Vec::with_capacity(descriptions.len());
+        for (number, adopted) in descriptions {
+            let opened = (*number, adopted.flags, adopted.is_shared);
+            let (file, _) = self.files.open(adopted.inode, opened, adopted.proof, FileState::unknown, |_| {});
+            // One that was lost before.
+            if adopted.had_lock && !has_lock.contains(number) && !waits.contains(number) {
+                file.state.lock().lost_locks.push(*number);
+            }
+            handles.push(Arc::new(Handle::new(number.0, file, adopted.flags, adopted.is_shared)));
+        }
+        let known: BTreeMap<u64, &Arc<Handle>> =
+            handles.iter().map(|handle| (handle.number, handle)).collect();
+        let find = |number: &DescriptionId| known.get(&number.0).copied();
+        for (request, through) in locks {
+            self.held_locks.note(request, *through);
+            find(through).into_iter().for_each(|handle| note_lock(handle, request));
+        }
+        for (ticket, request, through) in waiting {
+            // Asked for once more by whoever waits. One that was granted meanwhile (ENOENT) is held, and goes with the close of the description.
+            let cancel = MetaRequest::LockCancel { inode: request.inode, ticket: *ticket };
+            match self.call_done(&Who::system(), cancel) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+            find(through).into_iter().for_each(|handle| note_lock(handle, request));
+        }
+        for file in self.files.all() {
+            if remains.unsure.contains(&file.inode) {
+                file.state.lock().doubt_blocks(BlockDoubt::MadeAgain);
+            }
+        }
+        self.learn_layouts(descriptions.iter().map(|(_, adopted)| adopted));
+        Ok(handles)
+    }
+}
