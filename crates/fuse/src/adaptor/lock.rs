@@ -68,7 +68,12 @@ impl Adaptor {
         // Most blocking calls find the lock free; only those that do not are parked.
         match self.client.lock(&handle, wanted) {
             Err(ashlar_types::Errno::EAGAIN) => {}
-            other => return Ok(other.map(|()| Ended::Now)?),
+            other => {
+                other?;
+                // flock(2) asks to unlock like this, too.
+                self.note_locked(lock, false);
+                return Ok(Ended::Now);
+            }
         }
         let replier = deferral.defer()?;
         let answer = Box::new(move |outcome: Result<(), ashlar_types::Errno>| {
