@@ -8,6 +8,7 @@ mod support;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -113,17 +114,38 @@ fn names(busy: &Busy<'_>, dir: &Path) {
     });
 }
 
+/// Locks a part of a file for this description, and waits for it (`F_OFD_SETLKW`, fcntl(2)).
+fn lock_part(file: &File, is_locked: bool) {
+    // SAFETY: a lock is numbers, and the call keeps no pointer.
+    let outcome = unsafe {
+        let mut part: libc::flock = std::mem::zeroed();
+        part.l_type = if is_locked { libc::F_WRLCK } else { libc::F_UNLCK } as libc::c_short;
+        part.l_whence = libc::SEEK_SET as libc::c_short;
+        (part.l_start, part.l_len) = (100, 50);
+        libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const part)
+    };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Two that take turns by a lock, each at a mount of its own: what one has counted the other one finds.
-fn counter(busy: &Busy<'_>, path: &Path, counted: &AtomicU64) {
+fn counter(busy: &Busy<'_>, path: &Path, counted: &AtomicU64, is_of_part: bool) {
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
     busy.run(|_| {
-        file.lock().unwrap();
+        if is_of_part {
+            lock_part(&file, true)
+        } else {
+            file.lock().unwrap()
+        }
         let mut text = [b'0'; 8];
         let got = file.read_at(&mut text, 0).unwrap();
         let number: u64 = if got == 0 { 0 } else { std::str::from_utf8(&text).unwrap().parse().unwrap() };
         file.write_all_at(format!("{:08}", number + 1).as_bytes(), 0).unwrap();
         counted.fetch_add(1, SeqCst);
-        file.unlock().unwrap();
+        if is_of_part {
+            lock_part(&file, false)
+        } else {
+            file.unlock().unwrap()
+        }
         std::thread::sleep(Duration::from_millis(1));
     });
 }
@@ -142,8 +164,8 @@ fn nameless(busy: &Busy<'_>, path: &Path) {
 
 /// What is done with two mounts while `change` goes on; the longest call.
 fn used(mounts: [&PathBuf; 2], change: impl FnOnce()) -> Duration {
-    let (is_over, longest_ms, calls, counted) =
-        (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let (is_over, longest_ms, calls) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let counted = [AtomicU64::new(0), AtomicU64::new(0)];
     let busy = Busy { is_over: &is_over, longest_ms: &longest_ms, calls: &calls };
     let (busy, counted) = (&busy, &counted);
     let dirs = mounts.map(|mount| mount.join("used"));
@@ -157,7 +179,8 @@ fn used(mounts: [&PathBuf; 2], change: impl FnOnce()) -> Duration {
             scope.spawn(move || writer(busy, &dir.join(format!("writer{at}"))));
             scope.spawn(move || appender(busy, &dir.join(format!("appender{at}"))));
             scope.spawn(move || names(busy, &dir.join(format!("names{at}"))));
-            scope.spawn(move || counter(busy, &dir.join("counter"), counted));
+            scope.spawn(move || counter(busy, &dir.join("counter0"), &counted[0], false));
+            scope.spawn(move || counter(busy, &dir.join("counter1"), &counted[1], true));
             scope.spawn(move || nameless(busy, &dir.join(format!("nameless{at}"))));
         }
         change();
@@ -170,12 +193,11 @@ fn used(mounts: [&PathBuf; 2], change: impl FnOnce()) -> Duration {
     held.unlock().unwrap();
     tries.try_lock().unwrap();
     tries.unlock().unwrap();
-    let text = fs::read_to_string(dirs[1].join("counter")).unwrap();
-    assert_eq!(
-        text.parse::<u64>().unwrap(),
-        counted.load(SeqCst),
-        "somebody else was let in beside who had the lock"
-    );
+    for (number, counted) in counted.iter().enumerate() {
+        let text = fs::read_to_string(dirs[1].join(format!("counter{number}"))).unwrap();
+        let found: u64 = text.parse().unwrap();
+        assert_eq!(found, counted.load(SeqCst), "somebody else was let in beside who had lock {number}");
+    }
     drop((held, tries));
     fs::remove_dir_all(&dirs[0]).unwrap();
     assert!(calls.load(SeqCst) > 100, "nothing was done");
@@ -188,10 +210,8 @@ fn programs_on_both_mounts_see_nothing_of_processes_that_give_way() {
         return;
     }
     let mut lab = Lab::start(2, 2);
-    for at in 0..2 {
-        lab.mounts[at].stop();
-        lab.mounts[at] = start_keeping(&lab, at, &format!("kept{at}"));
-    }
+    let mut second = add_meta(&lab);
+    keep_mounts(&mut lab);
     let (here, there) = (lab.path("m0"), lab.path("m1"));
     let process = lab.mounts[0].id();
     let longest = used([&here, &there], || {
@@ -207,7 +227,51 @@ fn programs_on_both_mounts_see_nothing_of_processes_that_give_way() {
     let sessions = lab.ashlar("session list --json --identity @first").expect(0).stdout;
     let sessions: serde_json::Value = serde_json::from_str(&sessions).unwrap();
     assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions:#?}");
+    lab.mounts.iter_mut().for_each(Role::stop);
+    second.stop();
     lab.stop();
+}
+
+#[test]
+fn a_metadata_server_that_is_started_anew_meanwhile_is_told_of_everything() {
+    if !can_mount("giving way beside starts of metadata") {
+        return;
+    }
+    let mut lab = Lab::start(1, 2);
+    keep_mounts(&mut lab);
+    lab.keep_meta();
+    let (here, there) = (lab.path("m0"), lab.path("m1"));
+    let longest = used([&here, &there], || {
+        for turn in 0..4 {
+            give_way(&lab.mounts[turn % 2]);
+            lab.restart_kept_meta();
+            give_way(&lab.mounts[turn % 2]);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    eprintln!("the longest call took {longest:?}");
+    lab.stop();
+}
+
+fn keep_mounts(lab: &mut Lab) {
+    for at in 0..2 {
+        lab.mounts[at].stop();
+        lab.mounts[at] = start_keeping(lab, at, &format!("kept{at}"));
+    }
+}
+
+/// One more metadata server, which has shards before this returns.
+fn add_meta(lab: &Lab) -> Role {
+    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
+    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let line = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
+    let role = lab.run("mds2", &line, "serves");
+    let begun = Instant::now();
+    while !lab.ashlar("shard list --identity @first").expect(0).stdout.contains("mds2") {
+        assert!(begun.elapsed() < PATIENCE, "the second metadata server has no shard");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    role
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::client::Client;
 use crate::file::{File, FileState, Handle, OpenFlags};
 use ashlar_types::message::LeaseSet;
 use ashlar_types::{DescriptionId, Errno, InodeId, OpenProof};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -59,22 +58,13 @@ impl Client {
         for file in files.iter().filter(|file| is_file(file.inode)) {
             let lease = if may_write(file.inode) { LeaseSet::WRITE } else { LeaseSet::READ };
             self.learn(file, lease, give_up);
-        }
-        self.learn_layouts(descriptions.iter());
-        Ok(handles)
-    }
-
-    /// Asks how the files among `descriptions` are to be written.
-    pub(crate) fn learn_layouts<'a>(&self, descriptions: impl Iterator<Item = &'a Adopted>) {
-        let files: BTreeSet<InodeId> =
-            descriptions.filter(|one| !one.is_directory).map(|one| one.inode).collect();
-        for file in files.into_iter().filter_map(|inode| self.files.find(inode)) {
             if let Ok((policy, _)) = self.layout_show(&Who::system(), file.inode) {
                 let mut state = file.state.lock();
                 state.inline_bytes = policy.inline_bytes.map_or(0, u64::from);
                 state.durability = policy.durability.unwrap_or_default();
             }
         }
+        Ok(handles)
     }
 
     /// Has the kernel forget names, and pages of what is open: another session was told of them. To be called once its requests are served.

@@ -17,9 +17,9 @@ use crate::file::{FileState, Handle};
 use crate::io::BlockDoubt;
 use crate::locks::note_lock;
 use ashlar_types::message::{LockRequest, MetaRequest};
-use ashlar_types::{DescriptionId, Errno, InodeId, SessionId};
+use ashlar_types::{DescriptionId, Durability, Errno, InodeId, SessionId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -42,8 +42,22 @@ pub struct Remains {
     locks: Vec<(LockRequest, DescriptionId)>,
     /// Locks that are waited for, and by which tickets.
     waiting: Vec<(u64, LockRequest, DescriptionId)>,
-    /// Files whose chunks may take more than anybody was told.
-    unsure: Vec<InodeId>,
+    /// Files that are open.
+    files: Vec<OpenFile>,
+    /// Of which inodes the kernel may have attributes, and whether it may of others.
+    told: (Vec<InodeId>, bool),
+}
+
+/// What is known here of a file that is open, and would have to be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct OpenFile {
+    inode: InodeId,
+    inline_bytes: u64,
+    durability: Durability,
+    /// Whether its chunks may take more than anybody was told.
+    is_unsure: bool,
+    /// Descriptions that had locks which are lost.
+    lost_locks: Vec<DescriptionId>,
 }
 
 impl Client {
@@ -68,7 +82,7 @@ impl Client {
         if !self.untold.is_empty() {
             return Err(Errno::EAGAIN);
         }
-        let mut unsure = Vec::new();
+        let mut files = Vec::new();
         for file in self.files.all() {
             {
                 let state = file.state.lock();
@@ -77,9 +91,14 @@ impl Client {
                 }
             }
             self.report(&file, false)?;
-            if file.state.lock().block_doubt != BlockDoubt::None {
-                unsure.push(file.inode);
-            }
+            let state = file.state.lock();
+            files.push(OpenFile {
+                inode: file.inode,
+                inline_bytes: state.inline_bytes,
+                durability: state.durability,
+                is_unsure: state.block_doubt != BlockDoubt::None,
+                lost_locks: state.lost_locks.to_vec(),
+            });
         }
         self.look_until(bound, || self.are_closes_told())?;
         Ok(Remains {
@@ -88,7 +107,8 @@ impl Client {
             handles_made: self.handles_made.load(SeqCst),
             locks: self.held_locks.all(),
             waiting: self.lock_waits.all(),
-            unsure,
+            files,
+            told: self.attributes_told.all(&*self.env.clock),
         })
     }
 
@@ -106,24 +126,18 @@ impl Client {
     /// Takes over what the process before had open in the session that goes on, by its descriptions. No server is told: they know.
     ///
     /// # Errors
-    /// When metadata cannot be asked how files are laid out.
+    /// When metadata cannot be told that nobody waits for locks any more.
     pub fn take_up(
         &self,
         descriptions: &[(DescriptionId, Adopted)],
         remains: &Remains,
     ) -> Result<Vec<Arc<Handle>>, Errno> {
-        self.attributes_told.note_others(&*self.env.clock);
+        self.attributes_told.note_others(&remains.told, &*self.env.clock);
         let (locks, waiting) = (&remains.locks, &remains.waiting);
-        let has_lock: BTreeSet<DescriptionId> = locks.iter().map(|(_, through)| *through).collect();
-        let waits: BTreeSet<DescriptionId> = waiting.iter().map(|(.., through)| *through).collect();
         let mut handles = Vec::with_capacity(descriptions.len());
         for (number, adopted) in descriptions {
             let opened = (*number, adopted.flags, adopted.is_shared);
             let (file, _) = self.files.open(adopted.inode, opened, adopted.proof, FileState::unknown, |_| {});
-            // One that was lost before.
-            if adopted.had_lock && !has_lock.contains(number) && !waits.contains(number) {
-                file.state.lock().lost_locks.push(*number);
-            }
             handles.push(Arc::new(Handle::new(number.0, file, adopted.flags, adopted.is_shared)));
         }
         let known: BTreeMap<u64, &Arc<Handle>> =
@@ -142,12 +156,15 @@ impl Client {
             }
             find(through).into_iter().for_each(|handle| note_lock(handle, request));
         }
-        for file in self.files.all() {
-            if remains.unsure.contains(&file.inode) {
-                file.state.lock().doubt_blocks(BlockDoubt::MadeAgain);
+        for known in &remains.files {
+            let Some(file) = self.files.find(known.inode) else { continue };
+            let mut state = file.state.lock();
+            (state.inline_bytes, state.durability) = (known.inline_bytes, known.durability);
+            state.lost_locks.extend(known.lost_locks.iter().copied());
+            if known.is_unsure {
+                state.doubt_blocks(BlockDoubt::MadeAgain);
             }
         }
-        self.learn_layouts(descriptions.iter().map(|(_, adopted)| adopted));
         Ok(handles)
     }
 }

@@ -63,11 +63,26 @@ impl AttributesTold {
         }
     }
 
-    /// Another process has let the kernel keep some, which are not known here.
-    pub(crate) fn note_others(&self, clock: &dyn Clock) {
+    /// All of them, for another process; and whether there may be others.
+    pub(crate) fn all(&self, clock: &dyn Clock) -> (Vec<InodeId>, bool) {
+        let (mut all, mut are_more) = (Vec::new(), false);
+        for part in &self.parts {
+            let part = part.lock();
+            all.extend(part.now.iter().chain(&part.before).copied());
+            are_more |= part.overflowed_until > clock.monotonic();
+        }
+        (all, are_more)
+    }
+
+    /// Those that another process has let the kernel keep.
+    pub(crate) fn note_others(&self, (inodes, are_more): &(Vec<InodeId>, bool), clock: &dyn Clock) {
         let Some(term) = self.term else { return };
-        let until = clock.monotonic() + term;
-        self.parts.iter().for_each(|part| part.lock().overflowed_until = until);
+        let now = clock.monotonic();
+        let part = |inode: InodeId| &self.parts[(inode.0 % PARTS as u64) as usize];
+        inodes.iter().for_each(|inode| part(*inode).lock().note(*inode, now, term));
+        if *are_more {
+            self.parts.iter().for_each(|part| part.lock().overflowed_until = now + term);
+        }
     }
 
     /// All of them, which are forgotten; and until when there may be others.

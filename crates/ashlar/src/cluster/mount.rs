@@ -59,6 +59,8 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     metrics.add_certificate(member.identity.clone());
     metrics.add_kernel_requests(config.requests.clone());
     let _shown = metrics.serve(&args.metrics)?;
+    let root = MountRoot::new(member.map(), member.name.node, args.subdirectory.clone());
+    let root = Arc::new(root.with_found(left.as_ref().and_then(|left| left.root)));
     let site = Site {
         meta: Arc::new(Counted::new(meta.clone(), metrics.calls(Side::Sent, ServiceKinds::META))),
         storage: Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE))),
@@ -66,7 +68,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
         env: member.env.clone(),
         checks_payload: true,
         node: member.name.node,
-        root: Some(Arc::new(MountRoot::new(member.map(), member.name.node, args.subdirectory.clone()))),
+        root: Some(root.clone()),
         inherited: left.map(|left| Inherited {
             remains: left.remains,
             descriptions: left.descriptions.into_iter().collect(),
@@ -80,7 +82,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     // One that was taken away from outside has ended.
     until_told_to_stop(&is_told, || {
         if is_to_give_way.swap(false, Relaxed) {
-            let Err(error) = give_way(&program, &mounted, &meta, &member.caller);
+            let Err(error) = give_way(&program, (&mounted, &root), &meta, &member.caller);
             tracing::error!("this process goes on with the mount: {error:#}");
         }
         !mounted.has_ended(Duration::ZERO)

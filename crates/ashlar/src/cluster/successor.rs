@@ -4,13 +4,13 @@
 //! It is the same process for whoever has started it: execve(2). What the next program has to know is in a file without a name, of which it is told by the environment. It gets the mount itself from
 //! the keeper (`keeper.rs`), as after a kill; if it fails before that, the keeper has it for whoever comes then.
 
-use crate::node::Mounted;
+use crate::node::{MountRoot, Mounted};
 use anyhow::{Context, Error, Result, bail};
 use ashlar_client::Remains;
 use ashlar_rpc::net::Caller;
 use ashlar_rpc::remote::{LeftSession, RemoteMeta};
-use ashlar_types::DescriptionId;
 use ashlar_types::codec::{decode, encode};
+use ashlar_types::{DescriptionId, InodeId};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,8 @@ pub struct Left {
     pub first_channel: u32,
     pub session: LeftSession,
     pub remains: Remains,
+    /// The directory that is shown, if a path was named.
+    pub root: Option<InodeId>,
     /// By the numbers of the kernel.
     pub descriptions: Vec<(u64, DescriptionId)>,
 }
@@ -103,7 +105,12 @@ impl Left {
 ///
 /// # Errors
 /// Why it goes on.
-pub fn give_way(program: &Path, mounted: &Mounted, meta: &RemoteMeta, caller: &Caller) -> Result<Infallible> {
+pub fn give_way(
+    program: &Path,
+    (mounted, root): (&Mounted, &MountRoot),
+    meta: &RemoteMeta,
+    caller: &Caller,
+) -> Result<Infallible> {
     require_runs(program)?;
     let mut attempts = 1;
     let (remains, descriptions) = loop {
@@ -121,7 +128,8 @@ pub fn give_way(program: &Path, mounted: &Mounted, meta: &RemoteMeta, caller: &C
     let error = match session {
         Some(session) => {
             let first_channel = caller.next_channel().saturating_add(CHANNELS_SPARE);
-            Left { instance: caller.instance, first_channel, session, remains, descriptions }.exec(program)
+            let (instance, root) = (caller.instance, root.found());
+            Left { instance, first_channel, session, remains, root, descriptions }.exec(program)
         }
         None => Error::msg("the session has just ended"),
     };

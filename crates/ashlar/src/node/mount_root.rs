@@ -23,6 +23,17 @@ impl MountRoot {
         MountRoot { map, node, below, found: OnceLock::new() }
     }
 
+    /// As the process before had found it: it is not looked for again.
+    #[must_use]
+    pub fn with_found(self, found: Option<InodeId>) -> MountRoot {
+        MountRoot { found: found.map(OnceLock::from).unwrap_or_default(), ..self }
+    }
+
+    /// The directory at the path that was named, once it was found.
+    pub fn found(&self) -> Option<InodeId> {
+        self.found.get().copied()
+    }
+
     /// The root at this moment.
     pub fn now(&self) -> InodeId {
         let shown = || {

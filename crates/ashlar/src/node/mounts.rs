@@ -153,7 +153,9 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         }
     };
     let root = site.root;
-    if let Some(Err(error)) = root.as_ref().map(|root| root.find(&client)) {
+    if inherited.is_none()
+        && let Some(Err(error)) = root.as_ref().map(|root| root.find(&client))
+    {
         end_session(&client);
         return Err(error);
     }

@@ -283,6 +283,7 @@ impl RemoteMeta {
         let slot = (repetition == Repetition::Other).then(|| self.slots.take(deadline)).transpose()?;
         let recall =
             if let MetaRequest::RecallDone { inode, id } = &request { Some((*id, *inode)) } else { None };
+        let is_cancel = matches!(&request, MetaRequest::LockCancel { .. });
         let number = slot.as_ref().map(|slot| slot.number);
         let (op, creds, slot) = (caller.op, caller.creds.clone(), number);
         let mut call = match (caller.yields, caller.directory) {
@@ -319,6 +320,8 @@ impl RemoteMeta {
                 }
                 // A recall of a service that has ended is answered to nobody.
                 Ok(MetaAnswer::MustReclaim(_)) if recall.is_some() => return Ok(MetaReply::Done),
+                // Nor does anybody wait for a lock there.
+                Ok(MetaAnswer::MustReclaim(_)) if is_cancel => return Err(Errno::ENOENT),
                 _ if Instant::now() >= deadline => {}
                 Ok(MetaAnswer::MustReclaim(incarnation)) => {
                     self.live_session(caller.op.session)?;
