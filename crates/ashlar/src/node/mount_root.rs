@@ -53,7 +53,7 @@ impl MountRoot {
     /// What is missing, and what to do.
     pub fn find(&self, client: &Client) -> Result<()> {
         let (who, subtree) = (Who::system(), self.subtree());
-        if subtree.is_none() && self.below.is_none() {
+        if subtree.is_none() && self.below.is_none() || self.found().is_some() {
             return Ok(());
         }
         let mut at = self.now();

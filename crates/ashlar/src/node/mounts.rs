@@ -159,35 +159,7 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         end_session(&client);
         return Err(error);
     }
-    let defaults = MountOptions::default();
-    let options = MountOptions {
-        source: config.source.clone(),
-        // Permissions are checked by the kernel as well, which knows all of a caller's groups and capabilities.
-        default_permissions: true,
-        allow_other: config.allow_other,
-        read_only: config.read_only,
-        max_readahead: if config.error_after.is_some() { READAHEAD_FAR } else { defaults.max_readahead },
-        allow_set_id: config.allow_set_id,
-        allow_devices: config.allow_devices,
-        features: features(client.is_close_to_open()),
-        mask: config.mask,
-        transport: match config.transport {
-            // What comes through rings, or through several devices, ends with the process that has them.
-            FuseTransport::Auto if config.keep.is_none() => TransportChoice::Auto,
-            FuseTransport::Auto | FuseTransport::Device => TransportChoice::Device,
-        },
-        clone_device: config.keep.map(|_| false),
-        // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
-        // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
-        threads: (!config.is_sole_session).then_some(SHARED_THREADS),
-        ring_depth: if config.is_sole_session {
-            defaults.ring_depth
-        } else {
-            SHARED_RING_THREADS.get() as u16
-        },
-        threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
-        ..defaults
-    };
+    let options = mount_options(config, client.is_close_to_open());
     let made = match config.keep {
         Some(_) => {
             let adaptor = adaptor(&client, config, root, &facts);
@@ -227,6 +199,39 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         table,
         keeper,
     })
+}
+
+/// What the kernel is told of the mount.
+fn mount_options(config: &MountConfig, is_close_to_open: bool) -> MountOptions {
+    let defaults = MountOptions::default();
+    MountOptions {
+        source: config.source.clone(),
+        // Permissions are checked by the kernel as well, which knows all of a caller's groups and capabilities.
+        default_permissions: true,
+        allow_other: config.allow_other,
+        read_only: config.read_only,
+        max_readahead: if config.error_after.is_some() { READAHEAD_FAR } else { defaults.max_readahead },
+        allow_set_id: config.allow_set_id,
+        allow_devices: config.allow_devices,
+        features: features(is_close_to_open),
+        mask: config.mask,
+        transport: match config.transport {
+            // What comes through rings, or through several devices, ends with the process that has them.
+            FuseTransport::Auto if config.keep.is_none() => TransportChoice::Auto,
+            FuseTransport::Auto | FuseTransport::Device => TransportChoice::Device,
+        },
+        clone_device: config.keep.map(|_| false),
+        // With other sessions a request may wait for a recall, and the kernel may need further requests answered before that
+        // recall is: threads that wait must not be the only ones. Alone, more threads than processors only cost.
+        threads: (!config.is_sole_session).then_some(SHARED_THREADS),
+        ring_depth: if config.is_sole_session {
+            defaults.ring_depth
+        } else {
+            SHARED_RING_THREADS.get() as u16
+        },
+        threads_per_ring: if config.is_sole_session { NonZeroUsize::MIN } else { SHARED_RING_THREADS },
+        ..defaults
+    }
 }
 
 fn end_session(client: &Client) {
