@@ -48,6 +48,8 @@ const TURN: Duration = Duration::from_millis(50);
 /// The side of the mount's process.
 pub struct Keeper {
     process: Option<(Child, ChildStdin)>,
+    /// Its socket, as it was made.
+    socket: (PathBuf, Option<u64>),
 }
 
 impl Keeper {
@@ -90,7 +92,17 @@ impl Keeper {
         }
         let mut child = command.spawn().context("cannot start a process that keeps the mount")?;
         let stdin = child.stdin.take().context("the keeper has no standard input")?;
-        Ok(Keeper { process: Some((child, stdin)) })
+        let socket = (place.clone(), inode_at(&place));
+        Ok(Keeper { process: Some((child, stdin)), socket })
+    }
+}
+
+impl Keeper {
+    /// Whether somebody who asks for the mount once this program has ended will get it.
+    pub fn is_there(&mut self) -> bool {
+        let (made, inode) = &self.socket;
+        let is_alive = self.process.as_mut().is_some_and(|(child, _)| matches!(child.try_wait(), Ok(None)));
+        inode.is_some() && inode_at(made) == *inode && is_alive
     }
 }
 

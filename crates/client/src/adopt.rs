@@ -72,6 +72,7 @@ impl Client {
         let Some(kernel) = self.kernel.get() else { return };
         kernel.drop_entries(InodeId::ROOT);
         self.take_back_pages();
+        self.are_pages_unknown.store(false, SeqCst);
     }
 
     /// Finds out where the content of a file is, under a lease.

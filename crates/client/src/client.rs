@@ -99,6 +99,8 @@ pub struct Client {
     pub(crate) seen: Seen,
     /// Handles made ever.
     pub(crate) handles_made: AtomicU64,
+    /// Whether the kernel may have pages from before this process, under leases that are not known here.
+    pub(crate) are_pages_unknown: AtomicBool,
     /// Whether the session ends: nothing more is read or written under a lease.
     pub(crate) is_ending: AtomicBool,
     pub(crate) queue: Arc<EventQueue>,
@@ -164,6 +166,7 @@ impl Client {
             frees_filled: AtomicBool::new(false),
             seen: Seen::default(),
             handles_made: AtomicU64::new(remains.map_or(0, |remains| remains.handles_made)),
+            are_pages_unknown: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             queue: queue.clone(),
             event_threads: Mutex::default(),

@@ -14,7 +14,11 @@ use ashlar_types::message::{
 use ashlar_types::{Errno, InodeId, NodeId, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
+/// For how long the kernel is waited for, and between two looks.
+const FORGET_MAX: Duration = Duration::from_secs(2);
+const FORGET_PAUSE: Duration = Duration::from_millis(5);
 /// Files and locks told of at once.
 pub(crate) const BATCH: usize = 256;
 
@@ -95,6 +99,7 @@ impl Client {
             self.tell(session, (server, incarnation), Reclaim::Locks(locks.to_vec()))?;
         }
         self.drop_attributes();
+        self.await_forgotten_pages();
         self.tell(session, (server, incarnation), Reclaim::Done)?;
         Ok(lost)
     }
@@ -108,6 +113,14 @@ impl Client {
         match self.call_in(session, MetaRequest::Reclaim { server, incarnation, part })? {
             MetaReply::Done => Ok(()),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until the kernel has forgotten pages that it has from before this process: nobody tells the server that they are there.
+    fn await_forgotten_pages(&self) {
+        let give_up = self.env.clock.monotonic() + FORGET_MAX;
+        while self.are_pages_unknown.load(SeqCst) && self.env.clock.monotonic() < give_up {
+            self.env.tasks.pause(FORGET_PAUSE);
         }
     }
 

@@ -46,6 +46,8 @@ pub struct Remains {
     files: Vec<OpenFile>,
     /// Of which inodes the kernel may have attributes, and whether it may of others.
     told: (Vec<InodeId>, bool),
+    /// Directories that are split, of whose parts it may have some.
+    split: Vec<InodeId>,
 }
 
 /// What is known here of a file that is open, and would have to be asked for.
@@ -101,6 +103,7 @@ impl Client {
             });
         }
         self.look_until(bound, || self.are_closes_told())?;
+        let told = self.attributes_told.all(&*self.env.clock);
         Ok(Remains {
             session: self.session(),
             sequence: self.sequence.load(SeqCst).saturating_add(SEQUENCE_SPARE),
@@ -108,8 +111,21 @@ impl Client {
             locks: self.held_locks.all(),
             waiting: self.lock_waits.all(),
             files,
-            told: self.attributes_told.all(&*self.env.clock),
+            split: told
+                .0
+                .iter()
+                .map(|inode| (*inode, self.split_directories.shown(*inode)))
+                .filter(|(inode, shown)| inode != shown)
+                .map(|(_, shown)| shown)
+                .collect(),
+            told,
         })
+    }
+
+    /// Has the kernel forget attributes of directories that are split: recalls name their parts, of which is not known here to what they belong. Before recalls are answered.
+    pub fn forget_split(&self, remains: &Remains) {
+        let Some(kernel) = self.kernel.get() else { return };
+        remains.split.iter().for_each(|directory| kernel.drop_attributes(*directory));
     }
 
     fn look_until(&self, bound: Duration, mut is_so: impl FnMut() -> bool) -> Result<(), Errno> {
@@ -132,6 +148,7 @@ impl Client {
         descriptions: &[(DescriptionId, Adopted)],
         remains: &Remains,
     ) -> Result<Vec<Arc<Handle>>, Errno> {
+        self.are_pages_unknown.store(true, SeqCst);
         self.attributes_told.note_others(&remains.told, &*self.env.clock);
         let (locks, waiting) = (&remains.locks, &remains.waiting);
         let mut handles = Vec::with_capacity(descriptions.len());

@@ -144,6 +144,10 @@ impl Filesystem for Adaptor {
         self.late.look();
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.late.is_at_rest()
+    }
+
     fn interrupt(&self, unique: Unique) {
         self.client.lock_cancel(unique.0);
     }

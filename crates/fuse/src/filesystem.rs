@@ -41,6 +41,11 @@ macro_rules! filesystem {
             /// Called a few times a second while the mount serves, by a thread that serves nothing; it must not wait.
             fn look(&self) {}
 
+            /// Whether nothing is left to be done of requests that were answered.
+            fn is_at_rest(&self) -> bool {
+                true
+            }
+
             /// The kernel gives lookups back; there is no reply. A node may be dropped when it has none left.
             fn forget(&self, forgets: Forgets<'_>) {}
 

@@ -9,7 +9,9 @@ use crate::id::NodeId;
 use crate::negotiation::Negotiated;
 use crate::protocol::{Features, wire};
 use crate::transport::device::Device;
+use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use zerocopy::{Immutable, IntoBytes};
 
 /// `enum fuse_notify_code`.
@@ -60,6 +62,63 @@ pub enum NotifyError {
 pub struct Notifier {
     device: Weak<Device>,
     granted: Grant,
+    gate: Arc<Gate>,
+}
+
+/// Notifications under way. A thread at one may wait in the kernel for a page that a request has locked which nobody has read: it cannot be ended then, and nor can its process.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_closed: bool,
+    under_way: usize,
+}
+
+/// A notification, for as long as it is under way.
+struct UnderWay<'a>(&'a Gate);
+
+impl Gate {
+    /// Lets one through; waits while none may begin.
+    fn enter(&self) -> UnderWay<'_> {
+        let mut state = self.state.lock();
+        while state.is_closed {
+            self.changed.wait(&mut state);
+        }
+        state.under_way += 1;
+        UnderWay(self)
+    }
+
+    /// Has none begin any more; tells whether none is under way within `bound`. If one is, others may begin again.
+    pub(crate) fn close(&self, bound: Duration) -> bool {
+        let give_up = Instant::now() + bound;
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        while state.under_way > 0 {
+            if self.changed.wait_until(&mut state, give_up).timed_out() {
+                drop(state);
+                self.open();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Others may begin again.
+    pub(crate) fn open(&self) {
+        self.state.lock().is_closed = false;
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().under_way -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 /// What decides which notifications the kernel understands.
@@ -72,7 +131,12 @@ struct Grant {
 impl Notifier {
     pub(crate) fn new(device: &Arc<Device>, granted: &Negotiated) -> Self {
         let grant = Grant { kernel_minor: granted.kernel_minor, features: granted.features };
-        Self { device: Arc::downgrade(device), granted: grant }
+        Self { device: Arc::downgrade(device), granted: grant, gate: Arc::default() }
+    }
+
+    /// What is under way.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Drops the cached attributes of a node, and the cached data in `offset..offset + len`: `len` 0 means to the end, a
@@ -200,6 +264,7 @@ impl Notifier {
         let len = u32::try_from(len).map_err(|_| NotifyError::Refused(Errno::E2BIG))?;
         // A notification is a reply to no request: unique 0, and the code where the error would be.
         let header = wire::OutHeader { len, error: code, unique: 0 };
+        let _under_way = self.gate.enter();
         let sent = match tail.as_slice() {
             [] => device.write_parts([header.as_bytes(), head.as_bytes()]),
             [one] => device.write_parts([header.as_bytes(), head.as_bytes(), one]),

@@ -39,6 +39,7 @@ pub struct Session {
     device: Option<Arc<Device>>,
     workers: Arc<Workers>,
     deferred: Arc<Deferred>,
+    is_at_rest: Box<dyn Fn() -> bool + Send + Sync>,
     threads: Vec<JoinHandle<()>>,
     is_unmounted: bool,
 }

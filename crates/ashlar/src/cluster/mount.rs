@@ -3,7 +3,7 @@
 use super::announce;
 use super::member::{Member, stop_flag, until_told_to_stop};
 use super::node_directory::NodeDirectory;
-use super::successor::{Left, give_way, give_way_flag};
+use super::successor::{Left, give_way, give_way_flag, hold_back};
 use crate::cli::MountArgs;
 use crate::guard::Guard;
 use crate::metrics::Metrics;
@@ -29,6 +29,8 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     // By its name: it may be another program by then.
     let program = std::env::current_exe().context("cannot find this program")?;
     let (is_told, is_to_give_way) = (stop_flag()?, give_way_flag()?);
+    // The program before may have held them back.
+    hold_back(false);
     open_files::allow_as_many_as_permitted();
     let instance = left.as_ref().map(|left| (left.instance, left.first_channel));
     let member = Member::start_as(NodeDirectory::new(&args.node.node), Role::Client, instance)?;
@@ -82,7 +84,7 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     // One that was taken away from outside has ended.
     until_told_to_stop(&is_told, || {
         if is_to_give_way.swap(false, Relaxed) {
-            let Err(error) = give_way(&program, (&mounted, &root), &meta, &member.caller);
+            let Err(error) = give_way(&program, (&mut mounted, &root), &meta, &member.caller, &is_told);
             tracing::error!("this process goes on with the mount: {error:#}");
         }
         !mounted.has_ended(Duration::ZERO)

@@ -14,16 +14,16 @@ use ashlar_types::{DescriptionId, InodeId};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::SIGUSR2;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Where the next program finds what is left, as the number of a descriptor.
@@ -78,7 +78,7 @@ impl Left {
     }
 
     /// Has `program` take the place of this process, with the same arguments. Returns if that does not work.
-    fn exec(&self, program: &Path) -> Error {
+    fn exec(&self, program: &Path, is_told: &AtomicBool) -> Error {
         let memory = (|| {
             let mut memory = File::from(memfd_create("ashlar-left", MemfdFlags::CLOEXEC)?);
             memory.write_all(MAGIC)?;
@@ -95,8 +95,10 @@ impl Left {
         next.args(std::env::args_os().skip(1)).env(VARIABLE, memory.as_raw_fd().to_string());
         // Somebody may say it twice. The next program takes the signal when it can.
         hold_back(true);
-        let error = next.exec();
+        let error = if is_told.load(Relaxed) { ErrorKind::Interrupted.into() } else { next.exec() };
         hold_back(false);
+        // SAFETY: a constant. `exec` has set it to what other programs expect.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         Error::new(error).context(format!("cannot run {}", program.display()))
     }
 }
@@ -107,15 +109,17 @@ impl Left {
 /// Why it goes on.
 pub fn give_way(
     program: &Path,
-    (mounted, root): (&Mounted, &MountRoot),
+    (mounted, root): (&mut Mounted, &MountRoot),
     meta: &RemoteMeta,
     caller: &Caller,
+    is_told: &AtomicBool,
 ) -> Result<Infallible> {
     require_runs(program)?;
     let mut attempts = 1;
     let (remains, descriptions) = loop {
         match mounted.leave(&|is_deaf| meta.set_deaf(is_deaf)) {
             Ok(left) => break left,
+            _ if is_told.load(Relaxed) => bail!("it is to end"),
             Err(error) if attempts == ATTEMPTS => return Err(error),
             Err(error) => {
                 attempts += 1;
@@ -129,7 +133,7 @@ pub fn give_way(
         Some(session) => {
             let first_channel = caller.next_channel().saturating_add(CHANNELS_SPARE);
             let (instance, root) = (caller.instance, root.found());
-            Left { instance, first_channel, session, remains, root, descriptions }.exec(program)
+            Left { instance, first_channel, session, remains, root, descriptions }.exec(program, is_told)
         }
         None => Error::msg("the session has just ended"),
     };
@@ -144,19 +148,19 @@ pub fn give_way(
 pub fn give_way_flag() -> Result<Arc<AtomicBool>> {
     let is_told = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR2, is_told.clone()).context("cannot take signals")?;
-    // The program before may have held it back.
-    hold_back(false);
     Ok(is_told)
 }
 
-/// Has the signal wait, also over execve(2), or come.
-fn hold_back(is_held_back: bool) {
+/// Has signals wait that say what to do with the mount, also over execve(2), or come.
+pub fn hold_back(is_held_back: bool) {
     let how = if is_held_back { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
     // SAFETY: the set is made before it is used, and neither call keeps the pointer.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, SIGUSR2);
+        for signal in [SIGUSR2, SIGTERM, SIGINT, SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
         libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
     }
 }

@@ -36,6 +36,8 @@ const WAIT_MORE: Duration = Duration::from_secs(5);
 /// For how long each of them is waited for when another process is to go on with a mount: recalls that are being answered, requests under way, and reports. Servers wait for answers to recalls for no longer
 /// than five seconds.
 const REST_MAX: Duration = Duration::from_secs(1);
+/// For how long all reports together are waited for.
+const LAST_MAX: Duration = Duration::from_secs(2);
 /// For how long the keeper and the guard of the program before are waited for.
 const REAP_MAX: Duration = Duration::from_millis(200);
 /// LIMIT: longest wait for the kernel's end of a mount that nobody here uses. In another mount name space it may live on.
@@ -161,18 +163,18 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
     }
     let options = mount_options(config, client.is_close_to_open());
     let made = match config.keep {
-        Some(_) => {
+        Some(keep) => {
             let adaptor = adaptor(&client, config, root, &facts);
-            kept_or_new(&client, mountpoint, adaptor, &options, inherited.as_ref())
+            kept_or_new(&client, mountpoint, adaptor, (&options, keep), inherited.as_ref())
         }
         None => {
             let adaptor = adaptor(&client, config, root, &facts);
             let turn = MountTurn::wait(mountpoint);
             let session = Session::mount(adaptor, mountpoint, &options);
-            session.map(|session| (session, Some(turn), None)).map_err(Into::into)
+            session.map(|session| (session, Some(turn), None, None)).map_err(Into::into)
         }
     };
-    let (session, turn, table) = match made {
+    let (session, turn, table, keeper) = match made {
         Ok(made) => made,
         Err(error) => {
             end_session(&client);
@@ -183,10 +185,6 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
     if let Some(hint) = session.transport_hint() {
         tracing::info!("{hint}");
     }
-    let keeper = match (config.keep, &table) {
-        (Some(keep), Some(table)) => have_kept(&session, table, keep)?,
-        _ => None,
-    };
     if keeper.is_none() {
         guard.note_mounted(session.connection());
     }
@@ -256,14 +254,14 @@ fn adaptor(
     }
 }
 
-type Made = (Session, Option<MountTurn>, Option<Arc<Table>>);
+type Made = (Session, Option<MountTurn>, Option<Arc<Table>>, Option<Keeper>);
 
 /// Goes on with the mount that another process has left at `mountpoint`, or makes one whose open files are noted.
 fn kept_or_new(
     client: &Arc<Client>,
     mountpoint: &Path,
     adaptor: Adaptor,
-    options: &MountOptions,
+    (options, keep): (&MountOptions, Duration),
     inherited: Option<&Inherited>,
 ) -> Result<Made> {
     let left = match connection_at(mountpoint, "fuse.ashlar").context("cannot read the mount table")? {
@@ -277,7 +275,8 @@ fn kept_or_new(
         let table = Arc::new(Table::new()?);
         let turn = MountTurn::wait(mountpoint);
         let session = Session::mount(adaptor.with_log(table.clone(), Vec::new()), mountpoint, options)?;
-        return Ok((session, Some(turn), Some(table)));
+        let keeper = have_kept(&session, &table, keep)?;
+        return Ok((session, Some(turn), Some(table), keeper));
     };
     let open = left.table.all();
     let handles = match inherited {
@@ -297,15 +296,35 @@ fn kept_or_new(
     adopted.iter().for_each(|(fh, handle)| table.note_description(*fh, handle.description()));
     let path = std::path::absolute(mountpoint)?;
     let session = Session::resume(adaptor.with_log(table.clone(), adopted), &path, kept, options)?;
-    taken.say()?;
+    if let Err(error) = begin_serving(client, inherited) {
+        // Whoever kept it does so still, if it is not unmounted.
+        std::mem::forget(session);
+        return Err(error);
+    }
+    let keeper = have_kept(&session, &table, keep).unwrap_or_else(|error| {
+        tracing::error!("nobody keeps this mount from now on: {error:#}");
+        None
+    });
+    // ORDER: after somebody else keeps it.
+    if let Err(error) = taken.say() {
+        tracing::warn!("{error:#}");
+    }
     if inherited.is_some() {
         reap_children_of_before();
+    }
+    Ok((session, None, Some(table), keeper))
+}
+
+/// Answers servers, and has the kernel forget what was from another process.
+fn begin_serving(client: &Arc<Client>, inherited: Option<&Inherited>) -> Result<()> {
+    let forgetting = client.clone();
+    if let Some(inherited) = inherited {
+        client.forget_split(&inherited.remains);
         client.begin_answering().context("cannot answer metadata servers")?;
     }
-    let forgetting = client.clone();
     // Not waited for: it may wait for pages of requests that are served only now.
     std::thread::Builder::new().name("ashlar-forget".into()).spawn(move || forgetting.forget_in_kernel())?;
-    Ok((session, None, Some(table)))
+    Ok(())
 }
 
 /// What is open, in the session that goes on.
@@ -355,10 +374,13 @@ impl Mounted {
     ///
     /// # Errors
     /// Why it goes on.
-    pub fn leave(&self, set_deaf: &dyn Fn(bool)) -> Result<(Remains, Vec<(u64, DescriptionId)>)> {
-        let (Some(table), Some(_)) = (&self.table, &self.keeper) else {
+    pub fn leave(&mut self, set_deaf: &dyn Fn(bool)) -> Result<(Remains, Vec<(u64, DescriptionId)>)> {
+        let (Some(table), Some(keeper)) = (&self.table, &mut self.keeper) else {
             bail!("this mount is not kept (--keep), so no other process can go on with it");
         };
+        if !keeper.is_there() {
+            bail!("the process that keeps the mount has ended, or its socket is gone");
+        }
         // Most of it, while programs are served.
         self.client.sync().context("cannot tell servers what was written")?;
         set_deaf(true);
@@ -367,7 +389,7 @@ impl Mounted {
             if !self.session.hold(REST_MAX).context("cannot hold requests back")? {
                 bail!("requests of programs are under way that take long");
             }
-            self.client.leave(REST_MAX).context("cannot tell servers what was written last")
+            self.tell_last()
         })();
         match left {
             Ok(remains) => Ok((remains, table.descriptions())),
@@ -376,6 +398,18 @@ impl Mounted {
                 Err(error)
             }
         }
+    }
+
+    /// Tells servers what is only known here. Not waited for any longer than this takes as a rule: programs wait, and nothing is answered that servers ask.
+    fn tell_last(&self) -> Result<Remains> {
+        let (client, (done, is_done)) = (self.client.clone(), channel());
+        let tell = move || {
+            // Nobody listens after the bound.
+            let _ = done.send(client.leave(REST_MAX));
+        };
+        std::thread::Builder::new().name("ashlar-leave".into()).spawn(tell)?;
+        let told = is_done.recv_timeout(LAST_MAX).context("servers do not answer in time")?;
+        told.context("cannot tell servers what was written last")
     }
 
     /// Serves again after [`Mounted::leave`].

@@ -194,6 +194,11 @@ impl Late {
     }
 
     /// Has others take the place of threads that have been at something for long. To be called a few times a second.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let state = self.queue.state.lock();
+        state.waiting.is_empty() && state.at_work.is_empty()
+    }
+
     pub(super) fn look(&self) {
         let mut state = self.queue.state.lock();
         let State { at_work, busy, long, threads, idle, waiting, .. } = &mut *state;

@@ -67,12 +67,18 @@ impl Session {
         let Some(device) = self.device.as_ref().filter(|_| self.negotiated.transport.is_one_device()) else {
             return Ok(false);
         };
-        if !device.hold().hold(bound)? {
+        // ORDER: first. What is under way may wait for a page until a request is served.
+        if !self.notifier.gate().close(bound) {
             return Ok(false);
         }
-        while self.deferred.at_work() > 0 {
+        let is_held = device.hold().hold(bound);
+        if !matches!(is_held, Ok(true)) {
+            self.notifier.gate().open();
+            return is_held;
+        }
+        while self.deferred.at_work() > 0 || !(self.is_at_rest)() {
             if Instant::now() >= give_up {
-                device.hold().release();
+                self.release();
                 return Ok(false);
             }
             std::thread::sleep(LOOK);
@@ -85,6 +91,7 @@ impl Session {
         if let Some(device) = &self.device {
             device.hold().release();
         }
+        self.notifier.gate().open();
     }
 
     /// Goes on with a mount that another process has left. Requests that it had read and not answered come once more, marked as such

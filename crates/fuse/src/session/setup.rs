@@ -292,6 +292,8 @@ pub(super) fn start_after<F: Filesystem>(
     init.unwrap_or(Err(Errno::EIO)).map_err(MountError::Filesystem)?;
     first(&notifier);
     let deferred = Arc::clone(&service.deferred);
+    let resting = Arc::downgrade(&service);
+    let is_at_rest = Box::new(move || resting.upgrade().is_none_or(|service| service.fs.is_at_rest()));
     let forget_delay = ring.map(|_| options.forget_delay);
     let standby = Arc::new(Standby::default());
     let further = Further {
@@ -331,6 +333,7 @@ pub(super) fn start_after<F: Filesystem>(
         device: Some(device),
         workers,
         deferred,
+        is_at_rest,
         threads,
         is_unmounted: false,
     })

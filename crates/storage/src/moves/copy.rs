@@ -357,6 +357,8 @@ impl Moves {
             let alone = outgoing.lock(chunk);
             if outgoing.is_being_deleted(chunk) {
                 drop(alone);
+                // What was sent of it is deleted there, whatever becomes of it here.
+                copy.at = None;
                 self.outside.env.tasks.pause(LOOK);
                 continue;
             }

@@ -10,7 +10,10 @@ use ashlar_types::{Errno, NodeId, Role, SessionId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// For how long servers that know the session are waited for.
+const TAKE_UP_MAX: Duration = Duration::from_secs(10);
 
 /// A session as a process leaves it to the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,8 @@ impl RemoteMeta {
         deadline: Instant,
     ) -> Result<SessionGrant, Errno> {
         let (id, map) = (left.session, self.routes.map());
+        // Nobody who uses the mount is served meanwhile, and no server is answered.
+        let deadline = deadline.min(Instant::now() + TAKE_UP_MAX);
         // One that is none any more has given all that it had to others.
         let servers =
             left.servers.iter().copied().filter(|server| self.routes.has_address(*server, Role::Meta));
