@@ -49,7 +49,7 @@ const TURN: Duration = Duration::from_millis(50);
 pub struct Keeper {
     process: Option<(Child, ChildStdin)>,
     /// Its socket, as it was made.
-    socket: (PathBuf, Option<u64>),
+    socket: (PathBuf, Option<WhichFile>),
 }
 
 impl Keeper {
@@ -92,7 +92,7 @@ impl Keeper {
         }
         let mut child = command.spawn().context("cannot start a process that keeps the mount")?;
         let stdin = child.stdin.take().context("the keeper has no standard input")?;
-        let socket = (place.clone(), inode_at(&place));
+        let socket = (place.clone(), file_at(&place));
         Ok(Keeper { process: Some((child, stdin)), socket })
     }
 }
@@ -100,9 +100,9 @@ impl Keeper {
 impl Keeper {
     /// Whether somebody who asks for the mount once this program has ended will get it.
     pub fn is_there(&mut self) -> bool {
-        let (made, inode) = &self.socket;
+        let (place, made) = &self.socket;
         let is_alive = self.process.as_mut().is_some_and(|(child, _)| matches!(child.try_wait(), Ok(None)));
-        inode.is_some() && inode_at(made) == *inode && is_alive
+        made.is_some() && file_at(place) == *made && is_alive
     }
 }
 
@@ -236,7 +236,7 @@ pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
     else {
         return ExitCode::FAILURE;
     };
-    let (place, is_own) = (PathBuf::from(&place), inode_at(Path::new(&place)));
+    let (place, is_own) = (PathBuf::from(&place), file_at(Path::new(&place)));
     // SAFETY: whoever started this put them there for it, and nothing else of this process has them.
     let [device, memory, listener] =
         [DEVICE, TABLE, LISTENER].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -253,7 +253,7 @@ pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
         hand_over(&happens, (&device, &memory), give_up)
     };
     // There is nobody to tell if either does not work. The socket of whoever took the mount is at the same place.
-    if outcome != Outcome::Taken && inode_at(&place) == is_own {
+    if outcome != Outcome::Taken && file_at(&place) == is_own {
         let _ = std::fs::remove_file(&place);
     }
     if outcome == Outcome::GivenUp {
@@ -262,8 +262,11 @@ pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn inode_at(place: &Path) -> Option<u64> {
-    place.symlink_metadata().ok().map(|found| found.ino())
+/// Which file is there: numbers of inodes are used again, but not with the same time of making.
+type WhichFile = (u64, i64, i64);
+
+fn file_at(place: &Path) -> Option<WhichFile> {
+    place.symlink_metadata().ok().map(|found| (found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
 /// How it ends.
