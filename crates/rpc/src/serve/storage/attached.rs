@@ -40,6 +40,8 @@ struct File {
     /// The generation that is current, and when that was told, on this server's clock.
     generation: u32,
     told_ms: u64,
+    /// When the last of its generations was deleted; 0: none was.
+    deleted_ms: u64,
     shown: FxHashMap<SessionId, Attached>,
 }
 
@@ -124,6 +126,7 @@ impl AttachedTable {
         let file = part.files.entry(inode).or_default();
         if file.generation <= generation {
             (file.generation, file.told_ms) = (generation.saturating_add(1), now_ms);
+            file.deleted_ms = now_ms;
             let gone = std::mem::take(&mut file.shown).len();
             part.count -= gone;
         }
@@ -139,10 +142,12 @@ impl Part {
         for file in self.files.values_mut() {
             file.shown.retain(|_, attached| now_ms < attached.expires_ms);
         }
-        self.files.retain(|_, file| !file.shown.is_empty() || now_ms < file.told_ms.saturating_add(TERM_MS));
+        let is_marked = |file: &File| file.deleted_ms > 0 && now_ms < file.deleted_ms.saturating_add(TERM_MS);
+        self.files.retain(|_, file| !file.shown.is_empty() || is_marked(file));
         self.count = self.files.values().map(|file| file.shown.len()).sum();
         if self.files.len() >= FILES_MAX || self.count >= SHOWN_MAX {
             self.files.values_mut().for_each(|file| file.shown = FxHashMap::default());
+            self.files.retain(|_, file| is_marked(file));
             self.count = 0;
         }
         if self.files.len() >= FILES_MAX {
@@ -150,12 +155,12 @@ impl Part {
         }
     }
 
-    /// Forgets files of which generations were told of the longest ago, and that their older generations are not current: the floor stands for all of them.
+    /// Forgets files of which a generation was deleted the longest ago: the floor stands for all of them.
     fn forget_older_half(&mut self) {
-        let mut told: Vec<u64> = self.files.values().map(|file| file.told_ms).collect();
-        let (_, median, _) = told.select_nth_unstable(FILES_MAX / 2);
+        let mut deleted: Vec<u64> = self.files.values().map(|file| file.deleted_ms).collect();
+        let (_, median, _) = deleted.select_nth_unstable(FILES_MAX / 2);
         self.floor_ms = self.floor_ms.max(*median);
-        self.files.retain(|_, file| file.told_ms > self.floor_ms);
+        self.files.retain(|_, file| file.deleted_ms > self.floor_ms);
     }
 }
 
