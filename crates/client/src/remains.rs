@@ -71,11 +71,6 @@ impl Client {
         self.look_until(bound, || self.queue.is_at_rest())
     }
 
-    /// Locks that are waited for.
-    pub fn locks_waited_for(&self) -> usize {
-        self.lock_waits.all().len()
-    }
-
     /// Tells what is only known here, and what the next process has to know. To be called when nobody asks this client for anything any more.
     ///
     /// # Errors

@@ -82,16 +82,20 @@ impl Moves {
         self.set(place, None);
     }
 
-    /// Waits until `bytes` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
-    fn pay_for(&self, outgoing: &Outgoing, bytes: u32) -> Result<(), Stop> {
+    /// Waits until the next piece of `copy` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
+    fn pay_for(&self, copy: &Copy<'_>) -> Result<(), Stop> {
         let rate = self.map().moves.rate_mib_s;
+        if rate == 0 {
+            return Ok(());
+        }
+        let bytes =
+            copy.store.map(copy.chunk)?.and_then(|map| copy.next_piece(&map)).map_or(0, |(_, len)| len);
         let clock = &self.outside.env.clock;
         let now = clock.monotonic();
         let due = now + self.throttle.wait_for(bytes.into(), rate, now);
-        self.go_on(outgoing)?;
         while clock.monotonic() < due {
             self.outside.env.tasks.pause(LOOK.min(due.saturating_sub(clock.monotonic())));
-            self.go_on(outgoing)?;
+            self.go_on(copy.outgoing)?;
         }
         Ok(())
     }
@@ -349,10 +353,14 @@ impl Moves {
         served: Served,
     ) -> Result<(), Stop> {
         let mut copy = Copy { store, outgoing, chunk, piece_bytes: self.outside.piece_bytes, at: None };
+        let mut is_paid = served == Served::No;
         loop {
             if served == Served::Yes {
-                let bytes = store.map(chunk)?.and_then(|map| copy.next_piece(&map)).map_or(0, |(_, len)| len);
-                self.pay_for(outgoing, bytes)?;
+                self.go_on(outgoing)?;
+            }
+            if !is_paid {
+                self.pay_for(&copy)?;
+                is_paid = true;
             }
             let alone = outgoing.lock(chunk);
             if outgoing.is_being_deleted(chunk) {
@@ -372,6 +380,7 @@ impl Moves {
                 outgoing.note_sent(1, 0);
                 return Ok(());
             }
+            is_paid = served == Served::No;
             // Whoever waits for the chunk has it before the next piece.
             MutexGuard::unlock_fair(alone);
         }

@@ -14,7 +14,7 @@ const PARTS: usize = 64;
 // LIMIT: of a part.
 const FILES_MAX: usize = 8192;
 const SHOWN_MAX: usize = 16_384;
-/// For how long it counts which generation of a file was current: whatever was sealed before has run out then, milliseconds.
+/// For how long it counts that a generation was deleted: whatever was sealed before has run out then, milliseconds.
 const TERM_MS: u64 = Capability::TERM.as_millis() as u64;
 
 /// What a call wants to do.
