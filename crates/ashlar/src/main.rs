@@ -12,6 +12,7 @@ mod lab;
 mod metrics;
 mod mount_program;
 mod node;
+mod program;
 mod terminal;
 
 use clap::Parser;

@@ -5,6 +5,7 @@
 //! the keeper (`keeper.rs`), as after a kill; if it fails before that, the keeper has it for whoever comes then.
 
 use crate::node::{MountRoot, Mounted};
+use crate::program::ended_within;
 use anyhow::{Context, Error, Result, bail};
 use ashlar_client::Remains;
 use ashlar_rpc::net::Caller;
@@ -24,7 +25,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the next program finds what is left, as the number of a descriptor.
 const VARIABLE: &str = "ASHLAR_MOUNT_LEFT";
@@ -171,17 +172,13 @@ fn require_runs(program: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().with_context(cannot)?;
-    let give_up = Instant::now() + VERSION_MAX;
-    loop {
-        match child.try_wait().with_context(cannot)? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => bail!("{}: {status}", cannot()),
-            None if Instant::now() >= give_up => {
-                let _ = child.kill();
-                let _ = child.wait();
-                bail!("{} within {VERSION_MAX:?}", cannot());
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
+    match ended_within(&mut child, VERSION_MAX)? {
+        Some(true) => Ok(()),
+        Some(false) => Err(Error::msg(cannot())),
+        None => {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("{} within {VERSION_MAX:?}", cannot())
         }
     }
 }

@@ -4,14 +4,15 @@ mod show;
 
 use super::umount::{answers, refuse_others, resolved};
 use crate::cli::MountAction;
+use crate::program::ended_within;
 use crate::terminal::{say, say_json, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_console::object::with;
 use ashlar_fuse::ListedMount;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// LIMIT: how long a mount that is to go may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -19,8 +20,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 const WRITE_BACK_MAX: Duration = Duration::from_secs(3);
 /// LIMIT: how long it may take afterwards.
 const END_MAX: Duration = Duration::from_secs(5);
-/// Time between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub fn run(action: &MountAction) -> Result<ExitCode> {
     match action {
@@ -102,17 +101,5 @@ fn detach(mountpoint: &Path, path: &Path) -> Result<bool> {
         Some(true) => Ok(is_answering),
         Some(false) => bail!("{program} could not unmount {}", shown(mountpoint)),
         None => bail!("{program} still waits for the kernel to let go of {}", shown(mountpoint)),
-    }
-}
-
-/// Whether a program ended well; nothing when it has not ended in time.
-fn ended_within(child: &mut Child, wait: Duration) -> Result<Option<bool>> {
-    let deadline = Instant::now() + wait;
-    loop {
-        match child.try_wait().context("cannot wait for a program")? {
-            Some(status) => return Ok(Some(status.success())),
-            None if Instant::now() >= deadline => return Ok(None),
-            None => std::thread::sleep(LOOK_EVERY),
-        }
     }
 }
