@@ -23,32 +23,18 @@ const BEHIND: usize = 200;
 /// Names that are there all the time.
 const KEPT: usize = 300;
 
-fn nodes_of_shards(lab: &Lab) -> Vec<String> {
-    let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
-    let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
-    let mut nodes: Vec<(u64, String)> = shards
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|shard| (shard["id"].as_u64().unwrap(), shard["node"].to_string()))
-        .collect();
-    nodes.sort();
-    nodes.into_iter().map(|(_, node)| node).collect()
-}
-
 /// A directory at the second server, which is added.
 fn directory_at_second(lab: &Lab, address: &str) -> (Role, String) {
-    let first = nodes_of_shards(lab)[0].clone();
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    let first = lab.nodes_of_shards()[0].clone();
+    lab.join_meta("mds2");
     let arguments = format!("meta --meta @meta2 --listen {address} --split-at {SPLIT_AT} --identity @mds2");
     let role = lab.run("mds2", &arguments, "serves");
     let deadline = Instant::now() + PATIENCE;
-    while nodes_of_shards(lab).iter().filter(|node| **node != first).count() < 32 {
+    while lab.nodes_of_shards().iter().filter(|node| **node != first).count() < 32 {
         assert!(Instant::now() < deadline, "shards do not come");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let nodes = nodes_of_shards(lab);
+    let nodes = lab.nodes_of_shards();
     for at in 0.. {
         let name = format!("big{at}");
         fs::create_dir(lab.path("m0").join(&name)).unwrap();

@@ -18,22 +18,6 @@ const FILE: usize = 4 << 20;
 /// How long a write may wait for servers that are away, with what the machine may be slow.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
-/// One more metadata server.
-#[track_caller]
-fn add_meta(lab: &Lab, at: usize) -> Role {
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds{at} --identity @mds{at}", token.trim())).expect(0);
-    let line = format!("meta --meta @meta{at} --listen {} --identity @mds{at}", Lab::free_address());
-    lab.run(&format!("mds{at}"), &line, "serves")
-}
-
-/// The node of each shard, as it is called.
-fn nodes(lab: &Lab) -> Vec<String> {
-    let listed = lab.ashlar("shard list --json --identity @first").expect(0).stdout;
-    let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
-    shards.as_array().unwrap().iter().map(|shard| shard["node"].to_string()).collect()
-}
-
 #[track_caller]
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -80,16 +64,16 @@ fn what_was_removed_is_room_for_the_next_write_whichever_server_had_it() {
         return;
     }
     let mut lab = Lab::start(1, 1);
-    let mut more: Vec<Role> = (2..=3).map(|at| add_meta(&lab, at)).collect();
+    let mut more: Vec<Role> = (2..=3).map(|at| lab.add_meta(at)).collect();
     lab.ashlar("pool add small --identity @first").expect(0);
     let (_disk, mut small, _) = add_small(&lab, "small", 384);
     wait_until("shards to be spread", || {
-        let nodes = nodes(&lab);
+        let nodes = lab.nodes_of_shards();
         nodes.iter().all(|node| nodes.iter().filter(|other| *other == node).count() <= 24)
     });
     use_small(&lab, "d");
     // Directories of all three servers.
-    let nodes = nodes(&lab);
+    let nodes = lab.nodes_of_shards();
     let dirs: Vec<PathBuf> = (0..12).map(|at| lab.path(&format!("m0/d/{at}"))).collect();
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let node_of = |dir: &PathBuf| nodes[(fs::metadata(dir).unwrap().ino() >> 48) as usize].clone();

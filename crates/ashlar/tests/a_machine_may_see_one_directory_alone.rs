@@ -498,8 +498,7 @@ fn a_program_that_makes_every_call_reaches_nothing_outside() {
     }
     let mut lab = lab(1);
     let all = lab.path("m0");
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let address = Lab::free_address();
     let mut second =
         lab.run("mds2", &format!("meta --meta @meta2 --listen {address} --identity @mds2"), "serves");

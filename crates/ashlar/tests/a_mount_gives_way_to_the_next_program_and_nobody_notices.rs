@@ -269,12 +269,9 @@ fn keep_mounts(lab: &mut Lab) {
 
 /// One more metadata server, which has shards before this returns.
 fn add_meta(lab: &Lab) -> Role {
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
-    let line = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
-    let role = lab.run("mds2", &line, "serves");
+    let role = lab.add_meta(2);
     let begun = Instant::now();
-    while !lab.ashlar("shard list --identity @first").expect(0).stdout.contains("mds2") {
+    while !lab.shards_by_node().contains_key("mds2") {
         assert!(begun.elapsed() < PATIENCE, "the second metadata server has no shard");
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -150,8 +150,7 @@ fn a_session_that_is_ended_gives_its_locks_to_others_and_its_mount_comes_back() 
     let id = session_of(&lab, "c0").unwrap()["id"].as_u64().filter(|newer| *newer != id).unwrap();
     drop((held, other));
     // A server that may have it and does not answer: it may go on there.
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let line = format!("meta --meta @mds2.meta --listen {} --identity @mds2", Lab::free_address());
     let mut mds2 = lab.run("mds2", &line, "serves");
     mds2.pause();

@@ -44,8 +44,7 @@ fn a_copy_of_a_running_metadata_directory_is_refused_until_the_server_is_away_wh
     let told = ["metadata", "copy is served by mds", "/meta: one of the two is a copy", "--take-over"];
     lab.ashlar(&of_copy).refused(&told);
     // Neither may another machine.
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds9 --identity @mds9", token.trim())).expect(0);
+    lab.join_meta("mds9");
     let elsewhere = format!("meta --meta @copy --listen {} --identity @mds9", Lab::free_address());
     lab.ashlar(&elsewhere).refused(&told);
     assert!(events(&lab, "copy-refused").contains("metadata of mds"));
@@ -149,8 +148,7 @@ fn an_older_copy_of_metadata_is_not_served_if_shards_have_come_to_the_server_sin
     for number in 0..8 {
         fs::write(lab.path(&format!("m0/file{number}")), vec![number; 1 << 20]).unwrap();
     }
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let start = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
     let mut second = lab.run("mds2", &start, "serves");
     second.stop();
@@ -356,8 +354,7 @@ fn a_server_that_is_killed_at_any_moment_of_a_start_can_be_started_again() {
     assert!(fs::read(lab.path("m0/file")).unwrap() == vec![1; 2 << 20]);
     assert!(events(&lab, "copy-refused").trim().lines().count() <= 1, "nothing was taken for a copy");
     // The first start of all as well.
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let address = Lab::free_address();
     let (directory, own) = (lab.path("meta2").display().to_string(), lab.path("mds2").display().to_string());
     let args = ["meta", "--meta", &directory, "--listen", &address, "--identity", &own].map(str::to_owned);

@@ -134,6 +134,14 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
     }
 }
 
+fn allowed_of_storage_call(call: &StorageCall) -> &'static [Role] {
+    match call {
+        StorageCall::Call { request, .. } => allowed_of_storage(request),
+        StorageCall::Attend(_) => &[Role::Meta],
+        StorageCall::TakeTarget(_) => &[Role::Admin],
+    }
+}
+
 fn allowed_of_process(call: &ProcessCall) -> &'static [Role] {
     match call {
         ProcessCall::Metrics => &[Role::Admin, Role::Console],
@@ -306,20 +314,17 @@ fn samples() -> Vec<Sample> {
         allowed: allowed_of_storage(&request),
         head: encode(&StorageCall::Call { under: Under::Role, request }),
     });
-    let attend = Sample {
+    let sensible = [
+        StorageCall::Attend(Attend { echo: None, fences: vec![SessionId(7)] }),
+        StorageCall::TakeTarget(TargetPlace::default()),
+    ];
+    let of_storage_server = sensible.into_iter().chain(every::<StorageCall>()).map(|call| Sample {
         service: Service::Storage,
         server: 2,
-        what: "Attend".into(),
-        head: encode(&StorageCall::Attend(Attend { echo: None, fences: vec![SessionId(7)] })),
-        allowed: &[Role::Meta],
-    };
-    let take = Sample {
-        service: Service::Storage,
-        server: 2,
-        what: "TakeTarget".into(),
-        head: encode(&StorageCall::TakeTarget(TargetPlace::default())),
-        allowed: &[Role::Admin],
-    };
+        what: name(format!("{call:?}")),
+        allowed: allowed_of_storage_call(&call),
+        head: encode(&call),
+    });
     let of_process = (0..3).map(|server| Sample {
         service: Service::Process,
         server,
@@ -327,7 +332,7 @@ fn samples() -> Vec<Sample> {
         allowed: allowed_of_process(&ProcessCall::Metrics),
         head: encode(&ProcessCall::Metrics),
     });
-    of_manager.chain(of_meta).chain(of_storage).chain([attend, take]).chain(of_process).collect()
+    of_manager.chain(of_meta).chain(of_storage).chain(of_storage_server).chain(of_process).collect()
 }
 
 /// Somebody who calls all servers.

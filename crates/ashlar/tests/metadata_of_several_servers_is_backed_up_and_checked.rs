@@ -34,16 +34,11 @@ impl Site {
         let mut site = Site { lab, more: Vec::new(), addresses: Vec::new() };
         site.addresses.push(site.lab.address(1).to_string());
         for at in 2..=servers {
-            let token = site.lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-            site.lab.ashlar(&format!("join {} --name mds{at} --identity @mds{at}", token.trim())).expect(0);
+            site.lab.join_meta(&format!("mds{at}"));
             site.addresses.push(Lab::free_address());
             site.more.push(site.run_meta(at, "meta"));
         }
-        let deadline = Instant::now() + PATIENCE;
-        while site.shards_by_node().values().filter(|count| **count >= 64 / servers).count() < servers {
-            assert!(Instant::now() < deadline, "shards are not spread: {:?}", site.shards_by_node());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        site.lab.wait_until_spread(servers);
         site
     }
 
@@ -81,16 +76,6 @@ impl Site {
     fn stop_metas(&mut self) {
         self.more.iter_mut().for_each(Role::stop);
         self.lab.meta.stop();
-    }
-
-    fn shards_by_node(&self) -> BTreeMap<String, usize> {
-        let listed = self.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
-        let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let mut counts = BTreeMap::new();
-        for shard in shards.as_array().unwrap() {
-            *counts.entry(shard["node"]["name"].as_str().unwrap_or_default().to_owned()).or_insert(0) += 1;
-        }
-        counts
     }
 
     fn mount(&self, at: usize) -> PathBuf {
@@ -476,8 +461,7 @@ fn another_machine_takes_the_place_of_a_lost_one_with_what_the_backup_has() {
     site.stop_metas();
     fs::remove_dir_all(site.lab.path("meta2")).unwrap();
     fs::remove_dir_all(site.lab.path("mds2")).unwrap();
-    let token = site.lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    site.lab.ashlar(&format!("join {} --name mds3 --identity @mds3", token.trim())).expect(0);
+    site.lab.join_meta("mds3");
     site.lab.ashlar("restore @backup --meta @back --identity @mds").expect(0);
     let told = site.lab.ashlar("restore @backup --meta @back3 --identity @mds3 --instead-of mds2").expect(0);
     assert!(told.stdout.contains("of 32 shards"), "{}", told.all());
@@ -506,7 +490,7 @@ fn another_machine_takes_the_place_of_a_lost_one_with_what_the_backup_has() {
     fs::write(there.join("d6/later"), b"after the restore").unwrap();
     assert_eq!(fs::read(made[6].join("later")).unwrap(), b"after the restore");
     drop(open);
-    assert_eq!(site.shards_by_node().get("mds3"), Some(&32));
+    assert_eq!(site.lab.shards_by_node().get("mds3"), Some(&32));
     site.lab.ashlar("node remove mds2 --identity @first").expect(0);
     site.stop();
     site.lab.ashlar("fsck --state @state --meta @back --meta @back3 --data @d0 --data @d1").expect(0);

@@ -171,8 +171,7 @@ fn writers_go_on_with_what_they_share_when_a_server_is_killed_and_when_their_fil
     }
     let mut lab = Lab::start(2, 2);
     lab.keep_meta();
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let line = format!("meta --meta @meta2 --listen {} --identity @mds2", Lab::free_address());
     let mut second = lab.run("mds2", &line, "serves");
     let files = [0, 1].map(|at| {

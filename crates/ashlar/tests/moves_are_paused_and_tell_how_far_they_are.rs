@@ -108,8 +108,7 @@ fn a_drain_tells_what_is_done_of_how_much_and_how_long_it_takes() {
 }
 
 fn add_meta(lab: &Lab, name: &str) -> (Role, String) {
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name {name} --identity @{name}", token.trim())).expect(0);
+    lab.join_meta(name);
     let line = format!("meta --meta @{name}.meta --listen {} --identity @{name}", Lab::free_address());
     (lab.run(name, &line, "serves"), line)
 }

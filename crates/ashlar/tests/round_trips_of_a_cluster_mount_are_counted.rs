@@ -1,5 +1,5 @@
 //! Goal: what programs do on a mount of a cluster costs the calls to metadata and storage that `docs/performance.md` says, counted by the mount process
-//! itself. A change that makes one call more, or one less, is seen here.
+//! itself, and with several metadata servers by them. A change that makes one call more, or one less, is seen here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -8,9 +8,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::can_mount;
-use support::cluster::Lab;
+use support::cluster::{Lab, Role};
 use support::counts::Counts;
 
 /// Chunks of a new file.
@@ -29,9 +30,18 @@ const READ_ONCE: [Calls; 2] = [("meta", "open", 1), LATER];
 const IN_A_ROW: u64 = 100;
 const CLOSES_MAX: u64 = IN_A_ROW / 4;
 
+/// What takes longer than usual costs calls that are made after a time: one test after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Mount {
     lab: Lab,
     shown: String,
+    /// Metadata servers, if they are to count and not the mount.
+    servers: Vec<String>,
 }
 
 impl Mount {
@@ -40,7 +50,27 @@ impl Mount {
         lab.mounts[0].stop();
         let shown = Lab::free_address();
         lab.mounts[0] = lab.run("c0", &format!("mount @m0 --identity @c0 --metrics {shown}"), "mounted");
-        Mount { lab, shown }
+        Mount { lab, shown, servers: Vec::new() }
+    }
+
+    /// With two metadata servers, which count: to the mount it is one call if a server tells it to ask another one.
+    fn start_over_two() -> (Mount, Role) {
+        let mut mount = Mount::start();
+        let shown = [Lab::free_address(), Lab::free_address()];
+        let lab = &mut mount.lab;
+        lab.mounts[0].stop();
+        lab.meta.stop();
+        let (first, second) = (lab.address(1), Lab::free_address());
+        let line = |number: &str, listen: String, shown: &str| {
+            format!("meta --meta @meta{number} --listen {listen} --identity @mds{number} --metrics {shown}")
+        };
+        lab.meta = lab.run("mds", &line("", first.to_string(), &shown[0]), "serves");
+        lab.join_meta("mds2");
+        let role = lab.run("mds2", &line("2", second, &shown[1]), "serves");
+        lab.wait_until_spread(2);
+        mount.servers = shown.to_vec();
+        mount.start_anew();
+        (mount, role)
     }
 
     /// Forgets all that was cached, here and in the kernel.
@@ -53,10 +83,14 @@ impl Mount {
     /// What is counted, once nothing comes any more: a last close is told by the kernel when it gets round to it.
     fn settled(&self) -> Counts {
         let begun = Instant::now();
-        let mut before = Counts::of(&self.shown);
+        let count = || match self.servers.is_empty() {
+            true => Counts::of(&self.shown),
+            false => Counts::served_by(&self.servers),
+        };
+        let mut before = count();
         loop {
             std::thread::sleep(Duration::from_millis(150));
-            let now = Counts::of(&self.shown);
+            let now = count();
             if now == before {
                 return now;
             }
@@ -87,6 +121,7 @@ fn calls_per_operation_are_those_of_the_table() {
     if !can_mount("counted calls") {
         return;
     }
+    let _alone = alone();
     let mut mount = Mount::start();
     let dir = mount.lab.path("m0/dir");
     fs::create_dir(&dir).unwrap();
@@ -181,6 +216,7 @@ fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     if !can_mount("counted calls") {
         return;
     }
+    let _alone = alone();
     let mut mount = Mount::start();
     let dir = mount.lab.path("m0/dir");
     fs::create_dir_all(dir.join("split")).unwrap();
@@ -204,6 +240,80 @@ fn names_in_a_split_directory_cost_no_more_calls_than_in_another() {
     let stat = |m: &Path| fs::metadata(m.join("dir/split")).unwrap().len();
     assert_eq!(mount.costs("stat of it: the slice that has changed", &[("meta", "getattr", 1)], stat), 6);
     assert_eq!(mount.costs("stat under leases", &[], stat), 6);
+}
+
+#[test]
+fn over_several_metadata_servers_only_what_is_elsewhere_costs_more() {
+    if !can_mount("counted calls") {
+        return;
+    }
+    let _alone = alone();
+    let (mut mount, mut second) = Mount::start_over_two();
+    let root = mount.lab.path("m0/dir");
+    fs::create_dir(&root).unwrap();
+    let nodes = mount.lab.nodes_of_shards();
+    let node = |path: &Path| nodes[usize::try_from(fs::metadata(path).unwrap().ino() >> 48).unwrap()].clone();
+    // Two directories at the server that `dir` is at, and one at the other.
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for at in 0..64 {
+        let path = root.join(format!("d{at}"));
+        fs::create_dir(&path).unwrap();
+        let is_near = node(&path) == node(&root);
+        (if is_near { &mut near } else { &mut far }).push(format!("dir/d{at}"));
+    }
+    let (near, other, far) = (near[0].as_str(), near[1].as_str(), far[0].as_str());
+    for dir in [near, other, far] {
+        for name in ["stays", "goes", "gone", "linked"] {
+            fs::write(mount.lab.path("m0").join(dir).join(name), name).unwrap();
+        }
+    }
+    mount.start_anew();
+    // Of a directory in which it has changed a name the kernel asks once more.
+    let known = |m: &Mount| {
+        [near, other, far].iter().for_each(|dir| drop(fs::metadata(m.lab.path("m0").join(dir)).unwrap()));
+    };
+    known(&mount);
+    mount.costs("stat cold, at the other server", &[("meta", "lookup", 1)], |m| {
+        fs::metadata(m.join(far).join("stays")).unwrap()
+    });
+    assert!(fs::metadata(mount.lab.path("m0").join(far).join("new")).is_err());
+    known(&mount);
+    mount.costs("create + close at the other server", &CREATED, |m| {
+        drop(File::create(m.join(far).join("new")).unwrap())
+    });
+    known(&mount);
+    mount.costs(
+        "rename to another directory of the same server, cold",
+        &[("meta", "lookup", 2), ("meta", "rename", 1)],
+        |m| fs::rename(m.join(near).join("goes"), m.join(other).join("from-near")).unwrap(),
+    );
+    known(&mount);
+    mount.costs(
+        "rename to a directory of the other server, cold",
+        &[("meta", "lookup", 2), ("meta", "rename", 1)],
+        |m| fs::rename(m.join(near).join("gone"), m.join(far).join("from-near")).unwrap(),
+    );
+    known(&mount);
+    mount.costs(
+        "link in a directory of the other server, cold",
+        &[("meta", "lookup", 2), ("meta", "link", 1)],
+        |m| fs::hard_link(m.join(near).join("linked"), m.join(far).join("second")).unwrap(),
+    );
+    mount.start_anew();
+    let elsewhere = [("meta", "lookup", 1), ("meta", "getattr", 1)];
+    known(&mount);
+    mount.costs("stat of a file that has moved between servers, cold", &elsewhere, |m| {
+        fs::metadata(m.join(far).join("from-near")).unwrap()
+    });
+    known(&mount);
+    mount.costs("the same under a lease", &[], |m| fs::metadata(m.join(far).join("from-near")).unwrap());
+    known(&mount);
+    mount.costs("unlink of a file that has moved between servers", &[("meta", "unlink", 1)], |m| {
+        fs::remove_file(m.join(far).join("from-near")).unwrap()
+    });
+    mount.lab.mounts[0].stop();
+    second.stop();
+    mount.lab.stop();
 }
 
 /// The kernel's list of FUSE connections, for as long as it lives.
@@ -237,6 +347,7 @@ fn chunks_of_a_file_are_read_at_the_same_time() {
     if !can_mount("chunks read at the same time") {
         return;
     }
+    let _alone = alone();
     let mut mount = Mount::start();
     let path = mount.lab.path("m0/large");
     let content: Vec<u8> = (0..4 * CHUNK_BYTES).map(|at| (at / 1000) as u8).collect();

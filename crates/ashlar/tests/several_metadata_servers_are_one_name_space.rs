@@ -25,34 +25,9 @@ impl Spread {
     #[track_caller]
     fn start(servers: usize, mounts: usize) -> Spread {
         let lab = Lab::start(1, mounts);
-        let more = (2..=servers).map(|at| add_server(&lab, at)).collect();
-        let spread = Spread { lab, more };
-        spread.wait_until_spread(servers);
-        spread
-    }
-
-    /// Waits until all servers have about as many shards as each other.
-    #[track_caller]
-    fn wait_until_spread(&self, servers: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let counts = self.shards_by_node();
-            if counts.len() == servers && counts.iter().all(|(_, count)| *count >= 64 / servers) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "shards are not spread: {counts:?}");
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-    }
-
-    fn shards_by_node(&self) -> Vec<(String, usize)> {
-        let listed = self.lab.ashlar("shard list --json --identity @first").expect(0).stdout;
-        let shards: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let mut counts = std::collections::BTreeMap::new();
-        for shard in shards.as_array().unwrap() {
-            *counts.entry(shard["node"].to_string()).or_insert(0) += 1;
-        }
-        counts.into_iter().collect()
+        let more = (2..=servers).map(|at| lab.add_meta(at)).collect();
+        lab.wait_until_spread(servers);
+        Spread { lab, more }
     }
 
     fn mount(&self, at: usize) -> PathBuf {
@@ -65,18 +40,6 @@ impl Spread {
         self.more.iter_mut().for_each(Role::stop);
         self.lab.stop();
     }
-}
-
-#[track_caller]
-fn add_server(lab: &Lab, at: usize) -> Role {
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds{at} --identity @mds{at}", token.trim())).expect(0);
-    let address = Lab::free_address();
-    lab.run(
-        &format!("mds{at}"),
-        &format!("meta --meta @meta{at} --listen {address} --identity @mds{at}"),
-        "serves",
-    )
 }
 
 /// The shard in which something lives.

@@ -43,8 +43,7 @@ impl Spread {
     #[track_caller]
     fn add_server(&mut self) {
         let at = self.more.len() + 2;
-        let token = self.lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-        self.lab.ashlar(&format!("join {} --name mds{at} --identity @mds{at}", token.trim())).expect(0);
+        self.lab.join_meta(&format!("mds{at}"));
         self.more.push(start_server(&self.lab, at));
     }
 

@@ -299,8 +299,7 @@ fn a_proof_of_one_server_is_good_at_the_server_that_has_the_shard_then() {
     let friend = Program::new(&lab, "friend");
     let proof = friend.open(secret, true).unwrap();
     friend.close();
-    let token = lab.ashlar("token --role meta --identity @first").expect(0).stdout;
-    lab.ashlar(&format!("join {} --name mds2 --identity @mds2", token.trim())).expect(0);
+    lab.join_meta("mds2");
     let address = Lab::free_address();
     let line = format!("meta --meta @meta2 --listen {address} --identity @mds2");
     let mut second = lab.run("mds2", &line, "serves");

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// For how long a question for a newer map is held back.
 const PARKED_MAX: Duration = Duration::from_secs(20);
+/// Such questions of one node: each of its processes has one.
+const PARKED_OF_NODE_MAX: usize = 256;
 
 /// Is told of every call that is carried out: what, how long it took, and whether it was refused.
 pub type Observe = dyn Fn(&ManagerRequest, Duration, bool) + Send + Sync;
@@ -20,7 +22,7 @@ pub type Observe = dyn Fn(&ManagerRequest, Duration, bool) + Send + Sync;
 pub struct ManagerEndpoint {
     service: Arc<ManagerService>,
     epochs: Arc<Epochs>,
-    // LIMIT: one per connection for late answers.
+    // LIMIT: PARKED_OF_NODE_MAX of each node.
     parked: Mutex<Vec<(Replier, Epoch, Instant)>>,
     observe: Option<Box<Observe>>,
 }
@@ -52,6 +54,25 @@ impl ManagerEndpoint {
             return admit(&self.service.map().read(), peer);
         }
         known
+    }
+
+    /// Has a question for a newer map wait.
+    fn park(&self, replier: Replier, have: Epoch) {
+        let node = replier.peer().id.node;
+        let excess = {
+            let mut parked = self.parked.lock();
+            let is_of_node = |(other, ..): &(Replier, Epoch, Instant)| other.peer().id.node == node;
+            let is_excess = parked.iter().filter(|one| is_of_node(one)).count() >= PARKED_OF_NODE_MAX;
+            let oldest = parked.iter().position(is_of_node).filter(|_| is_excess);
+            let excess = oldest.map(|at| parked.remove(at));
+            parked.push((replier, have, Instant::now()));
+            excess
+        };
+        if let Some((replier, ..)) = excess {
+            // It asks again.
+            let map = self.service.map().read().clone();
+            replier.reply(&encode(&ManagerReply::Map(Box::new(ClusterMap::clone(&map)))), &[]);
+        }
     }
 
     /// Answers who waits for a newer map, if there is one or they have waited for long. To be called often.
@@ -102,7 +123,7 @@ impl Endpoint for ManagerEndpoint {
             && have.0 > 0
             && peer.token.is_none()
         {
-            self.parked.lock().push((replier, have, Instant::now()));
+            self.park(replier, have);
             return self.tidy();
         }
         let mut id = peer.id;

@@ -546,12 +546,14 @@ impl ManagerService {
         self.manager.change_by(Some(by), |state| {
             filesets::require_subtree(&state.map, policy)?;
             state.tokens.retain(|token| now < token.expires_s.saturating_add(KEPT_S));
-            if state.tokens.len() >= ClusterState::TOKENS_MAX {
+            if !state.has_room_for_tokens() {
                 // Many machines join at once: of those that have, none asks again for so long.
                 state.tokens.retain(|token| token.used_by.is_none() || is_remembered(token, now));
             }
-            if state.tokens.len() >= ClusterState::TOKENS_MAX {
-                return Err(refused("too many tokens are waiting to be used"));
+            if !state.has_room_for_tokens() {
+                return Err(refused(
+                    "too many tokens are waiting to be used, or were used just now: an hour after its end a token that was used takes no room any more",
+                ));
             }
             let expires_s = now + u64::from(valid_s);
             let policy = policy.clone();

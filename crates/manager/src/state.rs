@@ -158,6 +158,9 @@ impl ClusterState {
     // LIMIT: of tokens that can be used at the same time.
     /// Most tokens that are remembered.
     pub const TOKENS_MAX: usize = 10_000;
+    // LIMIT: an etcd takes 1 MiB for everything.
+    /// Bytes of the stored form that tokens may have, more or less one.
+    const TOKENS_BYTES_MAX: usize = 384 << 10;
 
     /// The state of a new file system.
     pub fn new(map: ClusterMap) -> ClusterState {
@@ -205,6 +208,11 @@ impl ClusterState {
             (None, None) => earlier::decode(bytes).map_err(malformed)?,
         };
         state.check().map(|()| state).map_err(str::to_owned)
+    }
+
+    /// Whether one more token may be remembered.
+    pub(crate) fn has_room_for_tokens(&self) -> bool {
+        self.tokens.len() < Self::TOKENS_MAX && codec::encode(&self.tokens).len() < Self::TOKENS_BYTES_MAX
     }
 
     fn check(&self) -> Result<(), &'static str> {

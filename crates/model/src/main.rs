@@ -135,7 +135,11 @@ fn transaction() -> Vec<(&'static str, TransactionModel)> {
     vec![
         ("transaction, file, two take-overs", TransactionModel { take_overs_max: 2, ..file }),
         ("transaction, file back and forth", back.clone()),
-        ("transaction, loop", TransactionModel { scene: Scene::Loop, ..back }),
+        ("transaction, loop", TransactionModel { scene: Scene::Loop, ..back.clone() }),
+        (
+            "transaction, loop, one take-over",
+            TransactionModel { scene: Scene::Loop, take_overs_max: 1, ..back },
+        ),
     ]
 }
 

@@ -1,10 +1,13 @@
 //! An upgrade while programs work: a cluster of the binary of an earlier commit, of which every process is replaced by one of this commit, one after the other.
 //!
+//! Mounts of a binary that can do it give way to the next program (`SIGUSR2`) while all goes on; those of others are unmounted when nobody uses them.
+//!
 //! On two mounts the torture program exercises files against a model, records histories of names and checks them, and holds locks and passes them on, round after round;
 //! what was stored before the upgrade is compared after it, through the other mount. No program may see an error, and the check at the end, by the new binary, must find
 //! nothing.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -61,9 +64,15 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         let programs = repository.build(false)?;
         let meta = arguments.meta.to_string();
         let etcd: &[&str] = if arguments.etcd { &["--etcd"] } else { &[] };
-        let more = [&["--meta", meta.as_str()], etcd].concat();
-        let lab = Lab::up(&before, &work.path().join("lab"), 2, 2, &more)?;
-        let result = upgrade(&lab, &programs, arguments);
+        let help = shell::output(Command::new(&before).args(["lab", "up", "--help"]))?;
+        let are_kept = help.contains("--keep");
+        let keep: &[&str] = if are_kept { &["--keep", "60"] } else { &[] };
+        let more = [&["--meta", meta.as_str()], etcd, keep].concat();
+        // Where a package has the program: the next one comes to the same place.
+        let installed = work.path().join("ashlar");
+        fs::copy(&before, &installed).with_context(|| format!("copy {}", before.display()))?;
+        let lab = Lab::up(&installed, &work.path().join("lab"), 2, 2, &more)?;
+        let result = upgrade(&lab, &programs, arguments, are_kept);
         if result.is_err() {
             lab.keep_logs(&work.path().join("logs"))?;
         }
@@ -104,7 +113,7 @@ fn build_before(repository: &Repository, commit: &str) -> anyhow::Result<PathBuf
     built
 }
 
-fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments, are_kept: bool) -> anyhow::Result<()> {
     let (ashlar, torture) = (programs.join("ashlar"), programs.join("ashlar-torture"));
     let mounts = lab.mounts();
     for (at, mount) in mounts.iter().enumerate() {
@@ -136,6 +145,16 @@ fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<
                 go_on(&others)?;
                 tally.note(&name, Ok(()));
             }
+            if are_kept {
+                install(&ashlar, lab.binary())?;
+                for name in ["client1", "client2"] {
+                    give_way(lab, name).with_context(|| format!("{name} gives way"))?;
+                    go_on(&with_first)?;
+                    go_on(&others)?;
+                    tally.note(name, Ok(()));
+                }
+                return Ok(());
+            }
             with_first.iter().for_each(|load| load.stop());
             join(std::mem::take(&mut of_first))?;
             lab.replace("client1", &ashlar).context("replace client1")?;
@@ -148,8 +167,10 @@ fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<
         // What a program says tells more than that it has ended.
         ended.into_iter().chain([result]).collect::<anyhow::Result<()>>()
     })?;
-    lab.replace("client2", &ashlar).context("replace client2")?;
-    tally.note("client2", Ok(()));
+    if !are_kept {
+        lab.replace("client2", &ashlar).context("replace client2")?;
+        tally.note("client2", Ok(()));
+    }
     for again in of_mount(&mounts[1]) {
         again.stop();
         tally.note("a program afterwards", again.run());
@@ -157,6 +178,28 @@ fn upgrade(lab: &Lab, programs: &Path, arguments: &Arguments) -> anyhow::Result<
     tally.note("what was there before", compare(&mounts));
     tally.note("stop and check", lab.stop_replaced_and_check(&ashlar));
     tally.finish()
+}
+
+/// Puts `binary` in the place of another one, which may run, as a package does.
+fn install(binary: &Path, place: &Path) -> anyhow::Result<()> {
+    let beside = place.with_extension("new");
+    fs::copy(binary, &beside).with_context(|| format!("copy {}", binary.display()))?;
+    fs::rename(&beside, place).with_context(|| format!("replace {}", place.display()))
+}
+
+/// Has a mount go over to the program that is installed, and insists that the same session goes on.
+fn give_way(lab: &Lab, name: &str) -> anyhow::Result<()> {
+    lab.give_way(name)?;
+    let (_, pid) = lab.processes()?.into_iter().find(|(node, _)| node == name).context("no such node")?;
+    let running = format!("/proc/{}/exe", pid.context("it has ended")?);
+    if fs::metadata(running)?.ino() != fs::metadata(lab.binary())?.ino() {
+        bail!("it runs the program from before");
+    }
+    let log = fs::read_to_string(lab.log(name))?;
+    if log.contains("another one takes its place") || log.contains("another session takes") {
+        bail!("the session did not go on: {log}");
+    }
+    Ok(())
 }
 
 type Threads<'scope> = Vec<ScopedJoinHandle<'scope, anyhow::Result<()>>>;

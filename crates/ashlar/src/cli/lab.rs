@@ -75,6 +75,9 @@ pub struct LabUpArgs {
     /// What mounts see of each other's changes: `strict` or `close-to-open`.
     #[arg(long, value_name = "KIND", default_value_t = Coherence::Strict)]
     pub coherence: Coherence,
+    /// For how long a mount is kept whose process ends without unmounting, seconds: so that processes of mounts can be killed, and replaced with SIGUSR2.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub keep: u32,
     /// Split a directory, over all metadata servers, when it has more entries than that; 0: none.
     #[arg(long, value_name = "ENTRIES", default_value_t = 50_000)]
     pub split_at: u64,

@@ -62,6 +62,7 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
         record,
         is_told_to_stop,
         coherence: args.coherence,
+        keep: args.keep,
         split_at: args.split_at,
         browsers: browsers.map(|(listener, _)| listener),
     };
@@ -113,6 +114,7 @@ struct Lab {
     record: Record,
     is_told_to_stop: Arc<AtomicBool>,
     coherence: Coherence,
+    keep: u32,
     split_at: u64,
     /// For the gateway.
     browsers: Option<TcpListener>,
@@ -249,6 +251,7 @@ impl Lab {
                 let mountpoint = self.places.mountpoint(&node.name);
                 fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", shown(&mountpoint)))?;
                 command.arg("mount").arg(&mountpoint).args(["--coherence", self.coherence.name()]);
+                command.arg("--keep").arg(self.keep.to_string());
                 "mounted "
             }
             LabRole::Console => {

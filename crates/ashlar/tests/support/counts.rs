@@ -13,6 +13,23 @@ impl Counts {
     /// What the process that shows its metrics at `address` has sent so far.
     #[track_caller]
     pub fn of(address: &str) -> Counts {
+        Counts::on_side(address, "sent")
+    }
+
+    /// What the processes that show their metrics at `addresses` have answered so far, together: also what goes to several servers for one call of a client.
+    #[track_caller]
+    pub fn served_by(addresses: &[String]) -> Counts {
+        let mut all = Counts::default();
+        for address in addresses {
+            for (kind, count) in Counts::on_side(address, "served").0 {
+                *all.0.entry(kind).or_insert(0) += count;
+            }
+        }
+        all
+    }
+
+    #[track_caller]
+    fn on_side(address: &str, side: &str) -> Counts {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ashlar\r\n\r\n").unwrap();
         let mut text = String::new();
@@ -22,7 +39,8 @@ impl Counts {
             rest.split('"').next().unwrap().to_owned()
         };
         let of_calls = text.lines().filter(|line| {
-            line.starts_with("ashlar_call_duration_seconds_count{") && line.contains("side=\"sent\"")
+            line.starts_with("ashlar_call_duration_seconds_count{")
+                && line.contains(&format!("side=\"{side}\""))
         });
         let count = |line: &str| {
             let number: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();

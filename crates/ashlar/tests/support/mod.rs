@@ -7,6 +7,7 @@ pub mod browser;
 pub mod cluster;
 pub mod counts;
 pub mod desk;
+pub mod more_meta;
 pub mod records;
 pub mod small;
 pub mod user_world;
@@ -45,12 +46,15 @@ pub fn names_in(directory: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Whether real mounts can be made here as root; if not, says so where people look.
+/// Whether real mounts can be made here as root; if not, says so where people look. Where every test must be run, it has failed.
+#[track_caller]
 pub fn can_mount(test: &str) -> bool {
     // SAFETY: geteuid has no preconditions and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let has_device = Path::new("/dev/fuse").exists();
     if !is_root || !has_device {
+        let must_run = std::env::var_os("ASHLAR_TEST_EVERYTHING").is_some();
+        assert!(!must_run, "{test} needs root and /dev/fuse");
         eprintln!("******** SKIPPED: {test} needs root and /dev/fuse ********");
     }
     is_root && has_device

@@ -5,6 +5,8 @@
 use super::hello::EndedCalls;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 /// Most calls of a channel whose answers the caller has not got.
@@ -24,6 +26,14 @@ pub(crate) enum Admission {
     Excess,
 }
 
+/// Bytes of answers that are kept for all channels of one node.
+// LIMIT: of a node: with more kept than that no call of its is taken.
+const NODE_KEPT_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of answers that are kept for one node.
+#[derive(Debug, Default)]
+pub(crate) struct KeptOfNode(AtomicUsize);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ChannelState<C> {
@@ -35,6 +45,8 @@ pub(crate) struct ChannelState<C> {
     pub left: Option<Instant>,
     under_way: FxHashSet<u64>,
     kept: BTreeMap<u64, Vec<u8>>,
+    kept_bytes: usize,
+    of_node: Arc<KeptOfNode>,
     lowest: u64,
     /// Above `lowest`, what the caller needs no more, as it has said last.
     // LIMIT: `EndedCalls::MAX`.
@@ -43,24 +55,45 @@ pub(crate) struct ChannelState<C> {
 
 impl<C> Default for ChannelState<C> {
     fn default() -> ChannelState<C> {
+        ChannelState::of(Arc::default())
+    }
+}
+
+impl<C> Drop for ChannelState<C> {
+    fn drop(&mut self) {
+        self.of_node.0.fetch_sub(self.kept_bytes, SeqCst);
+    }
+}
+
+impl<C> ChannelState<C> {
+    /// One of a node's.
+    pub fn of(of_node: Arc<KeptOfNode>) -> ChannelState<C> {
         ChannelState {
             attempt: 0,
             connection: None,
             left: None,
             under_way: FxHashSet::default(),
             kept: BTreeMap::new(),
+            kept_bytes: 0,
+            of_node,
             lowest: 0,
             ended: Vec::new(),
         }
     }
-}
 
-impl<C> ChannelState<C> {
+    fn forget(&mut self, id: u64) {
+        let bytes = self.kept.remove(&id).map_or(0, |reply| reply.len());
+        self.kept_bytes -= bytes;
+        self.of_node.0.fetch_sub(bytes, SeqCst);
+    }
+
     /// A call has come; `lowest` is the oldest one whose answer the caller still waits for.
     pub fn admit(&mut self, id: u64, lowest: u64) -> Admission {
         if lowest > self.lowest {
             self.lowest = lowest;
-            self.kept = self.kept.split_off(&lowest);
+            while let Some(id) = self.kept.first_key_value().map(|(id, _)| *id).filter(|id| *id < lowest) {
+                self.forget(id);
+            }
         }
         if id < self.lowest || self.under_way.contains(&id) {
             return Admission::Known;
@@ -69,7 +102,8 @@ impl<C> ChannelState<C> {
             return Admission::Answered(reply.clone());
         }
         // By how many there are, not by how far they are apart: a call that takes long must not be in the way of those behind it.
-        if self.kept.len() as u64 >= WINDOW || self.under_way.len() as u64 >= WINDOW {
+        let are_too_many = self.kept.len() as u64 >= WINDOW || self.under_way.len() as u64 >= WINDOW;
+        if are_too_many || self.of_node.0.load(SeqCst) > NODE_KEPT_BYTES_MAX {
             return Admission::Excess;
         }
         self.under_way.insert(id);
@@ -80,6 +114,9 @@ impl<C> ChannelState<C> {
     pub fn finish(&mut self, id: u64, reply: Option<Vec<u8>>) {
         self.under_way.remove(&id);
         if let Some(reply) = reply.filter(|_| id >= self.lowest) {
+            self.forget(id);
+            self.kept_bytes += reply.len();
+            self.of_node.0.fetch_add(reply.len(), SeqCst);
             self.kept.insert(id, reply);
         }
     }
@@ -88,7 +125,7 @@ impl<C> ChannelState<C> {
     pub fn note_ended(&mut self, ended: EndedCalls) {
         for (from, to) in &ended.0 {
             let gone: Vec<u64> = self.kept.range(from..to).map(|(id, _)| *id).collect();
-            gone.iter().for_each(|id| drop(self.kept.remove(id)));
+            gone.into_iter().for_each(|id| self.forget(id));
         }
         self.ended = ended.0;
     }
@@ -132,6 +169,29 @@ mod tests {
         assert_eq!(channel.admit(WINDOW + 1, 1), Admission::Excess);
         assert_eq!(channel.admit(WINDOW + 1, WINDOW + 1), Admission::Run);
         assert_eq!(channel.kept.len(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_for_a_node_is_bounded_in_bytes_over_all_of_its_channels() {
+        let of_node = Arc::<KeptOfNode>::default();
+        let mut channels = [(); 3].map(|()| ChannelState::<()>::of(of_node.clone()));
+        let answer = vec![0; NODE_KEPT_BYTES_MAX / 64];
+        let mut taken = 0;
+        for id in 1..=64 {
+            for channel in &mut channels {
+                if channel.admit(id, 1) == Admission::Run {
+                    channel.finish(id, Some(answer.clone()));
+                    taken += 1;
+                }
+            }
+        }
+        assert_eq!(taken, 65, "the last one that is taken may be too much");
+        assert_eq!(channels[0].admit(1000, 1), Admission::Excess);
+        assert_eq!(channels[0].admit(1000, 1000), Admission::Run, "its caller has the others");
+        assert_eq!(channels[1].admit(1000, 1), Admission::Run);
+        channels[1].note_ended(EndedCalls(vec![(1, 1000)]));
+        drop(channels);
+        assert_eq!(of_node.0.load(SeqCst), 0);
     }
 
     #[test]

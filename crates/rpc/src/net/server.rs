@@ -4,7 +4,10 @@
 //! one of them out itself: a call costs no hand-over between threads. If all threads are at work one more is started, up to a bound;
 //! behind it calls wait, but those that others may be waiting for.
 
+mod anonymous;
+mod channels;
 mod connection;
+mod outgoing;
 mod pool;
 
 use super::error::NetError;

@@ -105,10 +105,23 @@ impl Stream {
 
     /// Sends `parts` one behind the other, as a whole frame.
     pub fn send(&self, parts: &[&[u8]], deadline: Instant) -> Result<(), NetError> {
+        self.push(parts, || self.flush(deadline).map(|()| true)).map(drop)
+    }
+
+    /// The same without waiting: what the socket does not take now is kept. Tells whether nothing is.
+    pub fn queue(&self, parts: &[&[u8]]) -> Result<bool, NetError> {
+        self.push(parts, || Ok(false))
+    }
+
+    fn push(
+        &self,
+        parts: &[&[u8]],
+        blocked: impl Fn() -> Result<bool, NetError>,
+    ) -> Result<bool, NetError> {
         let _sending = self.sending.lock();
         let mut slices = parts.iter().flat_map(|part| part.chunks(SLICE_BYTES)).peekable();
         loop {
-            let is_blocked = {
+            let mut is_sent = {
                 let mut tls = self.tls.lock();
                 // Small parts go together, into one record and one system call.
                 let mut taken = 0;
@@ -118,24 +131,35 @@ impl Stream {
                     tls.writer().write_all(slice).map_err(NetError::Io)?;
                     taken += slice.len();
                 }
-                !drain(&mut tls, &self.socket)?
+                drain(&mut tls, &self.socket)?.is_all
             };
-            if is_blocked {
-                self.flush(deadline)?;
+            if !is_sent {
+                is_sent = blocked()?;
             }
             if slices.peek().is_none() {
-                return Ok(());
+                return Ok(is_sent);
             }
         }
     }
 
+    /// Sends of what was kept as much as the socket takes; tells whether it took anything, and whether nothing is kept any more.
+    pub fn send_kept(&self) -> Result<(bool, bool), NetError> {
+        let Drained { bytes, is_all } = drain(&mut self.tls.lock(), &self.socket)?;
+        Ok((bytes > 0, is_all))
+    }
+
+    /// Whether anything is kept that was not sent yet.
+    pub fn has_kept(&self) -> bool {
+        self.tls.lock().wants_write()
+    }
+
     /// Writes what is encrypted; waits for the network, without the lock.
-    fn flush(&self, deadline: Instant) -> Result<(), NetError> {
+    pub fn flush(&self, deadline: Instant) -> Result<(), NetError> {
         loop {
             if !self.wait(true, deadline)? {
                 return Err(NetError::Stuck);
             }
-            if drain(&mut self.tls.lock(), &self.socket)? {
+            if drain(&mut self.tls.lock(), &self.socket)?.is_all {
                 return Ok(());
             }
         }
@@ -146,7 +170,7 @@ impl Stream {
         loop {
             let (is_done, is_sent) = {
                 let mut tls = self.tls.lock();
-                let is_sent = drain(&mut tls, &self.socket)?;
+                let is_sent = drain(&mut tls, &self.socket)?.is_all;
                 (!tls.is_handshaking(), is_sent)
             };
             if is_done && is_sent {
@@ -192,17 +216,27 @@ fn take_plain(
     }
 }
 
-/// Writes what is encrypted as far as the socket takes it; tells whether that is all.
-fn drain(tls: &mut Connection, socket: &TcpStream) -> Result<bool, NetError> {
+/// What a socket took.
+struct Drained {
+    bytes: usize,
+    /// Whether nothing is left.
+    is_all: bool,
+}
+
+/// Writes what is encrypted as far as the socket takes it.
+fn drain(tls: &mut Connection, socket: &TcpStream) -> Result<Drained, NetError> {
+    let mut bytes = 0;
     while tls.wants_write() {
         match tls.write_tls(&mut &*socket) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Ok(written) => bytes += written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Drained { bytes, is_all: false });
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(NetError::Io(error)),
         }
     }
-    Ok(true)
+    Ok(Drained { bytes, is_all: true })
 }
 
 /// Has the kernel notice a peer that is gone: within ten seconds whether or not something was sent to it.

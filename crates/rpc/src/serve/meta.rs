@@ -34,6 +34,9 @@ const DRIFT_MAX: Duration = Duration::from_secs(1);
 const PARKED_MAX: Duration = Duration::from_secs(20);
 /// For how long a session is believed that it waits for a disk.
 const BUSY_MAX: Duration = Duration::from_secs(3);
+/// Sessions of one node: each of its mounts has one.
+// LIMIT: of a node; all nodes together have `SESSIONS_MAX` of the metadata service.
+const SESSIONS_OF_NODE_MAX: usize = 1024;
 /// Events that one answer carries.
 // LIMIT: of an answer.
 const EVENTS_MAX: usize = 1024;
@@ -351,6 +354,12 @@ impl MetaEndpoint {
         }
         if self.meta.is_awaiting() {
             return MetaAnswer::Later;
+        }
+        let node = peer.id.node;
+        let of_node = self.sessions.read().values().filter(|session| session.owner.node == node).count();
+        if of_node >= SESSIONS_OF_NODE_MAX {
+            tracing::warn!(%node, of_node, "a node has as many sessions as one may have");
+            return MetaAnswer::Failed(Errno::EAGAIN);
         }
         let session = self.session_of(owner_of(peer));
         match self.meta.open_lasting(wanted, owner_of(peer), session.clone()) {

@@ -226,9 +226,20 @@ impl Endpoint for StorageEndpoint {
         let line = (request.target(), kind);
         // What is asked of the server's memory alone does not wait for disks.
         let is_of_disk = !matches!(request, StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. });
-        let job = Job { peer: *peer, under, request, frame, replier };
+        let mut job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {
-            if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {
+            // What is read is in memory until the caller has taken it.
+            let has_room = match job.request {
+                StorageRequest::Read { len, .. } => {
+                    job.replier.take_room((len as usize).min(PAYLOAD_BYTES_MAX))
+                }
+                _ => true,
+            };
+            let refused = match has_room || !job.can_come_again() {
+                true => self.queues.run(line, job, |job| self.answer(job)),
+                false => Some(job),
+            };
+            if let Some(refused) = refused {
                 let answer: Result<StorageReply, Errno> = Err(AGAIN);
                 refused.replier.reply(&encode(&answer), &[]);
             }

@@ -15,6 +15,7 @@ use ashlar_rpc::net::{
 };
 use ashlar_types::{ClusterId, NodeId, PeerId, Role, Roles};
 use parking_lot::{Mutex, RwLock};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -143,6 +144,8 @@ pub struct Proxy {
     pub address: SocketAddr,
     connections: Arc<Mutex<Vec<TcpStream>>>,
     pub is_refusing: Arc<AtomicBool>,
+    /// Nothing is taken from the server: its caller hangs.
+    pub is_hanging: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -151,7 +154,8 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let connections: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let is_refusing = Arc::new(AtomicBool::new(false));
-        let (kept, refusing) = (connections.clone(), is_refusing.clone());
+        let is_hanging = Arc::new(AtomicBool::new(false));
+        let (kept, refusing, hanging) = (connections.clone(), is_refusing.clone(), is_hanging.clone());
         std::thread::spawn(move || {
             for from in listener.incoming() {
                 let (Ok(from), Ok(to)) = (from, TcpStream::connect(to)) else { continue };
@@ -161,15 +165,16 @@ impl Proxy {
                 from.set_nodelay(true).unwrap();
                 to.set_nodelay(true).unwrap();
                 kept.lock().extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
-                for (mut a, mut b) in [(from.try_clone().unwrap(), to.try_clone().unwrap()), (to, from)] {
-                    std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut a, &mut b);
-                        let _ = b.shutdown(std::net::Shutdown::Both);
-                    });
-                }
+                let (mut a, mut b) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut a, &mut b);
+                    let _ = b.shutdown(std::net::Shutdown::Both);
+                });
+                let hanging = hanging.clone();
+                std::thread::spawn(move || pass_back(to, &from, &hanging));
             }
         });
-        Proxy { address, connections, is_refusing }
+        Proxy { address, connections, is_refusing, is_hanging }
     }
 
     /// Cuts what there is.
@@ -178,4 +183,19 @@ impl Proxy {
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }
     }
+}
+
+/// Passes on what a server sends, but while its caller hangs.
+fn pass_back(mut server: TcpStream, mut caller: &TcpStream, is_hanging: &AtomicBool) {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        while is_hanging.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match server.read(&mut bytes) {
+            Ok(len) if len > 0 && caller.write_all(&bytes[..len]).is_ok() => {}
+            _ => break,
+        }
+    }
+    let _ = caller.shutdown(std::net::Shutdown::Both);
 }

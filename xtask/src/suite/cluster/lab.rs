@@ -202,30 +202,64 @@ impl Lab {
         command.arg("--identity").arg(self.dir.join("identity").join(name)).args(more);
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let mut child = command.spawn().with_context(|| format!("start {name}"))?;
+        self.wait_until_said(name, before, ready, || {
+            Ok(child.try_wait()?.map(|status| format!("has ended with {status}")))
+        })?;
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), child));
+        Ok(())
+    }
+
+    /// Has the process of a mount, one that is kept, give way to the program that is by now where its own was; the mount stays.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn give_way(&self, name: &str) -> anyhow::Result<()> {
+        let process = || {
+            let found = self.processes()?.into_iter().find(|(node, _)| node == name);
+            found.and_then(|(_, pid)| pid).with_context(|| format!("{name} has ended"))
+        };
+        let (before, pid) = (fs::metadata(self.log(name))?.len(), process()?);
+        shell::output(Command::new("kill").args(["-USR2", &pid.to_string()]))?;
+        self.wait_until_said(name, before, "mounted ", || {
+            let now = process()?;
+            Ok((now != pid).then(|| format!("is process {now} and was {pid}")))
+        })?;
+        Ok(())
+    }
+
+    /// Waits until a line of a node's log, from `before` on, begins with `wanted`, for as long as `lost` tells nothing.
+    fn wait_until_said(
+        &self,
+        name: &str,
+        before: u64,
+        wanted: &str,
+        mut lost: impl FnMut() -> anyhow::Result<Option<String>>,
+    ) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_MAX;
         loop {
-            let text = fs::read(&log)?;
+            let text = fs::read(self.log(name))?;
             let text = String::from_utf8_lossy(text.get(before as usize..).unwrap_or_default()).into_owned();
-            if text.lines().any(|line| line.starts_with(ready)) {
-                break;
+            if text.lines().any(|line| line.starts_with(wanted)) {
+                return Ok(());
             }
-            if let Some(status) = child.try_wait()? {
-                bail!("the new {name} has ended with {status}: {text}");
+            if let Some(what) = lost()? {
+                bail!("the new {name} {what}: {text}");
             }
             if Instant::now() >= deadline {
                 bail!("the new {name} does not serve: {text}");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), child));
-        Ok(())
     }
 
-    /// As [`Lab::stop_and_check`], where every process was replaced by one of `binary`.
+    /// As [`Lab::stop_and_check`], where every process was replaced by one of `binary`, or is a mount that gave way to one.
     ///
     /// # Errors
     /// As [`Lab::stop_and_check`].
     pub fn stop_replaced_and_check(&self, binary: &Path) -> anyhow::Result<()> {
+        for number in 1..=self.mounts {
+            self.stop(&format!("client{number}"))?;
+        }
         let mut replaced = std::mem::take(&mut *self.replaced.lock().unwrap_or_else(PoisonError::into_inner));
         replaced.sort_by_key(|(name, _)| {
             ["client", "meta", "storage", "manager"].iter().position(|role| name.starts_with(role))
@@ -287,7 +321,9 @@ impl Lab {
         shell::run(&mut command)
     }
 
-    fn log(&self, name: &str) -> PathBuf {
+    /// Where a node says what it does.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
         self.dir.join("log").join(format!("{name}.log"))
     }
 

@@ -1,6 +1,7 @@
 //! One connection of a caller, from its handshake to its last answer.
 
 use super::Peer;
+use super::outgoing::{CONNECTION_BYTES_MAX, Unsent};
 use super::pool::Pool;
 use crate::net::channel::{Admission, ChannelState};
 use crate::net::error::NetError;
@@ -13,10 +14,8 @@ use ashlar_types::codec::{decode, encode};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// For how long a caller may not take its answers.
-const SEND_MAX: Duration = Duration::from_secs(10);
 /// Calls of one connection that may wait or be at work, and their bytes; then no more is read from it.
 // LIMIT: of a connection.
 const CALLS_MAX: usize = 256;
@@ -39,7 +38,18 @@ pub(crate) struct Connection {
     protocol: AtomicU16,
     calls: AtomicUsize,
     bytes: AtomicUsize,
-    pub is_paused: AtomicBool,
+    pub unsent: Unsent,
+    pub interest: Mutex<Interest>,
+    has_ended: AtomicBool,
+}
+
+/// What a connection is waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Interest {
+    /// Nothing is read from it.
+    pub is_paused: bool,
+    /// Something waits to be sent.
+    pub is_writing: bool,
 }
 
 struct Reading {
@@ -55,7 +65,7 @@ pub(crate) struct Job {
 }
 
 impl Connection {
-    pub fn new(token: u64, stream: Stream) -> Connection {
+    pub fn new(token: u64, stream: Stream, unsent: Unsent) -> Connection {
         Connection {
             token,
             stream,
@@ -65,13 +75,20 @@ impl Connection {
             protocol: AtomicU16::new(0),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            is_paused: AtomicBool::new(false),
+            unsent,
+            interest: Mutex::default(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
     /// Whether nobody has said yet whose connection it is.
     pub fn is_anonymous(&self) -> bool {
-        self.channel.lock().is_none()
+        self.channel.lock().is_none() && !self.has_ended.load(SeqCst)
+    }
+
+    /// It is nobody's any more.
+    pub fn note_ended(&self) {
+        self.has_ended.store(true, SeqCst);
     }
 
     pub fn channel(&self) -> Option<Arc<Channel>> {
@@ -80,7 +97,9 @@ impl Connection {
 
     /// Whether more is under way on it than should be.
     pub fn is_full(&self) -> bool {
-        self.calls.load(SeqCst) >= CALLS_MAX || self.bytes.load(SeqCst) >= BYTES_MAX
+        self.calls.load(SeqCst) >= CALLS_MAX
+            || self.bytes.load(SeqCst) >= BYTES_MAX
+            || self.unsent.bytes() >= CONNECTION_BYTES_MAX
     }
 
     /// Reads what has come and tells the calls that are to be carried out. An error ends the connection.
@@ -89,19 +108,27 @@ impl Connection {
         let mut turn = Turn::default();
         let outcome = self.stream.receive(&mut reading.assembler, &mut turn);
         let mut jobs = Vec::new();
+        let mut taken = Ok(());
         for frame in turn.frames {
-            match &reading.channel {
-                None => reading.channel = Some(self.greet(pool, &frame)?),
-                Some((channel, attempt)) => jobs.extend(self.take_call(pool, channel, *attempt, frame)?),
+            taken = match &reading.channel {
+                None => self.greet(pool, &frame).map(|known| reading.channel = Some(known)),
+                Some((channel, attempt)) => {
+                    self.take_call(pool, channel, *attempt, frame).map(|job| jobs.extend(job))
+                }
+            };
+            if taken.is_err() {
+                break;
             }
         }
-        outcome?;
-        if turn.is_closed {
-            // What has come all the same is carried out: the caller may ask for the answers on its next connection.
-            pool.enqueue(jobs);
-            return Err(NetError::Closed);
+        let closed = if turn.is_closed { Err(NetError::Closed) } else { Ok(()) };
+        match taken.and(outcome).and(closed) {
+            Ok(()) => Ok(jobs),
+            Err(error) => {
+                // What has come all the same is carried out: the caller may ask for the answers on its next connection, or has done so already.
+                pool.enqueue(jobs);
+                Err(error)
+            }
         }
-        Ok(jobs)
     }
 
     /// The first message: who calls.
@@ -113,7 +140,11 @@ impl Connection {
                 return Err(NetError::Refused(text));
             }
         };
-        let (channel, is_remembered) = pool.channels.find_or_add(peer, hello.channel);
+        let Some((channel, is_remembered)) = pool.channels.find_or_add(peer, hello.channel) else {
+            let text = format!("{} has too many processes here, or had in the last minutes", peer.id.node);
+            self.refuse(pool, frame.header.service, 0, &text);
+            return Err(NetError::Refused(text));
+        };
         {
             let mut state = channel.state.lock();
             if hello.attempt <= state.attempt {
@@ -224,7 +255,7 @@ impl Connection {
     }
 
     fn send(
-        &self,
+        self: &Arc<Self>,
         pool: &Pool,
         (kind, service, id): (Kind, Service, u64),
         head: &[u8],
@@ -232,10 +263,10 @@ impl Connection {
     ) -> Result<(), NetError> {
         let plain = Header::plain(kind, service, pool.epochs().known(), head);
         let header = Header { id, payload_bytes: payload.len() as u32, ..plain };
-        self.stream.send(&[&header.encode(head), head, payload], Instant::now() + SEND_MAX)
+        pool.send(self, &[&header.encode(head), head, payload])
     }
 
-    fn refuse(&self, pool: &Pool, service: Service, id: u64, text: &str) {
+    fn refuse(self: &Arc<Self>, pool: &Pool, service: Service, id: u64, text: &str) {
         if let Err(error) = self.send(pool, (Kind::Refused, service, id), text.as_bytes(), &[]) {
             tracing::debug!(%error, "a caller could not be told that it is refused");
         }
@@ -281,8 +312,16 @@ impl Replier {
         self.came_by.protocol.load(SeqCst)
     }
 
-    pub(crate) fn peer(&self) -> Peer {
+    /// Who calls.
+    pub fn peer(&self) -> Peer {
         self.channel.peer
+    }
+
+    /// Counts `bytes` as taken by the call besides itself: for content that is read, say. Tells whether there is room for them.
+    pub(crate) fn take_room(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.came_by.bytes.fetch_add(bytes, SeqCst);
+        self.pool.note_bytes(bytes)
     }
 
     /// The service it is for.
@@ -306,7 +345,7 @@ impl Replier {
         let id = self.header.id;
         let connection = {
             let mut state = self.channel.state.lock();
-            // Only what may not be carried out twice is kept; such answers are short.
+            // Only what may not be carried out twice is kept.
             state.finish(id, (self.header.is_once && kind == Kind::Reply).then(|| head.to_vec()));
             state.connection.as_ref().and_then(Weak::upgrade)
         };

@@ -1,20 +1,21 @@
 //! The threads of a server and what they wait for together.
 
-use super::connection::{Channel, Connection, Job};
+use super::anonymous::{ANONYMOUS_MAX, Anonymous};
+use super::channels::Channels;
+use super::connection::{Connection, Interest, Job};
+use super::outgoing::Outgoing;
 use super::{Epochs, Peer, ServerConfig};
-use crate::net::channel::ChannelState;
 use crate::net::error::NetError;
 use crate::net::stream::Stream;
 use crate::net::tls::{TlsIdentity, public_key_of};
 use ashlar_env::Task;
-use ashlar_types::NodeId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -29,67 +30,24 @@ const THREADS_URGENT: usize = 32;
 /// Bytes of calls that wait or are at work; beyond, nothing is read.
 // LIMIT: of a server.
 const BYTES_MAX: usize = 512 << 20;
-/// Connections, and those of them that have not said who they are.
+/// Connections.
 // LIMIT: of a server; beyond, they are closed as they come.
 const CONNECTIONS_MAX: usize = 65_536;
-const ANONYMOUS_MAX: usize = 256;
-/// For how long a caller may not say who it is.
-const GREETING_MAX: Duration = Duration::from_secs(10);
 /// For how long a caller may read why it was refused.
 const LINGER_MAX: Duration = Duration::from_secs(2);
-/// For how long a channel without a connection is remembered.
-const CHANNEL_MAX: Duration = Duration::from_secs(120);
 /// Time between two looks at whether certificates of callers are valid still, which takes a tenth of a millisecond for each.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(10 * 60);
 /// For how long a thread that is not needed stays.
 const IDLE_MAX: Duration = Duration::from_secs(10);
-/// For how long calls under way are waited for at the end.
+/// For how long calls under way are waited for at the end, and then until callers have taken the last answers.
 const STOP_MAX: Duration = Duration::from_secs(5);
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 /// Time between looks at what is old.
 const TIDY_EVERY: Duration = Duration::from_millis(500);
 
 const WAKE: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 1 << 16;
-
-/// The channels that are remembered.
-#[derive(Default)]
-pub(crate) struct Channels {
-    channels: Mutex<FxHashMap<ChannelKey, Arc<Channel>>>,
-}
-
-type ChannelKey = (NodeId, [u8; 16], u32);
-
-impl Channels {
-    /// The channel, and whether it was known.
-    pub fn find_or_add(&self, peer: Peer, number: u32) -> (Arc<Channel>, bool) {
-        let mut channels = self.channels.lock();
-        let key = (peer.id.node, peer.instance, number);
-        if let Some(channel) = channels.get(&key).filter(|channel| channel.peer == peer) {
-            return (channel.clone(), true);
-        }
-        let channel = Arc::new(Channel { peer, state: Mutex::new(ChannelState::default()) });
-        channels.insert(key, channel.clone());
-        (channel, false)
-    }
-
-    /// Forgets channels that were left long ago; tells processes that have none any more.
-    fn forget(&self, now: Instant) -> Vec<Peer> {
-        let mut gone = Vec::new();
-        let mut channels = self.channels.lock();
-        channels.retain(|_, channel| {
-            let state = channel.state.lock();
-            let is_old = state.left.is_some_and(|left| now.duration_since(left) > CHANNEL_MAX);
-            let is_forgotten = is_old && state.is_at_rest();
-            if is_forgotten && !gone.contains(&channel.peer) {
-                gone.push(channel.peer);
-            }
-            !is_forgotten
-        });
-        gone.retain(|peer| !channels.values().any(|channel| channel.peer == *peer));
-        gone
-    }
-}
 
 /// Calls, and the threads for them.
 #[derive(Default)]
@@ -128,6 +86,21 @@ impl Work {
     }
 }
 
+/// Takes those out that are not full any more.
+fn take_ready<T>(paused: &mut Vec<Weak<T>>, is_full: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+    let mut ready = Vec::new();
+    // ORDER: each is asked once. What ends meanwhile makes room: to one that was full when it was asked first and is not when it is asked again, nobody would come back.
+    paused.retain(|weak| {
+        let Some(one) = weak.upgrade() else { return false };
+        let is_full = is_full(&one);
+        if !is_full {
+            ready.push(one);
+        }
+        is_full
+    });
+    ready
+}
+
 /// See the module.
 pub(crate) struct Pool {
     config: ServerConfig,
@@ -137,6 +110,8 @@ pub(crate) struct Pool {
     /// Connections of callers that were told something and may not have read it yet, and since when.
     lingering: Mutex<VecDeque<(Instant, Arc<Connection>)>>,
     connections: Mutex<FxHashMap<u64, Arc<Connection>>>,
+    anonymous: Anonymous,
+    outgoing: Outgoing,
     next_token: AtomicU64,
     pub channels: Channels,
     work: Mutex<Work>,
@@ -166,6 +141,8 @@ impl Pool {
             listeners: Mutex::new(listeners),
             lingering: Mutex::default(),
             connections: Mutex::default(),
+            anonymous: Anonymous::default(),
+            outgoing: Outgoing::default(),
             next_token: AtomicU64::new(FIRST_CONNECTION),
             channels: Channels::default(),
             work: Mutex::default(),
@@ -217,20 +194,26 @@ impl Pool {
     }
 
     pub fn admit(self: &Arc<Self>, peer: &Peer) -> Result<(), String> {
-        // It may wait, for a map that names who has just joined; somebody must be there for what comes meanwhile.
+        // It may wait, for a map that names who has just joined.
+        self.leave_somebody();
+        (self.config.admit)(peer)
+    }
+
+    /// Sees to it that somebody is there for what comes while this thread waits.
+    fn leave_somebody(self: &Arc<Self>) {
         let is_short = self.work.lock().is_short();
         if is_short && let Err(error) = self.add_thread() {
             tracing::warn!(%error, "no further thread for connections");
         }
-        (self.config.admit)(peer)
     }
 
     pub fn threads(&self) -> usize {
         self.work.lock().threads
     }
 
-    pub fn note_bytes(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, SeqCst);
+    /// Calls take `bytes` more. Tells whether that is not too much: what was read before they were known to is still to be carried out.
+    pub fn note_bytes(&self, bytes: usize) -> bool {
+        self.bytes.fetch_add(bytes, SeqCst) + bytes <= 2 * BYTES_MAX
     }
 
     fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
@@ -289,7 +272,7 @@ impl Pool {
             connection => {
                 let found = self.connections.lock().get(&connection).cloned();
                 if let Some(connection) = found {
-                    self.read(&connection);
+                    self.go_on(&connection);
                 }
             }
         }
@@ -301,8 +284,8 @@ impl Pool {
         // LIMIT: of one turn.
         for _ in 0..64 {
             match listener.accept() {
-                Ok((socket, _)) => {
-                    if let Err(error) = self.begin(socket) {
+                Ok((socket, address)) => {
+                    if let Err(error) = self.begin(socket, address.ip()) {
                         tracing::debug!(%error, "a connection could not be taken");
                     }
                 }
@@ -318,20 +301,20 @@ impl Pool {
         self.arm(listener, FIRST_LISTENER + at as u64);
     }
 
-    fn begin(self: &Arc<Self>, socket: std::net::TcpStream) -> Result<(), NetError> {
+    fn begin(self: &Arc<Self>, socket: std::net::TcpStream, address: IpAddr) -> Result<(), NetError> {
         let tls = self.identity().accepting()?;
         let stream = Stream::new(socket, tls.into())?;
         let token = self.next_token.fetch_add(1, SeqCst);
-        let connection = Arc::new(Connection::new(token, stream));
+        let connection = Arc::new(Connection::new(token, stream, self.outgoing.none()));
         {
             let mut connections = self.connections.lock();
-            let is_crowded = connections.len() >= CONNECTIONS_MAX
-                || (connections.len() >= ANONYMOUS_MAX
-                    && connections.values().filter(|known| known.is_anonymous()).count() >= ANONYMOUS_MAX);
-            if is_crowded {
+            if connections.len() >= CONNECTIONS_MAX {
                 return Err(NetError::Crowded);
             }
             connections.insert(token, connection.clone());
+        }
+        if let Some(other) = self.anonymous.add(address, &connection) {
+            self.end(&other, false);
         }
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
         epoll::add(&self.epoll, connection.stream.as_fd(), epoll::EventData::new_u64(token), flags)
@@ -346,14 +329,86 @@ impl Pool {
         }
     }
 
+    /// Has whoever waits next told of a connection again, as far as it is waited for.
+    fn wait_for(&self, connection: &Arc<Connection>, change: impl FnOnce(&mut Interest)) {
+        // ORDER: under the lock, so that what is waited for is what was wanted last.
+        let mut interest = connection.interest.lock();
+        change(&mut interest);
+        let reading = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        let mut flags = if interest.is_paused { epoll::EventFlags::empty() } else { reading };
+        flags.set(epoll::EventFlags::OUT, interest.is_writing);
+        if flags.is_empty() {
+            // It was told of, and is not again.
+            return;
+        }
+        let data = epoll::EventData::new_u64(connection.token);
+        let flags = flags | epoll::EventFlags::ONESHOT;
+        if let Err(error) = epoll::modify(&self.epoll, connection.stream.as_fd(), data, flags) {
+            tracing::debug!(%error, "a connection is not waited for any more");
+        }
+    }
+
+    /// Sees to a connection that has something to be read, or room for answers.
+    fn go_on(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let Interest { is_paused, is_writing } = *connection.interest.lock();
+        if is_writing && let Err(error) = self.send_kept(connection) {
+            tracing::debug!(%error, "answers could not be sent; the caller has to ask again");
+            return self.end(connection, false);
+        }
+        match is_paused {
+            true => self.wait_for(connection, |_| {}),
+            false => self.read(connection),
+        }
+    }
+
+    /// Sends `parts` as far as the connection takes them; the rest follows when it takes more.
+    pub fn send(&self, connection: &Arc<Connection>, parts: &[&[u8]]) -> Result<(), NetError> {
+        if connection.stream.queue(parts)? {
+            return Ok(());
+        }
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        let excess = self.outgoing.add(connection, bytes, Instant::now());
+        self.wait_for(connection, |interest| interest.is_writing = true);
+        if let Some(excess) = excess {
+            tracing::info!("a connection is ended: too many answers wait for callers to take them");
+            self.end(&excess, false);
+        }
+        Ok(())
+    }
+
+    fn send_kept(&self, connection: &Arc<Connection>) -> Result<(), NetError> {
+        let (has_taken, is_sent) = connection.stream.send_kept()?;
+        if has_taken {
+            connection.unsent.note_taken(Instant::now());
+        }
+        if !is_sent {
+            return Ok(());
+        }
+        {
+            let mut interest = connection.interest.lock();
+            // More may have come meanwhile; whoever brings it says so under this lock.
+            if connection.stream.has_kept() {
+                return Ok(());
+            }
+            interest.is_writing = false;
+            self.outgoing.remove(connection);
+        }
+        self.resume();
+        Ok(())
+    }
+
     fn read(self: &Arc<Self>, connection: &Arc<Connection>) {
+        if connection.is_anonymous() {
+            // Who it is may have to be looked up in the state of the file system, in the middle of the handshake.
+            self.leave_somebody();
+        }
         match connection.read(self) {
             Ok(jobs) => {
                 self.enqueue(jobs);
                 if connection.is_full() || self.bytes.load(SeqCst) >= BYTES_MAX {
                     self.pause(connection);
                 } else {
-                    self.arm(&connection.stream.as_fd(), connection.token);
+                    self.wait_for(connection, |_| {});
                 }
             }
             Err(error) => {
@@ -369,6 +424,8 @@ impl Pool {
     /// Ends a connection. `was_told`: the caller is to have the time to read why.
     fn end(&self, connection: &Arc<Connection>, was_told: bool) {
         self.connections.lock().remove(&connection.token);
+        connection.note_ended();
+        self.outgoing.remove(connection);
         // Closing the descriptor would do, but a call under way may hold it open.
         let _ = epoll::delete(&self.epoll, connection.stream.as_fd());
         if was_told {
@@ -392,7 +449,7 @@ impl Pool {
     }
 
     fn pause(&self, connection: &Arc<Connection>) {
-        connection.is_paused.store(true, SeqCst);
+        self.wait_for(connection, |interest| interest.is_paused = true);
         self.paused.lock().push(Arc::downgrade(connection));
         // ORDER: what ended before it was in the list has not looked there.
         self.resume();
@@ -402,15 +459,8 @@ impl Pool {
         if self.bytes.load(SeqCst) >= BYTES_MAX {
             return;
         }
-        let ready: Vec<Arc<Connection>> = {
-            let mut paused = self.paused.lock();
-            let ready = paused.iter().filter_map(Weak::upgrade).filter(|one| !one.is_full()).collect();
-            paused.retain(|weak| weak.upgrade().is_some_and(|one| one.is_full()));
-            ready
-        };
-        for connection in ready {
-            connection.is_paused.store(false, SeqCst);
-            self.arm(&connection.stream.as_fd(), connection.token);
+        for connection in take_ready(&mut self.paused.lock(), Connection::is_full) {
+            self.wait_for(&connection, |interest| interest.is_paused = false);
         }
     }
 
@@ -481,13 +531,12 @@ impl Pool {
     /// Ends what is too old.
     fn tidy(&self) {
         let now = Instant::now();
-        let late: Vec<Arc<Connection>> = {
-            let connections = self.connections.lock();
-            let is_late =
-                |one: &&Arc<Connection>| one.is_anonymous() && now.duration_since(one.since) > GREETING_MAX;
-            connections.values().filter(is_late).cloned().collect()
-        };
-        for connection in late {
+        for connection in self.anonymous.take_late(now) {
+            self.end(&connection, false);
+        }
+        for connection in self.outgoing.stuck(now) {
+            let peer = connection.channel().map(|channel| channel.peer.id.to_string());
+            tracing::info!(?peer, "a connection is ended: its caller does not take its answers");
             self.end(&connection, false);
         }
         self.lingering.lock().retain(|(since, _)| now.duration_since(*since) < LINGER_MAX);
@@ -539,7 +588,12 @@ impl Pool {
         }
         // ORDER: answers first, then the connections they go by.
         let connections: Vec<Arc<Connection>> = self.connections.lock().drain().map(|(_, one)| one).collect();
+        let last = Instant::now() + LAST_ANSWERS_MAX;
         for connection in connections {
+            if connection.stream.has_kept() {
+                // Who does not take them asks somebody else.
+                let _ = connection.stream.flush(last);
+            }
             connection.stream.shut_down();
         }
         for task in std::mem::take(&mut *self.tasks.lock()).into_iter().filter(|task| !task.is_current()) {
@@ -548,5 +602,22 @@ impl Pool {
         self.listeners.lock().clear();
         let mut work = self.work.lock();
         (work.urgent, work.others) = (VecDeque::new(), VecDeque::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_connection_that_has_room_again_just_then_is_read_from_again() {
+        let all: Vec<Arc<Cell<u32>>> = (0..4).map(|_| Arc::new(Cell::new(0))).collect();
+        let mut paused: Vec<Weak<Cell<u32>>> = all.iter().map(Arc::downgrade).collect();
+        // Each call of the others that ends makes room meanwhile.
+        let is_full = |asked: &Cell<u32>| asked.replace(asked.get() + 1) == 0;
+        assert!(take_ready(&mut paused, is_full).is_empty());
+        assert_eq!((paused.len(), take_ready(&mut paused, is_full).len(), paused.len()), (4, 4, 0));
+        drop(all);
     }
 }
