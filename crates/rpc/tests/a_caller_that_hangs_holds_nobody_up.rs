@@ -62,7 +62,10 @@ fn hang_for(hang: Duration) {
         let ask = |number: usize| {
             let head = [number as u8];
             let answer = hanging.call(&call(&head), Instant::now() + Duration::from_secs(60)).unwrap();
-            assert!(answer.head() == head && answer.payload() == vec![number as u8; ANSWER_BYTES], "{number}");
+            assert!(
+                answer.head() == head && answer.payload() == vec![number as u8; ANSWER_BYTES],
+                "{number}"
+            );
         };
         let asking: Vec<_> = (0..CALLS).map(|number| scope.spawn(move || ask(number))).collect();
         let begun = Instant::now();
@@ -74,7 +77,10 @@ fn hang_for(hang: Duration) {
             std::thread::sleep(Duration::from_millis(50));
         }
         within(Duration::from_secs(5), "no call is at work", || reader.at_work.load(SeqCst) == 0);
-        assert!(!asking.iter().any(std::thread::ScopedJoinHandle::is_finished), "an answer came while it hung");
+        assert!(
+            !asking.iter().any(std::thread::ScopedJoinHandle::is_finished),
+            "an answer came while it hung"
+        );
         proxy.is_hanging.store(false, SeqCst);
         asking.into_iter().for_each(|asking| asking.join().unwrap());
     });
@@ -115,7 +121,8 @@ fn a_call_that_came_before_nonsense_is_carried_out() {
         let mut stream = rustls::StreamOwned::new(tls, TcpStream::connect(address).unwrap());
         let (cluster, role) = (authority.cluster, Role::Client);
         let (protocol_min, protocol_max) = (1, PROTOCOL);
-        let hello = Hello { protocol_min, protocol_max, cluster, role, instance: [9; 16], channel: 0, attempt };
+        let hello =
+            Hello { protocol_min, protocol_max, cluster, role, instance: [9; 16], channel: 0, attempt };
         let counted = frame(Kind::Request, (2, true), b"count");
         let all = [&frame(Kind::Hello, (0, false), &encode(&hello)), &counted, more].concat();
         stream.write_all(&all).and_then(|()| stream.flush()).unwrap();

@@ -113,11 +113,7 @@ impl Stream {
         self.push(parts, || Ok(false))
     }
 
-    fn push(
-        &self,
-        parts: &[&[u8]],
-        blocked: impl Fn() -> Result<bool, NetError>,
-    ) -> Result<bool, NetError> {
+    fn push(&self, parts: &[&[u8]], blocked: impl Fn() -> Result<bool, NetError>) -> Result<bool, NetError> {
         let _sending = self.sending.lock();
         let mut slices = parts.iter().flat_map(|part| part.chunks(SLICE_BYTES)).peekable();
         loop {

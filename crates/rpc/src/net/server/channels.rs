@@ -89,7 +89,11 @@ mod tests {
     use ashlar_types::{ClusterId, PeerId, Role};
 
     fn peer(node: u32) -> Peer {
-        let id = PeerId { cluster: ClusterId([1; 16]), node: NodeId(node), roles: [Role::Client].into_iter().collect() };
+        let id = PeerId {
+            cluster: ClusterId([1; 16]),
+            node: NodeId(node),
+            roles: [Role::Client].into_iter().collect(),
+        };
         Peer { id, role: Role::Client, instance: [7; 16], token: None }
     }
 
