@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 
 /// For how long a question for a newer map is held back.
 const PARKED_MAX: Duration = Duration::from_secs(20);
-/// Such questions of one node: each of its processes has one.
-const PARKED_OF_NODE_MAX: usize = 256;
 
 /// Is told of every call that is carried out: what, how long it took, and whether it was refused.
 pub type Observe = dyn Fn(&ManagerRequest, Duration, bool) + Send + Sync;
@@ -22,7 +20,7 @@ pub type Observe = dyn Fn(&ManagerRequest, Duration, bool) + Send + Sync;
 pub struct ManagerEndpoint {
     service: Arc<ManagerService>,
     epochs: Arc<Epochs>,
-    // LIMIT: PARKED_OF_NODE_MAX of each node.
+    // LIMIT: one of each process that is connected.
     parked: Mutex<Vec<(Replier, Epoch, Instant)>>,
     observe: Option<Box<Observe>>,
 }
@@ -56,20 +54,17 @@ impl ManagerEndpoint {
         known
     }
 
-    /// Has a question for a newer map wait.
+    /// Has a question for a newer map wait. One that the same process has asked before is answered: its connection broke, and it asks again.
     fn park(&self, replier: Replier, have: Epoch) {
-        let node = replier.peer().id.node;
-        let excess = {
+        let peer = replier.peer();
+        let before = {
             let mut parked = self.parked.lock();
-            let is_of_node = |(other, ..): &(Replier, Epoch, Instant)| other.peer().id.node == node;
-            let is_excess = parked.iter().filter(|one| is_of_node(one)).count() >= PARKED_OF_NODE_MAX;
-            let oldest = parked.iter().position(is_of_node).filter(|_| is_excess);
-            let excess = oldest.map(|at| parked.remove(at));
+            let before = parked.iter().position(|(other, ..)| other.peer() == peer);
+            let before = before.map(|at| parked.swap_remove(at));
             parked.push((replier, have, Instant::now()));
-            excess
+            before
         };
-        if let Some((replier, ..)) = excess {
-            // It asks again.
+        if let Some((replier, ..)) = before {
             let map = self.service.map().read().clone();
             replier.reply(&encode(&ManagerReply::Map(Box::new(ClusterMap::clone(&map)))), &[]);
         }

@@ -10,6 +10,7 @@ use rustls::Connection;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Bytes that are encrypted in one go: a reader of the same stream waits for that at the most.
@@ -25,6 +26,9 @@ pub(crate) struct Stream {
     tls: Mutex<Connection>,
     /// Held by whoever sends a frame, so that frames do not mix.
     sending: Mutex<()>,
+    /// Bytes that are encrypted and not sent, about: what TLS adds is not counted, but something is if anything is left.
+    // ORDER: changed under the lock of `tls`.
+    kept: AtomicUsize,
 }
 
 /// What a turn of reading brought.
@@ -41,7 +45,7 @@ impl Stream {
         socket.set_nodelay(true).and_then(|()| socket.set_nonblocking(true)).map_err(NetError::Io)?;
         set_patience(&socket)?;
         tls.set_buffer_limit(None);
-        Ok(Stream { socket, tls: Mutex::new(tls), sending: Mutex::new(()) })
+        Ok(Stream { socket, tls: Mutex::new(tls), sending: Mutex::new(()), kept: AtomicUsize::new(0) })
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
@@ -80,8 +84,12 @@ impl Stream {
     pub fn receive(&self, assembler: &mut Assembler, turn: &mut Turn) -> Result<(), NetError> {
         let mut tls = self.tls.lock();
         let mut bytes = 0;
+        let mut failed = None;
         loop {
             bytes += take_plain(&mut tls, assembler, &mut turn.frames)?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
             let is_enough = !turn.frames.is_empty() && assembler.is_at_border();
             if is_enough || bytes >= TURN_BYTES || turn.frames.len() >= TURN_FRAMES || turn.is_closed {
                 return Ok(());
@@ -91,10 +99,13 @@ impl Stream {
                 Ok(_) => {
                     let outcome = tls.process_new_packets();
                     // What is wrong, or the next step of the handshake, is told to the other side as far as it goes.
-                    if tls.wants_write() {
-                        drain(&mut tls, &self.socket)?;
+                    let told = if tls.wants_write() { self.drain(&mut tls).map(drop) } else { Ok(()) };
+                    let taken = outcome.map_err(NetError::Tls).map(|state| state.peer_has_closed());
+                    // What came before it is taken all the same.
+                    match told.and(taken) {
+                        Ok(has_closed) => turn.is_closed |= has_closed,
+                        Err(error) => failed = Some(error),
                     }
-                    turn.is_closed |= outcome.map_err(NetError::Tls)?.peer_has_closed();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -127,7 +138,8 @@ impl Stream {
                     tls.writer().write_all(slice).map_err(NetError::Io)?;
                     taken += slice.len();
                 }
-                drain(&mut tls, &self.socket)?.is_all
+                self.kept.fetch_add(taken, SeqCst);
+                self.drain(&mut tls)?.is_all
             };
             if !is_sent {
                 is_sent = blocked()?;
@@ -140,13 +152,31 @@ impl Stream {
 
     /// Sends of what was kept as much as the socket takes; tells whether it took anything, and whether nothing is kept any more.
     pub fn send_kept(&self) -> Result<(bool, bool), NetError> {
-        let Drained { bytes, is_all } = drain(&mut self.tls.lock(), &self.socket)?;
+        let Drained { bytes, is_all } = self.drain(&mut self.tls.lock())?;
         Ok((bytes > 0, is_all))
     }
 
-    /// Whether anything is kept that was not sent yet.
-    pub fn has_kept(&self) -> bool {
-        self.tls.lock().wants_write()
+    /// Bytes that are kept until the socket takes them; 0 only if there are none.
+    pub fn kept(&self) -> usize {
+        self.kept.load(SeqCst)
+    }
+
+    /// Has what is kept be gone; nobody is to get it any more.
+    pub fn forget_kept(&self) {
+        let mut tls = self.tls.lock();
+        while tls.wants_write() && tls.write_tls(&mut io::sink()).is_ok() {}
+        self.kept.store(0, SeqCst);
+    }
+
+    /// Writes what is encrypted as far as the socket takes it.
+    fn drain(&self, tls: &mut Connection) -> Result<Drained, NetError> {
+        let drained = drain(tls, &self.socket)?;
+        let left = match drained.is_all {
+            true => 0,
+            false => self.kept.load(SeqCst).saturating_sub(drained.bytes).max(1),
+        };
+        self.kept.store(left, SeqCst);
+        Ok(drained)
     }
 
     /// Writes what is encrypted; waits for the network, without the lock.
@@ -155,7 +185,7 @@ impl Stream {
             if !self.wait(true, deadline)? {
                 return Err(NetError::Stuck);
             }
-            if drain(&mut self.tls.lock(), &self.socket)?.is_all {
+            if self.drain(&mut self.tls.lock())?.is_all {
                 return Ok(());
             }
         }
@@ -166,7 +196,7 @@ impl Stream {
         loop {
             let (is_done, is_sent) = {
                 let mut tls = self.tls.lock();
-                let is_sent = drain(&mut tls, &self.socket)?.is_all;
+                let is_sent = self.drain(&mut tls)?.is_all;
                 (!tls.is_handshaking(), is_sent)
             };
             if is_done && is_sent {

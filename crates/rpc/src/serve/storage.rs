@@ -226,20 +226,9 @@ impl Endpoint for StorageEndpoint {
         let line = (request.target(), kind);
         // What is asked of the server's memory alone does not wait for disks.
         let is_of_disk = !matches!(request, StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. });
-        let mut job = Job { peer: *peer, under, request, frame, replier };
+        let job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {
-            // What is read is in memory until the caller has taken it.
-            let has_room = match job.request {
-                StorageRequest::Read { len, .. } => {
-                    job.replier.take_room((len as usize).min(PAYLOAD_BYTES_MAX))
-                }
-                _ => true,
-            };
-            let refused = match has_room || !job.can_come_again() {
-                true => self.queues.run(line, job, |job| self.answer(job)),
-                false => Some(job),
-            };
-            if let Some(refused) = refused {
+            if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {
                 let answer: Result<StorageReply, Errno> = Err(AGAIN);
                 refused.replier.reply(&encode(&answer), &[]);
             }
@@ -254,7 +243,14 @@ impl Endpoint for StorageEndpoint {
 }
 
 impl StorageEndpoint {
-    fn answer(&self, job: Job) {
+    fn answer(&self, mut job: Job) {
+        if let StorageRequest::Read { len, .. } = job.request {
+            let has_room = job.replier.take_room((len as usize).min(PAYLOAD_BYTES_MAX));
+            if !has_room && job.can_come_again() {
+                let answer: Result<StorageReply, Errno> = Err(AGAIN);
+                return job.replier.reply(&encode(&answer), &[]);
+            }
+        }
         let Job { peer, under, request, frame, replier } = job;
         if peer.role == Role::Storage {
             let answer = self.answer_peer(&peer, &under, &request, frame.payload());

@@ -144,6 +144,8 @@ pub struct Proxy {
     pub address: SocketAddr,
     connections: Arc<Mutex<Vec<TcpStream>>>,
     pub is_refusing: Arc<AtomicBool>,
+    /// Connections that there were.
+    pub accepted: Arc<AtomicU64>,
     /// Nothing is taken from the server: its caller hangs.
     pub is_hanging: Arc<AtomicBool>,
 }
@@ -155,6 +157,8 @@ impl Proxy {
         let connections: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let is_refusing = Arc::new(AtomicBool::new(false));
         let is_hanging = Arc::new(AtomicBool::new(false));
+        let accepted = Arc::<AtomicU64>::default();
+        let count = accepted.clone();
         let (kept, refusing, hanging) = (connections.clone(), is_refusing.clone(), is_hanging.clone());
         std::thread::spawn(move || {
             for from in listener.incoming() {
@@ -162,6 +166,7 @@ impl Proxy {
                 if refusing.load(SeqCst) {
                     continue;
                 }
+                count.fetch_add(1, SeqCst);
                 from.set_nodelay(true).unwrap();
                 to.set_nodelay(true).unwrap();
                 kept.lock().extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
@@ -174,7 +179,7 @@ impl Proxy {
                 std::thread::spawn(move || pass_back(to, &from, &hanging));
             }
         });
-        Proxy { address, connections, is_refusing, is_hanging }
+        Proxy { address, connections, is_refusing, accepted, is_hanging }
     }
 
     /// Cuts what there is.

@@ -99,7 +99,7 @@ impl Connection {
     pub fn is_full(&self) -> bool {
         self.calls.load(SeqCst) >= CALLS_MAX
             || self.bytes.load(SeqCst) >= BYTES_MAX
-            || self.unsent.bytes() >= CONNECTION_BYTES_MAX
+            || self.stream.kept() >= CONNECTION_BYTES_MAX
     }
 
     /// Reads what has come and tells the calls that are to be carried out. An error ends the connection.
@@ -152,16 +152,19 @@ impl Connection {
             }
             state.attempt = hello.attempt;
             state.left = None;
+            self.protocol.store(protocol, SeqCst);
+            *self.channel.lock() = Some(channel.clone());
+            // ORDER: under the lock, so that no answer to an earlier call comes before it.
+            let welcome = encode(&Welcome { protocol, is_remembered });
+            let header = Header::plain(Kind::Welcome, frame.header.service, pool.epochs().known(), &welcome);
+            self.stream.queue(&[&header.encode(&welcome), &welcome])?;
             // ORDER: from here on answers go to this connection, whichever the calls came by.
             let before = state.connection.replace(Arc::downgrade(self));
             if let Some(before) = before.and_then(|weak| weak.upgrade()) {
                 before.stream.shut_down();
             }
         }
-        self.protocol.store(protocol, SeqCst);
-        *self.channel.lock() = Some(channel.clone());
-        let welcome = Welcome { protocol, is_remembered };
-        self.send(pool, (Kind::Welcome, frame.header.service, 0), &encode(&welcome), &[])?;
+        pool.note_kept(self);
         Ok((channel, hello.attempt))
     }
 
@@ -247,6 +250,7 @@ impl Connection {
                     came_by: self.clone(),
                     header,
                     bytes,
+                    content_bytes: 0,
                     is_answered: false,
                 };
                 Ok(Some(Job { frame, replier }))
@@ -293,6 +297,7 @@ pub struct Replier {
     came_by: Arc<Connection>,
     header: Header,
     bytes: usize,
+    content_bytes: usize,
     is_answered: bool,
 }
 
@@ -317,11 +322,10 @@ impl Replier {
         self.channel.peer
     }
 
-    /// Counts `bytes` as taken by the call besides itself: for content that is read, say. Tells whether there is room for them.
+    /// Counts `bytes` of content that is made for the answer. Tells whether there is room for them.
     pub(crate) fn take_room(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
-        self.came_by.bytes.fetch_add(bytes, SeqCst);
-        self.pool.note_bytes(bytes)
+        self.content_bytes += bytes;
+        self.pool.note_content(bytes)
     }
 
     /// The service it is for.
@@ -369,6 +373,6 @@ impl Drop for Replier {
         }
         self.came_by.calls.fetch_sub(1, SeqCst);
         self.came_by.bytes.fetch_sub(self.bytes, SeqCst);
-        self.pool.call_ended(self.bytes);
+        self.pool.call_ended(self.bytes, self.content_bytes);
     }
 }

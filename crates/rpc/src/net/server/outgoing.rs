@@ -39,10 +39,6 @@ impl Unsent {
         self.of_all.fetch_sub(self.bytes.swap(0, SeqCst), SeqCst);
     }
 
-    pub fn bytes(&self) -> usize {
-        self.bytes.load(SeqCst)
-    }
-
     pub fn note_taken(&self, now: Instant) {
         *self.taken.lock() = now;
     }
@@ -62,18 +58,24 @@ impl Outgoing {
         Unsent { bytes: AtomicUsize::new(0), of_all: self.bytes.clone(), taken: Mutex::new(Instant::now()) }
     }
 
-    /// `bytes` wait for a connection. Tells the one that is to be ended, if there are too many of all.
-    pub fn add(&self, connection: &Arc<Connection>, bytes: usize, now: Instant) -> Option<Arc<Connection>> {
-        let mut writers = self.writers.lock();
-        if writers.insert(connection.token, Arc::downgrade(connection)).is_none() {
-            connection.unsent.note_taken(now);
+    /// So many bytes wait for a connection by now. Tells the one that is to be ended, if there are too many of all.
+    pub fn note(&self, connection: &Arc<Connection>, bytes: usize) -> Option<Arc<Connection>> {
+        if bytes == 0 && connection.unsent.bytes.load(SeqCst) == 0 {
+            return None;
         }
-        connection.unsent.bytes.fetch_add(bytes, SeqCst);
-        if self.bytes.fetch_add(bytes, SeqCst) + bytes <= BYTES_MAX {
+        let mut writers = self.writers.lock();
+        if bytes == 0 {
+            writers.remove(&connection.token);
+        } else if writers.insert(connection.token, Arc::downgrade(connection)).is_none() {
+            connection.unsent.note_taken(Instant::now());
+        }
+        self.bytes.fetch_add(bytes, SeqCst);
+        let before = connection.unsent.bytes.swap(bytes, SeqCst);
+        if self.bytes.fetch_sub(before, SeqCst) - before <= BYTES_MAX || bytes <= before {
             return None;
         }
         let waiting = writers.values().filter_map(Weak::upgrade);
-        waiting.filter(|one| one.unsent.bytes() > 0).min_by_key(|one| *one.unsent.taken.lock())
+        waiting.min_by_key(|one| *one.unsent.taken.lock())
     }
 
     /// Nothing waits for the connection any more, or it has ended.

@@ -30,6 +30,9 @@ const THREADS_URGENT: usize = 32;
 /// Bytes of calls that wait or are at work; beyond, nothing is read.
 // LIMIT: of a server.
 const BYTES_MAX: usize = 512 << 20;
+/// Bytes of content that calls at work read: with more, callers are told to come again.
+// LIMIT: of a server. It stops nobody from being read, so that a disk that hangs holds up its own calls only.
+const CONTENT_BYTES_MAX: usize = 2 << 30;
 /// Connections.
 // LIMIT: of a server; beyond, they are closed as they come.
 const CONNECTIONS_MAX: usize = 65_536;
@@ -116,6 +119,7 @@ pub(crate) struct Pool {
     pub channels: Channels,
     work: Mutex<Work>,
     bytes: AtomicUsize,
+    content_bytes: AtomicUsize,
     /// Connections that are not read from because too much is under way.
     paused: Mutex<Vec<Weak<Connection>>>,
     is_stopping: AtomicBool,
@@ -147,6 +151,7 @@ impl Pool {
             channels: Channels::default(),
             work: Mutex::default(),
             bytes: AtomicUsize::new(0),
+            content_bytes: AtomicUsize::new(0),
             paused: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             tasks: Mutex::default(),
@@ -211,9 +216,13 @@ impl Pool {
         self.work.lock().threads
     }
 
-    /// Calls take `bytes` more. Tells whether that is not too much: what was read before they were known to is still to be carried out.
-    pub fn note_bytes(&self, bytes: usize) -> bool {
-        self.bytes.fetch_add(bytes, SeqCst) + bytes <= 2 * BYTES_MAX
+    pub fn note_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, SeqCst);
+    }
+
+    /// Answers that are being made take `bytes` more; tells whether there is room for them.
+    pub fn note_content(&self, bytes: usize) -> bool {
+        self.content_bytes.fetch_add(bytes, SeqCst) + bytes <= CONTENT_BYTES_MAX
     }
 
     fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
@@ -334,6 +343,18 @@ impl Pool {
         // ORDER: under the lock, so that what is waited for is what was wanted last.
         let mut interest = connection.interest.lock();
         change(&mut interest);
+        let kept = connection.stream.kept();
+        interest.is_writing = kept > 0;
+        let excess = self.outgoing.note(connection, kept);
+        self.arm_as(connection, *interest);
+        drop(interest);
+        if let Some(excess) = excess {
+            tracing::info!("a connection is ended: too many answers wait for callers to take them");
+            self.end(&excess, false);
+        }
+    }
+
+    fn arm_as(&self, connection: &Arc<Connection>, interest: Interest) {
         let reading = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         let mut flags = if interest.is_paused { epoll::EventFlags::empty() } else { reading };
         flags.set(epoll::EventFlags::OUT, interest.is_writing);
@@ -351,50 +372,38 @@ impl Pool {
     /// Sees to a connection that has something to be read, or room for answers.
     fn go_on(self: &Arc<Self>, connection: &Arc<Connection>) {
         let Interest { is_paused, is_writing } = *connection.interest.lock();
-        if is_writing && let Err(error) = self.send_kept(connection) {
-            tracing::debug!(%error, "answers could not be sent; the caller has to ask again");
-            return self.end(connection, false);
+        if is_writing {
+            match connection.stream.send_kept() {
+                Ok((has_taken, _)) if has_taken => connection.unsent.note_taken(Instant::now()),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "answers could not be sent; the caller has to ask again");
+                    return self.end(connection, false);
+                }
+            }
         }
-        match is_paused {
-            true => self.wait_for(connection, |_| {}),
-            false => self.read(connection),
+        if is_paused {
+            self.wait_for(connection, |_| {});
+            // It may have been for the answers that it was paused.
+            self.resume();
+        } else {
+            self.read(connection);
         }
     }
 
     /// Sends `parts` as far as the connection takes them; the rest follows when it takes more.
     pub fn send(&self, connection: &Arc<Connection>, parts: &[&[u8]]) -> Result<(), NetError> {
-        if connection.stream.queue(parts)? {
-            return Ok(());
-        }
-        let bytes = parts.iter().map(|part| part.len()).sum();
-        let excess = self.outgoing.add(connection, bytes, Instant::now());
-        self.wait_for(connection, |interest| interest.is_writing = true);
-        if let Some(excess) = excess {
-            tracing::info!("a connection is ended: too many answers wait for callers to take them");
-            self.end(&excess, false);
+        if !connection.stream.queue(parts)? {
+            self.wait_for(connection, |_| {});
         }
         Ok(())
     }
 
-    fn send_kept(&self, connection: &Arc<Connection>) -> Result<(), NetError> {
-        let (has_taken, is_sent) = connection.stream.send_kept()?;
-        if has_taken {
-            connection.unsent.note_taken(Instant::now());
+    /// Has what a connection did not take at once be sent when it does.
+    pub fn note_kept(&self, connection: &Arc<Connection>) {
+        if connection.stream.kept() > 0 {
+            self.wait_for(connection, |_| {});
         }
-        if !is_sent {
-            return Ok(());
-        }
-        {
-            let mut interest = connection.interest.lock();
-            // More may have come meanwhile; whoever brings it says so under this lock.
-            if connection.stream.has_kept() {
-                return Ok(());
-            }
-            interest.is_writing = false;
-            self.outgoing.remove(connection);
-        }
-        self.resume();
-        Ok(())
     }
 
     fn read(self: &Arc<Self>, connection: &Arc<Connection>) {
@@ -437,6 +446,7 @@ impl Pool {
             lingering.push_back((Instant::now(), connection.clone()));
         } else {
             connection.stream.shut_down();
+            connection.stream.forget_kept();
         }
         if let Some(channel) = connection.channel() {
             let mut state = channel.state.lock();
@@ -459,14 +469,16 @@ impl Pool {
         if self.bytes.load(SeqCst) >= BYTES_MAX {
             return;
         }
-        for connection in take_ready(&mut self.paused.lock(), Connection::is_full) {
+        let ready = take_ready(&mut self.paused.lock(), Connection::is_full);
+        for connection in ready {
             self.wait_for(&connection, |interest| interest.is_paused = false);
         }
     }
 
     /// A call has ended.
-    pub fn call_ended(&self, bytes: usize) {
+    pub fn call_ended(&self, bytes: usize, content_bytes: usize) {
         self.bytes.fetch_sub(bytes, SeqCst);
+        self.content_bytes.fetch_sub(content_bytes, SeqCst);
         if !self.paused.lock().is_empty() {
             self.resume();
         }
@@ -589,8 +601,11 @@ impl Pool {
         // ORDER: answers first, then the connections they go by.
         let connections: Vec<Arc<Connection>> = self.connections.lock().drain().map(|(_, one)| one).collect();
         let last = Instant::now() + LAST_ANSWERS_MAX;
+        for connection in &connections {
+            let _ = connection.stream.send_kept();
+        }
         for connection in connections {
-            if connection.stream.has_kept() {
+            if connection.stream.kept() > 0 {
                 // Who does not take them asks somebody else.
                 let _ = connection.stream.flush(last);
             }
