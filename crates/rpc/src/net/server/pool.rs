@@ -623,14 +623,13 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
     fn a_connection_that_has_room_again_just_then_is_read_from_again() {
-        let all: Vec<Arc<Cell<u32>>> = (0..4).map(|_| Arc::new(Cell::new(0))).collect();
-        let mut paused: Vec<Weak<Cell<u32>>> = all.iter().map(Arc::downgrade).collect();
+        let all: Vec<Arc<AtomicUsize>> = (0..4).map(|_| Arc::default()).collect();
+        let mut paused: Vec<Weak<AtomicUsize>> = all.iter().map(Arc::downgrade).collect();
         // Each call of the others that ends makes room meanwhile.
-        let is_full = |asked: &Cell<u32>| asked.replace(asked.get() + 1) == 0;
+        let is_full = |asked: &AtomicUsize| asked.fetch_add(1, SeqCst) == 0;
         assert!(take_ready(&mut paused, is_full).is_empty());
         assert_eq!((paused.len(), take_ready(&mut paused, is_full).len(), paused.len()), (4, 4, 0));
         drop(all);
