@@ -65,8 +65,7 @@ impl ManagerEndpoint {
             before
         };
         if let Some((replier, ..)) = before {
-            let map = self.service.map().read().clone();
-            replier.reply(&encode(&ManagerReply::Map(Box::new(ClusterMap::clone(&map)))), &[]);
+            replier.reply(&answer_of(&self.service.map().read().clone()), &[]);
         }
     }
 
@@ -83,10 +82,15 @@ impl ManagerEndpoint {
             parked.extract_if(.., is_ready).map(|(replier, ..)| replier).collect()
         };
         if !ready.is_empty() {
-            let answer = encode(&ManagerReply::Map(Box::new(ClusterMap::clone(&map))));
+            let answer = answer_of(&map);
             ready.into_iter().for_each(|replier| replier.reply(&answer, &[]));
         }
     }
+}
+
+/// The answer to a question for a map.
+fn answer_of(map: &ClusterMap) -> Vec<u8> {
+    encode(&ManagerReply::Map(Box::new(map.clone())))
 }
 
 /// Whether `peer` may be connected, going by `map`.

@@ -190,8 +190,7 @@ fn install(binary: &Path, place: &Path) -> anyhow::Result<()> {
 /// Has a mount go over to the program that is installed, and insists that the same session goes on.
 fn give_way(lab: &Lab, name: &str) -> anyhow::Result<()> {
     lab.give_way(name)?;
-    let (_, pid) = lab.processes()?.into_iter().find(|(node, _)| node == name).context("no such node")?;
-    let running = format!("/proc/{}/exe", pid.context("it has ended")?);
+    let running = format!("/proc/{}/exe", lab.process(name)?.context("it has ended")?);
     if fs::metadata(running)?.ino() != fs::metadata(lab.binary())?.ino() {
         bail!("it runs the program from before");
     }

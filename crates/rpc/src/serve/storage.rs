@@ -41,6 +41,14 @@ struct Job {
     replier: Replier,
 }
 
+impl Job {
+    /// Has its caller come again with it.
+    fn come_again(self) {
+        let answer: Result<StorageReply, Errno> = Err(AGAIN);
+        self.replier.reply(&encode(&answer), &[]);
+    }
+}
+
 impl Waits for Job {
     fn is_awaited(&self) -> bool {
         self.replier.is_awaited()
@@ -229,8 +237,7 @@ impl Endpoint for StorageEndpoint {
         let job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {
             if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {
-                let answer: Result<StorageReply, Errno> = Err(AGAIN);
-                refused.replier.reply(&encode(&answer), &[]);
+                refused.come_again();
             }
         } else {
             self.answer(job);
@@ -247,8 +254,7 @@ impl StorageEndpoint {
         if let StorageRequest::Read { len, .. } = job.request {
             let has_room = job.replier.take_room((len as usize).min(PAYLOAD_BYTES_MAX));
             if !has_room && job.can_come_again() {
-                let answer: Result<StorageReply, Errno> = Err(AGAIN);
-                return job.replier.reply(&encode(&answer), &[]);
+                return job.come_again();
             }
         }
         let Job { peer, under, request, frame, replier } = job;

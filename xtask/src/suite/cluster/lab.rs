@@ -139,6 +139,15 @@ impl Lab {
         Ok(nodes.iter().map(|node| (name(node), node["pid"].as_u64())).collect())
     }
 
+    /// The process of a node, while it runs.
+    ///
+    /// # Errors
+    /// When the lab does not tell.
+    pub fn process(&self, name: &str) -> anyhow::Result<Option<u64>> {
+        let found = self.processes()?.into_iter().find(|(node, _)| node == name);
+        Ok(found.and_then(|(_, pid)| pid))
+    }
+
     /// Checks that every process still runs, stops them in order and checks metadata and data with `ashlar fsck`.
     ///
     /// # Errors
@@ -214,10 +223,7 @@ impl Lab {
     /// # Errors
     /// When it does not.
     pub fn give_way(&self, name: &str) -> anyhow::Result<()> {
-        let process = || {
-            let found = self.processes()?.into_iter().find(|(node, _)| node == name);
-            found.and_then(|(_, pid)| pid).with_context(|| format!("{name} has ended"))
-        };
+        let process = || self.process(name)?.with_context(|| format!("{name} has ended"));
         let (before, pid) = (fs::metadata(self.log(name))?.len(), process()?);
         shell::output(Command::new("kill").args(["-USR2", &pid.to_string()]))?;
         self.wait_until_said(name, before, "mounted ", || {
@@ -288,11 +294,7 @@ impl Lab {
         let deadline = Instant::now() + STOP_MAX;
         let mut is_told = false;
         loop {
-            let processes = self.processes()?;
-            let Some(pid) = processes.into_iter().find(|(node, _)| node == name).and_then(|(_, pid)| pid)
-            else {
-                return Ok(());
-            };
+            let Some(pid) = self.process(name)? else { return Ok(()) };
             if !is_told {
                 shell::output(Command::new("kill").arg(pid.to_string()))?;
                 is_told = true;

@@ -39,17 +39,9 @@ pub(crate) struct Connection {
     calls: AtomicUsize,
     bytes: AtomicUsize,
     pub unsent: Unsent,
-    pub interest: Mutex<Interest>,
+    /// Nothing is read from it. What it is waited for is changed under this lock.
+    pub is_paused: Mutex<bool>,
     has_ended: AtomicBool,
-}
-
-/// What a connection is waited for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Interest {
-    /// Nothing is read from it.
-    pub is_paused: bool,
-    /// Something waits to be sent.
-    pub is_writing: bool,
 }
 
 struct Reading {
@@ -76,7 +68,7 @@ impl Connection {
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             unsent,
-            interest: Mutex::default(),
+            is_paused: Mutex::default(),
             has_ended: AtomicBool::new(false),
         }
     }
@@ -164,7 +156,6 @@ impl Connection {
                 before.stream.shut_down();
             }
         }
-        pool.note_kept(self);
         Ok((channel, hello.attempt))
     }
 

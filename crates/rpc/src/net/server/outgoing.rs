@@ -30,15 +30,11 @@ pub(crate) struct Unsent {
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        self.forget();
+        self.of_all.fetch_sub(*self.bytes.get_mut(), SeqCst);
     }
 }
 
 impl Unsent {
-    fn forget(&self) {
-        self.of_all.fetch_sub(self.bytes.swap(0, SeqCst), SeqCst);
-    }
-
     pub fn note_taken(&self, now: Instant) {
         *self.taken.lock() = now;
     }
@@ -58,7 +54,7 @@ impl Outgoing {
         Unsent { bytes: AtomicUsize::new(0), of_all: self.bytes.clone(), taken: Mutex::new(Instant::now()) }
     }
 
-    /// So many bytes wait for a connection by now. Tells the one that is to be ended, if there are too many of all.
+    /// So many bytes wait for a connection by now; of one that has ended, none. Tells the one that is to be ended, if there are too many of all.
     pub fn note(&self, connection: &Arc<Connection>, bytes: usize) -> Option<Arc<Connection>> {
         if bytes == 0 && connection.unsent.bytes.load(SeqCst) == 0 {
             return None;
@@ -76,12 +72,6 @@ impl Outgoing {
         }
         let waiting = writers.values().filter_map(Weak::upgrade);
         waiting.min_by_key(|one| *one.unsent.taken.lock())
-    }
-
-    /// Nothing waits for the connection any more, or it has ended.
-    pub fn remove(&self, connection: &Connection) {
-        self.writers.lock().remove(&connection.token);
-        connection.unsent.forget();
     }
 
     /// Connections that have taken nothing for too long.

@@ -2,7 +2,7 @@
 
 use super::anonymous::{ANONYMOUS_MAX, Anonymous};
 use super::channels::Channels;
-use super::connection::{Connection, Interest, Job};
+use super::connection::{Connection, Job};
 use super::outgoing::Outgoing;
 use super::{Epochs, Peer, ServerConfig};
 use crate::net::error::NetError;
@@ -47,6 +47,9 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 /// Time between looks at what is old.
 const TIDY_EVERY: Duration = Duration::from_millis(500);
+
+/// That something has come, or that nothing will any more.
+const READING: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
 
 const WAKE: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
@@ -275,7 +278,7 @@ impl Pool {
             WAKE => {
                 let mut taken = [0; 8];
                 let _ = rustix::io::read(&self.wake, &mut taken);
-                self.arm(&self.wake, WAKE);
+                self.arm(&self.wake, WAKE, READING);
             }
             listener if listener < FIRST_CONNECTION => self.accept((listener - FIRST_LISTENER) as usize),
             connection => {
@@ -307,7 +310,7 @@ impl Pool {
                 }
             }
         }
-        self.arm(listener, FIRST_LISTENER + at as u64);
+        self.arm(listener, FIRST_LISTENER + at as u64, READING);
     }
 
     fn begin(self: &Arc<Self>, socket: std::net::TcpStream, address: IpAddr) -> Result<(), NetError> {
@@ -325,54 +328,42 @@ impl Pool {
         if let Some(other) = self.anonymous.add(address, &connection) {
             self.end(&other, false);
         }
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        let flags = READING | epoll::EventFlags::ONESHOT;
         epoll::add(&self.epoll, connection.stream.as_fd(), epoll::EventData::new_u64(token), flags)
             .map_err(|errno| NetError::Io(errno.into()))
     }
 
-    /// Has whoever waits next told of `source` again.
-    fn arm(&self, source: &impl AsFd, token: u64) {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+    /// Has whoever waits next told of `source` again, once.
+    fn arm(&self, source: &impl AsFd, token: u64, flags: epoll::EventFlags) {
+        let flags = flags | epoll::EventFlags::ONESHOT;
         if let Err(error) = epoll::modify(&self.epoll, source, epoll::EventData::new_u64(token), flags) {
             tracing::debug!(%error, "a connection is not waited for any more");
         }
     }
 
     /// Has whoever waits next told of a connection again, as far as it is waited for.
-    fn wait_for(&self, connection: &Arc<Connection>, change: impl FnOnce(&mut Interest)) {
+    fn wait_for(&self, connection: &Arc<Connection>, change: impl FnOnce(&mut bool)) {
         // ORDER: under the lock, so that what is waited for is what was wanted last.
-        let mut interest = connection.interest.lock();
-        change(&mut interest);
+        let mut is_paused = connection.is_paused.lock();
+        change(&mut is_paused);
         let kept = connection.stream.kept();
-        interest.is_writing = kept > 0;
         let excess = self.outgoing.note(connection, kept);
-        self.arm_as(connection, *interest);
-        drop(interest);
+        let mut flags = if *is_paused { epoll::EventFlags::empty() } else { READING };
+        flags.set(epoll::EventFlags::OUT, kept > 0);
+        // One that is waited for by nothing was told of, and is not again.
+        if !flags.is_empty() {
+            self.arm(&connection.stream.as_fd(), connection.token, flags);
+        }
+        drop(is_paused);
         if let Some(excess) = excess {
             tracing::info!("a connection is ended: too many answers wait for callers to take them");
             self.end(&excess, false);
         }
     }
 
-    fn arm_as(&self, connection: &Arc<Connection>, interest: Interest) {
-        let reading = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        let mut flags = if interest.is_paused { epoll::EventFlags::empty() } else { reading };
-        flags.set(epoll::EventFlags::OUT, interest.is_writing);
-        if flags.is_empty() {
-            // It was told of, and is not again.
-            return;
-        }
-        let data = epoll::EventData::new_u64(connection.token);
-        let flags = flags | epoll::EventFlags::ONESHOT;
-        if let Err(error) = epoll::modify(&self.epoll, connection.stream.as_fd(), data, flags) {
-            tracing::debug!(%error, "a connection is not waited for any more");
-        }
-    }
-
     /// Sees to a connection that has something to be read, or room for answers.
     fn go_on(self: &Arc<Self>, connection: &Arc<Connection>) {
-        let Interest { is_paused, is_writing } = *connection.interest.lock();
-        if is_writing {
+        if connection.stream.kept() > 0 {
             match connection.stream.send_kept() {
                 Ok((has_taken, _)) if has_taken => connection.unsent.note_taken(Instant::now()),
                 Ok(_) => {}
@@ -382,6 +373,7 @@ impl Pool {
                 }
             }
         }
+        let is_paused = *connection.is_paused.lock();
         if is_paused {
             self.wait_for(connection, |_| {});
             // It may have been for the answers that it was paused.
@@ -397,13 +389,6 @@ impl Pool {
             self.wait_for(connection, |_| {});
         }
         Ok(())
-    }
-
-    /// Has what a connection did not take at once be sent when it does.
-    pub fn note_kept(&self, connection: &Arc<Connection>) {
-        if connection.stream.kept() > 0 {
-            self.wait_for(connection, |_| {});
-        }
     }
 
     fn read(self: &Arc<Self>, connection: &Arc<Connection>) {
@@ -434,7 +419,7 @@ impl Pool {
     fn end(&self, connection: &Arc<Connection>, was_told: bool) {
         self.connections.lock().remove(&connection.token);
         connection.note_ended();
-        self.outgoing.remove(connection);
+        self.outgoing.note(connection, 0);
         // Closing the descriptor would do, but a call under way may hold it open.
         let _ = epoll::delete(&self.epoll, connection.stream.as_fd());
         if was_told {
@@ -459,7 +444,7 @@ impl Pool {
     }
 
     fn pause(&self, connection: &Arc<Connection>) {
-        self.wait_for(connection, |interest| interest.is_paused = true);
+        self.wait_for(connection, |is_paused| *is_paused = true);
         self.paused.lock().push(Arc::downgrade(connection));
         // ORDER: what ended before it was in the list has not looked there.
         self.resume();
@@ -471,7 +456,7 @@ impl Pool {
         }
         let ready = take_ready(&mut self.paused.lock(), Connection::is_full);
         for connection in ready {
-            self.wait_for(&connection, |interest| interest.is_paused = false);
+            self.wait_for(&connection, |is_paused| *is_paused = false);
         }
     }
 
