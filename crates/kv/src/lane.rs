@@ -9,10 +9,14 @@
 //! exclusive for a writer; no system call but the append (and, at a roll, a header and a rename) is made under it, and never a
 //! sync. A new segment is made outside it (`segments.rs`).
 
+mod backup;
 mod checkpoint;
 mod config;
+mod export;
+mod feed;
 mod flush;
 mod health;
+mod kept;
 mod note;
 mod open;
 mod reader;
@@ -24,6 +28,9 @@ mod turn;
 mod writer;
 
 pub use config::{Background, LaneConfig};
+pub use export::{Export, Import};
+pub use feed::GroupCursor;
+pub use kept::LogRuns;
 pub use reader::LaneReader;
 pub use stats::LaneStats;
 pub use writer::{LaneWriter, Urgency};
@@ -32,7 +39,7 @@ use crate::engine::{Engine, LastingSnapshot};
 use crate::log::segment::LogDir;
 use crate::log::writer::LogWriter;
 use crate::overlay::Overlay;
-use crate::{EngineReport, KvError, Position};
+use crate::{Copies, EngineReport, GroupNumber, KvError, Position};
 use ashlar_env::{Clock, Disk, DiskFile, Env};
 use ashlar_types::{ClusterId, ShardId};
 use checkpoint::Checkpoints;
@@ -43,8 +50,8 @@ use rustc_hash::FxHashMap;
 use segments::Segments;
 use space::Space;
 use stats::Counters;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use threads::Threads;
 
 /// What the state lock guards.
@@ -55,6 +62,8 @@ pub(crate) struct State {
     log: LogWriter,
     /// The last frame's number in each shard. LIMIT: one entry per shard of the file system, 65,536 at most.
     sequences: FxHashMap<ShardId, u64>,
+    /// The last group in the log.
+    last: GroupNumber,
     /// A commit has let go of the lock to wait for a disk: whoever gets it now waits at the gate (`segments.rs`).
     is_closed: bool,
 }
@@ -84,6 +93,10 @@ pub(crate) struct Shared {
     space: Space,
     health: Health,
     counters: Counters,
+    /// Where there are copies.
+    copies: OnceLock<Arc<dyn Copies>>,
+    /// What the log began with.
+    runs: LogRuns,
 }
 
 /// A durable ordered map with one writer at a time. See the crate's documentation.
@@ -139,12 +152,12 @@ impl Lane {
         LaneWriter::new(&self.shared)
     }
 
-    /// Makes every group up to `position` durable. Callers at the same time share one sync.
+    /// Makes every group up to `position` durable, in all copies that count. Callers at the same time share one sync.
     ///
     /// # Errors
     /// [`KvError::Io`]; the lane is stopped then.
     pub fn flush(&self, position: Position) -> Result<(), KvError> {
-        self.shared.flush(position)
+        self.shared.flush_all_copies(position)
     }
 
     /// Makes every group committed before the call durable.
@@ -152,7 +165,36 @@ impl Lane {
     /// # Errors
     /// As [`Lane::flush`].
     pub fn flush_all(&self) -> Result<(), KvError> {
+        self.shared.flush_all_copies(self.appended())
+    }
+
+    /// Makes every group committed before the call durable here, whatever copies have.
+    ///
+    /// # Errors
+    /// As [`Lane::flush`].
+    pub fn flush_here(&self) -> Result<(), KvError> {
         self.shared.flush(self.appended())
+    }
+
+    /// Has `copies` told of every group from now on, and asked before one is committed. It stays so until the lane is closed.
+    ///
+    /// # Errors
+    /// [`KvError::Invalid`] when that was said before.
+    pub fn replicate_with(&self, copies: Arc<dyn Copies>) -> Result<(), KvError> {
+        // Not while a group is on its way.
+        let _state = self.shared.write_state();
+        let set = self.shared.copies.set(copies);
+        set.map_err(|_| KvError::Invalid { what: "the lane is replicated already".to_owned() })
+    }
+
+    /// The last group in the log.
+    pub fn last_group(&self) -> GroupNumber {
+        self.shared.read_state_again().last
+    }
+
+    /// Which groups the log had when it was opened.
+    pub fn runs_at_open(&self) -> &LogRuns {
+        &self.shared.runs
     }
 
     /// Everything up to here is durable.
@@ -238,7 +280,9 @@ impl Lane {
     pub fn close(&self) -> Result<(), KvError> {
         self.threads.lock().stop();
         let checkpointed = match self.shared.checkpoint() {
-            Err(KvError::NoSpace { .. }) => self.flush_all(),
+            Err(KvError::NoSpace { .. }) => self.flush_here(),
+            // What copies may not have stays in the log.
+            Ok(()) if self.shared.copies.get().is_some() => self.flush_here(),
             other => other,
         };
         self.shared.health.close();

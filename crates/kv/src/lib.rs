@@ -12,15 +12,20 @@
 //! sync; an error in writing or syncing is final, a full disk is not. Bytes: `docs/formats/log.md`. Why this engine:
 //! `docs/adr/0002-embedded-engine.md`.
 
+mod copies;
 mod engine;
 mod lane;
 mod log;
 mod overlay;
 
+pub use copies::{Copies, Group};
 pub use engine::{
     Changes as EngineChanges, Engine, EngineReport, FjallEngine, FjallOptions, LastingSnapshot, MemoryEngine,
 };
-pub use lane::{Background, Lane, LaneConfig, LaneReader, LaneStats, LaneWriter, Urgency};
+pub use lane::{
+    Background, Export, GroupCursor, Import, Lane, LaneConfig, LaneReader, LaneStats, LaneWriter, LogRuns,
+    Urgency,
+};
 pub use log::format;
 
 use ashlar_types::{Epoch, OpId, ShardId};
@@ -130,6 +135,16 @@ pub struct Frame {
     pub writes: WriteSet,
     /// The encoded reply for a retried call; empty where a retry cannot happen.
     pub reply: Bytes,
+}
+
+/// Names a group in the log of a lane, in all copies of the log: groups are counted, and the epoch tells apart two that were written under one number by
+/// servers that did not know of each other. The default is the place before the first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GroupNumber {
+    /// How many groups there are up to and with it.
+    pub sequence: u64,
+    /// The epoch at which it was decided.
+    pub epoch: Epoch,
 }
 
 /// Where a frame group ends in a lane's log; grows with every commit. Flushing up to it makes the group durable.

@@ -40,6 +40,8 @@ pub(super) struct Checkpoints {
     began_us: AtomicU64,
     /// The last one did not begin, because there was no room for it.
     is_held_back: AtomicBool,
+    /// What was set aside and may not enter the engine before it is committed in all copies that count.
+    pending: Mutex<Option<Frozen>>,
     /// Before this moment of the monotonic clock, microseconds, nothing is merged to give space back.
     give_back_from_us: AtomicU64,
     done_lock: Mutex<()>,
@@ -56,6 +58,7 @@ impl Checkpoints {
             work: tasks.signal(),
             began_us: AtomicU64::new(0),
             is_held_back: AtomicBool::default(),
+            pending: Mutex::default(),
             give_back_from_us: AtomicU64::new(0),
             done_lock: Mutex::default(),
             done: tasks.signal(),
@@ -108,7 +111,7 @@ impl Shared {
         // can be given up for one roll only.
         state.frozen.is_none()
             && (state.active.bytes() >= self.config.freeze_bytes()
-                || state.log.bytes() >= self.config.log_bytes_max
+                || state.log.bytes() >= self.config.log_bytes_max.saturating_add(self.retained_log_bytes())
                 || (self.space.is_low() && state.log.has_sealed()))
     }
 
@@ -163,7 +166,7 @@ impl Shared {
         let (is_due, wants_spare) = {
             let state = self.read_state();
             (
-                self.is_checkpoint_due(&state) || self.is_wanted_for_space(&state),
+                self.is_checkpoint_due(&state) || self.is_wanted_for_space(&state) || self.is_one_pending(),
                 state.log.wants_spare() && !self.space.is_low(),
             )
         };
@@ -188,6 +191,23 @@ impl Shared {
     fn look_for_space(&self) -> Result<(), KvError> {
         let refreshed = self.space.refresh(self.engine.merge_bytes());
         refreshed.map_err(|e| KvError::io(format!("look for space on {}", self.log_dir.disk.describe("")), e))
+    }
+
+    /// Log that is kept behind checkpoints, bytes.
+    fn retained_log_bytes(&self) -> u64 {
+        if self.copies.get().is_some() { self.config.retained_log_bytes } else { 0 }
+    }
+
+    /// Whether a checkpoint has begun that waits for copies.
+    pub(super) fn is_one_pending(&self) -> bool {
+        self.checkpoints.pending.lock().is_some()
+    }
+
+    /// Nobody checkpoints while `run` runs, and nothing is set aside for a checkpoint afterwards.
+    pub(super) fn without_checkpoint<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _running = self.checkpoints.running.take();
+        self.checkpoints.pending.lock().take();
+        run()
     }
 
     /// Whether changes have waited for long enough while space is low.
@@ -238,7 +258,15 @@ impl Shared {
         let began_us = u64::try_from(start.as_micros()).unwrap_or(u64::MAX);
         self.checkpoints.began_us.store(began_us, Ordering::Relaxed);
         self.require_room()?;
-        let Some(frozen) = self.freeze()? else { return Ok(()) };
+        let pending = self.checkpoints.pending.lock().take();
+        let Some(frozen) = pending.map_or_else(|| self.freeze(), |pending| Ok(Some(pending)))? else {
+            return Ok(());
+        };
+        // What is not in all copies that count may still be taken back. It is looked for again at the next turn.
+        if self.copies.get().is_some_and(|copies| copies.committed() < frozen.note.last.sequence) {
+            *self.checkpoints.pending.lock() = Some(frozen);
+            return Ok(());
+        }
         let applied = self.apply(&frozen);
         if applied.is_ok() {
             self.write_state().frozen = None;
@@ -298,12 +326,13 @@ impl Shared {
         let note = Note {
             identity: self.log_dir.identity,
             applied: Position(state.log.end()),
+            last: state.last,
             sequences: state.sequences.clone(),
         };
         Ok(Some(Frozen { overlay, note }))
     }
 
-    fn checkpoint_note(&self) -> Result<Option<Note>, KvError> {
+    pub(super) fn checkpoint_note(&self) -> Result<Option<Note>, KvError> {
         self.engine.note()?.map(|bytes| Note::decode(&bytes)).transpose()
     }
 
@@ -316,7 +345,12 @@ impl Shared {
 
     /// Drops segments that the engine has all of. A few are kept for reuse.
     fn drop_log_before(&self, position: Position) -> Result<(), KvError> {
-        let sealed = self.write_state().log.take_sealed_before(position.0);
+        let position = if self.space.is_low() {
+            position.0
+        } else {
+            position.0.saturating_sub(self.retained_log_bytes())
+        };
+        let sealed = self.write_state().log.take_sealed_before(position);
         for segment in sealed {
             self.retire(segment)?;
         }

@@ -36,6 +36,11 @@ pub struct LaneConfig {
     pub merge_part: u64,
     /// Who works in the background.
     pub background: Background,
+    /// The log stays as it is when the lane is opened, instead of going into the engine as a whole: other machines may know better what its end is
+    /// ([`crate::Lane::truncate_after`]).
+    pub keeps_log: bool,
+    /// LIMIT: log that is kept behind checkpoints, bytes, where there are copies: what a copy has missed that was away for a while can be sent to it from there.
+    pub retained_log_bytes: u64,
     /// Takes damage of the log at this position for its end: the way out of a damaged log, as the error names it. Everything
     /// after the position is lost. Without damage at this very position it has no effect.
     pub give_up_from: Option<Position>,
@@ -53,6 +58,8 @@ impl Default for LaneConfig {
             reserve_bytes: 64 << 20,
             merge_part: 1,
             background: Background::Threads,
+            keeps_log: false,
+            retained_log_bytes: 256 << 20,
             give_up_from: None,
         }
     }

@@ -6,6 +6,10 @@ use crate::{KvError, Position};
 use ashlar_env::Signal;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long one that waits sleeps at most before it looks again.
+const RECHECK: Duration = Duration::from_millis(20);
 
 /// What has been written, what is durable, and who syncs.
 pub(super) struct Flusher {
@@ -59,6 +63,33 @@ impl Flusher {
         inner.is_dir_dirty = true;
     }
 
+    /// Has nobody sync until `run` has ended, and takes back what the log has lost with it: it ends at the position that `run` tells.
+    pub(super) fn go_back<T>(
+        &self,
+        run: impl FnOnce() -> Result<(Position, SegmentFile, T), KvError>,
+    ) -> Result<T, KvError> {
+        let mut inner = self.inner.lock();
+        while inner.has_leader {
+            self.done.wait_for(&mut inner, RECHECK);
+        }
+        inner.has_leader = true;
+        drop(inner);
+        let gone_back = run();
+        let mut inner = self.inner.lock();
+        inner.has_leader = false;
+        let went = gone_back.map(|(end, active, told)| {
+            inner.segments.retain(|segment| segment.first < end.0);
+            inner.segments.push(active);
+            inner.is_dir_dirty = true;
+            self.durable.fetch_min(end.0, Ordering::AcqRel);
+            self.appended.store(end.0, Ordering::Release);
+            told
+        });
+        drop(inner);
+        self.done.notify_all();
+        went
+    }
+
     /// Lets those who wait look again.
     pub(super) fn wake(&self) {
         let _inner = self.inner.lock();
@@ -67,6 +98,16 @@ impl Flusher {
 }
 
 impl Shared {
+    /// As [`Shared::flush`], here and in all copies that count, at the same time.
+    pub(super) fn flush_all_copies(&self, position: Position) -> Result<(), KvError> {
+        let Some(copies) = self.copies.get() else { return self.flush(position) };
+        // ORDER: asked for after `position` was told, so it is not behind that.
+        let sequence = self.read_state_again().last.sequence;
+        copies.begin_flush(sequence);
+        self.flush(position)?;
+        copies.end_flush(sequence)
+    }
+
     pub(super) fn flush(&self, position: Position) -> Result<(), KvError> {
         let flusher = &self.flusher;
         // What was never appended cannot be waited for.

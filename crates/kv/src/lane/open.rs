@@ -3,6 +3,7 @@
 use super::checkpoint::Checkpoints;
 use super::flush::Flusher;
 use super::health::Health;
+use super::kept::LogRuns;
 use super::note::Note;
 use super::segments::Segments;
 use super::space::Space;
@@ -15,13 +16,13 @@ use crate::log::replay::{Replayed, replay};
 use crate::log::segment::{LogDir, LogFiles, SegmentFile};
 use crate::log::writer::{FIRST_SPARE, LogWriter, create_spare_numbered, find_spare};
 use crate::overlay::Overlay;
-use crate::{KvError, Position};
+use crate::{GroupNumber, KvError, Position};
 use ashlar_env::{Disk, DiskFile, Env, OpenMode};
-use ashlar_types::{ClusterId, ShardId};
+use ashlar_types::{ClusterId, Epoch, ShardId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 // LIMIT: the shortest segment that a log on a full disk begins with: some thousand deletes.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -46,22 +47,23 @@ pub(super) fn open(
 
     let files = log_dir.list()?;
     let mut recovery = Recovery::new(engine.as_ref(), &space, &config, (&log_dir, &files))?;
-    let replayed = recovery.run(&files)?;
-    let log = start_log(&log_dir, env, &config, &space, (&files, replayed.end))?;
-    // ORDER: the engine has everything, and the new segment is durable; only now may the old log go. Else a power cut could
+    let (replayed, kept) =
+        if config.keeps_log { recovery.run_keeping(&files)? } else { (recovery.run(&files)?, Vec::new()) };
+    let (sequences, last, runs, overlay) =
+        (recovery.sequences, recovery.last, recovery.runs, recovery.overlay);
+    // With a log that is kept nothing of it may go.
+    let none = LogFiles { segments: Vec::new(), spares: files.spares.clone() };
+    let replaceable = if config.keeps_log { &none } else { &files };
+    let mut log = start_log(&log_dir, env, &config, &space, (replaceable, (replayed.end, last.sequence)))?;
+    let kept_paths: Vec<String> = kept.iter().map(|sealed| sealed.segment.path.clone()).collect();
+    log.keep_before(kept);
+    // ORDER: the engine has everything, or the log that has it is durable, and the new segment is; only now may the old log go. Else a power cut could
     // leave neither a log nor the position at which it went on.
-    let sequences = recovery.sequences;
     let flusher = Flusher::new(replayed.end, log.active().clone(), env.tasks.signal());
     let shared = Arc::new(Shared {
         clock: Arc::clone(&env.clock),
         engine,
-        state: RwLock::new(State {
-            active: Overlay::default(),
-            frozen: None,
-            log,
-            sequences,
-            is_closed: false,
-        }),
+        state: RwLock::new(State { active: overlay, frozen: None, log, sequences, last, is_closed: false }),
         flusher,
         checkpoints: Checkpoints::new(&*env.tasks),
         segments: Segments::new(&*env.tasks),
@@ -70,9 +72,11 @@ pub(super) fn open(
         counters: Counters::default(),
         log_dir,
         config,
+        copies: OnceLock::new(),
+        runs,
     });
     shared.sync_new_log()?;
-    remove_old_log(&shared.log_dir, &files, replayed.end)?;
+    remove_old_log(&shared.log_dir, &files, (replayed.end, &kept_paths))?;
     shared.counters.replayed_groups.store(replayed.groups, Ordering::Relaxed);
     let refreshed = shared.space.refresh(shared.engine.merge_bytes());
     refreshed.map_err(|e| KvError::io(format!("reserve space on {}", disk.describe(dir)), e))?;
@@ -105,18 +109,20 @@ fn prepare_directories(log_dir: &LogDir, dir: &str) -> Result<Arc<dyn DiskFile>,
     Ok(lock)
 }
 
-/// Brings the engine up to the end of the log.
-struct Recovery<'a> {
+/// Brings the engine up to the end of the log, or, where the log is kept, the overlay (`kept.rs`).
+pub(super) struct Recovery<'a> {
     engine: &'a dyn Engine,
     space: &'a Space,
-    config: &'a LaneConfig,
+    pub(super) config: &'a LaneConfig,
     identity: LogIdentity,
-    applied: Position,
+    pub(super) applied: Position,
     sequences: FxHashMap<ShardId, u64>,
+    pub(super) last: GroupNumber,
+    pub(super) runs: LogRuns,
     overlay: Overlay,
     /// Files that may go if the engine needs their space.
     spares: Vec<String>,
-    log_dir: LogDir,
+    pub(super) log_dir: LogDir,
 }
 
 impl<'a> Recovery<'a> {
@@ -134,6 +140,8 @@ impl<'a> Recovery<'a> {
             identity,
             applied: Position(0),
             sequences: FxHashMap::default(),
+            last: GroupNumber::default(),
+            runs: LogRuns::default(),
             overlay: Overlay::default(),
             spares: files.spares.clone(),
             log_dir: log_dir.clone(),
@@ -147,7 +155,7 @@ impl<'a> Recovery<'a> {
                 );
                 return Err(KvError::Foreign { what });
             }
-            (recovery.applied, recovery.sequences) = (note.applied, note.sequences);
+            (recovery.applied, recovery.sequences, recovery.last) = (note.applied, note.sequences, note.last);
         } else if let Some(oldest) = files.segments.first().filter(|oldest| oldest.first > 0) {
             // No damage of the log, and giving it up would leave nothing at all.
             let what = format!(
@@ -172,10 +180,21 @@ impl<'a> Recovery<'a> {
         }
         // The log goes on where the engine's note ends, not behind marks that the note does not know of.
         replayed.end = self.applied.0;
+        self.runs.floor = self.last;
         Ok(replayed)
     }
 
     fn take(&mut self, end: u64, frames: Vec<LoggedFrame>) -> Result<(), KvError> {
+        self.insert(end, frames)?;
+        if self.overlay.bytes() >= self.config.freeze_bytes() { self.apply(Position(end)) } else { Ok(()) }
+    }
+
+    /// Takes a group that the engine does not have; it ends at `end`.
+    pub(super) fn insert(&mut self, end: u64, frames: Vec<LoggedFrame>) -> Result<(), KvError> {
+        self.last = GroupNumber {
+            sequence: self.last.sequence + 1,
+            epoch: frames.iter().map(|logged| logged.frame.epoch).fold(self.last.epoch, Epoch::max),
+        };
         for LoggedFrame { sequence, frame } in frames {
             let last = self.sequences.entry(frame.shard).or_insert(0);
             if sequence != *last + 1 {
@@ -190,7 +209,7 @@ impl<'a> Recovery<'a> {
                 self.overlay.insert(key, value);
             }
         }
-        if self.overlay.bytes() >= self.config.freeze_bytes() { self.apply(Position(end)) } else { Ok(()) }
+        Ok(())
     }
 
     fn apply(&mut self, applied: Position) -> Result<(), KvError> {
@@ -202,23 +221,25 @@ impl<'a> Recovery<'a> {
                 remove_if_there(&self.log_dir, &spare)?;
             }
         }
-        let note = Note { identity: self.identity, applied, sequences: self.sequences.clone() };
+        let note =
+            Note { identity: self.identity, applied, last: self.last, sequences: self.sequences.clone() };
         self.engine.apply(&mut overlay.iter(), &note.encode())?;
         self.applied = applied;
         Ok(())
     }
 }
 
-/// Begins the log anew at `position`.
+/// Begins the log anew at `position`, behind group `sequence`.
 fn start_log(
     log_dir: &LogDir,
     env: &Env,
     config: &LaneConfig,
     space: &Space,
-    (files, position): (&LogFiles, u64),
+    (files, (position, sequence)): (&LogFiles, (u64, u64)),
 ) -> Result<LogWriter, KvError> {
     let spare = first_spare(log_dir, config.segment_bytes, space, (files, position))?;
-    LogWriter::create(log_dir.clone(), Arc::clone(&env.entropy), config.segment_bytes, position, spare)
+    let entropy = Arc::clone(&env.entropy);
+    LogWriter::create(log_dir.clone(), entropy, config.segment_bytes, (position, sequence), spare)
 }
 
 /// The file of the first segment. On a full disk it is what an earlier run has left, or takes the place of that, or is short: a
@@ -260,10 +281,15 @@ fn first_spare(
     made
 }
 
-/// Removes what the new segment replaces.
-fn remove_old_log(log_dir: &LogDir, files: &LogFiles, position: u64) -> Result<(), KvError> {
+/// Removes what the new segment replaces; not those `kept`.
+fn remove_old_log(
+    log_dir: &LogDir,
+    files: &LogFiles,
+    (position, kept): (u64, &[String]),
+) -> Result<(), KvError> {
     let begun = log_dir.segment_path(position);
-    let old = files.segments.iter().map(|segment| &segment.path).filter(|path| **path != begun);
+    let is_old = |path: &&String| **path != begun && !kept.contains(path);
+    let old = files.segments.iter().map(|segment| &segment.path).filter(is_old);
     for path in old.chain(&files.spares) {
         remove_if_there(log_dir, path)?;
     }

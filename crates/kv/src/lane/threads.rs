@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Time between looks whether copies have what a checkpoint waits for.
+const LOOK_FOR_COPIES: Duration = Duration::from_millis(5);
+
 /// Running threads; none in a lane that is driven by hand.
 pub(super) struct Threads {
     shared: Arc<Shared>,
@@ -73,7 +76,8 @@ impl Threads {
         })?;
         threads.spawn(tasks, "kv-checkpoint", move |shared, stop| {
             while !stop.is_set() && !shared.health.is_stopped() {
-                shared.checkpoints.wait_for_work(period);
+                let at_most = if shared.is_one_pending() { period.min(LOOK_FOR_COPIES) } else { period };
+                shared.checkpoints.wait_for_work(at_most);
                 if !stop.is_set() {
                     run_turn(shared, "checkpoint", || shared.tick_checkpoint());
                 }

@@ -2,9 +2,9 @@
 
 use super::segments::STATE_LOCK;
 use super::{Background, Shared, State};
-use crate::{Frame, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
+use crate::{Frame, Group, GroupNumber, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
 use ashlar_env::NoWaiting;
-use ashlar_types::ShardId;
+use ashlar_types::{Epoch, ShardId};
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -43,9 +43,9 @@ impl<'a> LaneWriter<'a> {
     /// returned, or after [`crate::LaneConfig::flush_interval`]. No frames: nothing happens.
     ///
     /// # Errors
-    /// [`KvError::Invalid`], [`KvError::NoSpace`], [`KvError::Stalled`]: nothing was changed. [`KvError::Io`]: the log could
+    /// [`KvError::Invalid`], [`KvError::NoSpace`], [`KvError::Stalled`]: nothing was changed, nor where [`Copies::epoch`] refuses. [`KvError::Io`]: the log could
     /// not be written; the lane is stopped, and whether the group is in the log is found out by opening it again.
-    pub fn commit(&mut self, frames: Vec<Frame>, urgency: Urgency) -> Result<Position, KvError> {
+    pub fn commit(&mut self, mut frames: Vec<Frame>, urgency: Urgency) -> Result<Position, KvError> {
         let shared = self.shared;
         shared.health.check()?;
         if frames.is_empty() {
@@ -53,14 +53,31 @@ impl<'a> LaneWriter<'a> {
         }
         validate(&frames)?;
         shared.admit(&self.state, self.is_stalled, urgency)?;
+        let copies = shared.copies.get();
+        let last = self.state.last;
+        // Epochs ascend in a log, whatever they go by.
+        let epoch = match copies {
+            Some(copies) => copies.epoch()?,
+            None => frames.iter().map(|frame| frame.epoch).fold(last.epoch, Epoch::max),
+        };
+        frames.iter_mut().for_each(|frame| frame.epoch = epoch);
+        let number = GroupNumber { sequence: last.sequence + 1, epoch };
         let sequences = self.state.number(&frames);
-        let appended = match shared.append(&mut self.state, &frames, &sequences, urgency) {
-            Ok(position) => position,
+        let appended = match shared.append(&mut self.state, &frames, &sequences, (urgency, copies.is_some()))
+        {
+            Ok((position, body)) => {
+                let group = body.map(|body| Group { number, frames: frames.len() as u32, body });
+                if let (Some(copies), Some(group)) = (copies, group) {
+                    copies.appended(group);
+                }
+                position
+            }
             Err(error) => {
                 self.state.take_back_numbers(&frames);
                 return Err(error);
             }
         };
+        self.state.last = number;
         let active = &mut self.state.active;
         for frame in frames {
             for (key, value) in frame.writes.0 {
@@ -138,16 +155,16 @@ impl Shared {
         KvError::NoSpace { what }
     }
 
-    fn append(
+    pub(super) fn append(
         &self,
         state: &mut RwLockWriteGuard<'_, State>,
         frames: &[Frame],
         sequences: &[u64],
-        urgency: Urgency,
-    ) -> Result<Position, KvError> {
+        (urgency, wants_body): (Urgency, bool),
+    ) -> Result<(Position, Option<Bytes>), KvError> {
         let append = |state: &mut RwLockWriteGuard<'_, State>| {
             self.make_segment_for(state, frames)?;
-            state.log.append(frames, sequences, self.flusher.durable().0)
+            state.log.append(frames, sequences, self.flusher.durable().0, wants_body)
         };
         let mut appended = append(state);
         if matches!(appended, Err(KvError::NoSpace { .. })) {
@@ -160,7 +177,7 @@ impl Shared {
             self.flusher.add_segment(segment);
         }
         match appended {
-            Ok(end) => Ok(Position(end)),
+            Ok((end, body)) => Ok((Position(end), body)),
             Err(KvError::NoSpace { what }) => Err(self.refuse_for_space(what)),
             Err(error) => Err(self.stop_on(error)),
         }

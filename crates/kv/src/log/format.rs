@@ -288,6 +288,18 @@ impl RecordBuffer {
         parts
     }
 
+    /// The frames of the record, `body_bytes` long, copied.
+    pub fn body(&self, body_bytes: usize) -> Bytes {
+        let mut body = Vec::with_capacity(body_bytes);
+        let mut skip = RECORD_HEADER_BYTES;
+        for part in self.parts() {
+            body.extend_from_slice(&part[skip..]);
+            skip = 0;
+        }
+        body.truncate(body_bytes);
+        body.into()
+    }
+
     /// Gives back memory after an unusually large group, and lets go of its values.
     pub fn shrink(&mut self) {
         // LIMIT: a buffer of 1 MiB is kept per lane.

@@ -91,4 +91,8 @@ pub(crate) struct SegmentFile {
     pub(crate) first: u64,
     /// Bytes of the file.
     pub(crate) file_bytes: u64,
+    /// Where its first group of use begins: what is before can only be skipped.
+    pub(crate) from: u64,
+    /// Groups before that one, as [`crate::GroupNumber::sequence`] counts them.
+    pub(crate) behind: u64,
 }

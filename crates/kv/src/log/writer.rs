@@ -15,6 +15,7 @@ use super::format::{
 use super::segment::{LogDir, SegmentFile, file_offset};
 use crate::{Frame, KvError};
 use ashlar_env::{Entropy, OpenMode};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -49,19 +50,21 @@ pub(crate) struct LogWriter {
     buffer: RecordBuffer,
     /// The highest watermark in a record so far.
     flushed_logged: u64,
+    /// Groups up to the end.
+    sequence: u64,
 }
 
 impl LogWriter {
-    /// Begins a log at `position` with a segment of its own, made of `spare`, over whatever had its name. Nothing is durable yet.
+    /// Begins a log at `position`, behind group `sequence`, with a segment of its own, made of `spare`, over whatever had its name. Nothing is durable yet.
     pub(crate) fn create(
         dir: LogDir,
         entropy: Arc<dyn Entropy>,
         segment_bytes: u64,
-        position: u64,
+        (position, sequence): (u64, u64),
         spare: SegmentFile,
     ) -> Result<LogWriter, KvError> {
         let nonce = entropy.next_u64();
-        let active = begin_segment(&dir, spare, position, nonce)?;
+        let active = begin_segment(&dir, spare, (position, sequence), nonce)?;
         let seed = dir.identity.seed();
         Ok(LogWriter {
             dir,
@@ -78,7 +81,39 @@ impl LogWriter {
             spare_number: FIRST_SPARE,
             buffer: RecordBuffer::default(),
             flushed_logged: position,
+            sequence,
         })
+    }
+
+    /// Puts segments of earlier, in stream order, before the first one: what is in them can still be read.
+    pub(crate) fn keep_before(&mut self, earlier: Vec<SealedSegment>) {
+        self.sealed = earlier.into();
+    }
+
+    /// The segments, in stream order, and where each ends.
+    pub(crate) fn segments(&self) -> impl DoubleEndedIterator<Item = (&SegmentFile, u64)> {
+        let sealed = self.sealed.iter().map(|sealed| (&sealed.segment, sealed.end));
+        sealed.chain(std::iter::once((&self.active, self.end)))
+    }
+
+    /// Goes back to `position`, behind group `sequence`: what comes next is in a segment made of `spare`. Hands over the segments that are in the way; they are to
+    /// be removed, the newest first, before this is called.
+    pub(crate) fn go_back(
+        &mut self,
+        (position, sequence): (u64, u64),
+        spare: SegmentFile,
+    ) -> Result<(), KvError> {
+        let nonce = self.entropy.next_u64();
+        let next = begin_segment(&self.dir, spare, (position, sequence), nonce)?;
+        let last = std::mem::replace(&mut self.active, next.clone());
+        self.sealed.push_back(SealedSegment { segment: last, end: self.end });
+        self.sealed.retain(|sealed| sealed.segment.first < position);
+        if let Some(cut) = self.sealed.back_mut() {
+            cut.end = cut.end.min(position);
+        }
+        (self.end, self.nonce, self.sequence, self.begun) = (position, nonce, sequence, Some(next));
+        self.flushed_logged = self.flushed_logged.min(position);
+        Ok(())
     }
 
     /// Position behind the last record.
@@ -127,7 +162,8 @@ impl LogWriter {
         self.active.file_bytes.saturating_sub(file_offset(self.active.first, self.end))
     }
 
-    /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now. Answers the position behind it.
+    /// Appends one group; `sequences` numbers its frames. `flushed` is what is durable by now. Answers the position behind it, and its frames as they were written if
+    /// `wants_body`.
     ///
     /// The segment that [`LogWriter::missing_segment`] asks for was added before. On [`KvError::Invalid`] and [`KvError::NoSpace`] the log is
     /// as before; after [`KvError::Io`] it must not be used.
@@ -136,12 +172,16 @@ impl LogWriter {
         frames: &[Frame],
         sequences: &[u64],
         flushed: u64,
-    ) -> Result<u64, KvError> {
+        wants_body: bool,
+    ) -> Result<(u64, Option<Bytes>), KvError> {
         let header = self.header(frames, flushed)?;
         self.make_room(header.record_bytes() as u64)?;
         let header = RecordHeader { nonce: self.nonce, ..header };
-        self.write_record(&header, frames, sequences)?;
-        Ok(self.end)
+        let written = self.write_record(&header, frames, sequences);
+        let is_body_wanted = wants_body && written.is_ok();
+        let body = is_body_wanted.then(|| self.buffer.body(header.body_bytes as usize));
+        self.buffer.shrink();
+        written.map(|()| (self.end, body))
     }
 
     fn header(&self, frames: &[Frame], flushed: u64) -> Result<RecordHeader, KvError> {
@@ -202,11 +242,11 @@ impl LogWriter {
             Some(bytes) => self.active.file.write_at(offset, bytes),
             None => self.active.file.write_vectored_at(offset, &self.buffer.parts()),
         };
-        self.buffer.shrink();
         // Part of the record may be there after an error. Without space it will be overwritten by the next one; until then it
         // is a torn tail.
         written.map_err(|e| write_error("append to log segment", self.dir.describe(&self.active.path), e))?;
         self.end += header.record_bytes() as u64;
+        self.sequence += u64::from(header.frames > 0);
         self.flushed_logged = self.flushed_logged.max(header.flushed);
         Ok(())
     }
@@ -223,7 +263,7 @@ impl LogWriter {
         let spare =
             spare.ok_or_else(|| KvError::Invalid { what: "no segment was made for it".to_owned() })?;
         let nonce = self.entropy.next_u64();
-        let next = begin_segment(&self.dir, spare, self.end, nonce)?;
+        let next = begin_segment(&self.dir, spare, (self.end, self.sequence), nonce)?;
         let full = std::mem::replace(&mut self.active, next.clone());
         // A segment without records had the name of the new one and is gone: the group did not fit into an empty segment.
         if full.first < self.end {
@@ -283,7 +323,14 @@ pub(crate) fn find_spare(
         });
         match found {
             Ok(Some((file, len))) => {
-                return Ok(Some(SegmentFile { file, path: path.clone(), first: 0, file_bytes: len }));
+                return Ok(Some(SegmentFile {
+                    file,
+                    path: path.clone(),
+                    first: 0,
+                    file_bytes: len,
+                    from: 0,
+                    behind: 0,
+                }));
             }
             Ok(None) => {}
             // One that is removed since it was listed, or was cut short, does not help.
@@ -308,7 +355,7 @@ pub(crate) fn create_spare_numbered(
         Ok(file)
     });
     match made {
-        Ok(file) => Ok(SegmentFile { file, path, first: 0, file_bytes }),
+        Ok(file) => Ok(SegmentFile { file, path, first: 0, file_bytes, from: 0, behind: 0 }),
         Err(error) => {
             if is_out_of_space(&error)
                 && let Err(error) = dir.disk.remove(&path)
@@ -333,8 +380,13 @@ pub(crate) fn is_out_of_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Turns a spare file into the segment of `first`.
-fn begin_segment(dir: &LogDir, spare: SegmentFile, first: u64, nonce: u64) -> Result<SegmentFile, KvError> {
+/// Turns a spare file into the segment of `first`, behind group `behind`.
+fn begin_segment(
+    dir: &LogDir,
+    spare: SegmentFile,
+    (first, behind): (u64, u64),
+    nonce: u64,
+) -> Result<SegmentFile, KvError> {
     let path = dir.segment_path(first);
     let file_bytes = Some(spare.file_bytes);
     let header = SegmentHeader { identity: dir.identity, first, nonce, file_bytes };
@@ -342,5 +394,5 @@ fn begin_segment(dir: &LogDir, spare: SegmentFile, first: u64, nonce: u64) -> Re
     // power cut it may: replay takes a segment without a header for the end of the log if nothing in it was ever flushed.
     let begun = spare.file.write_at(0, &header.encode()).and_then(|()| dir.disk.rename(&spare.path, &path));
     begun.map_err(|e| write_error("begin log segment", dir.describe(&path), e))?;
-    Ok(SegmentFile { path, first, ..spare })
+    Ok(SegmentFile { path, first, from: first, behind, ..spare })
 }

@@ -1,0 +1,48 @@
+//! What a lane tells, and asks of, whoever keeps copies of it on other machines.
+
+use crate::{GroupNumber, KvError};
+use ashlar_types::Epoch;
+use bytes::Bytes;
+
+/// A group of a lane's log, as it goes to a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Which.
+    pub number: GroupNumber,
+    /// Frames in it, at least one.
+    pub frames: u32,
+    /// The frames as they are in the log ([`crate::format::decode_frames`]).
+    // LIMIT: `format::GROUP_BYTES_MAX`.
+    pub body: Bytes,
+}
+
+impl Group {
+    /// Memory that it holds, bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Group>() + self.body.len()
+    }
+}
+
+/// Keeps copies of a lane.
+pub trait Copies: Send + Sync {
+    /// The epoch of the next group. Asked under the lane's lock, so it must not wait, nor call the lane.
+    ///
+    /// # Errors
+    /// [`KvError::Stopped`]: another machine decides what comes next, or nobody does for now; nothing is changed.
+    fn epoch(&self) -> Result<Epoch, KvError>;
+
+    /// `group` is in the log, behind the one before. Called under the lane's lock, in the order of groups; must not wait, nor call the lane.
+    fn appended(&self, group: Group);
+
+    /// The last group that is surely in all copies that count, so that nothing takes it back. Groups behind it enter no checkpoint.
+    fn committed(&self) -> u64;
+
+    /// Has the copies begin to make durable what they have, up to group `sequence`.
+    fn begin_flush(&self, sequence: u64);
+
+    /// Waits until all copies that count have groups up to `sequence` durably.
+    ///
+    /// # Errors
+    /// [`KvError::Stopped`]: this machine does not decide any more; whether they have is not known.
+    fn end_flush(&self, sequence: u64) -> Result<(), KvError>;
+}
