@@ -116,7 +116,7 @@ impl From<KvError> for ChunkError {
             KvError::Stopped { what } => ChunkError::Stopped { what: format!("index: {what}") },
             // INVARIANT: groups made by this crate keep the limits of the log; one that does not must not be acknowledged.
             KvError::Invalid { what } => ChunkError::Stopped { what: format!("index: {what}") },
-            KvError::Stalled { what } => ChunkError::Busy { what },
+            KvError::Stalled { what } | KvError::NotPrimary { what } => ChunkError::Busy { what },
             KvError::Foreign { what } => ChunkError::Foreign { file: "index".into(), what },
         }
     }

@@ -28,7 +28,7 @@ pub trait Copies: Send + Sync {
     /// The epoch of the next group. Asked under the lane's lock, so it must not wait, nor call the lane.
     ///
     /// # Errors
-    /// [`KvError::Stopped`]: another machine decides what comes next, or nobody does for now; nothing is changed.
+    /// [`KvError::NotPrimary`]; nothing is changed.
     fn epoch(&self) -> Result<Epoch, KvError>;
 
     /// `group` is in the log, behind the one before. Called under the lane's lock, in the order of groups; must not wait, nor call the lane.
@@ -43,6 +43,6 @@ pub trait Copies: Send + Sync {
     /// Waits until all copies that count have groups up to `sequence` durably.
     ///
     /// # Errors
-    /// [`KvError::Stopped`]: this machine does not decide any more; whether they have is not known.
+    /// [`KvError::NotPrimary`]: whether they have is not known.
     fn end_flush(&self, sequence: u64) -> Result<(), KvError>;
 }

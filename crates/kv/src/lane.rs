@@ -40,7 +40,7 @@ use crate::log::segment::LogDir;
 use crate::log::writer::LogWriter;
 use crate::overlay::Overlay;
 use crate::{Copies, EngineReport, GroupNumber, KvError, Position};
-use ashlar_env::{Clock, Disk, DiskFile, Env};
+use ashlar_env::{Clock, Disk, DiskFile, Env, NoWaiting};
 use ashlar_types::{ClusterId, ShardId};
 use checkpoint::Checkpoints;
 use flush::Flusher;
@@ -190,6 +190,21 @@ impl Lane {
     /// The last group in the log.
     pub fn last_group(&self) -> GroupNumber {
         self.shared.read_state_again().last
+    }
+
+    /// Runs `run` while nobody commits, and tells it of the last group in the log. It must not wait, nor call the lane.
+    pub fn between_groups<T>(&self, run: impl FnOnce(GroupNumber) -> T) -> T {
+        let state = self.shared.write_state();
+        let _held = NoWaiting::begin(segments::STATE_LOCK);
+        run(state.last)
+    }
+
+    /// The last group that is in a checkpoint.
+    ///
+    /// # Errors
+    /// As [`Engine::note`].
+    pub fn checkpointed(&self) -> Result<GroupNumber, KvError> {
+        Ok(self.shared.checkpoint_note()?.map(|note| note.last).unwrap_or_default())
     }
 
     /// Which groups the log had when it was opened.

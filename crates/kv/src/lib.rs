@@ -72,6 +72,13 @@ pub enum KvError {
         /// The first error.
         what: String,
     },
+    /// This machine does not decide what comes next in the log, or its copies do not answer: whoever asked asks again, here or elsewhere. Of a change it
+    /// says that it was not made, of a wait for copies nothing.
+    #[error("not decided here: {what}")]
+    NotPrimary {
+        /// Who decides, or what was waited for.
+        what: String,
+    },
     /// Files are of another file system, or of a newer format than this software knows.
     #[error("{what}")]
     Foreign {

@@ -31,7 +31,7 @@ struct Noted {
 
 impl Copies for Noted {
     fn epoch(&self) -> Result<Epoch, KvError> {
-        self.epoch.lock().ok_or_else(|| KvError::Stopped { what: "another one leads".to_owned() })
+        self.epoch.lock().ok_or_else(|| KvError::NotPrimary { what: "another one leads".to_owned() })
     }
 
     fn appended(&self, group: Group) {
@@ -300,7 +300,7 @@ fn what_copies_do_not_have_enters_no_checkpoint() {
 fn who_does_not_lead_commits_nothing_and_a_flush_asks_copies() {
     let side = Side::open(SimDisk::new(), MemoryEngine::new(), 0, 1);
     let refused = commit(&side.lane, vec![put("a", "1")]).unwrap_err();
-    assert!(matches!(refused, KvError::Stopped { .. }), "{refused}");
+    assert!(matches!(refused, KvError::NotPrimary { .. }), "{refused}");
     assert_eq!((side.last(), ledger::get(&side.lane, "a")), (0, None));
     *side.copies.epoch.lock() = Some(Epoch(3));
     let position = commit(&side.lane, vec![put("a", "1")]).unwrap();

@@ -558,7 +558,9 @@ impl MetaService {
     /// The one place where a failure of the store becomes an errno, and is logged.
     pub(crate) fn answer(&self, error: &NsError) -> Errno {
         match error {
-            NsError::Errno(_) | NsError::Kv(KvError::NoSpace { .. }) | NsError::Elsewhere => {}
+            NsError::Errno(_)
+            | NsError::Kv(KvError::NoSpace { .. } | KvError::NotPrimary { .. })
+            | NsError::Elsewhere => {}
             NsError::Kv(error) => {
                 tracing::error!(%error, "the metadata store failed");
                 if let (KvError::Corrupt { .. }, Some(reports)) = (error, self.reports.get()) {

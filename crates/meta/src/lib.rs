@@ -20,6 +20,7 @@ mod proposals;
 mod recall;
 mod reconcile;
 mod recovery;
+pub mod replica;
 mod room;
 mod sessions;
 mod settle;

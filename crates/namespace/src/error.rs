@@ -30,6 +30,7 @@ impl NsError {
         match self {
             NsError::Errno(errno) => *errno,
             NsError::Kv(KvError::NoSpace { .. }) => Errno::ENOSPC,
+            NsError::Kv(KvError::NotPrimary { .. }) => Errno::EHOSTDOWN,
             NsError::Kv(_) | NsError::Elsewhere => Errno::EIO,
         }
     }

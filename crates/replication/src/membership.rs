@@ -26,7 +26,8 @@ mod change;
 mod lease;
 mod member;
 
-pub use change::{Change, Proposer, Refusal, plan};
+pub use ashlar_types::membership::Change;
+pub use change::{Proposer, Refusal, plan};
 pub use lease::LeaseTerms;
 pub use member::{Command, Commands, Content, Member, Stored};
 

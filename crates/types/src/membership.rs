@@ -62,6 +62,19 @@ impl<R: Copy + Eq> Membership<R> {
     }
 }
 
+/// One change of a group. Who may ask for it and when: `ashlar_replication::membership::plan`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Change<R> {
+    /// Begin to bring a replica up to date.
+    Admit(R),
+    /// A replica that was catching up holds everything.
+    Promote(R),
+    /// A replica is gone, or goes.
+    Remove(R),
+    /// A new epoch for the same replicas: what was sent at the old one is void.
+    Renew,
+}
+
 impl Shard {
     /// The group that keeps this shard in a map of `epoch`: one copy, at its primary.
     pub fn membership(&self, epoch: Epoch) -> Membership<NodeId> {

@@ -203,6 +203,12 @@ impl Shared {
         self.checkpoints.pending.lock().is_some()
     }
 
+    /// Runs `run` while nobody checkpoints.
+    pub(super) fn between_checkpoints<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _running = self.checkpoints.running.take();
+        run()
+    }
+
     /// Nobody checkpoints while `run` runs, and nothing is set aside for a checkpoint afterwards.
     pub(super) fn without_checkpoint<T>(&self, run: impl FnOnce() -> T) -> T {
         let _running = self.checkpoints.running.take();

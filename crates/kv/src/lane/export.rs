@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The note of an engine that does not have everything yet: no lane opens it.
 const CUT_SHORT: &[u8] = &[0];
 
-/// A lane at one moment.
+/// A lane at its last checkpoint.
 pub struct Export {
     /// What it holds; to be dropped before the lane is closed.
     pub content: LastingSnapshot,
@@ -34,23 +34,20 @@ pub struct Import {
 }
 
 impl Lane {
-    /// The lane as it is now: what was committed by others but not by its copies is in it, too. Nobody waits for whoever reads it.
+    /// The lane as the last checkpoint has it: so all of it is committed, and the log has what came since. Nobody waits for whoever reads it.
     ///
     /// # Errors
     /// As [`Lane::snapshot`].
     pub fn export(&self) -> Result<Export, KvError> {
-        loop {
-            let before = self.last_group();
-            let content = self.snapshot()?;
-            let state = self.shared.read_state();
-            // Else a group has come in between.
-            if state.last == before {
-                let mut sequences: Vec<(ShardId, u64)> =
-                    state.sequences.iter().map(|(shard, sequence)| (*shard, *sequence)).collect();
-                sequences.sort_unstable();
-                return Ok(Export { content, last: before, sequences });
-            }
-        }
+        self.shared.between_checkpoints(|| {
+            self.shared.health.check()?;
+            let note = self.shared.checkpoint_note()?;
+            let content = self.shared.engine.snapshot()?;
+            let (last, sequences) = note.map(|note| (note.last, note.sequences)).unwrap_or_default();
+            let mut sequences: Vec<(ShardId, u64)> = sequences.into_iter().collect();
+            sequences.sort_unstable();
+            Ok(Export { content, last, sequences })
+        })
     }
 }
 

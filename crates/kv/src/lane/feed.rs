@@ -17,9 +17,17 @@ pub struct GroupCursor {
     sequence: u64,
     /// Where the next one begins, or a mark before it.
     position: u64,
+    /// Of the log: another one, or one of which something was taken back, has other groups in these places.
+    generation: u64,
 }
 
 impl Lane {
+    /// The number of the first group that the log still has, or of the next one.
+    pub fn first_group(&self) -> u64 {
+        let state = self.shared.read_state_again();
+        state.log.segments().next().map_or(state.last.sequence, |(segment, _)| segment.behind) + 1
+    }
+
     /// The groups behind number `sequence`, some of them: at least one if there is one, and no more than about `bytes_max`. `None` when the log does not have the next one any more.
     /// `cursor` makes it quick to go on where the last call ended; any will do.
     ///
@@ -47,22 +55,23 @@ impl Shared {
         let mut bytes = 0;
         let mut next = sequence;
         while bytes < bytes_max {
-            let (segment, end, last) = {
+            let (segment, end, last, generation) = {
                 let state = self.read_state();
-                let last = state.last.sequence;
+                let (last, generation) = (state.last.sequence, state.log.generation());
                 let holding = state.log.segments().rev().find(|(segment, _)| segment.behind <= next);
                 let Some((segment, end)) = holding else { break };
-                (segment.clone(), end, last)
+                (segment.clone(), end, last, generation)
             };
             if next >= last {
                 break;
             }
-            let is_near = cursor.sequence <= next
+            let is_near = cursor.generation == generation
+                && cursor.sequence <= next
                 && cursor.sequence >= segment.behind
                 && cursor.position >= segment.from
                 && cursor.position <= end;
             if !is_near {
-                *cursor = GroupCursor { sequence: segment.behind, position: segment.from };
+                *cursor = GroupCursor { sequence: segment.behind, position: segment.from, generation };
             }
             let before = found.len();
             let mut take = |group: Group| {
@@ -71,7 +80,12 @@ impl Shared {
                 bytes < bytes_max
             };
             // A segment that was retired meanwhile has other records.
-            if !self.read_groups((&segment, end), next, cursor, &mut take)? || found.len() == before {
+            let is_as_expected = self.read_groups((&segment, end), next, cursor, &mut take)?;
+            if found.len() == before {
+                *cursor = GroupCursor::default();
+                break;
+            }
+            if !is_as_expected {
                 break;
             }
             next = sequence + found.len() as u64;
@@ -101,6 +115,7 @@ impl Shared {
             let place = GroupCursor {
                 sequence: cursor.sequence + u64::from(header.frames > 0),
                 position: cursor.position + header.record_bytes() as u64,
+                ..*cursor
             };
             if header.frames > 0 && cursor.sequence >= sequence {
                 let body = record.slice_ref(body);

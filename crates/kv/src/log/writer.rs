@@ -52,6 +52,8 @@ pub(crate) struct LogWriter {
     flushed_logged: u64,
     /// Groups up to the end.
     sequence: u64,
+    /// Drawn at random, also whenever something was taken back.
+    generation: u64,
 }
 
 impl LogWriter {
@@ -82,6 +84,7 @@ impl LogWriter {
             buffer: RecordBuffer::default(),
             flushed_logged: position,
             sequence,
+            generation: nonce,
         })
     }
 
@@ -113,7 +116,13 @@ impl LogWriter {
         }
         (self.end, self.nonce, self.sequence, self.begun) = (position, nonce, sequence, Some(next));
         self.flushed_logged = self.flushed_logged.min(position);
+        self.generation = nonce;
         Ok(())
+    }
+
+    /// Which log this is: another one after something was taken back.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Position behind the last record.

@@ -78,6 +78,16 @@ impl<R: ReplicaId> LogReplica<R> {
         }
     }
 
+    /// As [`LogReplica::resend`], to one replica.
+    pub fn resend_to(&mut self, to: R, out: &mut Vec<Command<R>>) {
+        let last = self.index.last().sequence;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(i) = primary.others.iter().position(|other| other.id == to) else { return };
+        let other = &mut primary.others[i];
+        (other.next, other.installing) = (other.matched.unwrap_or(last).next(), None);
+        self.push(i, out);
+    }
+
     /// Sends entries, if there are any, the logs were compared, and not too many are on their way.
     fn send(&mut self, i: usize, out: &mut Vec<Command<R>>) {
         let Role::Primary(primary) = &self.role else { return };

@@ -58,6 +58,22 @@ impl<R: ReplicaId> LogReplica<R> {
         LogReplica::empty(Member::join(id, terms, membership, now, out))
     }
 
+    /// As [`LogReplica::join`], with the log `index` from before there were copies: then it is alone.
+    pub fn found(
+        id: R,
+        terms: LeaseTerms,
+        membership: Membership<R>,
+        index: LogIndex,
+        now: Duration,
+        out: &mut Vec<Command<R>>,
+    ) -> LogReplica<R> {
+        let stored = index.last().sequence;
+        // INVARIANT: of what nobody else has heard, nobody else can say that it is committed.
+        assert!(stored == Sequence(0) || membership.is_alone(id), "a log that is not the group's");
+        let member = Member::join(id, terms, membership, now, out);
+        LogReplica { index, stored, committed: stored, ..LogReplica::empty(member) }
+    }
+
     /// A replica whose disk was replaced, as [`Member::replaced`].
     pub fn replaced(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> LogReplica<R> {
         LogReplica::empty(Member::replaced(id, terms, membership, now))
@@ -156,6 +172,14 @@ impl<R: ReplicaId> LogReplica<R> {
     /// As [`LogReplica::member`], to tell it of time and beacons.
     pub fn member_mut(&mut self) -> &mut Member<R> {
         &mut self.member
+    }
+
+    /// Of a backup: what it has reported to the primary of its epoch, or would.
+    pub fn reported(&self) -> Option<Sequence> {
+        match self.role {
+            Role::Backup(Backup { matched }) => matched.map(|matched| matched.min(self.stored)),
+            _ => None,
+        }
     }
 
     /// What is in the log.

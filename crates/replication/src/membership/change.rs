@@ -10,21 +10,8 @@
 
 use super::ReplicaId;
 use ashlar_types::Epoch;
-use ashlar_types::membership::{MEMBERS_MAX, Membership};
+use ashlar_types::membership::{Change, MEMBERS_MAX, Membership};
 use serde::{Deserialize, Serialize};
-
-/// One change of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Change<R> {
-    /// Begin to bring a replica up to date.
-    Admit(R),
-    /// A replica that was catching up holds everything.
-    Promote(R),
-    /// A replica is gone, or goes.
-    Remove(R),
-    /// A new epoch for the same replicas: what was sent at the old one is void.
-    Renew,
-}
 
 /// Who asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

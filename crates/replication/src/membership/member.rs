@@ -343,6 +343,11 @@ impl<R: ReplicaId> Member<R> {
         self.standing == Standing::Active
     }
 
+    /// Whether it waits for a membership to be stored.
+    pub fn is_storing(&self) -> bool {
+        self.standing == Standing::Storing
+    }
+
     /// Whether it takes part, as the primary.
     pub fn is_primary(&self) -> bool {
         self.is_active() && self.membership.primary() == self.id

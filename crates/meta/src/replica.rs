@@ -1,0 +1,314 @@
+//! One copy of a metadata server's log on this machine: the machines of `ashlar_replication::log` with a lane, a disk, other machines and clocks around them (ADR 0029).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`hook`] | what the lane of the primary tells and asks |
+//! | [`send`], [`peer`] | what goes to the other copies, by threads of their own for each |
+//! | [`hear`], [`take_all`] | what comes from them |
+//! | [`held`] | answers that wait until what they tell is committed |
+//! | [`tend`] | time, changes of the membership, what managers are asked |
+//! | [`store`], [`message`], [`recent`] | what is on the disk, on the wire, and in memory |
+//!
+//! Lock order: the lane's, then [`Core`]. So nobody calls the lane while he holds the core.
+//!
+//! Invariants: the membership changes between two groups of the lane, never beside one ([`Replica::learn`]). Nothing is told, and no group is decided, but under a
+//! lease of all others of the epoch.
+
+mod hear;
+mod held;
+mod hook;
+mod message;
+mod obey;
+mod peer;
+mod recent;
+mod send;
+mod store;
+mod take_all;
+mod tend;
+
+pub use held::Deliver;
+pub use message::{Heard, Say};
+pub use store::CopyStore;
+
+use ashlar_env::{Env, Signal, Task};
+use ashlar_kv::{KvError, Lane};
+use ashlar_replication::log::{Command, LogIndex, LogPosition, LogReplica, Recovered, Sequence};
+use ashlar_replication::membership::{Change, LeaseTerms};
+use ashlar_types::membership::Membership;
+use ashlar_types::{Epoch, Errno, NodeId};
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The other copies.
+pub trait CopyPeers: Send + Sync {
+    /// Has the copy on `node` hear `head`, with `payload` beside it, and tells what it answers, within `wait`.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN`: it may have been heard all the same.
+    fn ask(&self, node: NodeId, head: &[u8], payload: &[u8], wait: Duration) -> Result<Vec<u8>, Errno>;
+}
+
+/// Where memberships are decided.
+pub trait Agreement: Send + Sync {
+    /// Asks for `change` of the membership at `expected`, within a few seconds. The answer is a newer membership, or none.
+    fn propose(&self, expected: Epoch, change: Change<NodeId>);
+
+    /// Somebody is at a newer epoch: have a newer map looked for.
+    fn refresh(&self);
+}
+
+/// What a copy is made of.
+pub struct ReplicaConfig {
+    /// This machine.
+    pub node: NodeId,
+    /// Clocks, randomness, threads.
+    pub env: Env,
+    /// Of leases; they must be safe.
+    pub terms: LeaseTerms,
+    /// Where it is kept.
+    pub store: Arc<dyn CopyStore>,
+    /// The others.
+    pub peers: Arc<dyn CopyPeers>,
+    /// Managers.
+    pub agreement: Arc<dyn Agreement>,
+}
+
+/// Where a copy stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The epoch of its membership.
+    pub epoch: Epoch,
+    /// Everything before the epoch is committed again and this machine decides what comes next: the metadata service may run here.
+    pub is_serving: bool,
+    /// It is the primary of its epoch, or will be.
+    pub is_primary: bool,
+    /// The end of its log, and what it knows to be committed.
+    pub last: u64,
+    /// See above.
+    pub committed: u64,
+}
+
+/// See the module.
+pub struct Replica {
+    this: Weak<Replica>,
+    config: ReplicaConfig,
+    /// Another one once all of it was replaced.
+    lane: RwLock<Arc<Lane>>,
+    core: Mutex<Core>,
+    /// Signalled when a copy has made something durable, or something is committed.
+    flushed: Signal,
+    /// Wakes whoever looks at the time.
+    ticker: Signal,
+    /// Wakes whoever asks managers.
+    proposer: Signal,
+    /// Signalled when the turn of hearing is over, or the standing has changed.
+    turned: Signal,
+    // LIMIT: three for each other copy there ever was since the start, and two.
+    threads: Mutex<Vec<Task>>,
+}
+
+/// What the threads of a copy share.
+struct Core {
+    machine: LogReplica<NodeId>,
+    recent: recent::Recent,
+    peers: SmallVec<[peer::Peer; 3]>,
+    held: held::Held,
+    /// What managers are to be asked; a newer wish takes the place of an older one.
+    proposal: Option<(Epoch, Change<NodeId>)>,
+    wants_refresh: bool,
+    /// Somebody takes what another copy has sent.
+    is_hearing: bool,
+    /// The metadata service runs on the lane.
+    is_service_here: bool,
+    /// What is being received of all that a lane holds.
+    incoming: Option<take_all::Incoming>,
+    /// Why it takes no part any more.
+    broken: Option<String>,
+    is_stopping: bool,
+    /// Kept, so that a step allocates nothing.
+    out: Vec<Command<NodeId>>,
+}
+
+impl Replica {
+    /// The copy in the store of `config`; `membership` is what the map says. One that is there for the first time must have been noted in the store before a manager put it into the
+    /// group.
+    ///
+    /// # Errors
+    /// What store and lane answer.
+    pub fn start(config: ReplicaConfig, membership: &Membership<NodeId>) -> Result<Arc<Replica>, KvError> {
+        assert!(config.terms.is_safe() && config.terms.is_live(), "terms of leases that are not safe");
+        let now = config.env.clock.monotonic();
+        let kept = config.store.kept()?.map(|bytes| store::Kept::decode(&bytes)).transpose()?;
+        let stored = kept.map(|kept| kept.content(config.store.continuity()));
+        // Who is alone has nobody who could know better what the end of the log is.
+        let keeps_log = stored.as_ref().is_some_and(|stored| !stored.membership.is_alone(config.node));
+        let lane = Arc::new(config.store.open(keeps_log)?);
+        let mut out = Vec::new();
+        let machine = match stored {
+            Some(stored) => {
+                // ORDER: that something is missing is noted before anything is done by it.
+                let noted = store::Kept::new(stored.clone(), config.store.continuity(), false);
+                config.store.keep(&noted.encode())?;
+                let recovered = Recovered {
+                    member: stored,
+                    index: index_of(&lane),
+                    committed: Sequence(lane.checkpointed()?.sequence),
+                };
+                LogReplica::recover(config.node, config.terms, recovered, now, &mut out)
+            }
+            None => {
+                // Stored by what learns of the membership, below.
+                let index = index_of(&lane);
+                LogReplica::found(config.node, config.terms, membership.clone(), index, now, &mut out)
+            }
+        };
+        let tasks = config.env.tasks.clone();
+        let core = Core {
+            machine,
+            recent: recent::Recent::default(),
+            peers: SmallVec::new(),
+            held: held::Held::default(),
+            proposal: None,
+            wants_refresh: false,
+            is_hearing: false,
+            is_service_here: false,
+            incoming: None,
+            broken: None,
+            is_stopping: false,
+            out: Vec::new(),
+        };
+        let replica = Arc::new_cyclic(|this| Replica {
+            this: this.clone(),
+            config,
+            lane: RwLock::new(lane),
+            core: Mutex::new(core),
+            flushed: tasks.signal(),
+            ticker: tasks.signal(),
+            proposer: tasks.signal(),
+            turned: tasks.signal(),
+            threads: Mutex::default(),
+        });
+        replica.lane().replicate_with(Arc::new(hook::Hook(Arc::downgrade(&replica))))?;
+        replica.begin_threads()?;
+        {
+            let mut core = replica.core.lock();
+            replica.follow_members(&mut core);
+            replica.obey(&mut core, &mut out);
+        }
+        replica.learn(membership)?;
+        Ok(replica)
+    }
+
+    /// The lane, for the metadata service that runs here.
+    pub fn lane(&self) -> Arc<Lane> {
+        self.lane.read().clone()
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        self.core.lock().standing()
+    }
+
+    /// Waits until the copy stands otherwise than `before`, at most for `wait`.
+    pub fn wait_for_change(&self, before: Standing, wait: Duration) -> Standing {
+        let end = self.config.env.clock.monotonic() + wait;
+        let mut core = self.core.lock();
+        loop {
+            let standing = core.standing();
+            let is_other = (standing.epoch, standing.is_serving, standing.is_primary)
+                != (before.epoch, before.is_serving, before.is_primary);
+            let left = end.saturating_sub(self.config.env.clock.monotonic());
+            if is_other || left.is_zero() || core.is_stopping {
+                return standing;
+            }
+            self.turned.wait_for(&mut core, left);
+        }
+    }
+
+    /// Whether this machine answers for the metadata server at this moment. To be asked after what is told was read.
+    pub fn may_answer(&self) -> bool {
+        let now = self.config.env.clock.monotonic();
+        let core = self.core.lock();
+        core.machine.is_serving() && core.machine.member().may_acknowledge(now)
+    }
+
+    /// The metadata service is about to run on [`Replica::lane`]; false where it must not. Until [`Replica::service_ended`] nothing of other copies is taken.
+    pub fn begin_service(&self) -> bool {
+        let mut core = self.core.lock();
+        let may_begin = core.machine.is_serving() && !core.is_service_here && !core.is_hearing;
+        core.is_service_here |= may_begin;
+        may_begin
+    }
+
+    /// The metadata service uses the lane no more.
+    pub fn service_ended(&self) {
+        self.core.lock().is_service_here = false;
+        self.turned.notify_all();
+    }
+
+    /// Why it takes no part any more: it is to be started anew, or its disk to be looked at.
+    pub fn broken(&self) -> Option<String> {
+        self.core.lock().broken.clone()
+    }
+
+    /// Ends it. The metadata service has ended before.
+    ///
+    /// # Errors
+    /// What the lane or the store answer to being closed.
+    pub fn stop(&self) -> Result<(), KvError> {
+        {
+            let mut core = self.core.lock();
+            core.is_stopping = true;
+            core.held.refuse_all();
+            for peer in &core.peers {
+                peer.wake();
+            }
+        }
+        for signal in [&self.flushed, &self.ticker, &self.proposer, &self.turned] {
+            signal.notify_all();
+        }
+        self.deliver_ready();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            thread.join();
+        }
+        let lane = self.lane();
+        lane.flush_here()?;
+        if self.broken().is_none() {
+            let stored = self.core.lock().machine.member().to_store();
+            let clean = store::Kept::new(stored, self.config.store.continuity(), true);
+            self.config.store.keep(&clean.encode())?;
+        }
+        lane.close()
+    }
+}
+
+impl Core {
+    fn standing(&self) -> Standing {
+        let member = self.machine.member();
+        Standing {
+            epoch: member.epoch(),
+            is_serving: self.machine.is_serving() && self.broken.is_none(),
+            is_primary: member.membership().primary() == member.id(),
+            last: self.machine.index().last().sequence.0,
+            committed: self.machine.committed().0,
+        }
+    }
+
+    /// It takes no part any more.
+    fn give_up(&mut self, why: String) {
+        tracing::error!(why, "a copy of metadata takes no part any more");
+        self.broken.get_or_insert(why);
+        self.held.refuse_all();
+    }
+}
+
+/// What the log of a lane that was just opened has.
+fn index_of(lane: &Lane) -> LogIndex {
+    let runs = lane.runs_at_open();
+    let floor = LogPosition { sequence: Sequence(runs.floor.sequence), epoch: runs.floor.epoch };
+    let entries = runs.runs.iter().map(|&(epoch, count)| ashlar_replication::log::EntryRun { epoch, count });
+    LogIndex::new(floor, entries)
+}

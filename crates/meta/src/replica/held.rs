@@ -1,0 +1,87 @@
+//! Answers that wait until what they tell is in all copies that count.
+
+use super::Replica;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What is to be told, or, where it is false, not: this machine does not answer for the metadata server any more, or its copies are silent.
+pub type Deliver = Box<dyn FnOnce(bool) + Send>;
+
+/// For how long an answer is held back.
+const HELD_MAX: Duration = Duration::from_secs(20);
+
+struct Answer {
+    sequence: u64,
+    since: Duration,
+    deliver: Deliver,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Held {
+    /// By sequence, as the end of the log only grows while this machine answers.
+    // LIMIT: calls under way, which the server bounds.
+    waiting: VecDeque<Answer>,
+    /// To be delivered by whoever has let go of the locks.
+    ready: Vec<(Deliver, bool)>,
+}
+
+impl Held {
+    /// What is up to `committed` may be told.
+    pub(super) fn release(&mut self, committed: u64) {
+        while self.waiting.front().is_some_and(|answer| answer.sequence <= committed) {
+            self.ready.extend(self.waiting.pop_front().map(|answer| (answer.deliver, true)));
+        }
+    }
+
+    /// Nothing may be told any more.
+    pub(super) fn refuse_all(&mut self) {
+        self.ready.extend(self.waiting.drain(..).map(|answer| (answer.deliver, false)));
+    }
+
+    /// What has waited for long is not told.
+    pub(super) fn refuse_old(&mut self, now: Duration) {
+        while self.waiting.front().is_some_and(|answer| now.saturating_sub(answer.since) > HELD_MAX) {
+            self.ready.extend(self.waiting.pop_front().map(|answer| (answer.deliver, false)));
+        }
+    }
+
+    pub(super) fn is_any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(super) fn take_ready(&mut self) -> Vec<(Deliver, bool)> {
+        std::mem::take(&mut self.ready)
+    }
+}
+
+impl Replica {
+    /// Calls `deliver`, at once or later, when everything that is in the log now is in all copies that count and this machine surely still answers for the metadata
+    /// server; with false when it does not.
+    pub fn hold(&self, deliver: Deliver) {
+        let now = self.config.env.clock.monotonic();
+        let mut core = self.core.lock();
+        let machine = &core.machine;
+        let is_told = if !machine.member().is_primary() {
+            false
+        } else if machine.committed() >= machine.index().last().sequence
+            && machine.member().may_acknowledge(now)
+        {
+            true
+        } else {
+            let sequence = machine.index().last().sequence.0;
+            core.held.waiting.push_back(Answer { sequence, since: now, deliver });
+            return;
+        };
+        drop(core);
+        deliver(is_told);
+    }
+
+    /// Delivers what may be. To be called without a lock.
+    pub(super) fn deliver_ready(&self) {
+        let ready = self.core.lock().held.take_ready();
+        for (deliver, is_told) in ready {
+            deliver(is_told);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What the lane of the primary tells and asks (`ashlar_kv::Copies`).
+
+use super::Replica;
+use super::message::{number_of, position_of};
+use ashlar_kv::{Copies, Group, KvError};
+use ashlar_types::Epoch;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// For how long copies are waited for that are to make something durable. One that is dead is removed long before.
+const FLUSH_MAX: Duration = Duration::from_secs(30);
+/// Time between looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The lane has this; it does not keep the replica alive.
+pub(super) struct Hook(pub(super) Weak<Replica>);
+
+fn not_primary(what: &str) -> KvError {
+    KvError::NotPrimary { what: what.to_owned() }
+}
+
+impl Hook {
+    fn replica(&self) -> Option<Arc<Replica>> {
+        self.0.upgrade()
+    }
+}
+
+impl Copies for Hook {
+    fn epoch(&self) -> Result<Epoch, KvError> {
+        let replica = self.replica().ok_or_else(|| not_primary("the copy was closed"))?;
+        let core = replica.core.lock();
+        match core.machine.is_serving() && core.broken.is_none() {
+            true => Ok(core.machine.member().epoch()),
+            false => Err(not_primary("another machine decides, or nobody for now")),
+        }
+    }
+
+    fn appended(&self, group: Group) {
+        let Some(replica) = self.replica() else { return };
+        let mut core = replica.core.lock();
+        let mut out = std::mem::take(&mut core.out);
+        let position = core.machine.append(&mut out);
+        // INVARIANT: the epoch was asked for under the same lock of the lane, and changes under it alone.
+        assert_eq!(position.map(number_of), Some(group.number), "a group that the machine does not expect");
+        if core.machine.member().required().next().is_some() || !core.peers.is_empty() {
+            core.recent.push(group.clone());
+        }
+        // In the log it survives the death of the process, which is what is promised of what was not flushed.
+        core.machine.stored(position_of(group.number), &mut out);
+        replica.obey(&mut core, &mut out);
+        core.out = out;
+        if core.held.is_any_ready() {
+            replica.ticker.notify_all();
+        }
+    }
+
+    fn committed(&self) -> u64 {
+        self.replica().map_or(0, |replica| replica.core.lock().machine.checkpoint_max().0)
+    }
+
+    fn begin_flush(&self, sequence: u64) {
+        let Some(replica) = self.replica() else { return };
+        let mut core = replica.core.lock();
+        for peer in &mut core.peers {
+            peer.flush_wanted = peer.flush_wanted.max(sequence);
+            peer.flusher.notify_all();
+        }
+    }
+
+    fn end_flush(&self, sequence: u64) -> Result<(), KvError> {
+        let replica = self.replica().ok_or_else(|| not_primary("the copy was closed"))?;
+        let clock = &replica.config.env.clock;
+        let end = clock.monotonic() + FLUSH_MAX;
+        let mut core = replica.core.lock();
+        loop {
+            if !core.machine.member().is_primary() || core.is_stopping {
+                return Err(not_primary("another machine decides, or nobody for now"));
+            }
+            let epoch = core.machine.member().epoch();
+            let has = |id| {
+                core.peers.iter().any(|peer| {
+                    peer.node == id && peer.flushed >= (epoch, sequence) && peer.flushed.0 == epoch
+                })
+            };
+            let is_durable = core.machine.member().required().all(has);
+            let now = clock.monotonic();
+            let may_tell = core.machine.member().may_acknowledge(now);
+            if is_durable && may_tell && core.machine.committed().0 >= sequence {
+                return Ok(());
+            }
+            if now >= end {
+                return Err(not_primary("copies on other machines do not answer"));
+            }
+            replica.flushed.wait_for(&mut core, LOOK);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Another copy, as this one sees it, and the threads that talk to it.
+
+use super::message::{Heard, Say};
+use super::{Core, Replica};
+use ashlar_env::{Signal, Tasks};
+use ashlar_kv::KvError;
+use ashlar_replication::log::{Message, Sequence};
+use ashlar_types::codec::{decode, encode};
+use ashlar_types::{Epoch, NodeId};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// For how long a lease is waited for; later it is worth little.
+const BEACON_MAX: Duration = Duration::from_secs(2);
+/// For how long a copy is waited for that is to make something durable.
+const FLUSH_WAIT: Duration = Duration::from_secs(10);
+/// Time between looks whether the thread is to end.
+const LOOK: Duration = Duration::from_millis(500);
+/// Time between tries of what was not done.
+pub(super) const AGAIN: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub(super) struct Peer {
+    pub(super) node: NodeId,
+    // LIMIT: OUTBOX_MAX.
+    pub(super) outbox: VecDeque<Message>,
+    /// Something was lost: everything that was not answered is sent again.
+    pub(super) must_resend: bool,
+    /// A lease to be asked for.
+    pub(super) beacon: Option<(Epoch, Duration)>,
+    /// What it has durably, at which epoch that was told.
+    pub(super) flushed: (Epoch, u64),
+    pub(super) flush_wanted: u64,
+    pub(super) sender: Arc<Signal>,
+    pub(super) caller: Arc<Signal>,
+    pub(super) flusher: Arc<Signal>,
+}
+
+impl Peer {
+    fn new(node: NodeId, tasks: &dyn Tasks) -> Peer {
+        Peer {
+            node,
+            outbox: VecDeque::new(),
+            must_resend: false,
+            beacon: None,
+            flushed: Default::default(),
+            flush_wanted: 0,
+            sender: Arc::new(tasks.signal()),
+            caller: Arc::new(tasks.signal()),
+            flusher: Arc::new(tasks.signal()),
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        [&self.sender, &self.caller, &self.flusher].into_iter().for_each(|signal| signal.notify_all());
+    }
+}
+
+/// What a thread of a peer does next.
+enum Next<T> {
+    Do(T),
+    Wait,
+    End,
+}
+
+impl Replica {
+    /// Has threads talk to each other member, and to nobody else.
+    pub(super) fn follow_members(self: &Arc<Self>, core: &mut Core) {
+        let own = core.machine.member().id();
+        let members: Vec<NodeId> =
+            core.machine.member().membership().members().filter(|node| *node != own).collect();
+        let is_member = core.machine.member().membership().is_member(own);
+        core.peers.retain(|peer| {
+            let stays = is_member && members.contains(&peer.node);
+            if !stays {
+                peer.wake();
+            }
+            stays
+        });
+        for node in members {
+            if !is_member || core.peers.iter().any(|peer| peer.node == node) {
+                continue;
+            }
+            let peer = Peer::new(node, &*self.config.env.tasks);
+            if let Err(error) = self.begin_peer(&peer) {
+                core.give_up(format!("no thread could be started: {error}"));
+                return;
+            }
+            core.peers.push(peer);
+        }
+    }
+
+    fn begin_peer(self: &Arc<Self>, peer: &Peer) -> std::io::Result<()> {
+        let (tasks, node) = (&self.config.env.tasks, peer.node);
+        let (weak, signal) = (Arc::downgrade(self), peer.sender.clone());
+        let sender = tasks.spawn("ashlar-copy", Box::new(move || Replica::send_on(&weak, node, &signal)))?;
+        let (weak, signal) = (Arc::downgrade(self), peer.caller.clone());
+        let caller = tasks.spawn("ashlar-lease", Box::new(move || Replica::call_on(&weak, node, &signal)))?;
+        let (weak, signal) = (Arc::downgrade(self), peer.flusher.clone());
+        let flusher =
+            tasks.spawn("ashlar-flush", Box::new(move || Replica::flush_on(&weak, node, &signal)))?;
+        self.threads.lock().extend([sender, caller, flusher]);
+        Ok(())
+    }
+
+    /// Waits until `look` finds something to do for the peer that waits at `signal`; `None` when the peer or this copy is gone.
+    pub(super) fn next_for<T>(
+        &self,
+        node: NodeId,
+        signal: &Arc<Signal>,
+        pick: fn(&Peer) -> &Arc<Signal>,
+        mut look: impl FnMut(&mut Core, usize) -> Option<T>,
+    ) -> Option<T> {
+        let mut core = self.core.lock();
+        loop {
+            let next =
+                match core.peers.iter().position(|peer| peer.node == node && Arc::ptr_eq(pick(peer), signal))
+                {
+                    _ if core.is_stopping => Next::End,
+                    None => Next::End,
+                    Some(at) => look(&mut core, at).map_or(Next::Wait, Next::Do),
+                };
+            match next {
+                Next::Do(found) => return Some(found),
+                Next::End => return None,
+                Next::Wait => {
+                    signal.wait_for(&mut core, LOOK);
+                }
+            }
+        }
+    }
+
+    /// Asks a peer for leases.
+    fn call_on(weak: &Weak<Replica>, node: NodeId, signal: &Arc<Signal>) {
+        while let Some(replica) = weak.upgrade() {
+            let next =
+                replica.next_for(node, signal, |peer| &peer.caller, |core, at| core.peers[at].beacon.take());
+            let Some((epoch, sent_at)) = next else { return };
+            let heard = replica.ask(node, &Say::Beacon { epoch, sent_at }, &[], BEACON_MAX);
+            if let Some(Heard::Grant { epoch, sent_at }) = heard {
+                let mut core = replica.core.lock();
+                let mut out = Vec::new();
+                core.machine.member_mut().granted(node, epoch, sent_at, &mut out);
+                replica.obey(&mut core, &mut out);
+                replica.release(&mut core);
+            }
+            replica.deliver_ready();
+        }
+    }
+
+    /// Has a peer make durable what it has.
+    fn flush_on(weak: &Weak<Replica>, node: NodeId, signal: &Arc<Signal>) {
+        while let Some(replica) = weak.upgrade() {
+            let next = replica.next_for(
+                node,
+                signal,
+                |peer| &peer.flusher,
+                |core, at| {
+                    let (epoch, peer) = (core.machine.member().epoch(), &core.peers[at]);
+                    let is_wanted = core.machine.member().is_primary()
+                        && (peer.flushed.0 != epoch || peer.flushed.1 < peer.flush_wanted)
+                        && peer.flush_wanted > 0;
+                    is_wanted.then_some((epoch, Sequence(peer.flush_wanted)))
+                },
+            );
+            let Some((epoch, through)) = next else { return };
+            let heard = replica.ask(node, &Say::Flush { epoch, through }, &[], FLUSH_WAIT);
+            let is_done = match heard {
+                Some(Heard::Flushed { epoch, through: flushed }) => {
+                    let mut core = replica.core.lock();
+                    if let Some(peer) = core.peers.iter_mut().find(|peer| peer.node == node) {
+                        let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
+                        peer.flushed = (epoch, before.max(flushed.0));
+                    }
+                    drop(core);
+                    replica.flushed.notify_all();
+                    flushed >= through
+                }
+                _ => false,
+            };
+            // What it lacks is on its way to it.
+            if !is_done {
+                replica.config.env.tasks.pause(AGAIN);
+            }
+        }
+    }
+
+    /// Has a peer hear something; nothing when it does not answer in time, or not what it may.
+    pub(super) fn ask(&self, node: NodeId, say: &Say, payload: &[u8], wait: Duration) -> Option<Heard> {
+        let answer = self.config.peers.ask(node, &encode(say), payload, wait).ok()?;
+        decode(&answer, "answer of a copy").ok()
+    }
+
+    /// Starts what works beside calls.
+    pub(super) fn begin_threads(self: &Arc<Self>) -> Result<(), KvError> {
+        let tasks = &self.config.env.tasks;
+        let weak = Arc::downgrade(self);
+        let ticker = tasks.spawn("ashlar-member", Box::new(move || Replica::tick_on(&weak)));
+        let weak = Arc::downgrade(self);
+        let proposer = tasks.spawn("ashlar-propose", Box::new(move || Replica::propose_on(&weak)));
+        for thread in [ticker, proposer] {
+            let thread = thread
+                .map_err(|source| KvError::Io { what: "start a thread of a copy".to_owned(), source })?;
+            self.threads.lock().push(thread);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Time, and changes of the membership.
+
+use super::store::Kept;
+use super::{Core, Replica};
+use ashlar_kv::KvError;
+use ashlar_replication::log::Sequence;
+use ashlar_types::NodeId;
+use ashlar_types::membership::Membership;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Time between looks at the clock.
+const TICK: Duration = Duration::from_millis(50);
+/// Turns of the clock between looks at what the log has.
+const FLOOR_EVERY: u32 = 20;
+/// Time between looks whether the thread is to end.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl Replica {
+    /// The map says that the copies are those of `newer`; an older one than is known changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be stored: the copy takes no part any more then.
+    pub fn learn(self: &Arc<Self>, newer: &Membership<NodeId>) -> Result<(), KvError> {
+        let learned = self.learn_and_store(newer);
+        if let Err(error) = &learned {
+            self.core.lock().give_up(format!("its membership could not be stored: {error}"));
+        }
+        self.deliver_ready();
+        self.turned.notify_all();
+        learned
+    }
+
+    fn learn_and_store(self: &Arc<Self>, newer: &Membership<NodeId>) -> Result<(), KvError> {
+        let now = || self.config.env.clock.monotonic();
+        // Stored beforehand as it will most likely be, so that between two groups there is no disk to wait for.
+        let mut written = {
+            let core = self.core.lock();
+            if core.broken.is_some() {
+                return Ok(());
+            }
+            let mut probe = core.machine.clone();
+            drop(core);
+            probe.learn(newer, now(), &mut Vec::new());
+            if !probe.member().is_storing() {
+                return Ok(());
+            }
+            probe.member().to_store()
+        };
+        loop {
+            let kept = Kept::new(written.clone(), self.config.store.continuity(), false);
+            self.config.store.keep(&kept.encode())?;
+            let missing = self.lane().between_groups(|_| {
+                let mut core = self.core.lock();
+                let mut out = Vec::new();
+                core.machine.learn(newer, now(), &mut out);
+                let wanted = core.machine.member().to_store();
+                let missing = (written != wanted).then_some(wanted);
+                if missing.is_none() {
+                    let epoch = core.machine.member().epoch();
+                    core.machine.membership_stored(epoch, &mut out);
+                    self.changed(&mut core);
+                }
+                self.obey(&mut core, &mut out);
+                missing
+            });
+            match missing {
+                None => return Ok(()),
+                Some(wanted) => written = wanted,
+            }
+        }
+    }
+
+    /// The membership is another one.
+    fn changed(self: &Arc<Self>, core: &mut Core) {
+        self.follow_members(core);
+        if !core.machine.member().is_primary() {
+            core.held.refuse_all();
+            core.recent.clear();
+        }
+        for peer in &mut core.peers {
+            peer.outbox.clear();
+            peer.beacon = None;
+        }
+        core.proposal = None;
+    }
+
+    /// Goes by itself, so that nobody waits for its leases: the next in order becomes primary. The service here has ended.
+    pub fn leave(&self) {
+        let mut core = self.core.lock();
+        let mut out = Vec::new();
+        core.machine.member_mut().leave(&mut out);
+        self.obey(&mut core, &mut out);
+        core.held.refuse_all();
+        drop(core);
+        self.deliver_ready();
+    }
+
+    /// Lets time pass.
+    pub(super) fn tick_on(weak: &Weak<Replica>) {
+        let mut turn: u32 = 0;
+        while let Some(replica) = weak.upgrade() {
+            turn = turn.wrapping_add(1);
+            if turn.is_multiple_of(FLOOR_EVERY) {
+                replica.note_floor();
+            }
+            let mut core = replica.core.lock();
+            if core.is_stopping {
+                return;
+            }
+            let now = replica.config.env.clock.monotonic();
+            if core.broken.is_none() {
+                let mut out = Vec::new();
+                core.machine.member_mut().tick(now, &mut out);
+                replica.obey(&mut core, &mut out);
+            }
+            core.held.refuse_old(now);
+            drop(core);
+            replica.deliver_ready();
+            let mut core = replica.core.lock();
+            if !core.is_stopping && !core.held.is_any_ready() {
+                replica.ticker.wait_for(&mut core, TICK);
+            }
+        }
+    }
+
+    /// Tells the machine what the log does not have any more.
+    pub(super) fn note_floor(&self) {
+        let lane = self.lane();
+        let floor = lane.first_group().saturating_sub(1);
+        let mut core = self.core.lock();
+        let through = Sequence(floor).min(core.machine.checkpoint_max());
+        if through > core.machine.index().floor().sequence && through.0 <= floor {
+            core.machine.checkpointed(through);
+        }
+        core.recent.forget(floor);
+    }
+
+    /// Asks managers.
+    pub(super) fn propose_on(weak: &Weak<Replica>) {
+        while let Some(replica) = weak.upgrade() {
+            let (proposal, wants_refresh) = {
+                let mut core = replica.core.lock();
+                if core.is_stopping {
+                    return;
+                }
+                if core.proposal.is_none() && !core.wants_refresh {
+                    replica.proposer.wait_for(&mut core, LOOK);
+                }
+                (core.proposal.take(), std::mem::take(&mut core.wants_refresh))
+            };
+            if wants_refresh {
+                replica.config.agreement.refresh();
+            }
+            if let Some((expected, change)) = proposal {
+                replica.config.agreement.propose(expected, change);
+            }
+        }
+    }
+}
