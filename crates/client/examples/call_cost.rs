@@ -50,7 +50,7 @@ fn client(directory: &Path) -> Arc<Client> {
     let storage = Arc::new(StorageService::new());
     let meta = MetaConfig {
         keeps_sessions: false,
-        lane,
+        lane: Arc::new(lane),
         env: env.clone(),
         name_hash_key: [7; 16],
         map: map.clone(),

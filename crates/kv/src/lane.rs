@@ -187,6 +187,11 @@ impl Lane {
         set.map_err(|_| KvError::Invalid { what: "the lane is replicated already".to_owned() })
     }
 
+    /// Whether [`Lane::replicate_with`] was called.
+    pub fn is_replicated(&self) -> bool {
+        self.shared.copies.get().is_some()
+    }
+
     /// The last group in the log.
     pub fn last_group(&self) -> GroupNumber {
         self.shared.read_state_again().last

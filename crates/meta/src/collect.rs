@@ -114,7 +114,7 @@ impl MetaService {
         self.trim_pause.notify_all();
         self.splits.wake();
         self.end_backup();
-        self.lane.close()
+        if self.lane.is_replicated() { Ok(()) } else { self.lane.close() }
     }
 
     /// Deletes the chunks of all garbage records there are.

@@ -47,8 +47,8 @@ use std::sync::{Arc, OnceLock};
 
 /// What a metadata service is made of.
 pub struct MetaConfig {
-    /// Log, overlay and engine.
-    pub lane: Lane,
+    /// Log, overlay and engine. With copies on other machines ([`replica::Replica`]) it stays open when the service ends.
+    pub lane: Arc<Lane>,
     /// Clocks and randomness.
     pub env: Env,
     /// Key of the directory name hash.
@@ -65,7 +65,7 @@ pub struct MetaConfig {
 
 /// See the crate.
 pub struct MetaService {
-    lane: Lane,
+    lane: Arc<Lane>,
     env: Env,
     name_hash_key: [u8; 16],
     map: Arc<RwLock<Arc<ClusterMap>>>,

@@ -26,7 +26,6 @@ mod store;
 mod take_all;
 mod tend;
 
-pub use held::Deliver;
 pub use message::{Heard, Say};
 pub use store::CopyStore;
 
@@ -84,6 +83,8 @@ pub struct Standing {
     pub is_serving: bool,
     /// It is the primary of its epoch, or will be.
     pub is_primary: bool,
+    /// It takes part at its epoch. One that was started anew waits for a newer one.
+    pub is_active: bool,
     /// The end of its log, and what it knows to be committed.
     pub last: u64,
     /// See above.
@@ -292,6 +293,7 @@ impl Core {
             epoch: member.epoch(),
             is_serving: self.machine.is_serving() && self.broken.is_none(),
             is_primary: member.membership().primary() == member.id(),
+            is_active: member.is_active() && self.broken.is_none(),
             last: self.machine.index().last().sequence.0,
             committed: self.machine.committed().0,
         }

@@ -108,6 +108,15 @@ pub trait MetaCalls: Send + Sync {
     fn call(&self, caller: Caller<'_>, request: MetaRequest<'_>) -> Result<MetaReply, Errno>;
 }
 
+/// What is told once everything that a metadata server has decided so far is in all copies that count; false: not told here, ask again.
+pub type DeliverOnce = Box<dyn FnOnce(bool) + Send>;
+
+/// Holds back what a metadata server answers, where its log has copies on other machines.
+pub trait HoldsBack: Send + Sync {
+    /// Calls `deliver`, now or later, from this thread or another one.
+    fn hold(&self, deliver: DeliverOnce);
+}
+
 /// Other metadata servers, as one of them sees them. What they say to each other is theirs alone, and bytes here.
 pub trait MetaPeers: Send + Sync {
     /// Says `message` to `server`; its answer. What others may be waiting for is urgent.

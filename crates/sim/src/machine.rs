@@ -246,7 +246,7 @@ impl Machine {
         };
         let config = MetaConfig {
             keeps_sessions: false,
-            lane,
+            lane: Arc::new(lane),
             env: env.clone(),
             name_hash_key,
             map: manager.map(),

@@ -10,6 +10,7 @@ use ashlar_kv::{
 };
 use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing};
 use ashlar_replication::membership::{Change, LeaseTerms, Proposer, plan};
+use ashlar_rpc::HoldsBack;
 use ashlar_sim::scheduler::{ProcessTasks, Scheduler};
 use ashlar_types::membership::Membership;
 use ashlar_types::{ClusterId, Epoch, Errno, NodeId, OpId, ShardId, Timespec};
@@ -606,7 +607,7 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
         site.nodes.iter().all(|node| *node.frozen_until.lock() < now())
             && membership.in_sync.len() == NODES
             && standings.len() == NODES
-            && standings.iter().all(|standing| standing.epoch == membership.epoch)
+            && standings.iter().all(|standing| standing.is_active && standing.epoch == membership.epoch)
             && standings.iter().any(|standing| standing.is_serving)
     };
     while !is_whole() && site.failures.lock().is_empty() {

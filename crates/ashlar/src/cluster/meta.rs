@@ -68,7 +68,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let storage = Arc::new(RemoteStorage::new(routes.clone(), Patience::new(TARGET_MAX)).giving_up());
     let storage = Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE)));
     let config = MetaConfig {
-        lane,
+        lane: Arc::new(lane),
         env: member.env.clone(),
         name_hash_key,
         map: member.map(),

@@ -80,7 +80,7 @@ pub fn settle_lane(
     }
     let config = MetaConfig {
         keeps_sessions: false,
-        lane,
+        lane: Arc::new(lane),
         env: state.env.clone(),
         name_hash_key: state.manager.identity().name_hash_key,
         map: state.manager.map(),

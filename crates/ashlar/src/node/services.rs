@@ -57,7 +57,7 @@ impl Services {
         }
         let meta_config = MetaConfig {
             keeps_sessions: false,
-            lane,
+            lane: Arc::new(lane),
             env: state.env.clone(),
             name_hash_key: state.manager.identity().name_hash_key,
             map: state.manager.map(),

@@ -342,7 +342,7 @@ fn create(disk: &Arc<dyn Disk>, meta: &Path, env: &Env) -> Result<Manager> {
     let lane = open_lane(disk, meta, env, draft.identity.cluster, LaneConfig::default())?;
     let config = MetaConfig {
         keeps_sessions: false,
-        lane,
+        lane: Arc::new(lane),
         env: env.clone(),
         name_hash_key: draft.identity.name_hash_key,
         map: Arc::new(RwLock::new(Arc::new(draft.map.clone()))),

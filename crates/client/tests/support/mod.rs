@@ -225,7 +225,7 @@ impl World {
         let map = Arc::new(RwLock::new(Arc::new(map(1 + more.len() as u16))));
         let meta = MetaConfig {
             keeps_sessions: false,
-            lane,
+            lane: Arc::new(lane),
             env: env.clone(),
             name_hash_key: [7; 16],
             map: map.clone(),

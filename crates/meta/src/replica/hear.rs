@@ -11,6 +11,8 @@ use ashlar_types::codec::{decode, encode};
 use bytes::Bytes;
 use std::time::Duration;
 
+/// Above all numbers of entries there can be.
+const SEQUENCE_MAX: u64 = u64::MAX / 4;
 /// For how long somebody waits who comes while another one is heard.
 const TURN_MAX: Duration = Duration::from_secs(2);
 
@@ -59,6 +61,12 @@ impl Replica {
             Say::Entries { message, groups } => {
                 let groups = groups_of(&message, &groups, payload)?;
                 self.take(from, &[message], groups)
+            }
+            // What it is about comes with entries, and with nothing else.
+            Say::Messages(messages)
+                if messages.iter().any(|message| matches!(message, Message::Prepare { .. })) =>
+            {
+                None
             }
             Say::Messages(messages) => self.take(from, &messages, Vec::new()),
             Say::Flush { epoch, through } => self.flush_for(from, epoch, through),
@@ -172,12 +180,20 @@ impl Core {
 
 /// The groups that come with a `Prepare`; nothing when they do not fit together.
 fn groups_of(message: &Message, heads: &[(u32, u32)], payload: &[u8]) -> Option<Vec<Group>> {
-    let Message::Prepare { previous, entries, .. } = message else { return None };
+    let Message::Prepare { epoch, base, previous, entries, committed } = message else { return None };
+    let count = entries.iter().try_fold(0u64, |sum, run| sum.checked_add(run.count))?;
+    let is_in_range =
+        [*base, previous.sequence, *committed].iter().all(|sequence| sequence.0 <= SEQUENCE_MAX);
+    let epochs = || entries.iter().map(|run| run.epoch);
+    let ascends =
+        std::iter::once(previous.epoch).chain(epochs()).is_sorted() && epochs().all(|of| of <= *epoch);
+    if count != heads.len() as u64 || !is_in_range || !ascends {
+        return None;
+    }
     let payload = Bytes::copy_from_slice(payload);
     let mut groups = Vec::with_capacity(heads.len().min(payload.len()));
-    let (mut at, mut heads) = (0usize, heads.iter());
-    // LIMIT: as many entries as frames came with them, whatever is said.
-    for (&(frames, len), position) in heads.by_ref().zip(positions(*previous, entries)) {
+    let mut at = 0usize;
+    for (&(frames, len), position) in heads.iter().zip(positions(*previous, entries)) {
         let end = at.checked_add(len as usize)?;
         groups.push(Group {
             number: number_of(position),
@@ -186,6 +202,5 @@ fn groups_of(message: &Message, heads: &[(u32, u32)], payload: &[u8]) -> Option<
         });
         at = end;
     }
-    let count = entries.iter().try_fold(0u64, |sum, run| sum.checked_add(run.count))?;
-    (heads.next().is_none() && at == payload.len() && groups.len() as u64 == count).then_some(groups)
+    (at == payload.len()).then_some(groups)
 }

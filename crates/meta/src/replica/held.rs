@@ -1,11 +1,9 @@
 //! Answers that wait until what they tell is in all copies that count.
 
 use super::Replica;
+use ashlar_rpc::{DeliverOnce, HoldsBack};
 use std::collections::VecDeque;
 use std::time::Duration;
-
-/// What is to be told, or, where it is false, not: this machine does not answer for the metadata server any more, or its copies are silent.
-pub type Deliver = Box<dyn FnOnce(bool) + Send>;
 
 /// For how long an answer is held back.
 const HELD_MAX: Duration = Duration::from_secs(20);
@@ -13,7 +11,7 @@ const HELD_MAX: Duration = Duration::from_secs(20);
 struct Answer {
     sequence: u64,
     since: Duration,
-    deliver: Deliver,
+    deliver: DeliverOnce,
 }
 
 /// See the module.
@@ -23,7 +21,7 @@ pub(super) struct Held {
     // LIMIT: calls under way, which the server bounds.
     waiting: VecDeque<Answer>,
     /// To be delivered by whoever has let go of the locks.
-    ready: Vec<(Deliver, bool)>,
+    ready: Vec<(DeliverOnce, bool)>,
 }
 
 impl Held {
@@ -50,15 +48,14 @@ impl Held {
         !self.ready.is_empty()
     }
 
-    pub(super) fn take_ready(&mut self) -> Vec<(Deliver, bool)> {
+    pub(super) fn take_ready(&mut self) -> Vec<(DeliverOnce, bool)> {
         std::mem::take(&mut self.ready)
     }
 }
 
-impl Replica {
-    /// Calls `deliver`, at once or later, when everything that is in the log now is in all copies that count and this machine surely still answers for the metadata
-    /// server; with false when it does not.
-    pub fn hold(&self, deliver: Deliver) {
+impl HoldsBack for Replica {
+    /// As the trait says; false, too, when this machine does not surely answer for the metadata server any more.
+    fn hold(&self, deliver: DeliverOnce) {
         let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
         let machine = &core.machine;
@@ -76,7 +73,9 @@ impl Replica {
         drop(core);
         deliver(is_told);
     }
+}
 
+impl Replica {
     /// Delivers what may be. To be called without a lock.
     pub(super) fn deliver_ready(&self) {
         let ready = self.core.lock().held.take_ready();

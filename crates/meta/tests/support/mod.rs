@@ -110,7 +110,7 @@ impl Server {
         let pools = vec![Pool { id: PoolId(0), name: "default".into() }];
         let map = ClusterMap { cluster: CLUSTER, pools, ..map.clone() };
         let config = MetaConfig {
-            lane,
+            lane: Arc::new(lane),
             env,
             name_hash_key: [7; 16],
             map: Arc::new(RwLock::new(Arc::new(map))),

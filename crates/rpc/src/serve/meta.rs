@@ -13,7 +13,7 @@ use crate::net::frame::Frame;
 use crate::net::{Endpoint, Peer, Replier};
 use crate::remote::Granter;
 use crate::wire::{COUNT_BITS, LEASE_TERM, MetaAnswer, MetaCall, SILENCE_MAX};
-use crate::{Caller, LastingSessions, Reports, SessionEvents, SessionHolds, SessionHosts};
+use crate::{Caller, HoldsBack, LastingSessions, Reports, SessionEvents, SessionHolds, SessionHosts};
 use ashlar_env::Clock;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, LeaseSet, MetaRequest, SessionEvent};
@@ -56,6 +56,8 @@ pub struct MetaEndpoint {
     proofs: Arc<Proofs>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
     clients: Arc<ClientCounts>,
+    /// Where the log has copies on other machines.
+    copies: Option<Arc<dyn HoldsBack>>,
 }
 
 /// Sessions that are remembered after their end.
@@ -182,8 +184,19 @@ impl MetaEndpoint {
     ) -> MetaEndpoint {
         let started = clock.monotonic();
         let (sessions, ended, reports, clients) = Default::default();
-        let endpoint =
-            MetaEndpoint { meta, clock, map, sessions, ended, started, granter, proofs, reports, clients };
+        let endpoint = MetaEndpoint {
+            meta,
+            clock,
+            map,
+            sessions,
+            ended,
+            started,
+            granter,
+            proofs,
+            reports,
+            clients,
+            copies: None,
+        };
         for (id, owner) in endpoint.meta.awaited() {
             let session = endpoint.session_of(owner);
             session.id.get_or_init(|| id);
@@ -198,6 +211,12 @@ impl MetaEndpoint {
     pub fn reporting_to(self, reports: Arc<dyn Reports>) -> MetaEndpoint {
         let _ = self.reports.set(reports);
         self
+    }
+
+    /// Has answers held back until copies have what they tell of.
+    #[must_use]
+    pub fn with_copies(self, copies: Arc<dyn HoldsBack>) -> MetaEndpoint {
+        MetaEndpoint { copies: Some(copies), ..self }
     }
 
     /// What clients have asked for.
@@ -656,7 +675,17 @@ impl Endpoint for MetaEndpoint {
         match (refusal(peer.role, &call), call) {
             (Some(why), _) => replier.refuse(why),
             (None, MetaCall::Events { session, seen }) => self.events(peer, (session, seen), replier),
-            (None, call) => replier.reply(&encode(&self.carry_out(peer, call)), &[]),
+            (None, call) => {
+                let answer = encode(&self.carry_out(peer, call));
+                match &self.copies {
+                    None => replier.reply(&answer, &[]),
+                    Some(copies) => copies.hold(Box::new(move |is_told| match is_told {
+                        true => replier.reply(&answer, &[]),
+                        // Who says it once more is answered what is kept of it, here or elsewhere, or it was not done.
+                        false => replier.reply(&encode(&MetaAnswer::Later), &[]),
+                    })),
+                }
+            }
         }
     }
 

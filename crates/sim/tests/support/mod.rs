@@ -68,7 +68,7 @@ impl Services {
         let lane = open_lane(&meta_disk, &engine, &env, cluster);
         let config = MetaConfig {
             keeps_sessions: false,
-            lane,
+            lane: Arc::new(lane),
             env: env.clone(),
             name_hash_key: manager.identity().name_hash_key,
             map: manager.map(),

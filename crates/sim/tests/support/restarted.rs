@@ -99,7 +99,7 @@ impl Machine {
         let config = LaneConfig { reserve_bytes: 0, segment_bytes: 256 << 10, ..LaneConfig::default() };
         let engine = Box::new(self.engine.clone());
         let config = MetaConfig {
-            lane: Lane::open(disk, "lane", engine, &self.env, CLUSTER, config).unwrap(),
+            lane: Arc::new(Lane::open(disk, "lane", engine, &self.env, CLUSTER, config).unwrap()),
             env: self.env.clone(),
             name_hash_key: [7; 16],
             map: self.map.clone(),
