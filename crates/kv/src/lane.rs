@@ -232,7 +232,7 @@ impl Lane {
         self.shared.read_state_again().sequence(shard)
     }
 
-    /// Applies what was committed before the call to the engine and drops the log behind it.
+    /// Applies what was committed before the call to the engine and drops the log behind it. Where there are copies, some of what they have, at the most.
     ///
     /// # Errors
     /// [`KvError::NoSpace`]: there is no room for it, and nothing has changed; it is made later. Other [`KvError`]; the lane is stopped then.
