@@ -3,7 +3,7 @@
 use super::note::Note;
 use super::{Lane, Shared};
 use crate::copies::Group;
-use crate::lane::writer::Urgency;
+use crate::lane::writer::{Urgency, validate};
 use crate::log::format::{LoggedFrame, decode_frames};
 use crate::log::replay::replay;
 use crate::log::segment::SegmentName;
@@ -70,6 +70,7 @@ impl Shared {
             .ok_or_else(malformed)?;
         let sequences: SmallVec<[u64; 8]> = logged.iter().map(|frame| frame.sequence).collect();
         let frames: Vec<Frame> = logged.into_iter().map(|logged| logged.frame).collect();
+        validate(&frames)?;
         let (mut state, is_stalled) = self.lock_with_room();
         self.health.check()?;
         if is_stalled {

@@ -260,6 +260,10 @@ impl Shared {
     pub(super) fn checkpoint(&self) -> Result<(), KvError> {
         let _running = self.checkpoints.running.take();
         self.health.check()?;
+        // Nobody has said yet what of the log is committed.
+        if self.config.keeps_log && self.copies.get().is_none() {
+            return Ok(());
+        }
         let start = self.clock.monotonic();
         let began_us = u64::try_from(start.as_micros()).unwrap_or(u64::MAX);
         self.checkpoints.began_us.store(began_us, Ordering::Relaxed);
@@ -293,7 +297,8 @@ impl Shared {
     /// Lets no checkpoint begin that could not end. One that found no space on its way has stopped the lane for good, and left files in
     /// the engine that take space until it is opened again; one that has not begun is made later, and the log keeps what it would have taken.
     fn require_room(&self) -> Result<(), KvError> {
-        let bytes = self.read_state().active.bytes() as u64;
+        // What was set aside earlier and has waited for copies is among it.
+        let bytes = self.read_state().overlay_bytes() as u64;
         if bytes == 0 {
             return Ok(());
         }

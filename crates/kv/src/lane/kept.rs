@@ -104,6 +104,9 @@ impl Recovery<'_> {
             }
             Ok(())
         })?;
+        // Those behind the last group have marks at the most.
+        let all = before + (self.last.sequence - noted.sequence);
+        counted.iter_mut().skip(at + 1).for_each(|count| *count = all);
         let Some(floor) = noted.sequence.checked_sub(before) else {
             let what = format!("the log has {before} groups up to a checkpoint of {}", noted.sequence);
             return Err(KvError::Corrupt { what });

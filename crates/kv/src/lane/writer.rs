@@ -184,7 +184,7 @@ impl Shared {
     }
 }
 
-fn validate(frames: &[Frame]) -> Result<(), KvError> {
+pub(super) fn validate(frames: &[Frame]) -> Result<(), KvError> {
     let invalid = |what: String| Err(KvError::Invalid { what });
     for frame in frames {
         let shard = frame.shard.0.to_be_bytes();

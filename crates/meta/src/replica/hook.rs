@@ -88,6 +88,14 @@ impl Copies for Hook {
             if is_durable && may_tell && core.machine.committed().0 >= sequence {
                 return Ok(());
             }
+            // One that has come since the flush was begun was not asked yet.
+            let required: Vec<_> = core.machine.member().required().collect();
+            for peer in core.peers.iter_mut().filter(|peer| required.contains(&peer.node)) {
+                if peer.flush_wanted < sequence {
+                    peer.flush_wanted = sequence;
+                    peer.flusher.notify_all();
+                }
+            }
             if now >= end {
                 return Err(not_primary("copies on other machines do not answer"));
             }

@@ -138,7 +138,8 @@ impl Replica {
                 replica.next_for(node, signal, |peer| &peer.caller, |core, at| core.peers[at].beacon.take());
             let Some((epoch, sent_at)) = next else { return };
             let heard = replica.ask(node, &Say::Beacon { epoch, sent_at }, &[], BEACON_MAX);
-            if let Some(Heard::Grant { epoch, sent_at }) = heard {
+            // Of what was asked for, and of nothing else.
+            if heard == Some(Heard::Grant { epoch, sent_at }) {
                 let mut core = replica.core.lock();
                 let mut out = Vec::new();
                 core.machine.member_mut().granted(node, epoch, sent_at, &mut out);

@@ -163,6 +163,11 @@ impl Replica {
         }
     }
 
+    fn is_over(&self, epoch: Epoch) -> bool {
+        let core = self.core.lock();
+        core.is_stopping || core.machine.member().epoch() != epoch
+    }
+
     fn send_pages(&self, node: NodeId, epoch: Epoch) -> Result<Option<(LogPosition, Import, u64)>, KvError> {
         let export = self.lane().export()?;
         let at = position_of(export.last);
@@ -174,7 +179,7 @@ impl Replica {
                     self.ask(node, &Say::Page { epoch, at, number, pairs }, &[], PAGE_WAIT),
                     Some(Heard::Messages(_))
                 );
-                if !is_taken || self.core.lock().machine.member().epoch() != epoch {
+                if !is_taken || self.is_over(epoch) {
                     return Ok(None);
                 }
                 number += 1;

@@ -41,10 +41,11 @@ impl Replica {
             Some(incoming) if is_next(&incoming) => incoming,
             // What was begun is of no use; the first part begins anew.
             before => {
-                drop(before);
                 if number != 0 {
+                    self.core.lock().incoming = before;
                     return None;
                 }
+                drop(before);
                 let begun = self.config.store.begin();
                 Incoming {
                     from,

@@ -104,11 +104,15 @@ impl Replica {
             if turn.is_multiple_of(FLOOR_EVERY) {
                 replica.note_floor();
             }
+            let stopped = replica.lane().stopped();
             let mut core = replica.core.lock();
             if core.is_stopping {
                 return;
             }
             let now = replica.config.env.clock.monotonic();
+            if let Some(why) = stopped.filter(|_| core.broken.is_none()) {
+                core.give_up(format!("its log takes nothing any more: {why}"));
+            }
             if core.broken.is_none() {
                 let mut out = Vec::new();
                 core.machine.member_mut().tick(now, &mut out);

@@ -123,6 +123,10 @@ impl<R: ReplicaId> LogReplica<R> {
     pub(super) fn prepared(&mut self, from: R, through: Sequence, out: &mut Vec<Command<R>>) {
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(i) = primary.others.iter().position(|other| other.id == from) else { return };
+        // What is not there yet nobody can have.
+        if through > self.index.last().sequence {
+            return;
+        }
         let other = &mut primary.others[i];
         other.matched = other.matched.max(Some(through));
         other.next = other.next.max(through.next());

@@ -43,6 +43,8 @@ impl MetaPeers for RemotePeers {
             })?;
         match decode(answer.head(), "answer of metadata") {
             Ok(MetaAnswer::Peer(answer)) => Ok(answer),
+            // Its copies are silent, or another machine answers for it by now.
+            Ok(MetaAnswer::Later) => Err(Errno::EHOSTDOWN),
             _ => Err(Errno::EPROTO),
         }
     }
