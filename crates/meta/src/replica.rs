@@ -121,6 +121,8 @@ struct Core {
     wants_refresh: bool,
     /// Somebody takes what another copy has sent.
     is_hearing: bool,
+    /// Somebody stores a membership.
+    is_learning: bool,
     /// The metadata service runs on the lane.
     is_service_here: bool,
     /// What is being received of all that a lane holds.
@@ -174,6 +176,7 @@ impl Replica {
             proposal: None,
             wants_refresh: false,
             is_hearing: false,
+            is_learning: false,
             is_service_here: false,
             incoming: None,
             broken: None,
@@ -274,6 +277,13 @@ impl Replica {
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             thread.join();
+        }
+        // ORDER: nobody takes entries any more before what was reported is made durable, and noted to be.
+        {
+            let mut core = self.core.lock();
+            while core.is_hearing {
+                self.turned.wait_for(&mut core, Duration::from_millis(20));
+            }
         }
         let lane = self.lane();
         lane.flush_here()?;

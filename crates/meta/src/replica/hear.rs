@@ -3,6 +3,7 @@
 use super::message::{Heard, Say, number_of};
 use super::send::positions;
 use super::{Core, Replica};
+use ashlar_kv::format::decode_frames;
 use ashlar_kv::{Group, KvError};
 use ashlar_replication::log::{Command, Message, Sequence};
 use ashlar_replication::membership;
@@ -195,11 +196,10 @@ fn groups_of(message: &Message, heads: &[(u32, u32)], payload: &[u8]) -> Option<
     let mut at = 0usize;
     for (&(frames, len), position) in heads.iter().zip(positions(*previous, entries)) {
         let end = at.checked_add(len as usize)?;
-        groups.push(Group {
-            number: number_of(position),
-            frames,
-            body: (end <= payload.len()).then(|| payload.slice(at..end))?,
-        });
+        let body = (end <= payload.len()).then(|| payload.slice(at..end))?;
+        // What cannot be written must not be counted by the machine.
+        decode_frames(&body, frames).filter(|frames| !frames.is_empty())?;
+        groups.push(Group { number: number_of(position), frames, body });
         at = end;
     }
     (at == payload.len()).then_some(groups)

@@ -22,7 +22,16 @@ impl Replica {
     /// # Errors
     /// When it cannot be stored: the copy takes no part any more then.
     pub fn learn(self: &Arc<Self>, newer: &Membership<NodeId>) -> Result<(), KvError> {
+        // ORDER: one at a time, or an older membership could be stored over a newer one that is acted on.
+        {
+            let mut core = self.core.lock();
+            while core.is_learning {
+                self.turned.wait_for(&mut core, LOOK);
+            }
+            core.is_learning = true;
+        }
         let learned = self.learn_and_store(newer);
+        self.core.lock().is_learning = false;
         if let Err(error) = &learned {
             self.core.lock().give_up(format!("its membership could not be stored: {error}"));
         }
