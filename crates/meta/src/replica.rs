@@ -2,14 +2,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`hook`] | what the lane of the primary tells and asks |
-//! | [`send`], [`peer`] | what goes to the other copies, by threads of their own for each |
-//! | [`hear`], [`take_all`] | what comes from them |
-//! | [`held`] | answers that wait until what they tell is committed |
-//! | [`tend`] | time, changes of the membership, what managers are asked |
-//! | [`store`], [`message`], [`recent`] | what is on the disk, on the wire, and in memory |
+//! | `hook` | what the lane of the primary tells and asks |
+//! | `send`, `peer` | what goes to the other copies, by threads of their own for each |
+//! | `hear`, `take_all` | what comes from them |
+//! | `held` | answers that wait until what they tell is committed |
+//! | `tend` | time, changes of the membership, what managers are asked |
+//! | `store`, `message`, `recent` | what is on the disk, on the wire, and in memory |
 //!
-//! Lock order: the lane's, then [`Core`]. So nobody calls the lane while he holds the core.
+//! Lock order: the lane's, then `Core`. So nobody calls the lane while he holds the core.
 //!
 //! Invariants: the membership changes between two groups of the lane, never beside one ([`Replica::learn`]). Nothing is told, and no group is decided, but under a
 //! lease of all others of the epoch.

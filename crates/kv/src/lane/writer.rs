@@ -43,7 +43,7 @@ impl<'a> LaneWriter<'a> {
     /// returned, or after [`crate::LaneConfig::flush_interval`]. No frames: nothing happens.
     ///
     /// # Errors
-    /// [`KvError::Invalid`], [`KvError::NoSpace`], [`KvError::Stalled`]: nothing was changed, nor where [`Copies::epoch`] refuses. [`KvError::Io`]: the log could
+    /// [`KvError::Invalid`], [`KvError::NoSpace`], [`KvError::Stalled`]: nothing was changed, nor where [`crate::Copies::epoch`] refuses. [`KvError::Io`]: the log could
     /// not be written; the lane is stopped, and whether the group is in the log is found out by opening it again.
     pub fn commit(&mut self, mut frames: Vec<Frame>, urgency: Urgency) -> Result<Position, KvError> {
         let shared = self.shared;
