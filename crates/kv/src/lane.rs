@@ -197,11 +197,11 @@ impl Lane {
         self.shared.read_state_again().last
     }
 
-    /// Runs `run` while nobody commits, and tells it of the last group in the log. It must not wait, nor call the lane.
-    pub fn between_groups<T>(&self, run: impl FnOnce(GroupNumber) -> T) -> T {
-        let state = self.shared.write_state();
+    /// Runs `run` while nobody commits. It must not wait, nor call the lane.
+    pub fn between_groups<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _state = self.shared.write_state();
         let _held = NoWaiting::begin(segments::STATE_LOCK);
-        run(state.last)
+        run()
     }
 
     /// The last group that is in a checkpoint.

@@ -154,6 +154,13 @@ pub struct GroupNumber {
     pub epoch: Epoch,
 }
 
+impl GroupNumber {
+    /// That of the next group, whose frames say `epochs`: in a log they ascend, whatever they go by.
+    pub(crate) fn next(self, epochs: impl Iterator<Item = Epoch>) -> GroupNumber {
+        GroupNumber { sequence: self.sequence + 1, epoch: epochs.fold(self.epoch, Epoch::max) }
+    }
+}
+
 /// Where a frame group ends in a lane's log; grows with every commit. Flushing up to it makes the group durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(pub u64);

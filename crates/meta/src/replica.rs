@@ -231,13 +231,6 @@ impl Replica {
         }
     }
 
-    /// Whether this machine answers for the metadata server at this moment. To be asked after what is told was read.
-    pub fn may_answer(&self) -> bool {
-        let now = self.config.env.clock.monotonic();
-        let core = self.core.lock();
-        core.machine.is_serving() && core.machine.member().may_acknowledge(now)
-    }
-
     /// The metadata service is about to run on [`Replica::lane`]; false where it must not. Until [`Replica::service_ended`] nothing of other copies is taken.
     pub fn begin_service(&self) -> bool {
         let mut core = self.core.lock();
@@ -306,6 +299,25 @@ impl Core {
             is_active: member.is_active() && self.broken.is_none(),
             last: self.machine.index().last().sequence.0,
             committed: self.machine.committed().0,
+        }
+    }
+
+    /// What is known of the copy on `node`.
+    fn peer(&mut self, node: NodeId) -> Option<&mut peer::Peer> {
+        self.peers.iter_mut().find(|peer| peer.node == node)
+    }
+
+    /// Whether `from` is the primary of `epoch`, at which this copy takes part.
+    fn follows(&self, from: NodeId, epoch: Epoch) -> bool {
+        let member = self.machine.member();
+        member.epoch() == epoch && member.membership().primary() == from && member.is_active()
+    }
+
+    /// Has all other copies make durable what they have, up to `sequence`.
+    fn want_flush(&mut self, sequence: u64) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.flush_wanted < sequence) {
+            peer.flush_wanted = sequence;
+            peer.flusher.notify_all();
         }
     }
 

@@ -10,7 +10,7 @@ use crate::log::segment::SegmentName;
 use crate::log::writer::create_spare_numbered;
 use crate::overlay::Overlay;
 use crate::{Frame, GroupNumber, KvError, Position};
-use ashlar_types::{Epoch, ShardId};
+use ashlar_types::ShardId;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
@@ -49,8 +49,7 @@ struct Rebuilt {
 
 impl Rebuilt {
     fn take(&mut self, frames: Vec<LoggedFrame>) {
-        let epoch = frames.iter().map(|logged| logged.frame.epoch).fold(self.last.epoch, Epoch::max);
-        self.last = GroupNumber { sequence: self.last.sequence + 1, epoch };
+        self.last = self.last.next(frames.iter().map(|logged| logged.frame.epoch));
         for LoggedFrame { sequence, frame } in frames {
             self.sequences.insert(frame.shard, sequence);
             for (key, value) in frame.writes.0 {

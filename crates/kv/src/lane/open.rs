@@ -18,7 +18,7 @@ use crate::log::writer::{FIRST_SPARE, LogWriter, create_spare_numbered, find_spa
 use crate::overlay::Overlay;
 use crate::{GroupNumber, KvError, Position};
 use ashlar_env::{Disk, DiskFile, Env, OpenMode};
-use ashlar_types::{ClusterId, Epoch, ShardId};
+use ashlar_types::{ClusterId, ShardId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::Ordering;
@@ -191,10 +191,7 @@ impl<'a> Recovery<'a> {
 
     /// Takes a group that the engine does not have; it ends at `end`.
     pub(super) fn insert(&mut self, end: u64, frames: Vec<LoggedFrame>) -> Result<(), KvError> {
-        self.last = GroupNumber {
-            sequence: self.last.sequence + 1,
-            epoch: frames.iter().map(|logged| logged.frame.epoch).fold(self.last.epoch, Epoch::max),
-        };
+        self.last = self.last.next(frames.iter().map(|logged| logged.frame.epoch));
         for LoggedFrame { sequence, frame } in frames {
             let last = self.sequences.entry(frame.shard).or_insert(0);
             if sequence != *last + 1 {

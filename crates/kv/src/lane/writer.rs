@@ -4,7 +4,7 @@ use super::segments::STATE_LOCK;
 use super::{Background, Shared, State};
 use crate::{Frame, Group, GroupNumber, KEY_BYTES_MAX, KvError, Position, Snapshot, VALUE_BYTES_MAX};
 use ashlar_env::NoWaiting;
-use ashlar_types::{Epoch, ShardId};
+use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -55,13 +55,11 @@ impl<'a> LaneWriter<'a> {
         shared.admit(&self.state, self.is_stalled, urgency)?;
         let copies = shared.copies.get();
         let last = self.state.last;
-        // Epochs ascend in a log, whatever they go by.
-        let epoch = match copies {
-            Some(copies) => copies.epoch()?,
-            None => frames.iter().map(|frame| frame.epoch).fold(last.epoch, Epoch::max),
+        let number = match copies {
+            Some(copies) => GroupNumber { sequence: last.sequence + 1, epoch: copies.epoch()? },
+            None => last.next(frames.iter().map(|frame| frame.epoch)),
         };
-        frames.iter_mut().for_each(|frame| frame.epoch = epoch);
-        let number = GroupNumber { sequence: last.sequence + 1, epoch };
+        frames.iter_mut().for_each(|frame| frame.epoch = number.epoch);
         let sequences = self.state.number(&frames);
         let appended = match shared.append(&mut self.state, &frames, &sequences, (urgency, copies.is_some()))
         {

@@ -154,8 +154,7 @@ impl Replica {
     fn flush_for(&self, from: NodeId, epoch: ashlar_types::Epoch, through: Sequence) -> Option<Heard> {
         let reported = {
             let core = self.core.lock();
-            let member = core.machine.member();
-            if member.epoch() != epoch || member.membership().primary() != from || !member.is_active() {
+            if !core.follows(from, epoch) {
                 return None;
             }
             core.machine.reported()?.min(through)

@@ -42,7 +42,7 @@ impl Copies for Hook {
         let position = core.machine.append(&mut out);
         // INVARIANT: the epoch was asked for under the same lock of the lane, and changes under it alone.
         assert_eq!(position.map(number_of), Some(group.number), "a group that the machine does not expect");
-        if core.machine.member().required().next().is_some() || !core.peers.is_empty() {
+        if !core.peers.is_empty() {
             core.recent.push(group.clone());
         }
         // In the log it survives the death of the process, which is what is promised of what was not flushed.
@@ -60,11 +60,7 @@ impl Copies for Hook {
 
     fn begin_flush(&self, sequence: u64) {
         let Some(replica) = self.replica() else { return };
-        let mut core = replica.core.lock();
-        for peer in &mut core.peers {
-            peer.flush_wanted = peer.flush_wanted.max(sequence);
-            peer.flusher.notify_all();
-        }
+        replica.core.lock().want_flush(sequence);
     }
 
     fn end_flush(&self, sequence: u64) -> Result<(), KvError> {
@@ -78,9 +74,8 @@ impl Copies for Hook {
             }
             let epoch = core.machine.member().epoch();
             let has = |id| {
-                core.peers.iter().any(|peer| {
-                    peer.node == id && peer.flushed >= (epoch, sequence) && peer.flushed.0 == epoch
-                })
+                let has_flushed = |(at, through)| at == epoch && through >= sequence;
+                core.peers.iter().any(|peer| peer.node == id && has_flushed(peer.flushed))
             };
             let is_durable = core.machine.member().required().all(has);
             let now = clock.monotonic();
@@ -89,13 +84,7 @@ impl Copies for Hook {
                 return Ok(());
             }
             // One that has come since the flush was begun was not asked yet.
-            let required: Vec<_> = core.machine.member().required().collect();
-            for peer in core.peers.iter_mut().filter(|peer| required.contains(&peer.node)) {
-                if peer.flush_wanted < sequence {
-                    peer.flush_wanted = sequence;
-                    peer.flusher.notify_all();
-                }
-            }
+            core.want_flush(sequence);
             if now >= end {
                 return Err(not_primary("copies on other machines do not answer"));
             }

@@ -45,7 +45,7 @@ impl Replica {
     fn obey_member(&self, core: &mut Core, command: &membership::Command<NodeId>) {
         match command {
             membership::Command::Beacon { to, epoch, sent_at } => {
-                if let Some(peer) = core.peers.iter_mut().find(|peer| peer.node == *to) {
+                if let Some(peer) = core.peer(*to) {
                     peer.beacon = Some((*epoch, *sent_at));
                     peer.caller.notify_all();
                 }
@@ -67,7 +67,7 @@ impl Replica {
 impl Core {
     /// Has `message` sent to `to`.
     fn post(&mut self, to: NodeId, message: &Message) {
-        let Some(peer) = self.peers.iter_mut().find(|peer| peer.node == to) else { return };
+        let Some(peer) = self.peer(to) else { return };
         if peer.outbox.len() >= OUTBOX_MAX {
             peer.outbox.clear();
             peer.must_resend = true;

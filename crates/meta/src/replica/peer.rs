@@ -57,13 +57,6 @@ impl Peer {
     }
 }
 
-/// What a thread of a peer does next.
-enum Next<T> {
-    Do(T),
-    Wait,
-    End,
-}
-
 impl Replica {
     /// Has threads talk to each other member, and to nobody else.
     pub(super) fn follow_members(self: &Arc<Self>, core: &mut Core) {
@@ -114,20 +107,12 @@ impl Replica {
     ) -> Option<T> {
         let mut core = self.core.lock();
         loop {
-            let next =
-                match core.peers.iter().position(|peer| peer.node == node && Arc::ptr_eq(pick(peer), signal))
-                {
-                    _ if core.is_stopping => Next::End,
-                    None => Next::End,
-                    Some(at) => look(&mut core, at).map_or(Next::Wait, Next::Do),
-                };
-            match next {
-                Next::Do(found) => return Some(found),
-                Next::End => return None,
-                Next::Wait => {
-                    signal.wait_for(&mut core, LOOK);
-                }
+            let is_it = |peer: &Peer| peer.node == node && Arc::ptr_eq(pick(peer), signal);
+            let at = core.peers.iter().position(is_it).filter(|_| !core.is_stopping)?;
+            if let Some(found) = look(&mut core, at) {
+                return Some(found);
             }
+            signal.wait_for(&mut core, LOOK);
         }
     }
 
@@ -170,7 +155,7 @@ impl Replica {
             let is_done = match heard {
                 Some(Heard::Flushed { epoch, through: flushed }) => {
                     let mut core = replica.core.lock();
-                    if let Some(peer) = core.peers.iter_mut().find(|peer| peer.node == node) {
+                    if let Some(peer) = core.peer(node) {
                         let before = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
                         peer.flushed = (epoch, before.max(flushed.0));
                     }

@@ -53,7 +53,7 @@ impl Replica {
             if !is_done {
                 replica.config.env.tasks.pause(AGAIN);
                 let mut core = replica.core.lock();
-                if let Some(peer) = core.peers.iter_mut().find(|peer| peer.node == node) {
+                if let Some(peer) = core.peer(node) {
                     peer.must_resend = true;
                 }
             }
@@ -101,7 +101,7 @@ impl Replica {
         cursor: &mut GroupCursor,
     ) -> bool {
         let Message::Prepare { epoch, base, previous, entries, committed } = message else { return true };
-        let count: u64 = entries.iter().map(|run| run.count).sum();
+        let count = count_of(&entries);
         if count > 0 && groups.is_empty() {
             let behind = self.lane().groups_behind(previous.sequence.0, cursor, ENTRIES_BYTES);
             match behind {
@@ -127,7 +127,7 @@ impl Replica {
         let last = groups.last().map_or(previous, |group| position_of(group.number));
         if !rest.is_empty() {
             let mut core = self.core.lock();
-            if let Some(peer) = core.peers.iter_mut().find(|peer| peer.node == node) {
+            if let Some(peer) = core.peer(node) {
                 let rest = Message::Prepare { epoch, base, previous: last, entries: rest, committed };
                 peer.outbox.push_front(rest);
             }
@@ -195,7 +195,7 @@ impl Replica {
 
 impl Core {
     fn clear_outbox(&mut self, node: NodeId) {
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.node == node) {
+        if let Some(peer) = self.peer(node) {
             peer.outbox.clear();
         }
     }

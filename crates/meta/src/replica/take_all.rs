@@ -28,8 +28,7 @@ impl Replica {
     ) -> Option<Heard> {
         let incoming = {
             let mut core = self.core.lock();
-            let member = core.machine.member();
-            if member.epoch() != epoch || member.membership().primary() != from || !member.is_active() {
+            if !core.follows(from, epoch) {
                 return None;
             }
             core.incoming.take()

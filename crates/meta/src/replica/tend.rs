@@ -59,7 +59,7 @@ impl Replica {
         loop {
             let kept = Kept::new(written.clone(), self.config.store.continuity(), false);
             self.config.store.keep(&kept.encode())?;
-            let missing = self.lane().between_groups(|_| {
+            let missing = self.lane().between_groups(|| {
                 let mut core = self.core.lock();
                 let mut out = Vec::new();
                 core.machine.learn(newer, now(), &mut out);
@@ -143,7 +143,7 @@ impl Replica {
         let floor = lane.first_group().saturating_sub(1);
         let mut core = self.core.lock();
         let through = Sequence(floor).min(core.machine.checkpoint_max());
-        if through > core.machine.index().floor().sequence && through.0 <= floor {
+        if through > core.machine.index().floor().sequence {
             core.machine.checkpointed(through);
         }
         core.recent.forget(floor);
