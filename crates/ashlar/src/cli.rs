@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod console;
 mod etcd;
+mod copies;
 mod event;
 mod key;
 mod lab;
@@ -40,6 +41,7 @@ pub use key::{KeyAction, KeyArgs};
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;
 pub use policy::{PolicyArgs, SubtreeChoice};
+pub use copies::{CopiesAction, CopiesArgs};
 pub use pool::{PoolAction, PoolArgs};
 pub use session::{SessionAction, SessionArgs};
 pub use shard::{ShardAction, ShardArgs, ShardChoice};
@@ -97,6 +99,8 @@ pub enum Command {
     Pool(PoolArgs),
     /// Show the shards of metadata of a file system of many servers, or move them between servers.
     Shard(ShardArgs),
+    /// Show or set how many copies of the metadata of a server there are, on other servers.
+    Copies(CopiesArgs),
     /// Show or end the sessions of mounts of a file system of many servers.
     Session(SessionArgs),
     /// Change the keys of a file system of many servers.

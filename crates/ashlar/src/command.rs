@@ -4,6 +4,7 @@ mod backup;
 mod bench;
 mod cluster;
 mod completions;
+mod copies;
 mod etcd;
 mod event;
 mod fsck;
@@ -47,6 +48,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Target(args) => target::run(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Shard(args) => shard::run(&args),
+        Command::Copies(args) => copies::run(&args),
         Command::Session(args) => session::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Etcd(args) => etcd::run(&args),

@@ -137,7 +137,7 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
 fn allowed_of_storage_call(call: &StorageCall) -> &'static [Role] {
     match call {
         StorageCall::Call { request, .. } => allowed_of_storage(request),
-        StorageCall::Attend(_) => &[Role::Meta],
+        StorageCall::Attend(_) | StorageCall::AttendAs { .. } => &[Role::Meta],
         StorageCall::TakeTarget(_) => &[Role::Admin],
     }
 }

@@ -159,6 +159,8 @@ fn calls(service: Service) -> Vec<Vec<u8>> {
             all.map(|call| encode(&call)).collect()
         }
         Service::Process => vec![encode(&ProcessCall::Metrics)],
+        // Bytes here; what they are says the copy.
+        Service::Copies => vec![vec![1, 0, 0, 0, 7]],
         Service::Storage => {
             let sensible = [
                 StorageRequest::Read {
@@ -213,7 +215,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
             )
         }),
         Service::Storage => decode::<StorageCall>(head, "call").is_ok_and(|call| match call {
-            StorageCall::Attend(_) | StorageCall::TakeTarget(_) => true,
+            StorageCall::Attend(_) | StorageCall::AttendAs { .. } | StorageCall::TakeTarget(_) => true,
             StorageCall::Call { request, .. } => !matches!(
                 request,
                 StorageRequest::Read { .. }
@@ -228,7 +230,7 @@ fn takes_away(service: Service, head: &[u8]) -> bool {
                     | StorageRequest::MoveRate { .. }
             ),
         }),
-        Service::Process => false,
+        Service::Process | Service::Copies => false,
     }
 }
 

@@ -25,6 +25,13 @@ impl Group {
 
 /// Keeps copies of a lane.
 pub trait Copies: Send + Sync {
+    /// Waits, a bounded time, until it is decided whether this machine decides what the next group is. Asked by whoever is about to take the lane's lock.
+    /// Nothing is promised by it: [`Copies::epoch`] tells.
+    fn await_turn(&self);
+
+    /// Whether [`Copies::await_turn`] is worth being called once more: this machine is to decide, cannot yet, and is waited for. Asked under the lane's lock.
+    fn is_undecided(&self) -> bool;
+
     /// The epoch of the next group. Asked under the lane's lock, so it must not wait, nor call the lane.
     ///
     /// # Errors

@@ -50,7 +50,7 @@ use rustc_hash::FxHashMap;
 use segments::Segments;
 use space::Space;
 use stats::Counters;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use threads::Threads;
 
@@ -105,9 +105,12 @@ pub(crate) struct Shared {
 /// [`Lane::close`] makes the next open quick.
 pub struct Lane {
     shared: Arc<Shared>,
-    threads: Mutex<Threads>,
-    /// Held for its lock.
-    _lock: Arc<dyn DiskFile>,
+    /// None in a part that was handed out ([`Lane::hand_out`]).
+    threads: Option<Mutex<Threads>>,
+    /// Held for its lock, until the lane is closed: others who use it may let go of theirs later.
+    lock: Arc<Mutex<Option<Arc<dyn DiskFile>>>>,
+    /// Nothing is committed any more through this one.
+    is_withdrawn: AtomicBool,
 }
 
 impl Lane {
@@ -149,7 +152,20 @@ impl Lane {
     ///
     /// A thread that holds a writer must not call [`Lane::checkpoint_now`] or [`Lane::close`].
     pub fn write(&self) -> LaneWriter<'_> {
-        LaneWriter::new(&self.shared)
+        LaneWriter::new(&self.shared, &self.is_withdrawn)
+    }
+
+    /// The same lane for a user who may be told to use it no more ([`Lane::withdraw`]) while others go on.
+    pub fn hand_out(&self) -> Lane {
+        let (shared, lock) = (self.shared.clone(), self.lock.clone());
+        Lane { shared, threads: None, lock, is_withdrawn: AtomicBool::new(false) }
+    }
+
+    /// From now on commits through this one answer [`KvError::NotPrimary`]: its user has ended, whatever threads of his are at work yet. Must not be called by who is the writer.
+    pub fn withdraw(&self) {
+        // Not while a group is on its way.
+        let _state = self.shared.write_state();
+        self.is_withdrawn.store(true, Ordering::SeqCst);
     }
 
     /// Makes every group up to `position` durable, in all copies that count. Callers at the same time share one sync.
@@ -298,7 +314,7 @@ impl Lane {
     /// # Errors
     /// What the flush, the checkpoint or the engine answer; the lane is closed all the same.
     pub fn close(&self) -> Result<(), KvError> {
-        self.threads.lock().stop();
+        self.stop_threads();
         let checkpointed = match self.shared.checkpoint() {
             Err(KvError::NoSpace { .. }) => self.flush_here(),
             // What copies may not have stays in the log.
@@ -307,13 +323,22 @@ impl Lane {
         };
         self.shared.health.close();
         let closed = self.shared.engine.close();
+        *self.lock.lock() = None;
         checkpointed.and(closed)
+    }
+}
+
+impl Lane {
+    fn stop_threads(&self) {
+        if let Some(threads) = &self.threads {
+            threads.lock().stop();
+        }
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.threads.lock().stop();
+        self.stop_threads();
     }
 }
 

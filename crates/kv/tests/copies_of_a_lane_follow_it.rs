@@ -30,6 +30,12 @@ struct Noted {
 }
 
 impl Copies for Noted {
+    fn await_turn(&self) {}
+
+    fn is_undecided(&self) -> bool {
+        false
+    }
+
     fn epoch(&self) -> Result<Epoch, KvError> {
         self.epoch.lock().ok_or_else(|| KvError::NotPrimary { what: "another one leads".to_owned() })
     }

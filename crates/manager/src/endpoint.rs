@@ -129,7 +129,8 @@ impl Endpoint for ManagerEndpoint {
         if peer.token.is_none() {
             // ORDER: what a node may be says the map, which is newer than its certificate.
             let map = self.service.map().read().clone();
-            id.roles = map.node(id.node).map(|node| node.roles).unwrap_or_default();
+            // And its certificate may be for less: it has it in the place of that node, for one of its roles.
+            id.roles = id.roles.and(map.node(id.node).map(|node| node.roles).unwrap_or_default());
         }
         let reply = match &self.observe {
             None => self.service.call(id, peer.token, request),

@@ -1,5 +1,6 @@
 //! What a manager does for others: it lets machines join, and keeps the map.
 
+mod copies;
 mod domains;
 mod filesets;
 mod holders;
@@ -12,6 +13,7 @@ mod restore;
 mod tests;
 mod works;
 
+pub(crate) use copies::check as check_copies;
 pub use removal::{EtcdMembers, KnownMember};
 
 use crate::state::{ClusterState, MetadataRecord, PromisedTarget};
@@ -55,6 +57,7 @@ pub struct ManagerService {
     presences: presence::Presences,
     /// Who serves which directory.
     held: holders::Held,
+    copy_hosts: copies::CopyHosts,
     /// Which node this manager is on, once that is known.
     own: OnceLock<NodeId>,
     /// Members of an etcd that was set up for the file system.
@@ -85,6 +88,7 @@ impl ManagerService {
             reports: moves::Reports::default(),
             presences: presence::Presences::default(),
             held: holders::Held::default(),
+            copy_hosts: copies::CopyHosts::default(),
             own: OnceLock::new(),
             etcd_members: OnceLock::new(),
         })
@@ -215,6 +219,21 @@ impl ManagerService {
             ManagerRequest::SetShardMoves { is_paused } => self.set_shard_moves(is_paused),
             ManagerRequest::ShardMoves => Ok(self.shard_moves()),
             ManagerRequest::MoveWorks => Ok(ManagerReply::MoveWorks(self.works())),
+            ManagerRequest::Copies => Ok(self.copies(peer.node)),
+            ManagerRequest::SetCopies { server, wanted } => self.set_copies(peer.node, server, wanted),
+            ManagerRequest::HostCopies { addresses } => self.host_copies(peer.node, addresses),
+            ManagerRequest::FoundCopies => self.found_copies(peer.node),
+            ManagerRequest::ChangeCopies { server, expected, change } => {
+                self.change_copies(peer.node, server, expected, change)
+            }
+            ManagerRequest::BeginService { server, epoch } => self.begin_service(peer.node, server, epoch),
+            ManagerRequest::ServeCopy { server, epoch, addresses, management } => {
+                let places = Places { addresses, management, targets: Vec::new() };
+                self.serve_copy(peer.node, (server, epoch), &places)
+            }
+            ManagerRequest::CertifyServer { server, public_key } => {
+                self.certify_server(peer.node, server, &public_key)
+            }
         }
     }
 
@@ -304,7 +323,9 @@ impl ManagerService {
     pub fn renewed(&self, peer: PeerId, public_key: &[u8]) -> Result<String, ManagerError> {
         let map = self.map().read().clone();
         let node = map.node(peer.node).ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
-        let certificate = self.certify(node.id, node.roles, public_key)?;
+        // Not more than the certificate there is: one who keeps copies of a metadata server has its name, and not what else its machine may do.
+        let roles = peer.roles.and(node.roles);
+        let certificate = self.certify(node.id, roles, public_key)?;
         self.note(node.id, EventKind::CertificateRenewed, &node.name, "good for another 90 days");
         Ok(certificate)
     }
@@ -348,6 +369,9 @@ impl ManagerService {
         }
         places.check().map_err(refused)?;
         self.manager.change(|state| {
+            if role == Role::Meta {
+                Self::require_no_copies(state, peer.node)?;
+            }
             let node = state.map.nodes.iter_mut().find(|node| node.id == peer.node);
             let node = node.ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
             node.listening.retain(|listening| listening.role != role);
@@ -449,6 +473,7 @@ impl ManagerService {
     /// carried out by a question that comes late.
     fn meta_identity(&self, node: NodeId, uuid: [u8; 16], path: &str) -> Result<ManagerReply, ManagerError> {
         self.change_or_look(|state| {
+            Self::require_no_copies(state, node)?;
             let known = state.metadata.iter().position(|known| known.uuid == uuid);
             require_only_metadata(state, node, uuid, path)?;
             let held = state.starts.iter().find(|known| known.uuid == uuid);
@@ -631,7 +656,13 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
-        | ManagerRequest::RestoreMetadata { .. } => &[Role::Meta],
+        | ManagerRequest::RestoreMetadata { .. }
+        | ManagerRequest::HostCopies { .. }
+        | ManagerRequest::FoundCopies
+        | ManagerRequest::ChangeCopies { .. }
+        | ManagerRequest::BeginService { .. }
+        | ManagerRequest::ServeCopy { .. }
+        | ManagerRequest::CertifyServer { .. } => &[Role::Meta],
         ManagerRequest::SealingKeys | ManagerRequest::OpenKey => &[Role::Meta],
         ManagerRequest::CheckingKeys => &[Role::Storage],
         ManagerRequest::NewToken { .. }
@@ -646,11 +677,12 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::NewFileset { .. }
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetCopies { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
             &[Role::Admin, Role::Console]
         }
-        ManagerRequest::ShardMoves => &[Role::Meta, Role::Admin, Role::Console],
+        ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],

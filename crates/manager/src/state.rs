@@ -4,13 +4,16 @@ mod earlier;
 
 use ashlar_coord::local_file::newer_format;
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::{ClusterMap, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
+use ashlar_types::{ClusterMap, CopyNotes, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// What the value begins with that has, behind everything else, what is noted of moves.
-const MAGIC: &[u8; 8] = b"ASHLSTA7";
+/// What the value begins with that has, behind everything else, what is noted of moves and of copies of metadata servers.
+const MAGIC: &[u8; 8] = b"ASHLSTA8";
 
-/// What it begins with while nothing is noted of moves. Software that knows nothing of that reads it.
+/// What it begins with while nothing is noted of copies. Software that knows nothing of them reads it.
+const MAGIC_7: &[u8; 8] = b"ASHLSTA7";
+
+/// What it begins with while nothing is noted of moves either. Software that knows nothing of that reads it.
 const MAGIC_6: &[u8; 8] = b"ASHLSTA6";
 
 /// A token that was given out.
@@ -152,6 +155,9 @@ pub struct ClusterState {
     /// What is noted of moves: stored behind the rest, where there is something.
     #[serde(skip)]
     pub moves: MoveNotes,
+    /// Copies of metadata servers: stored behind that, where there are some.
+    #[serde(skip)]
+    pub copies: CopyNotes,
 }
 
 impl ClusterState {
@@ -174,16 +180,26 @@ impl ClusterState {
             keys: KeyEpoch::default(),
             starts: Vec::new(),
             moves: MoveNotes::default(),
+            copies: CopyNotes::default(),
         }
     }
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let has_notes = self.moves != MoveNotes::default();
-        let mut out = if has_notes { MAGIC.to_vec() } else { MAGIC_6.to_vec() };
+        let (has_copies, has_moves) =
+            (self.copies != CopyNotes::default(), self.moves != MoveNotes::default());
+        let magic = match (has_copies, has_moves) {
+            (true, _) => MAGIC,
+            (false, true) => MAGIC_7,
+            (false, false) => MAGIC_6,
+        };
+        let mut out = magic.to_vec();
         codec::encode_into(self, &mut out);
-        if has_notes {
+        if has_copies || has_moves {
             codec::encode_into(&self.moves, &mut out);
+        }
+        if has_copies {
+            codec::encode_into(&self.copies, &mut out);
         }
         out
     }
@@ -199,13 +215,16 @@ impl ClusterState {
     /// What is wrong, in words.
     pub fn decode(bytes: &[u8]) -> Result<ClusterState, String> {
         let malformed = |error: CodecError| error.to_string();
-        let state = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_6)) {
-            (Some(rest), _) => {
-                let (state, moves) = codec::decode(rest, "cluster state").map_err(malformed)?;
-                ClusterState { moves, ..state }
-            }
-            (None, Some(rest)) => codec::decode(rest, "cluster state").map_err(malformed)?,
-            (None, None) => earlier::decode(bytes).map_err(malformed)?,
+        let state = if let Some(rest) = bytes.strip_prefix(MAGIC) {
+            let (state, moves, copies) = codec::decode(rest, "cluster state").map_err(malformed)?;
+            ClusterState { moves, copies, ..state }
+        } else if let Some(rest) = bytes.strip_prefix(MAGIC_7) {
+            let (state, moves) = codec::decode(rest, "cluster state").map_err(malformed)?;
+            ClusterState { moves, ..state }
+        } else if let Some(rest) = bytes.strip_prefix(MAGIC_6) {
+            codec::decode(rest, "cluster state").map_err(malformed)?
+        } else {
+            earlier::decode(bytes).map_err(malformed)?
         };
         state.check().map(|()| state).map_err(str::to_owned)
     }
@@ -217,6 +236,7 @@ impl ClusterState {
 
     fn check(&self) -> Result<(), &'static str> {
         self.map.check()?;
+        crate::service::check_copies(&self.copies)?;
         if self.map.nodes.last().is_some_and(|node| node.id > self.last_node) {
             return Err("a node is newer than the newest");
         }

@@ -26,13 +26,14 @@ mod store;
 mod take_all;
 mod tend;
 
+pub use ashlar_replication::membership::LeaseTerms;
 pub use message::{Heard, Say};
 pub use store::CopyStore;
 
 use ashlar_env::{Env, Signal, Task};
 use ashlar_kv::{KvError, Lane};
 use ashlar_replication::log::{Command, LogIndex, LogPosition, LogReplica, Recovered, Sequence};
-use ashlar_replication::membership::{Change, LeaseTerms};
+use ashlar_replication::membership::{Change, Content, Stored};
 use ashlar_types::membership::Membership;
 use ashlar_types::{Epoch, Errno, NodeId};
 use parking_lot::{Mutex, RwLock};
@@ -74,6 +75,16 @@ pub struct ReplicaConfig {
     pub agreement: Arc<dyn Agreement>,
 }
 
+/// Has `store`, which is empty, be that of a copy to be: `membership`, in which the machine is not yet, or is alone in its own lane, is noted. Done before a manager puts the machine into the
+/// group, so that a disk that was lost is not taken for one that never had anything.
+///
+/// # Errors
+/// [`KvError::Io`].
+pub fn prepare(store: &dyn CopyStore, membership: &Membership<NodeId>) -> Result<(), KvError> {
+    let stored = Stored { membership: membership.clone(), content: Content::Whole };
+    store.keep(&store::Kept::new(stored, store.continuity(), false).encode())
+}
+
 /// Where a copy stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
@@ -81,6 +92,8 @@ pub struct Standing {
     pub epoch: Epoch,
     /// Everything before the epoch is committed again and this machine decides what comes next: the metadata service may run here.
     pub is_serving: bool,
+    /// The metadata service that was begun here must end: what it has decided may not be so.
+    pub must_end_service: bool,
     /// It is the primary of its epoch, or will be.
     pub is_primary: bool,
     /// It takes part at its epoch. One that was started anew waits for a newer one.
@@ -95,6 +108,7 @@ pub struct Standing {
 pub struct Replica {
     this: Weak<Replica>,
     config: ReplicaConfig,
+    first_epoch: Epoch,
     /// Another one once all of it was replaced.
     lane: RwLock<Arc<Lane>>,
     core: Mutex<Core>,
@@ -123,8 +137,7 @@ struct Core {
     is_hearing: bool,
     /// Somebody stores a membership.
     is_learning: bool,
-    /// The metadata service runs on the lane.
-    is_service_here: bool,
+    service: Service,
     /// What is being received of all that a lane holds.
     incoming: Option<take_all::Incoming>,
     /// Why it takes no part any more.
@@ -134,9 +147,21 @@ struct Core {
     out: Vec<Command<NodeId>>,
 }
 
+/// The metadata service on the lane of this copy.
+#[derive(Debug, PartialEq, Eq)]
+enum Service {
+    /// None.
+    Absent,
+    /// It was begun, and this machine has been primary ever since.
+    Here,
+    /// It was begun, and must end: another machine may have decided something since, or nobody knows whether what it made durable is so elsewhere. Nothing of it is
+    /// committed or told any more.
+    Over,
+}
+
 impl Replica {
-    /// The copy in the store of `config`; `membership` is what the map says. One that is there for the first time must have been noted in the store before a manager put it into the
-    /// group.
+    /// The copy in the store of `config`; `membership` is what managers say. What has become one is in the store ([`prepare`]): a store that says nothing is that of a machine that has
+    /// lost what it had.
     ///
     /// # Errors
     /// What store and lane answer.
@@ -162,9 +187,10 @@ impl Replica {
                 LogReplica::recover(config.node, config.terms, recovered, now, &mut out)
             }
             None => {
-                // Stored by what learns of the membership, below.
-                let index = index_of(&lane);
-                LogReplica::found(config.node, config.terms, membership.clone(), index, now, &mut out)
+                let stored = Stored { membership: membership.clone(), content: Content::Missing };
+                let recovered =
+                    Recovered { member: stored, index: index_of(&lane), committed: Sequence(0) };
+                LogReplica::recover(config.node, config.terms, recovered, now, &mut out)
             }
         };
         let tasks = config.env.tasks.clone();
@@ -177,15 +203,17 @@ impl Replica {
             wants_refresh: false,
             is_hearing: false,
             is_learning: false,
-            is_service_here: false,
+            service: Service::Absent,
             incoming: None,
             broken: None,
             is_stopping: false,
             out: Vec::new(),
         };
+        let first_epoch = core.machine.member().epoch();
         let replica = Arc::new_cyclic(|this| Replica {
             this: this.clone(),
             config,
+            first_epoch,
             lane: RwLock::new(lane),
             core: Mutex::new(core),
             flushed: tasks.signal(),
@@ -205,9 +233,26 @@ impl Replica {
         Ok(replica)
     }
 
-    /// The lane, for the metadata service that runs here.
+    /// The lane.
     pub fn lane(&self) -> Arc<Lane> {
         self.lane.read().clone()
+    }
+
+    /// Whether whoever serves from this copy may say something to others: nobody else can serve by now.
+    pub fn may_speak(&self) -> bool {
+        let now = self.config.env.clock.monotonic();
+        let core = self.core.lock();
+        core.service == Service::Here && core.broken.is_none() && core.machine.member().may_acknowledge(now)
+    }
+
+    /// The epoch at which it took part last before it was started.
+    pub fn first_epoch(&self) -> Epoch {
+        self.first_epoch
+    }
+
+    /// Who keeps copies, as far as it knows.
+    pub fn membership(&self) -> Membership<NodeId> {
+        self.core.lock().machine.member().membership().clone()
     }
 
     /// Where it stands.
@@ -221,8 +266,10 @@ impl Replica {
         let mut core = self.core.lock();
         loop {
             let standing = core.standing();
-            let is_other = (standing.epoch, standing.is_serving, standing.is_primary)
-                != (before.epoch, before.is_serving, before.is_primary);
+            let seen = |standing: &Standing| {
+                (standing.epoch, standing.is_serving, standing.is_primary, standing.must_end_service)
+            };
+            let is_other = seen(&standing) != seen(&before);
             let left = end.saturating_sub(self.config.env.clock.monotonic());
             if is_other || left.is_zero() || core.is_stopping {
                 return standing;
@@ -231,17 +278,24 @@ impl Replica {
         }
     }
 
-    /// The metadata service is about to run on [`Replica::lane`]; false where it must not. Until [`Replica::service_ended`] nothing of other copies is taken.
-    pub fn begin_service(&self) -> bool {
+    /// The metadata service is about to run on the lane that is returned; none where it must not. Until [`Replica::service_ended`] nothing of other copies is taken.
+    pub fn begin_service(&self) -> Option<Arc<Lane>> {
         let mut core = self.core.lock();
-        let may_begin = core.machine.is_serving() && !core.is_service_here && !core.is_hearing;
-        core.is_service_here |= may_begin;
-        may_begin
+        let may_begin = core.machine.is_serving()
+            && core.broken.is_none()
+            && core.service == Service::Absent
+            && !core.is_hearing;
+        if may_begin {
+            core.service = Service::Here;
+        }
+        may_begin.then(|| Arc::new(self.lane.read().hand_out()))
     }
 
-    /// The metadata service uses the lane no more.
-    pub fn service_ended(&self) {
-        self.core.lock().is_service_here = false;
+    /// The metadata service has ended that was begun on `lane`. What of it is at work yet commits nothing any more.
+    pub fn service_ended(&self, lane: &Lane) {
+        // ORDER: it must not commit beside the next one, or beside what comes from others.
+        lane.withdraw();
+        self.core.lock().service = Service::Absent;
         self.turned.notify_all();
     }
 
@@ -279,8 +333,14 @@ impl Replica {
             }
         }
         let lane = self.lane();
+        if self.broken().is_some() {
+            // What of its log is on the disk is not known: the next start asks others.
+            let stored = self.core.lock().machine.member().to_store();
+            self.config.store.keep(&store::Kept::new(stored, None, false).encode())?;
+            return lane.close();
+        }
         lane.flush_here()?;
-        if self.broken().is_none() {
+        {
             let stored = self.core.lock().machine.member().to_store();
             let clean = store::Kept::new(stored, self.config.store.continuity(), true);
             self.config.store.keep(&clean.encode())?;
@@ -294,11 +354,41 @@ impl Core {
         let member = self.machine.member();
         Standing {
             epoch: member.epoch(),
-            is_serving: self.machine.is_serving() && self.broken.is_none(),
-            is_primary: member.membership().primary() == member.id(),
+            is_serving: self.may_decide(),
+            must_end_service: self.service == Service::Over,
+            is_primary: self.is_named_primary(),
             is_active: member.is_active() && self.broken.is_none(),
             last: self.machine.index().last().sequence.0,
             committed: self.machine.committed().0,
+        }
+    }
+
+    /// Whether this machine decides what comes next.
+    fn may_decide(&self) -> bool {
+        self.machine.is_serving() && self.broken.is_none() && self.service != Service::Over
+    }
+
+    /// Whether the service here has to wait until this machine decides, after a change of the epoch.
+    fn is_undecided(&self) -> bool {
+        self.service == Service::Here
+            && !self.machine.is_serving()
+            && self.is_named_primary()
+            && self.broken.is_none()
+            && !self.is_stopping
+    }
+
+    /// Whether the membership has this machine first.
+    fn is_named_primary(&self) -> bool {
+        let member = self.machine.member();
+        member.membership().primary() == member.id()
+    }
+
+    /// Nothing of the service here is committed or told any more.
+    fn end_service(&mut self, why: &str) {
+        if self.service == Service::Here {
+            tracing::warn!(why, "the metadata service on this copy ends");
+            self.service = Service::Over;
+            self.held.refuse_all();
         }
     }
 
@@ -324,6 +414,7 @@ impl Core {
     /// It takes no part any more.
     fn give_up(&mut self, why: String) {
         tracing::error!(why, "a copy of metadata takes no part any more");
+        self.end_service("it takes no part any more");
         self.broken.get_or_insert(why);
         self.held.refuse_all();
     }

@@ -140,6 +140,14 @@ kinds! {
     SetShardMoves => "set_shard_moves",
     ShardMoves => "shard_moves",
     MoveWorks => "move_works",
+    Copies => "copies",
+    SetCopies => "set_copies",
+    HostCopies => "host_copies",
+    FoundCopies => "found_copies",
+    ChangeCopies => "change_copies",
+    BeginService => "begin_service",
+    ServeCopy => "serve_copy",
+    CertifyServer => "certify_server",
 }
 
 #[cfg(test)]

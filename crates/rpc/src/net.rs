@@ -15,7 +15,7 @@ mod server;
 mod stream;
 mod tls;
 
-pub use caller::{Addresses, Answer, Call, Caller, Link, Watch};
+pub use caller::{Addresses, Answer, Call, Caller, Link, MaySend, Watch};
 pub use error::NetError;
 pub use frame::Service;
 pub use server::{Admit, Endpoint, Epochs, Listener, Peer, Replier, Server, ServerConfig};

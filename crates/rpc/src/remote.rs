@@ -2,6 +2,7 @@
 
 mod administer;
 mod backup;
+mod copies;
 mod granter;
 mod manager;
 mod meta;
@@ -18,6 +19,7 @@ mod targets;
 mod wallet;
 
 pub use backup::RemoteBackup;
+pub use copies::CopyLinks;
 pub use granter::{Granter, Granting};
 pub use manager::{KeepMap, ManagerCalls, MapWatcher, ask_managers, tell_managers};
 pub use meta::{LeftSession, RemoteMeta};

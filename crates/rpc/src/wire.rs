@@ -197,6 +197,14 @@ pub enum StorageCall {
     Attend(Attend),
     /// Take a directory of the server's machine into service as a target. For administrators; the answer is a [`TakenTarget`].
     TakeTarget(TargetPlace),
+    /// As [`StorageCall::Attend`], of a metadata server that several machines can serve, one at a time. From the answer on nothing is carried out for any process of its that was started
+    /// before. Errors: `EACCES` when another process was started later, `EAGAIN` when something of an earlier one is under way: it is to be said again.
+    AttendAs {
+        /// Number of the start: larger than all before, wherever those were. Each start is a process, or an instance of a caller, of its own.
+        start: u64,
+        /// What it says.
+        attend: Attend,
+    },
 }
 
 /// A directory that is to be a target, for an administrator.

@@ -1,5 +1,5 @@
 //! Goal: a server that died, or hangs, just after it has handed something over holds up no call: who waits for it goes where the map says, at once. Method: servers over TLS of which the first answers
-//! nothing or is not there, and a map that changes while callers wait.
+//! nothing or is not there, and a map that changes while callers wait. The same for a server that another machine goes on for, under the same name at another address.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::two_servers::{Hung, map};
-use support::{Authority, any_port, caller, link, serve};
+use support::{Authority, Echo, any_port, caller, link, link_to, serve};
 
 /// For how long a caller waits at the most: no call may come near that.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -208,5 +208,121 @@ fn who_waits_for_a_server_knows_whether_it_may_have_got_the_call() {
         let late = Instant::now() + PATIENCE;
         let outcome = link(&calls, address).call_watched(&call, late, &Watch::while_there(&look));
         assert!(matches!(outcome, Err(NetError::Elsewhere)));
+    });
+}
+
+fn question(payload: &[u8]) -> Call<'_> {
+    let (service, head) = (Service::Storage, &b"question"[..]);
+    Call { service, head, payload, is_once: false, may_repeat: false, is_urgent: false }
+}
+
+/// Waits until a server that hangs has so many calls.
+fn await_calls(hung: &Hung, count: usize) {
+    let late = Instant::now() + PATIENCE;
+    while hung.0.lock().len() < count {
+        assert!(Instant::now() < late, "it is asked first");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_call_to_a_server_that_hangs_goes_where_the_map_says_it_is_now() {
+    let authority = Authority::new(1);
+    let identity = || authority.issue(1, &[Role::Storage]);
+    let hung = Arc::new(Hung::default());
+    let (_first, first) = serve(identity(), hung.clone(), any_port());
+    let (_second, second) = serve(identity(), Arc::new(Echo::default()), any_port());
+    let addresses = Arc::new(RwLock::new(vec![first]));
+    let link = link_to(&caller(authority.issue(7, &[Role::Client]), Role::Client), addresses.clone(), 2);
+    let plain = question(&[]);
+    let calls = [
+        plain,
+        Call { is_once: true, may_repeat: true, ..plain },
+        Call { is_once: true, ..plain },
+        // One that a server holds back.
+        plain,
+    ];
+    std::thread::scope(|scope| {
+        let late = Instant::now() + PATIENCE;
+        let waiting: Vec<_> = calls
+            .iter()
+            .enumerate()
+            .map(|(at, call)| {
+                let link = &link;
+                scope.spawn(move || if at == 3 { link.park(call, late) } else { link.call(call, late) })
+            })
+            .collect();
+        await_calls(&hung, calls.len());
+        // Nobody knows where it is, or one more address is known: then it is waited for where it was.
+        addresses.write().clear();
+        std::thread::sleep(Duration::from_millis(800));
+        *addresses.write() = vec![second, first];
+        std::thread::sleep(Duration::from_millis(800));
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()) && hung.0.lock().len() == calls.len());
+        *addresses.write() = vec![second];
+        let moved = Instant::now();
+        for (at, waiting) in waiting.into_iter().enumerate() {
+            match waiting.join().unwrap() {
+                Ok(answer) => assert!(answer.was_repeated() && at != 2, "call {at}"),
+                Err(error) => assert!(matches!(error, NetError::Restarted) && at == 2, "call {at}: {error}"),
+            }
+        }
+        assert!(moved.elapsed() < AT_ONCE, "{:?}", moved.elapsed());
+    });
+}
+
+#[test]
+fn a_call_that_a_server_does_not_even_take_goes_where_the_map_says_it_is_now() {
+    let authority = Authority::new(1);
+    let identity = || authority.issue(1, &[Role::Storage]);
+    let hung = Arc::new(Hung::default());
+    let (_first, first) = serve(identity(), hung.clone(), any_port());
+    let (_second, second) = serve(identity(), Arc::new(Echo::default()), any_port());
+    let addresses = Arc::new(RwLock::new(vec![first]));
+    let link = link_to(&caller(authority.issue(7, &[Role::Client]), Role::Client), addresses.clone(), 1);
+    let payload = vec![7; 16 << 20];
+    let call = question(&payload);
+    std::thread::scope(|scope| {
+        // As much as a server reads from one connection; their callers give up, so that none of them looks where it is.
+        let ask = || link.call(&call, Instant::now() + Duration::from_secs(4)).is_err();
+        let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        await_calls(&hung, 4);
+        assert!(asking.into_iter().all(|asking| asking.join().unwrap()));
+        let waiting = scope.spawn(|| link.call(&call, Instant::now() + PATIENCE).map(drop));
+        std::thread::sleep(Duration::from_millis(800));
+        assert!(!waiting.is_finished() && hung.0.lock().len() == 4);
+        *addresses.write() = vec![second];
+        let moved = Instant::now();
+        waiting.join().unwrap().unwrap();
+        assert!(moved.elapsed() < AT_ONCE, "{:?}", moved.elapsed());
+    });
+}
+
+/// What it remembers is from before the other machine went on for it.
+#[test]
+fn a_server_that_is_back_where_it_was_is_not_taken_to_know_what_the_one_between_has_done() {
+    let authority = Authority::new(1);
+    let identity = || authority.issue(1, &[Role::Storage]);
+    let (echo, hung) = (Arc::new(Echo::default()), Arc::new(Hung::default()));
+    let (_first, first) = serve(identity(), echo.clone(), any_port());
+    let (_between, between) = serve(identity(), hung.clone(), any_port());
+    let addresses = Arc::new(RwLock::new(vec![first]));
+    let link = link_to(&caller(authority.issue(7, &[Role::Client]), Role::Client), addresses.clone(), 1);
+    let late = Instant::now() + PATIENCE;
+    let once = Call { is_once: true, ..question(&[]) };
+    std::thread::scope(|scope| {
+        let parked = scope.spawn(|| link.call(&Call { head: b"park", ..question(&[]) }, late).map(drop));
+        while echo.parked.lock().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        *addresses.write() = vec![between];
+        await_calls(&hung, 1);
+        let waiting = scope.spawn(|| link.call(&once, late).map(drop));
+        await_calls(&hung, 2);
+        *addresses.write() = vec![first];
+        let outcome = waiting.join().unwrap();
+        assert!(matches!(outcome, Err(NetError::Restarted)), "{outcome:?}");
+        link.call(&Call { head: b"free", ..question(&[]) }, late).unwrap();
+        parked.join().unwrap().unwrap();
     });
 }

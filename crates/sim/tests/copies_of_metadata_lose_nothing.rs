@@ -8,7 +8,7 @@ use ashlar_env::{Continuity, Disk, Entropy, Env, OpenMode, replace_file};
 use ashlar_kv::{
     Background, Engine, Frame, Key, KvError, Lane, LaneConfig, MemoryEngine, Snapshot, Urgency, WriteSet,
 };
-use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing};
+use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing, prepare};
 use ashlar_replication::membership::{Change, LeaseTerms, Proposer, plan};
 use ashlar_rpc::HoldsBack;
 use ashlar_sim::scheduler::{ProcessTasks, Scheduler};
@@ -310,8 +310,7 @@ fn register(lane: &dyn Snapshot) -> Result<u64, KvError> {
 }
 
 /// What the service of a node does: it changes the register, or reads it, and callers are told when that may be.
-fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>) -> Result<(), KvError> {
-    let lane = replica.lane();
+fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) -> Result<(), KvError> {
     let theirs = site.clone();
     // At times nothing changes: then a primary that hears nobody any more has nothing that waits to be committed.
     let is_quiet = ashlar_env::Clock::monotonic(&*site.clock).as_secs() % 9 < 4 && site.dice.below(200) > 0;
@@ -366,9 +365,9 @@ fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>) -> Result<(), 
     Ok(())
 }
 
-fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>) {
+fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) {
     while replica.standing().is_serving {
-        match serve_one(site, at, replica) {
+        match serve_one(site, at, replica, lane) {
             Ok(()) | Err(KvError::NotPrimary { .. } | KvError::Stalled { .. }) => {}
             Err(error) => return site.fail(format!("node {at}: {error}")),
         }
@@ -388,6 +387,9 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
         agreement: Arc::new(Managers { site: site.clone(), node: node_of(at) }),
     };
     let membership = site.map.lock().1.clone();
+    if config.store.kept()?.is_none() {
+        prepare(&*config.store, &membership)?;
+    }
     let replica = Replica::start(config, &membership)?;
     *life.replica.lock() = Some(replica.clone());
     let (theirs, copy) = (site.clone(), replica.clone());
@@ -411,16 +413,18 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
     site.scheduler.start_detached(&format!("n{at}-tick"), Box::new(tick));
     loop {
         let standing = replica.standing();
-        if !standing.is_serving || !replica.begin_service() {
+        let begun = if standing.is_serving { replica.begin_service() } else { None };
+        let Some(lane) = begun else {
             site.sleep(2_000 + site.dice.below(5_000));
             continue;
-        }
+        };
         site.scheduler.note(&|| format!("node {at} serves: {standing:?}"));
         let workers = Arc::new(AtomicU64::new(WORKERS));
         for _ in 0..WORKERS {
             let (theirs, copy, left) = (site.clone(), replica.clone(), workers.clone());
+            let lane = lane.clone();
             let work = move || {
-                serve_while_primary(&theirs, at, &copy);
+                serve_while_primary(&theirs, at, &copy, &lane);
                 left.fetch_sub(1, SeqCst);
             };
             site.scheduler.start_detached(&format!("n{at}-main-work"), Box::new(work));
@@ -428,7 +432,7 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
         while workers.load(SeqCst) > 0 {
             site.sleep(1_000);
         }
-        replica.service_ended();
+        replica.service_ended(&lane);
     }
 }
 

@@ -117,6 +117,8 @@ kinds! {
     DirectorySplit = 33, "directory-split";
     /// An administrator has had a storage server that runs take a directory into service.
     TargetTaken = 34, "target-taken";
+    /// Other machines than before keep copies of a metadata server.
+    CopiesChanged = 35, "copies-changed";
 }
 
 impl EventKind {

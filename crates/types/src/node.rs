@@ -93,6 +93,12 @@ impl Roles {
         self.0 & !other.0 == 0
     }
 
+    /// The roles that are in both.
+    #[must_use]
+    pub fn and(self, other: Roles) -> Roles {
+        Roles(self.0 & other.0)
+    }
+
     /// The roles in it.
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.has(*role))

@@ -169,7 +169,7 @@ pub struct CopyArgs {
 }
 
 /// `ashlar meta`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct MetaArgs {
     /// The directory to keep metadata in, best on flash.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/ashlar/meta")]
@@ -188,6 +188,10 @@ pub struct MetaArgs {
     /// Split a directory of this server, over all metadata servers, when it has more entries than that; 0: none. Where there is only one metadata server none is.
     #[arg(long, value_name = "ENTRIES", default_value_t = 50_000)]
     pub split_at: u64,
+    /// Where copies of metadata on other servers reach those of this one: an address, with a port (7404 if none is named). Without it: any port of the addresses
+    /// of --listen. Repeat for several.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_copies_address)]
+    pub copies_listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub copies: CopyArgs,
     #[command(flatten)]
@@ -381,6 +385,7 @@ pub enum NodeAction {
 /// Ports of the roles where none is named.
 const MANAGER_PORT: u16 = 7400;
 const META_PORT: u16 = 7401;
+const COPIES_PORT: u16 = 7404;
 const STORAGE_PORT: u16 = 7402;
 
 pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
@@ -396,6 +401,10 @@ pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
 
 fn parse_manager_address(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, MANAGER_PORT)
+}
+
+fn parse_copies_address(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, COPIES_PORT)
 }
 
 fn parse_meta_address(text: &str) -> Result<SocketAddr, String> {

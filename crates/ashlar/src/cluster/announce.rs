@@ -11,6 +11,13 @@ pub fn serving(role: Role, addresses: &[SocketAddr]) {
     notify("READY=1");
 }
 
+/// The same of a server that keeps copies, and serves what it is asked to.
+pub fn keeping_copies(addresses: &[SocketAddr]) {
+    let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    say(format_args!("meta keeps copies at {}", addresses.join(", ")));
+    notify("READY=1");
+}
+
 /// Tells the service manager, if there is one.
 pub fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };

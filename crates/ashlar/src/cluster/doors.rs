@@ -4,7 +4,7 @@ use super::member::Member;
 use anyhow::{Context, Result};
 use ashlar_rpc::net::{Endpoint, Listener, Peer, Server, ServerConfig, Service};
 use ashlar_types::message::ManagerRequest;
-use ashlar_types::{Places, Role};
+use ashlar_types::{Epoch, NodeId, Places, Role};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -57,6 +57,12 @@ pub fn announcement(places: &Places, role: Role) -> ManagerRequest {
         true => ManagerRequest::Listen { role, addresses },
         false => ManagerRequest::ListenApart { role, addresses, management, targets },
     }
+}
+
+/// The same for a metadata server that is served from a copy, since an epoch.
+pub fn announcement_of_copy(places: &Places, (server, epoch): (NodeId, Epoch)) -> ManagerRequest {
+    let Places { addresses, management, .. } = places.clone();
+    ManagerRequest::ServeCopy { server, epoch, addresses, management }
 }
 
 fn bind(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>)> {

@@ -130,6 +130,12 @@ impl NodeDirectory {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
+    /// The certificate of the authority, PEM.
+    pub fn authority(&self) -> Result<String> {
+        let path = self.path.join(AUTHORITY_FILE);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
     /// Replaces the certificate by another one for the same key.
     pub fn store_certificate(&self, certificate: &str) -> Result<()> {
         let _alone = self.lock()?;

@@ -241,7 +241,8 @@ impl Lab {
             LabRole::Meta => {
                 command.arg("meta").arg("--meta").arg(&data).args(["--listen", &address]);
                 command.arg("--split-at").arg(self.split_at.to_string());
-                "meta serves at "
+                // It serves, or keeps copies.
+                "meta "
             }
             LabRole::Storage => {
                 command.arg("storage").arg("--data").arg(&data).args(["--listen", &address]);

@@ -298,7 +298,7 @@ pub fn open_lane(
     })
 }
 
-fn engine_options() -> FjallOptions {
+pub fn engine_options() -> FjallOptions {
     FjallOptions { cache_bytes: 64 << 20, ..FjallOptions::default() }
 }
 

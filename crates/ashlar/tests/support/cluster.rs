@@ -37,6 +37,12 @@ impl Role {
         self.child.wait().unwrap();
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so the id is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     /// Has it do nothing any more, as a process that hangs.
     pub fn pause(&self) {
         // SAFETY: the child has not been waited for, so the id is its own.
@@ -422,7 +428,7 @@ fn run_meta(dir: &Path, host: &str, ports: &[u16]) -> Role {
         dir,
         "mds",
         &["meta", "--meta", &path("meta"), "--listen", &listen, "--identity", &path("mds")],
-        "serves",
+        "serves|keeps copies",
     )
 }
 
@@ -441,7 +447,7 @@ fn run_mount(dir: &Path, split: Option<&Split>, at: usize) -> Role {
     }
 }
 
-/// Starts a role and waits until it says `ready`.
+/// Starts a role and waits until it says `ready`, or one of several with `|` between them.
 #[track_caller]
 pub fn run(dir: &Path, name: &str, args: &[&str], ready: &str) -> Role {
     start(dir, name, Command::new(binary()).args(args), ready)
@@ -454,7 +460,7 @@ pub fn start(dir: &Path, name: &str, command: &mut Command, ready: &str) -> Role
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     let mut role = Role { child: command.spawn().unwrap(), log };
     let deadline = Instant::now() + PATIENCE;
-    while !role.text().contains(ready) {
+    while !ready.split('|').any(|ready| role.text().contains(ready)) {
         assert!(!role.has_ended() && Instant::now() < deadline, "{name} does not start: {}", role.text());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }

@@ -18,8 +18,16 @@ impl Lab {
     pub fn add_meta(&self, at: usize) -> Role {
         let name = format!("mds{at}");
         self.join_meta(&name);
+        self.start_more_meta(at)
+    }
+
+    /// Starts the `at`th metadata server, which has joined.
+    #[track_caller]
+    pub fn start_more_meta(&self, at: usize) -> Role {
+        let name = format!("mds{at}");
         let line = format!("meta --meta @meta{at} --listen {} --identity @{name}", Lab::free_address());
-        self.run(&name, &line, "serves")
+        // It serves, or keeps copies.
+        self.run(&name, &line, "serves|keeps copies")
     }
 
     /// How many shards each metadata server has that has any.

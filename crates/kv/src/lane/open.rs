@@ -21,7 +21,7 @@ use ashlar_env::{Disk, DiskFile, Env, OpenMode};
 use ashlar_types::{ClusterId, ShardId};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 // LIMIT: the shortest segment that a log on a full disk begins with: some thousand deletes.
@@ -84,7 +84,9 @@ pub(super) fn open(
         Background::Threads => Threads::start(&shared, &*env.tasks)?,
         Background::Manual => Threads::none(&shared, &*env.tasks),
     };
-    Ok(Lane { shared, threads: Mutex::new(threads), _lock: lock })
+    let threads = Some(Mutex::new(threads));
+    let lock = Arc::new(Mutex::new(Some(lock)));
+    Ok(Lane { shared, threads, lock, is_withdrawn: AtomicBool::new(false) })
 }
 
 /// Makes the lane's directories durable and takes its lock.

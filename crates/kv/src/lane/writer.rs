@@ -8,7 +8,7 @@ use ashlar_types::ShardId;
 use bytes::Bytes;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a group is taken when space is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ pub enum Urgency {
 /// The one writer of a lane. What it commits is seen by its own reads and by every later reader.
 pub struct LaneWriter<'a> {
     shared: &'a Shared,
+    is_withdrawn: &'a AtomicBool,
     state: RwLockWriteGuard<'a, State>,
     /// The overlay was full when the writer began, and stayed so.
     is_stalled: bool,
@@ -30,12 +31,22 @@ pub struct LaneWriter<'a> {
 }
 
 impl<'a> LaneWriter<'a> {
-    pub(super) fn new(shared: &'a Shared) -> LaneWriter<'a> {
+    pub(super) fn new(shared: &'a Shared, is_withdrawn: &'a AtomicBool) -> LaneWriter<'a> {
         if shared.config.background == Background::Manual {
             shared.checkpoint_if_full();
         }
-        let (state, is_stalled) = shared.lock_with_room();
-        LaneWriter { shared, state, is_stalled, _held: NoWaiting::begin(STATE_LOCK) }
+        let (state, is_stalled) = loop {
+            if let Some(copies) = shared.copies.get() {
+                copies.await_turn();
+            }
+            let (state, is_stalled) = shared.lock_with_room();
+            // It may have become undecided again before the lock was there. Under it, nothing changes.
+            match shared.copies.get() {
+                Some(copies) if copies.is_undecided() && !is_withdrawn.load(Ordering::SeqCst) => drop(state),
+                _ => break (state, is_stalled),
+            }
+        };
+        LaneWriter { shared, is_withdrawn, state, is_stalled, _held: NoWaiting::begin(STATE_LOCK) }
     }
 
     /// Appends `frames` to the log as one group and makes them visible. The group is atomic: after a crash all of its frames
@@ -50,6 +61,9 @@ impl<'a> LaneWriter<'a> {
         shared.health.check()?;
         if frames.is_empty() {
             return Ok(shared.flusher.appended());
+        }
+        if self.is_withdrawn.load(Ordering::SeqCst) {
+            return Err(KvError::NotPrimary { what: "whoever commits has ended".to_owned() });
         }
         validate(&frames)?;
         shared.admit(&self.state, self.is_stalled, urgency)?;

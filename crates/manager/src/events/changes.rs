@@ -2,7 +2,7 @@
 
 use crate::{ClusterState, TokenRecord};
 use ashlar_types::map::{Target, TargetState};
-use ashlar_types::{ClusterMap, EventKind, Node, NodeId, Role, Timespec};
+use ashlar_types::{ClusterMap, EventKind, Membership, Node, NodeId, Role, Timespec};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -28,7 +28,30 @@ pub(crate) fn events_of(before: &ClusterState, after: &ClusterState) -> Vec<Chan
         targets(&before.map, &after.map, &mut told);
         shards(&before.map, &after.map, &mut told);
     }
+    copies(before, after, &mut told);
     told
+}
+
+fn copies(before: &ClusterState, after: &ClusterState, told: &mut Vec<Change>) {
+    for group in &after.copies.groups {
+        let known = before.copies.membership(group.server);
+        let Some(membership) = &group.membership else { continue };
+        let members = |known: &Membership<NodeId>| (known.in_sync.clone(), known.catching_up.clone());
+        if known.is_some_and(|known| members(known) == members(membership)) {
+            continue;
+        }
+        let named = |nodes: &[NodeId]| {
+            let names: Vec<String> =
+                nodes.iter().map(|node| name(&after.map, &before.map, *node)).collect();
+            names.join(", ")
+        };
+        let mut text = format!("kept by {}", named(&membership.in_sync));
+        if !membership.catching_up.is_empty() {
+            text.push_str(&format!("; {} is being given one", named(&membership.catching_up)));
+        }
+        let (node, subject) = (membership.primary(), name(&after.map, &before.map, group.server));
+        told.push(Change { node, kind: EventKind::CopiesChanged, subject, text });
+    }
 }
 
 fn name(map: &ClusterMap, other: &ClusterMap, node: NodeId) -> String {

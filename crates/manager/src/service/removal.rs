@@ -1,5 +1,6 @@
 //! Nodes that are taken out of the file system, and what must not go with them.
 
+use super::copies::leave_copies;
 use super::{ManagerService, refused};
 use crate::ManagerError;
 use crate::state::ClusterState;
@@ -53,6 +54,7 @@ impl ManagerService {
                     known.name
                 )));
             }
+            leave_copies(state, node)?;
             state.metadata.retain(|known| known.node != node);
             let ClusterState { map, promised, .. } = state;
             promised.retain(|known| known.node != node);

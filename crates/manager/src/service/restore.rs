@@ -74,6 +74,10 @@ fn begin(state: &mut ClusterState, set: [u8; 16], seen: Epoch) -> Result<(), Man
             state.map.epoch
         )));
     }
+    // What is restored has no copies yet. Those of what is given up are of no use.
+    for group in &mut state.copies.groups {
+        group.membership = None;
+    }
     for record in &mut state.metadata {
         (record.uuid, record.path) = (awaited(set, record.node), of_backup(set));
     }
@@ -83,6 +87,7 @@ fn begin(state: &mut ClusterState, set: [u8; 16], seen: Epoch) -> Result<(), Man
 /// Gives `node` the shards of `lost`, whose metadata is nowhere any more.
 fn take_place(state: &mut ClusterState, lost: NodeId, node: NodeId) {
     state.metadata.retain(|record| record.node != lost);
+    state.copies.groups.retain(|group| group.server != lost);
     for shard in state.map.shards.iter_mut().filter(|shard| shard.primary == lost) {
         shard.primary = node;
     }

@@ -232,8 +232,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<ClusterState, CodecError> {
 fn decode_5(bytes: &[u8]) -> Result<ClusterState, CodecError> {
     let State5 { map, tokens, last_node, metadata, promised, last_target, keys } =
         codec::decode(bytes, "cluster state")?;
-    let (starts, moves) = Default::default();
-    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts, moves })
+    let (starts, moves, copies) = Default::default();
+    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts, moves, copies })
 }
 
 /// Format 4, behind its magic.
@@ -251,6 +251,7 @@ fn decode_4(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         keys: state.keys,
         starts: Vec::new(),
         moves: Default::default(),
+        copies: Default::default(),
     })
 }
 

@@ -2,9 +2,9 @@
 
 use super::message::{Heard, Say, number_of};
 use super::send::positions;
-use super::{Core, Replica};
+use super::{Core, Replica, Service};
 use ashlar_kv::format::decode_frames;
-use ashlar_kv::{Group, KvError};
+use ashlar_kv::{Group, Key, KvError};
 use ashlar_replication::log::{Command, Message, Sequence};
 use ashlar_replication::membership;
 use ashlar_types::NodeId;
@@ -72,7 +72,8 @@ impl Replica {
             Say::Messages(messages) => self.take(from, &messages, Vec::new()),
             Say::Flush { epoch, through } => self.flush_for(from, epoch, through),
             Say::Page { epoch, at, number, pairs } => {
-                self.take_page(from, epoch, (number_of(at), number), pairs)
+                let pairs = pairs_of(&pairs, payload)?;
+                self.take_page(from, epoch, (number_of(at), number), &pairs)
             }
             Say::Checkpoint { message, import, pages } => self.take_checkpoint(from, message, &import, pages),
         }
@@ -85,7 +86,7 @@ impl Replica {
         loop {
             // Reports to the primary change nothing of its lane.
             let is_report = matches!(say, Say::Messages(_)) && core.machine.member().is_primary();
-            let is_ours = core.is_service_here && !is_report;
+            let is_ours = core.service != Service::Absent && !is_report;
             if core.broken.is_some()
                 || core.is_stopping
                 || is_ours
@@ -176,6 +177,21 @@ impl Core {
         self.machine.clone().receive(from, message, &mut out);
         out.iter().any(|command| matches!(command, Command::Install { .. }))
     }
+}
+
+/// The pairs of a page; nothing when they do not fit together.
+fn pairs_of(lens: &[(u32, u32)], payload: &[u8]) -> Option<Vec<(Key, Bytes)>> {
+    let payload = Bytes::copy_from_slice(payload);
+    let mut pairs = Vec::with_capacity(lens.len().min(payload.len()));
+    let mut at = 0usize;
+    let mut take = |len: u32| {
+        let end = at.checked_add(len as usize).filter(|end| *end <= payload.len())?;
+        Some(payload.slice(std::mem::replace(&mut at, end)..end))
+    };
+    for &(key, value) in lens {
+        pairs.push((Key::from_slice(&take(key)?), take(value)?));
+    }
+    (at == payload.len()).then_some(pairs)
 }
 
 /// The groups that come with a `Prepare`; nothing when they do not fit together.

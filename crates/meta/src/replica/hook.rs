@@ -1,6 +1,6 @@
 //! What the lane of the primary tells and asks (`ashlar_kv::Copies`).
 
-use super::Replica;
+use super::{Replica, Service};
 use super::message::{number_of, position_of};
 use ashlar_kv::{Copies, Group, KvError};
 use ashlar_types::Epoch;
@@ -11,6 +11,8 @@ use std::time::Duration;
 const FLUSH_MAX: Duration = Duration::from_secs(30);
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(100);
+/// For how long the service waits, after a change of the epoch, until this machine decides again: one exchange with the copies, if they are there.
+const UNDECIDED_MAX: Duration = Duration::from_secs(10);
 
 /// The lane has this; it does not keep the replica alive.
 pub(super) struct Hook(pub(super) Weak<Replica>);
@@ -26,10 +28,32 @@ impl Hook {
 }
 
 impl Copies for Hook {
+    fn await_turn(&self) {
+        let Some(replica) = self.replica() else { return };
+        let clock = &replica.config.env.clock;
+        let mut core = replica.core.lock();
+        if !core.is_undecided() {
+            return;
+        }
+        let end = clock.monotonic() + UNDECIDED_MAX;
+        while core.is_undecided() {
+            let left = end.saturating_sub(clock.monotonic());
+            if left.is_zero() {
+                core.end_service("copies on other machines do not answer");
+            } else {
+                replica.turned.wait_for(&mut core, LOOK.min(left));
+            }
+        }
+    }
+
+    fn is_undecided(&self) -> bool {
+        self.replica().is_some_and(|replica| replica.core.lock().is_undecided())
+    }
+
     fn epoch(&self) -> Result<Epoch, KvError> {
         let replica = self.replica().ok_or_else(|| not_primary("the copy was closed"))?;
         let core = replica.core.lock();
-        match core.machine.is_serving() && core.broken.is_none() {
+        match core.may_decide() {
             true => Ok(core.machine.member().epoch()),
             false => Err(not_primary("another machine decides, or nobody for now")),
         }
@@ -69,7 +93,8 @@ impl Copies for Hook {
         let end = clock.monotonic() + FLUSH_MAX;
         let mut core = replica.core.lock();
         loop {
-            if !core.machine.member().is_primary() || core.is_stopping {
+            if !core.is_named_primary() || core.service == Service::Over || core.is_stopping {
+                core.end_service("it is not known what of its log is durable");
                 return Err(not_primary("another machine decides, or nobody for now"));
             }
             let epoch = core.machine.member().epoch();
@@ -86,6 +111,8 @@ impl Copies for Hook {
             // One that has come since the flush was begun was not asked yet.
             core.want_flush(sequence);
             if now >= end {
+                // ORDER: before the caller hears of it: what it decides then is not committed, whatever it makes of this.
+                core.end_service("copies on other machines do not make its log durable");
                 return Err(not_primary("copies on other machines do not answer"));
             }
             replica.flushed.wait_for(&mut core, LOOK);

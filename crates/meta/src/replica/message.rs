@@ -3,7 +3,6 @@
 use ashlar_kv::{GroupNumber, Import};
 use ashlar_replication::log::{LogPosition, Message, Sequence};
 use ashlar_types::Epoch;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -45,9 +44,9 @@ pub enum Say {
         at: LogPosition,
         /// Which part, from 0.
         number: u64,
-        /// Pairs in key order.
+        /// Of each pair, in key order, how many bytes its key and its value are. They come with it, one behind the other.
         // LIMIT: PAGE_BYTES, and one pair.
-        pairs: Vec<(Bytes, Bytes)>,
+        pairs: Vec<(u32, u32)>,
     },
     /// From the primary: all parts were sent.
     Checkpoint {

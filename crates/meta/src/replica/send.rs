@@ -4,10 +4,10 @@ use super::message::{Heard, Say, number_of, position_of};
 use super::peer::AGAIN;
 use super::{Core, Replica};
 use ashlar_env::Signal;
+use ashlar_kv::format::GROUP_BYTES_MAX;
 use ashlar_kv::{Group, GroupCursor, Import, KvError, Snapshot};
 use ashlar_replication::log::{EntryRuns, LogPosition, Message, Sequence};
 use ashlar_types::{Epoch, NodeId};
-use bytes::Bytes;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -118,6 +118,9 @@ impl Replica {
             }
             groups.truncate(count as usize);
         }
+        if !groups.is_empty() {
+            groups.truncate(fitting(&groups));
+        }
         let (now, rest) = split(&entries, groups.len() as u64);
         let is_as_said =
             groups.iter().zip(positions(previous, &now)).all(|(group, at)| position_of(group.number) == at);
@@ -173,10 +176,10 @@ impl Replica {
         let at = position_of(export.last);
         let (mut from, mut number) = (Vec::new(), 0);
         loop {
-            let (pairs, next) = page(&*export.content, &from)?;
+            let Page { pairs, payload, next } = page(&*export.content, &from)?;
             if !pairs.is_empty() {
                 let is_taken = matches!(
-                    self.ask(node, &Say::Page { epoch, at, number, pairs }, &[], PAGE_WAIT),
+                    self.ask(node, &Say::Page { epoch, at, number, pairs }, &payload, PAGE_WAIT),
                     Some(Heard::Messages(_))
                 );
                 if !is_taken || self.is_over(epoch) {
@@ -246,6 +249,16 @@ impl Core {
     }
 }
 
+/// How many of `groups` go in one message; one at least.
+fn fitting(groups: &[Group]) -> usize {
+    let mut bytes = 0;
+    let is_within = |group: &&Group| {
+        bytes += group.body.len();
+        bytes <= GROUP_BYTES_MAX
+    };
+    groups.iter().take_while(is_within).count().max(1)
+}
+
 fn count_of(entries: &EntryRuns) -> u64 {
     entries.iter().map(|run| run.count).sum()
 }
@@ -286,20 +299,31 @@ pub(super) fn positions(
         .map(|(number, epoch)| LogPosition { sequence: Sequence(number), epoch })
 }
 
-/// Pairs of `content` from key `from` on, and where the next ones begin.
-#[allow(clippy::type_complexity, reason = "pairs, and a key")]
-fn page(content: &dyn Snapshot, from: &[u8]) -> Result<(Vec<(Bytes, Bytes)>, Option<Vec<u8>>), KvError> {
-    let (mut pairs, mut bytes, mut next) = (Vec::new(), 0, None);
+/// Some of all that a lane holds.
+#[derive(Default)]
+struct Page {
+    /// Bytes of keys and values.
+    pairs: Vec<(u32, u32)>,
+    /// Keys and values.
+    payload: Vec<u8>,
+    /// Where the next one begins.
+    next: Option<Vec<u8>>,
+}
+
+/// Pairs of `content` from key `from` on.
+fn page(content: &dyn Snapshot, from: &[u8]) -> Result<Page, KvError> {
+    let mut page = Page::default();
     content.scan(from, &KEYS_END, &mut |key, value| {
-        if bytes >= PAGE_BYTES {
-            next = Some(key.to_vec());
+        if page.payload.len() >= PAGE_BYTES {
+            page.next = Some(key.to_vec());
             return ControlFlow::Break(());
         }
-        bytes += key.len() + value.len();
-        pairs.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+        page.pairs.push((key.len() as u32, value.len() as u32));
+        page.payload.extend_from_slice(key);
+        page.payload.extend_from_slice(value);
         ControlFlow::Continue(())
     })?;
-    Ok((pairs, next))
+    Ok(page)
 }
 
 #[cfg(test)]

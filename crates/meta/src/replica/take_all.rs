@@ -24,7 +24,7 @@ impl Replica {
         from: NodeId,
         epoch: Epoch,
         (at, number): (GroupNumber, u64),
-        pairs: Vec<(Bytes, Bytes)>,
+        pairs: &[(Key, Bytes)],
     ) -> Option<Heard> {
         let incoming = {
             let mut core = self.core.lock();
@@ -55,9 +55,7 @@ impl Replica {
                 }
             }
         };
-        let pairs: Vec<(Key, Bytes)> =
-            pairs.into_iter().map(|(key, value)| (Key::from_slice(&key), value)).collect();
-        match Import::add(&*incoming.engine, &pairs) {
+        match Import::add(&*incoming.engine, pairs) {
             Ok(()) => {}
             Err(KvError::Invalid { .. }) => return None,
             Err(error) => {

@@ -83,6 +83,9 @@ impl Replica {
     /// The membership is another one.
     fn changed(self: &Arc<Self>, core: &mut Core) {
         self.follow_members(core);
+        if !core.is_named_primary() {
+            core.end_service("another machine is primary");
+        }
         if !core.machine.member().is_primary() {
             core.held.refuse_all();
             core.recent.clear();
@@ -113,12 +116,13 @@ impl Replica {
             if turn.is_multiple_of(FLOOR_EVERY) {
                 replica.note_floor();
             }
-            let stopped = replica.lane().stopped();
             let mut core = replica.core.lock();
             if core.is_stopping {
                 return;
             }
             let now = replica.config.env.clock.monotonic();
+            // While something is heard, the lane may be one that is about to be replaced; whoever hears notices by himself.
+            let stopped = if core.is_hearing { None } else { replica.lane.read().stopped() };
             if let Some(why) = stopped.filter(|_| core.broken.is_none()) {
                 core.give_up(format!("its log takes nothing any more: {why}"));
             }

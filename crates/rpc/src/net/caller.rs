@@ -12,6 +12,7 @@ use super::server::Epochs;
 use super::tls::{TlsIdentity, Wanted};
 use ashlar_types::Role;
 use channel::Channel;
+use connect::Connection;
 use parking_lot::RwLock;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -31,7 +32,12 @@ pub struct Caller {
     pub epochs: Arc<Epochs>,
     /// The number of the next channel.
     next_channel: AtomicU32,
+    /// Whether it may still send calls, if that can end.
+    may_send: Option<Arc<MaySend>>,
 }
+
+/// Tells whether a caller may send calls at this moment. Returns at once.
+pub type MaySend = dyn Fn() -> bool + Send + Sync;
 
 impl Caller {
     /// A caller that has `identity` and acts as `role`. `instance`: drawn at random for it. What it hears of maps is noted in `epochs`.
@@ -41,7 +47,18 @@ impl Caller {
         instance: [u8; 16],
         epochs: Arc<Epochs>,
     ) -> Caller {
-        Caller { identity, role, instance, epochs, next_channel: AtomicU32::new(0) }
+        Caller { identity, role, instance, epochs, next_channel: AtomicU32::new(0), may_send: None }
+    }
+
+    /// The same, for one that may be replaced: `may_send` is asked immediately before each call is sent, also when it is sent again. Where it says no, nothing is sent, and
+    /// the call ends with [`NetError::Elsewhere`]. What is sent late although this was asked, as the process was paused just then, receivers have to see to.
+    #[must_use]
+    pub fn guarded(self, may_send: Arc<MaySend>) -> Caller {
+        Caller { may_send: Some(may_send), ..self }
+    }
+
+    fn may_send(&self) -> bool {
+        self.may_send.as_ref().is_none_or(|may_send| may_send())
     }
 
     /// The same, for a process that goes on for another one as the same instance: `first_channel` is a number that the other one has not used
@@ -156,6 +173,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time between two looks whether the server is still the one to be asked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between two looks whether it is still where it is asked.
+const ADDRESS_EVERY: Duration = Duration::from_millis(500);
 
 impl Link {
     /// A link of `channels` channels to whoever is `wanted` at one of `addresses`, which are asked for before every attempt to connect. Nothing is
@@ -170,7 +189,7 @@ impl Link {
     /// Carries out `call` on the channel that has least to do.
     ///
     /// # Errors
-    /// [`NetError`]; what the network does is tried again until `deadline`.
+    /// [`NetError`]; what the network does is tried again until `deadline`. [`NetError::Elsewhere`] where the caller may not send any more ([`Caller::guarded`]).
     pub fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Answer, NetError> {
         self.call_watched(call, deadline, &Watch::default())
     }
@@ -259,33 +278,66 @@ impl Link {
             if was_repeated && call.is_once && !call.may_repeat {
                 return Err(NetError::Restarted);
             }
-            first_sent.get_or_insert(connection.attempt);
-            watch.was_sent.set(true);
+            let begin = || {
+                if !self.shared.caller.may_send() {
+                    return Err(NetError::Elsewhere);
+                }
+                first_sent.get_or_insert(connection.attempt);
+                watch.was_sent.set(true);
+                Ok(())
+            };
             let told = match channel.to_tell(&connection) {
                 Some(ended) => connection.tell_ended(&self.shared, &ended, deadline),
                 None => Ok(()),
             };
-            let sent =
-                told.and_then(|()| connection.send(&self.shared, id, channel.lowest(), call, deadline));
-            if let Err(error) = sent {
-                channel.broke(&connection, &error);
-                if Instant::now() >= deadline {
-                    return Err(error);
-                }
-                continue;
-            }
-            loop {
-                match channel.await_answer(id, &connection, &self.shared, watch.until(deadline))? {
-                    Some(frame) => {
-                        return channel::unwrap(frame).map(|frame| Answer { frame, was_repeated });
+            let call_of = (id, channel.lowest());
+            let sent = told.and_then(|()| connection.send(&self.shared, call_of, call, deadline, begin));
+            match sent {
+                Ok(()) => {}
+                // The connection is as good for others as before.
+                Err(NetError::Elsewhere) => return Err(NetError::Elsewhere),
+                Err(error) => {
+                    channel.broke(&connection, &error);
+                    if Instant::now() >= deadline {
+                        return Err(error);
                     }
-                    None if Instant::now() >= deadline => return Err(NetError::Stuck),
-                    None => watch.look()?,
+                    continue;
                 }
-                // It broke, and the next one is to be used.
-                if !channel.is_current(&connection) {
-                    break;
+            }
+            if let Some(frame) = self.await_answer((channel, id), &connection, deadline, watch)? {
+                return channel::unwrap(frame).map(|frame| Answer { frame, was_repeated });
+            }
+        }
+    }
+
+    /// The answer to a call that was sent on `connection`; nothing when that broke, or its server is elsewhere by now, and the next one is to be used.
+    fn await_answer(
+        &self,
+        (channel, id): (&Channel, u64),
+        connection: &Arc<Connection>,
+        deadline: Instant,
+        watch: &Watch<'_>,
+    ) -> Result<Option<Frame>, NetError> {
+        let mut look = Instant::now() + ADDRESS_EVERY;
+        loop {
+            let until = watch.until(deadline).min(look);
+            if let Some(frame) = channel.await_answer(id, connection, &self.shared, until)? {
+                return Ok(Some(frame));
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(NetError::Stuck);
+            }
+            watch.look()?;
+            if now >= look {
+                // A machine that hangs, or was cut off, says nothing, and does not end its connections either.
+                if connection.is_elsewhere(&self.shared) {
+                    channel.broke(connection, &NetError::Elsewhere);
                 }
+                look = now + ADDRESS_EVERY;
+            }
+            if !channel.is_current(connection) {
+                return Ok(None);
             }
         }
     }

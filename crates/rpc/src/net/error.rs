@@ -29,7 +29,8 @@ pub enum NetError {
     /// The server has started anew, and it is not known whether it had carried the call out before.
     #[error("it was started anew while it was at work on the call")]
     Restarted,
-    /// What the call is about is at another server by now: this one is not waited for any longer.
+    /// What the call is about is at another server by now: this one is not waited for any longer. Also that its caller
+    /// may not send anything any more ([`Caller::guarded`](super::Caller::guarded)).
     #[error("what it was asked about is at another server by now")]
     Elsewhere,
     /// No address of the server is known.

@@ -74,6 +74,8 @@ pub enum Service {
     Storage,
     /// What every server tells of itself.
     Process,
+    /// What copies of a metadata server's log say to each other.
+    Copies,
 }
 
 impl Service {
@@ -83,11 +85,12 @@ impl Service {
             Service::Meta => 2,
             Service::Storage => 3,
             Service::Process => 4,
+            Service::Copies => 5,
         }
     }
 
     fn of(code: u8) -> Option<Service> {
-        [Service::Manager, Service::Meta, Service::Storage, Service::Process]
+        [Service::Manager, Service::Meta, Service::Storage, Service::Process, Service::Copies]
             .into_iter()
             .find(|service| service.code() == code)
     }

@@ -20,6 +20,9 @@ const SLICE_BYTES: usize = 256 << 10;
 const TURN_BYTES: usize = 4 << 20;
 const TURN_FRAMES: usize = 64;
 
+/// Time between two looks of one who waits for the socket to take something whether to go on with it.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// See the module.
 pub(crate) struct Stream {
     socket: TcpStream,
@@ -116,16 +119,35 @@ impl Stream {
 
     /// Sends `parts` one behind the other, as a whole frame.
     pub fn send(&self, parts: &[&[u8]], deadline: Instant) -> Result<(), NetError> {
-        self.push(parts, || self.flush(deadline).map(|()| true)).map(drop)
+        self.send_if(parts, deadline, || Ok(()), || Ok(()))
+    }
+
+    /// The same if `begin` does not say otherwise, which is asked when nothing else is sent any more, and for as long as `goes_on`, which is asked from time to time while
+    /// the socket takes nothing. After an error of `begin` nothing was sent; after any other one the stream can be used no more.
+    pub fn send_if(
+        &self,
+        parts: &[&[u8]],
+        deadline: Instant,
+        begin: impl FnOnce() -> Result<(), NetError>,
+        goes_on: impl Fn() -> Result<(), NetError>,
+    ) -> Result<(), NetError> {
+        self.push(parts, begin, || self.flush_while(deadline, &goes_on).map(|()| true)).map(drop)
     }
 
     /// The same without waiting: what the socket does not take now is kept. Tells whether nothing is.
     pub fn queue(&self, parts: &[&[u8]]) -> Result<bool, NetError> {
-        self.push(parts, || Ok(false))
+        self.push(parts, || Ok(()), || Ok(false))
     }
 
-    fn push(&self, parts: &[&[u8]], blocked: impl Fn() -> Result<bool, NetError>) -> Result<bool, NetError> {
+    fn push(
+        &self,
+        parts: &[&[u8]],
+        begin: impl FnOnce() -> Result<(), NetError>,
+        blocked: impl Fn() -> Result<bool, NetError>,
+    ) -> Result<bool, NetError> {
         let _sending = self.sending.lock();
+        // ORDER: asked when it is this one's turn: whoever was before it may have had to wait for long.
+        begin()?;
         let mut slices = parts.iter().flat_map(|part| part.chunks(SLICE_BYTES)).peekable();
         loop {
             let mut is_sent = {
@@ -181,12 +203,27 @@ impl Stream {
 
     /// Writes what is encrypted; waits for the network, without the lock.
     pub fn flush(&self, deadline: Instant) -> Result<(), NetError> {
+        self.flush_while(deadline, &|| Ok(()))
+    }
+
+    fn flush_while(
+        &self,
+        deadline: Instant,
+        goes_on: &dyn Fn() -> Result<(), NetError>,
+    ) -> Result<(), NetError> {
+        let mut look = Instant::now() + LOOK_EVERY;
         loop {
-            if !self.wait(true, deadline)? {
+            let is_ready = self.wait(true, deadline.min(look))?;
+            if is_ready && self.drain(&mut self.tls.lock())?.is_all {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if !is_ready && now >= deadline {
                 return Err(NetError::Stuck);
             }
-            if self.drain(&mut self.tls.lock())?.is_all {
-                return Ok(());
+            if now >= look {
+                goes_on()?;
+                look = now + LOOK_EVERY;
             }
         }
     }

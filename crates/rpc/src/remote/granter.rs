@@ -63,6 +63,7 @@ pub struct Granter {
     cluster: ClusterId,
     node: NodeId,
     started: Duration,
+    start: Option<u64>,
     keys: RwLock<KeySet>,
     // LIMIT: one per storage server and good epoch.
     ready: RwLock<FxHashMap<(u64, NodeId), hmac::Key>>,
@@ -76,7 +77,8 @@ pub struct Granter {
 }
 
 impl Granter {
-    /// On metadata server `node` of file system `cluster`, for the storage servers in the map of `routes`.
+    /// On metadata server `node` of file system `cluster`, for the storage servers in the map of `routes`. `start`: where several machines can serve it, the number of this start, larger than those
+    /// of all before wherever they were; storage servers carry out nothing more for these once they have answered. Each start calls as an instance of its own ([`crate::net::Caller::instance`]).
     ///
     /// # Errors
     /// When no thread can be started.
@@ -85,6 +87,7 @@ impl Granter {
         env: Env,
         (cluster, node): (ClusterId, NodeId),
         keys: KeySet,
+        start: Option<u64>,
     ) -> std::io::Result<Arc<Granter>> {
         let started = env.clock.monotonic();
         let tasks = env.tasks.clone();
@@ -94,6 +97,7 @@ impl Granter {
             cluster,
             node,
             started,
+            start,
             keys: RwLock::new(keys),
             ready: RwLock::default(),
             servers: RwLock::default(),
@@ -125,6 +129,23 @@ impl Granter {
         self.servers.read().values().for_each(|server| server.wake());
     }
 
+    /// Waits until every storage server of the map has answered this start, at most for `wait`: from its answer on it carries out nothing of earlier ones. Tells whether all have. From one that has
+    /// not, nothing is given by this start, and what is asked of it waits for that answer.
+    pub fn await_heard(&self, wait: Duration) -> bool {
+        let end = self.env.clock.monotonic() + wait;
+        loop {
+            let map = self.routes.map();
+            let has_heard = |node: NodeId| {
+                self.servers.read().get(&node).is_some_and(|server| server.heard().is_some())
+            };
+            let have_all = map.listening(Role::Storage).all(|node| has_heard(node.id));
+            if have_all || self.is_stopping.load(SeqCst) || self.env.clock.monotonic() >= end {
+                return have_all;
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
     /// Has every storage server in the map attended.
     fn follow_map(self: &Arc<Granter>) {
         while !self.is_stopping.load(SeqCst) {
@@ -149,7 +170,7 @@ impl Granter {
         if self.servers.read().contains_key(&node) {
             return;
         }
-        let server = Arc::new(Server::new(node, self.started));
+        let server = Arc::new(Server::new(node, self.started, self.start));
         let (kept, attended) = (self.clone(), server.clone());
         let run = move || attended.attend(&kept.routes, &*kept.env.clock, &kept.is_stopping);
         match self.env.tasks.spawn("ashlar-attend", Box::new(run)) {

@@ -123,6 +123,8 @@ impl RemoteStorage {
         loop {
             match self.ask(place, request, asking, deadline) {
                 Err(NetError::Errno(AGAIN)) => {}
+                // It has not heard yet that this is the process that serves the metadata server now.
+                Err(NetError::Errno(Errno::EACCES)) if self.meta.is_none() => {}
                 other => return other,
             }
             if trying.is_none() {

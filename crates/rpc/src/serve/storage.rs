@@ -3,6 +3,7 @@
 mod access;
 mod attached;
 mod gate;
+mod primary;
 mod queues;
 mod standing;
 
@@ -11,7 +12,7 @@ pub use access::Access;
 use super::ClientCounts;
 use crate::net::frame::{Frame, PAYLOAD_BYTES_MAX};
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{AGAIN, AGAIN_SINCE, Attended, StorageCall, TakenTarget, TargetPlace, Under};
+use crate::wire::{AGAIN, AGAIN_SINCE, Attend, Attended, StorageCall, TakenTarget, TargetPlace, Under};
 use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers, TakesTargets};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -115,6 +116,15 @@ impl StorageEndpoint {
         }
     }
 
+    /// A metadata server says that it is there.
+    fn attend(&self, peer: &Peer, start: Option<u64>, attend: &Attend, replier: Replier) {
+        if peer.role != Role::Meta {
+            return replier.refuse("only metadata servers may say that");
+        }
+        let answer: Result<Attended, Errno> = self.access.attend_by(peer, start, attend);
+        replier.reply(&encode(&answer), &[]);
+    }
+
     /// Refuses changes of content by a node that may only read.
     ///
     /// # Errors
@@ -216,15 +226,20 @@ impl Endpoint for StorageEndpoint {
         };
         let (under, request) = match call {
             StorageCall::Call { under, request } => (under, request),
-            StorageCall::Attend(attend) if peer.role == Role::Meta => {
-                let answer: Result<Attended, Errno> = Ok(self.access.attend(peer.id.node, &attend));
-                return replier.reply(&encode(&answer), &[]);
+            StorageCall::Attend(attend) => return self.attend(peer, None, &attend, replier),
+            StorageCall::AttendAs { start, attend } => {
+                return self.attend(peer, Some(start), &attend, replier);
             }
-            StorageCall::Attend(_) => return replier.refuse("only metadata servers may say that"),
             StorageCall::TakeTarget(place) => return self.take_target(peer, place, replier),
         };
         if !may_ask(peer.role, &request) {
             return replier.refuse("that is not for the role it was asked in");
+        }
+        if peer.role == Role::Meta
+            && let Err(errno) = self.access.require_newest(peer)
+        {
+            let answer: Result<StorageReply, Errno> = Err(errno);
+            return replier.reply(&encode(&answer), &[]);
         }
         let kind = match &request {
             _ if peer.role == Role::Storage => Kind::Peers,
@@ -281,6 +296,8 @@ impl StorageEndpoint {
         out: &mut Vec<u8>,
     ) -> Result<StorageReply, Errno> {
         self.require_writable(peer, request)?;
+        // ORDER: looked at once more, it may have waited for its target; whoever takes the place of its caller waits for this one from here on.
+        let _under_way = if peer.role == Role::Meta { Some(self.access.enter(peer)?) } else { None };
         let mut work = || match request {
             StorageRequest::Write { .. } => self.storage.call(request, Payload::Write(payload)),
             StorageRequest::Read { len, .. } if *len as usize > PAYLOAD_BYTES_MAX => Err(Errno::EINVAL),

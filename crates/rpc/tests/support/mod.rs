@@ -62,10 +62,14 @@ impl Authority {
 }
 
 pub fn caller(identity: TlsIdentity, role: Role) -> Arc<Caller> {
+    Arc::new(new_caller(identity, role))
+}
+
+pub fn new_caller(identity: TlsIdentity, role: Role) -> Caller {
     let mut instance = [0; 16];
     Env::os().entropy.fill(&mut instance);
     let identity = Arc::new(RwLock::new(Arc::new(identity)));
-    Arc::new(Caller::new(identity, role, instance, Arc::new(Epochs::default())))
+    Caller::new(identity, role, instance, Arc::new(Epochs::default()))
 }
 
 /// Answers with what it was sent; counts; parks what begins with `park` until something begins with `free`.
@@ -109,13 +113,23 @@ pub fn serve_those(
     address: SocketAddr,
     admit: Box<Admit>,
 ) -> (Server, SocketAddr) {
+    serve_as(identity, (Service::Storage, endpoint), address, admit)
+}
+
+/// As [`serve_those`], another service.
+pub fn serve_as(
+    identity: TlsIdentity,
+    served: (Service, Arc<dyn Endpoint>),
+    address: SocketAddr,
+    admit: Box<Admit>,
+) -> (Server, SocketAddr) {
     let listener = Listener::bind(address).unwrap();
     let address = listener.address().unwrap();
     let config = ServerConfig {
         identity: Arc::new(RwLock::new(Arc::new(identity))),
         admit,
         tokens: None,
-        endpoints: vec![(Service::Storage, endpoint)],
+        endpoints: vec![served],
         epochs: Arc::new(Epochs::default()),
         tasks: Env::os().tasks.clone(),
     };
@@ -127,12 +141,14 @@ pub fn any_port() -> SocketAddr {
 }
 
 pub fn link(caller: &Arc<Caller>, address: SocketAddr) -> Link {
-    Link::new(
-        caller.clone(),
-        Wanted { role: Role::Storage, node: Some(NodeId(1)) },
-        Box::new(move || (vec![address], Vec::new())),
-        2,
-    )
+    link_to(caller, Arc::new(RwLock::new(vec![address])), 2)
+}
+
+/// A link of so many channels to whoever is at `addresses` at the time.
+pub fn link_to(caller: &Arc<Caller>, addresses: Arc<RwLock<Vec<SocketAddr>>>, channels: u32) -> Link {
+    let wanted = Wanted { role: Role::Storage, node: Some(NodeId(1)) };
+    let told = move || (addresses.read().clone(), Vec::new());
+    Link::new(caller.clone(), wanted, Box::new(told), channels)
 }
 
 pub fn soon() -> Instant {

@@ -260,7 +260,7 @@ impl Server {
         let caller = Caller::new(site.identity.clone(), Role::Meta, [1; 16], Arc::default());
         let routes = Arc::new(Routes::new(Arc::new(caller), map.clone()));
         let keys = KeySet(vec![(1, SecretKey([5; 32]))]);
-        let granter = Granter::start(routes, idle, (CLUSTER, self.node()), keys)
+        let granter = Granter::start(routes, idle, (CLUSTER, self.node()), keys, None)
             .map_err(|error| format!("no granter: {error}"))?;
         let proofs = Arc::new(Proofs::new(CLUSTER, &SecretKey([6; 32])));
         let endpoint = MetaEndpoint::new(meta.clone(), map, env.clock.clone(), granter, proofs);

@@ -112,7 +112,7 @@ impl Machine {
         let caller = Arc::new(Caller::new(identity, Role::Meta, [1; 16], Arc::default()));
         let routes = Arc::new(Routes::new(caller, self.map.clone()));
         let keys = KeySet(vec![(1, SecretKey([5; 32]))]);
-        let granter = Granter::start(routes, self.env.clone(), (CLUSTER, SERVER), keys).unwrap();
+        let granter = Granter::start(routes, self.env.clone(), (CLUSTER, SERVER), keys, None).unwrap();
         let proofs = Arc::new(Proofs::new(CLUSTER, &SecretKey([6; 32])));
         let clock = self.env.clock.clone();
         let endpoint = MetaEndpoint::new(meta.clone(), self.map.clone(), clock, granter, proofs);

@@ -1,8 +1,9 @@
 //! Calls to the manager.
 
+use crate::membership::Change;
 use crate::{
-    ChainId, ClusterId, ClusterMap, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet, NodeId,
-    NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start, TargetId,
+    ChainId, ClusterId, ClusterMap, CopyNotes, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet,
+    Membership, NodeId, NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -239,6 +240,56 @@ pub enum ManagerRequest {
     ShardMoves,
     /// How far what is drained and rebalanced is.
     MoveWorks,
+    /// The copies of metadata servers.
+    Copies,
+    /// How many copies of a metadata server there are to be.
+    SetCopies {
+        /// The metadata server.
+        server: NodeId,
+        /// How many.
+        wanted: u8,
+    },
+    /// The caller, a metadata server, can keep copies of others.
+    HostCopies {
+        /// Where other copies reach it.
+        addresses: Vec<SocketAddr>,
+    },
+    /// The log of the caller, a metadata server, can be copied from now on: it keeps the first copy.
+    FoundCopies,
+    /// A change of who keeps copies of a metadata server, by one who does, or was invited to.
+    ChangeCopies {
+        /// The metadata server.
+        server: NodeId,
+        /// The epoch of the membership that is to be changed.
+        expected: Epoch,
+        /// The change.
+        change: Change<NodeId>,
+    },
+    /// The caller, the first of those who keep copies of a metadata server, is about to begin its service; answered as `MetaIdentity`.
+    BeginService {
+        /// The metadata server.
+        server: NodeId,
+        /// The epoch of the membership that says so.
+        epoch: Epoch,
+    },
+    /// The service that was begun listens.
+    ServeCopy {
+        /// The metadata server.
+        server: NodeId,
+        /// The epoch at which it was begun.
+        epoch: Epoch,
+        /// For everybody, the preferred one first.
+        addresses: Vec<SocketAddr>,
+        /// For management alone.
+        management: Vec<SocketAddr>,
+    },
+    /// A certificate of a metadata server of which the caller keeps a copy, as metadata server alone.
+    CertifyServer {
+        /// The metadata server.
+        server: NodeId,
+        /// The public key that it is for, as in `Join`.
+        public_key: Vec<u8>,
+    },
 }
 
 /// Chains that go from a target that is drained, or within a pool that is rebalanced.
@@ -395,4 +446,13 @@ pub enum ManagerReply {
     },
     /// What is drained and rebalanced.
     MoveWorks(Vec<MoveWork>),
+    /// Copies of metadata servers.
+    Copies {
+        /// All of them.
+        notes: CopyNotes,
+        /// Those that the caller is to keep copies of, and does not yet.
+        invited: Vec<NodeId>,
+    },
+    /// Who keeps copies from now on.
+    CopiesChanged(Membership<NodeId>),
 }

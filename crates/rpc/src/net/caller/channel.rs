@@ -9,6 +9,7 @@ use crate::net::hello::EndedCalls;
 use crate::net::stream::Turn;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::Thread;
@@ -40,6 +41,8 @@ pub(super) struct Channel {
 struct State {
     connection: Option<Arc<Connection>>,
     attempt: u64,
+    /// Where the newest connection was made to.
+    address: Option<SocketAddr>,
     /// The first connection since which the server has remembered the channel.
     memory_since: u64,
     next_id: u64,
@@ -60,6 +63,7 @@ impl Channel {
         let state = State {
             connection: None,
             attempt: 0,
+            address: None,
             memory_since: 0,
             next_id: 1,
             untold: 0,
@@ -160,20 +164,22 @@ impl Channel {
             return Ok(connection);
         }
         let Some(_connecting) = self.connecting.try_lock_until(turn) else { return Err(NetError::Stuck) };
-        let attempt = {
+        let (attempt, before) = {
             let mut state = self.state.lock();
             if let Some(connection) = state.connection.clone() {
                 return Ok(connection);
             }
             state.attempt += 1;
-            state.attempt
+            (state.attempt, state.address)
         };
-        let (connection, is_remembered) = connect(shared, (self.number, self.place), attempt, deadline)?;
+        let (connection, is_remembered) =
+            connect(shared, (self.number, self.place), (attempt, before), deadline)?;
         let connection = Arc::new(connection);
         let mut state = self.state.lock();
         if !is_remembered {
             state.memory_since = attempt;
         }
+        state.address = Some(connection.address);
         state.connection = Some(connection.clone());
         state.can_tell = connection.protocol >= ENDED_SINCE;
         // What was told may not have come.

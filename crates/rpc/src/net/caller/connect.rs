@@ -19,6 +19,8 @@ pub(super) struct Connection {
     pub stream: Stream,
     /// Which of the channel, from 1.
     pub attempt: u64,
+    /// Where the server was when it was made.
+    pub address: SocketAddr,
     /// What is spoken on it.
     pub protocol: u16,
     /// Where frames are put together, by whoever reads for all.
@@ -26,13 +28,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Sends call `id`, unless `begin` says at the moment of it that it must not be: nothing was sent then. After any other error the connection is of no more use.
     pub fn send(
         &self,
         shared: &Shared,
-        id: u64,
-        lowest: u64,
+        (id, lowest): (u64, u64),
         call: &Call<'_>,
         deadline: Instant,
+        begin: impl FnOnce() -> Result<(), NetError>,
     ) -> Result<(), NetError> {
         let header = Header {
             kind: Kind::Request,
@@ -45,25 +48,42 @@ impl Connection {
             epoch: shared.caller.epochs.known(),
             lowest,
         };
-        self.stream.send(&[&header.encode(call.head), call.head, call.payload], deadline)
+        let parts = [&header.encode(call.head), call.head, call.payload];
+        self.stream.send_if(&parts, deadline, begin, || self.require_good(shared))
     }
 
     /// Says which calls have ended for the caller.
     pub fn tell_ended(&self, shared: &Shared, ended: &EndedCalls, deadline: Instant) -> Result<(), NetError> {
         let head = encode(ended);
         let header = Header::plain(Kind::Ended, Service::Process, shared.caller.epochs.known(), &head);
-        self.stream.send(&[&header.encode(&head), &head], deadline)
+        let parts = [&header.encode(&head)[..], &head];
+        self.stream.send_if(&parts, deadline, || Ok(()), || self.require_good(shared))
+    }
+
+    /// Whether the server is told to be elsewhere by now. Where it is told to be nowhere this connection is as good as any.
+    pub fn is_elsewhere(&self, shared: &Shared) -> bool {
+        let (first, then) = (shared.addresses)();
+        let is_known = !first.is_empty() || !then.is_empty();
+        is_known && !first.contains(&self.address) && !then.contains(&self.address)
+    }
+
+    /// Has a frame that its server does not take be given up, where it is not to be sent any more.
+    fn require_good(&self, shared: &Shared) -> Result<(), NetError> {
+        // A part of a frame is nothing to a server. Whether there is to be another attempt is looked at before that.
+        if self.is_elsewhere(shared) || !shared.caller.may_send() { Err(NetError::Closed) } else { Ok(()) }
     }
 }
 
-/// Connects channel `channel`, which is at `place` of its link, for the `attempt`th time; tells whether the server remembers it.
+/// Connects channel `channel`, which is at `place` of its link, for the `attempt`th time; tells whether the server remembers it. `before`: where it was connected to the last time.
 pub(super) fn connect(
     shared: &Shared,
     (channel, place): (u32, u32),
-    attempt: u64,
+    (attempt, before): (u64, Option<SocketAddr>),
     deadline: Instant,
 ) -> Result<(Connection, bool), NetError> {
     let (first, then) = (shared.addresses)();
+    // A server that has gone elsewhere is another process. If that remembers the channel, it is from a time before the last connection.
+    let is_same = before.is_none_or(|before| first.contains(&before) || then.contains(&before));
     let (mut outcome, mut refusal) = (Err(NetError::NoAddress), None);
     for address in spread(&first, place).chain(spread(&then, place)) {
         let bound = deadline.min(Instant::now() + CONNECT_MAX);
@@ -80,7 +100,7 @@ pub(super) fn connect(
     match refusal {
         // Its words say more than that nobody answered elsewhere.
         Some(refused) if outcome.is_err() => refused,
-        _ => outcome,
+        _ => outcome.map(|(connection, is_remembered)| (connection, is_remembered && is_same)),
     }
 }
 
@@ -125,7 +145,7 @@ fn connect_to(
                 return Err(NetError::Malformed("a protocol that was not offered"));
             }
             let (protocol, assembler) = (welcome.protocol, Mutex::new(assembler));
-            Ok((Connection { stream, attempt, protocol, assembler }, welcome.is_remembered))
+            Ok((Connection { stream, attempt, address, protocol, assembler }, welcome.is_remembered))
         }
         Kind::Refused => Err(NetError::Refused(text_of(&welcome))),
         _ => Err(NetError::Malformed("something else than a welcome")),

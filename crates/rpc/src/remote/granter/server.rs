@@ -56,6 +56,8 @@ enum Told {
 /// See the module.
 pub(super) struct Server {
     pub node: NodeId,
+    /// Which start of the metadata server it is told of.
+    start: Option<u64>,
     is_given_up: AtomicBool,
     state: Mutex<State>,
     woken: Condvar,
@@ -63,9 +65,10 @@ pub(super) struct Server {
 
 impl Server {
     /// One that this start of the metadata server, at `started`, has not heard of. The start before may have, until then.
-    pub fn new(node: NodeId, started: Duration) -> Server {
+    pub fn new(node: NodeId, started: Duration, start: Option<u64>) -> Server {
         let state = State { heard: None, echoed_at: started, fences: Vec::new(), is_woken: false };
-        Server { node, is_given_up: AtomicBool::new(false), state: Mutex::new(state), woken: Condvar::new() }
+        let (is_given_up, woken) = (AtomicBool::new(false), Condvar::new());
+        Server { node, start, is_given_up, state: Mutex::new(state), woken }
     }
 
     /// What it said last.
@@ -108,6 +111,7 @@ impl Server {
                 Ok(Told::All) => ATTEND_EVERY,
                 Ok(Told::MustEcho) => continue,
                 Ok(Told::UnderWay) => AGAIN_AFTER,
+                // Also one that waits until nothing of an earlier start is under way there.
                 Err(error) => {
                     tracing::debug!(%error, server = %self.node, "a storage server does not answer");
                     AGAIN_AFTER
@@ -138,7 +142,10 @@ impl Server {
             Attend { echo, fences: state.fences.iter().take(FENCES_MAX).copied().collect() }
         };
         let is_first = attend.echo.is_none();
-        let head = encode(&StorageCall::Attend(attend));
+        let head = encode(&match self.start {
+            Some(start) => StorageCall::AttendAs { start, attend },
+            None => StorageCall::Attend(attend),
+        });
         let call = Call {
             service: Service::Storage,
             head: &head,
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn one_that_was_not_heard_of_may_go_by_what_the_start_before_has_given() {
-        let server = Server::new(NodeId(1), STARTED);
+        let server = Server::new(NodeId(1), STARTED, None);
         assert!(server.heard().is_none());
         assert!(!server.has_lapsed(STARTED + HEED_TERM), "clocks differ a little");
         assert!(server.has_lapsed(STARTED + HEED_TERM + DRIFT_MAX));
@@ -185,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_session_is_to_be_fenced_until_the_server_says_so() {
-        let server = Server::new(NodeId(1), STARTED);
+        let server = Server::new(NodeId(1), STARTED, None);
         server.fence(SessionId(7));
         assert!(server.is_to_fence(SessionId(7)) && !server.is_to_fence(SessionId(8)));
         server.state.lock().fences.clear();

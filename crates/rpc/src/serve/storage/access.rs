@@ -8,6 +8,7 @@
 
 use super::attached::{Attached, AttachedTable, Need};
 use super::gate::Gates;
+use super::primary::{Primaries, UnderWay};
 use super::standing::Standings;
 use crate::capability::is_sealed;
 use crate::net::Peer;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// For how long what is under way for a session that is over is waited for before metadata is told that it has to ask once more.
+/// For how long what is under way for a session that is over, or for a metadata server that was replaced, is waited for before metadata is told that it has to ask once more.
 const FENCE_MAX: Duration = Duration::from_millis(500);
 
 /// See the module.
@@ -33,6 +34,7 @@ pub struct Access {
     /// Somebody has shown a capability under a key that is not here.
     wants_keys: AtomicBool,
     standings: Standings,
+    primaries: Primaries,
     gates: Gates,
     attached: AttachedTable,
     attached_count: AtomicU64,
@@ -49,6 +51,7 @@ impl Access {
             keys: RwLock::new(keys),
             wants_keys: AtomicBool::new(false),
             standings: Standings::default(),
+            primaries: Primaries::default(),
             gates: Gates::default(),
             attached: AttachedTable::default(),
             attached_count: AtomicU64::new(0),
@@ -154,8 +157,41 @@ impl Access {
         Ok(())
     }
 
+    /// A metadata server, which is the process `peer`, says that it is there. `start`: which of its starts it is, if several machines can serve it.
+    ///
+    /// # Errors
+    /// `EACCES` when another process has taken its place, `EAGAIN` when something of one whose place it has taken is under way.
+    pub(super) fn attend_by(
+        &self,
+        peer: &Peer,
+        start: Option<u64>,
+        attend: &Attend,
+    ) -> Result<Attended, Errno> {
+        let _under_way = match start {
+            Some(start) => self.primaries.claim(owner_of(peer), start, FENCE_MAX)?,
+            None => self.primaries.enter(owner_of(peer))?,
+        };
+        Ok(self.attend(peer.id.node, attend))
+    }
+
+    /// Whether calls of a process of a metadata server are carried out at this moment.
+    ///
+    /// # Errors
+    /// `EACCES` when another one has taken its place.
+    pub(super) fn require_newest(&self, peer: &Peer) -> Result<(), Errno> {
+        self.primaries.require_newest(owner_of(peer))
+    }
+
+    /// Begins a call of a process of a metadata server, which is under way for as long as what is returned lives.
+    ///
+    /// # Errors
+    /// As [`Access::require_newest`].
+    pub(super) fn enter(&self, peer: &Peer) -> Result<UnderWay, Errno> {
+        self.primaries.enter(owner_of(peer))
+    }
+
     /// A metadata server, `granter`, says that it is there, and which sessions are over.
-    pub(super) fn attend(&self, granter: NodeId, attend: &Attend) -> Attended {
+    fn attend(&self, granter: NodeId, attend: &Attend) -> Attended {
         // ORDER: sessions that are over first; what else it has given counts for longer then.
         let fenced = self.gates.close(&attend.fences, self.env.clock.monotonic(), FENCE_MAX);
         let now_ms = self.now_ms();
@@ -172,7 +208,7 @@ impl Access {
         }
     }
 
-    /// A process is not expected back.
+    /// A process is not expected back. If it is the newest of a metadata server, it stays that.
     pub(super) fn forget(&self, peer: &Peer) {
         self.gates.forget(owner_of(peer));
     }

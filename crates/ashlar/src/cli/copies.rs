@@ -1,0 +1,37 @@
+//! Arguments of `ashlar copies`.
+
+use super::NodePlace;
+use clap::{Args, Subcommand};
+
+/// `ashlar copies`
+#[derive(Debug, Args)]
+pub struct CopiesArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: CopiesAction,
+    #[command(flatten)]
+    pub node: NodePlace,
+}
+
+/// What can be done about copies of metadata.
+#[derive(Debug, Subcommand)]
+pub enum CopiesAction {
+    /// Show which servers keep copies of the metadata of which.
+    List {
+        /// Print JSON: a list of objects with `server` (`id` and `name` of a metadata server), `wanted`, `serves` (the server that serves it; null if none is known), `copies` (servers that
+        /// have all of it, the one that serves first), `catching_up` (servers that are being given it) and `epoch`.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Keep so many copies of the metadata of a server, each on another server: when one dies, another one goes on.
+    Set {
+        /// The metadata server: its name or number.
+        server: String,
+        /// How many copies, its own among them.
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=3))]
+        count: u8,
+        /// Print JSON: the metadata server, as `list` does for each.
+        #[arg(long)]
+        json: bool,
+    },
+}

@@ -1,0 +1,367 @@
+//! One copy of a metadata server on this machine, and its service while this machine is the one that serves it.
+
+use super::super::doors::{Doors, announcement_of_copy};
+use super::super::member::Member;
+use super::copy_store::DirectoryStore;
+use super::host::Site;
+use super::papers;
+use super::service::{Parts, Running};
+use anyhow::{Context, Result, bail};
+use ashlar_kv::Lane;
+use ashlar_meta::replica::{Agreement, CopyPeers, LeaseTerms, Replica, ReplicaConfig, Standing};
+use ashlar_rpc::remote::CopyLinks;
+use ashlar_types::membership::{Change, Membership};
+use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::{Epoch, Errno, NodeId};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the service.
+const TURN: Duration = Duration::from_millis(50);
+/// Time between two tries to begin the service.
+const AGAIN: Duration = Duration::from_millis(500);
+/// For how long a manager is asked for a change.
+const MANAGER_MAX: Duration = Duration::from_secs(3);
+/// For how long a service is waited for that ends. What does not end is ended with the process, so that another service of it can begin.
+const END_MAX: Duration = Duration::from_secs(30);
+/// For how long a copy that leaves is waited for until others know.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// What a copy is made of.
+pub struct CopyParts {
+    pub site: Arc<Site>,
+    pub server: NodeId,
+    pub store: Arc<DirectoryStore>,
+}
+
+/// See the module.
+pub struct Copy {
+    parts: CopyParts,
+    replica: Arc<Replica>,
+    /// Who the metadata server is; once this machine may say so.
+    member: Mutex<Option<Arc<Member>>>,
+    /// How many copies there are to be; 0: not known.
+    wanted: AtomicU8,
+    /// The newest epoch at which a service was begun here, or may have been before the process began.
+    begun: Mutex<Epoch>,
+    is_stopping: AtomicBool,
+    has_ended: Mutex<bool>,
+    ended: parking_lot::Condvar,
+}
+
+struct Peers {
+    links: Arc<CopyLinks>,
+    server: NodeId,
+}
+
+impl CopyPeers for Peers {
+    fn ask(&self, node: NodeId, head: &[u8], payload: &[u8], wait: Duration) -> Result<Vec<u8>, Errno> {
+        self.links.ask(self.server, node, head, payload, wait)
+    }
+}
+
+/// Asks managers.
+struct Managers {
+    site: Weak<Site>,
+    server: NodeId,
+}
+
+impl Agreement for Managers {
+    fn propose(&self, expected: Epoch, change: Change<NodeId>) {
+        let Some(site) = self.site.upgrade() else { return };
+        let request = ManagerRequest::ChangeCopies { server: self.server, expected, change };
+        match site.member.managers.call(&request, Instant::now() + MANAGER_MAX) {
+            Ok(_) => tracing::info!(server = %self.server, ?change, "copies of metadata were changed"),
+            Err(error) => tracing::debug!(%error, server = %self.server, ?change, "copies were not changed"),
+        }
+        site.poke.set();
+    }
+
+    fn refresh(&self) {
+        if let Some(site) = self.site.upgrade() {
+            site.poke.set();
+        }
+    }
+}
+
+/// A service that runs here.
+struct Service {
+    running: Running,
+    lane: Arc<Lane>,
+    member: Arc<Member>,
+    shows_metrics: bool,
+}
+
+impl Copy {
+    /// Begins to keep it.
+    ///
+    /// # Errors
+    /// What the store answers; when no thread can be started.
+    pub fn start(parts: CopyParts, membership: &Membership<NodeId>) -> Result<Arc<Copy>> {
+        let (site, server) = (&parts.site, parts.server);
+        let config = ReplicaConfig {
+            node: site.member.name.node,
+            env: site.member.env.clone(),
+            terms: LeaseTerms::DEFAULT,
+            store: parts.store.clone(),
+            peers: Arc::new(Peers { links: site.links.clone(), server }),
+            agreement: Arc::new(Managers { site: Arc::downgrade(site), server }),
+        };
+        let replica = Replica::start(config, membership)?;
+        let tasks = site.member.env.tasks.clone();
+        let copy = Arc::new(Copy {
+            parts,
+            replica,
+            member: Mutex::default(),
+            wanted: AtomicU8::new(0),
+            begun: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            has_ended: Mutex::new(false),
+            ended: Default::default(),
+        });
+        // A process before this one may have begun a service at this epoch; the next one is begun at a later one.
+        *copy.begun.lock() = copy.replica.first_epoch();
+        let tending = copy.clone();
+        let named = copy.clone();
+        // Beforehand: when the other machine has died is no time for it.
+        let name = move || {
+            if let Err(error) = named.server_member() {
+                tracing::debug!(error = format!("{error:#}"), "not certified for a metadata server yet");
+            }
+        };
+        tasks.spawn("ashlar-papers", Box::new(name)).context("cannot start a thread")?;
+        tasks.spawn("ashlar-copy", Box::new(move || tending.tend())).context("cannot start a thread")?;
+        Ok(copy)
+    }
+
+    /// The machine behind it.
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// Managers say that it is kept by `membership`, and how many are wanted, if that is not 0.
+    pub fn learn(&self, membership: &Membership<NodeId>, wanted: u8) {
+        if wanted > 0 {
+            self.wanted.store(wanted, SeqCst);
+        }
+        if let Err(error) = self.replica.learn(membership) {
+            tracing::error!(%error, server = %self.parts.server, "a copy could not note who keeps it");
+        }
+    }
+
+    /// Has it end: others go on with the service, if it is here.
+    pub fn begin_stop(&self) {
+        self.is_stopping.store(true, SeqCst);
+    }
+
+    /// Waits until it takes no part any more.
+    pub fn await_stop(&self) {
+        let mut has_ended = self.has_ended.lock();
+        let end = Instant::now() + END_MAX + LEAVE_MAX;
+        while !*has_ended && !self.ended.wait_until(&mut has_ended, end).timed_out() {}
+    }
+
+    /// Closes what it has on the disk.
+    pub fn close(&self) {
+        if let Err(error) = self.replica.stop() {
+            tracing::warn!(%error, server = %self.parts.server, "a copy was not closed in good order; the next start puts it right");
+        }
+    }
+
+    fn tend(&self) {
+        let mut service: Option<Service> = None;
+        let mut standing = self.replica.standing();
+        let mut is_told_broken = false;
+        while !self.is_stopping.load(SeqCst) {
+            standing = self.replica.wait_for_change(standing, TURN);
+            let may_go_on = standing.is_primary && standing.is_active && !standing.must_end_service;
+            match &mut service {
+                Some(running) if may_go_on => running.running.tend(&running.member),
+                Some(_) => self.end_now(service.take()),
+                None if standing.is_serving => service = self.begin(standing),
+                None => {}
+            }
+            if let Some(why) = self.replica.broken().filter(|_| !std::mem::replace(&mut is_told_broken, true))
+            {
+                tracing::error!(server = %self.parts.server, why, "a copy of metadata takes no part any more; it is made anew by a start of this server");
+            }
+            self.leave_if_too_many(standing);
+        }
+        self.end_in_order(service.take());
+        *self.has_ended.lock() = true;
+        self.ended.notify_all();
+    }
+
+    /// The last copy in order goes where there are more than are wanted.
+    fn leave_if_too_many(&self, standing: Standing) {
+        let wanted = usize::from(self.wanted.load(SeqCst));
+        let (me, membership) = (self.parts.site.member.name.node, self.replica.membership());
+        let is_last = membership.in_sync.last() == Some(&me) && membership.in_sync.len() > 1;
+        if wanted > 0 && membership.in_sync.len() > wanted && is_last && !standing.is_primary {
+            self.replica.leave();
+        }
+    }
+
+    /// Begins the service, if this machine may; or asks for an epoch at which it may.
+    fn begin(&self, standing: Standing) -> Option<Service> {
+        if standing.epoch <= *self.begun.lock() {
+            // ORDER: each start has an epoch of its own. Targets tell by it who served last.
+            let request = ManagerRequest::ChangeCopies {
+                server: self.parts.server,
+                expected: standing.epoch,
+                change: Change::Renew,
+            };
+            let site = &self.parts.site;
+            if let Err(error) = site.member.managers.call(&request, Instant::now() + MANAGER_MAX) {
+                tracing::debug!(%error, "no new epoch for a metadata server; trying again");
+                std::thread::sleep(AGAIN);
+            }
+            site.poke.set();
+            return None;
+        }
+        let lane = self.replica.begin_service()?;
+        *self.begun.lock() = standing.epoch;
+        let shows_metrics = !self.parts.site.is_shown.swap(true, SeqCst);
+        match self.run(&lane, standing.epoch, shows_metrics) {
+            Ok((running, member)) => Some(Service { running, lane, member, shows_metrics }),
+            Err(error) => {
+                tracing::error!(
+                    server = %self.parts.server,
+                    error = format!("{error:#}"),
+                    "the service of a metadata server could not be begun from this copy; trying again"
+                );
+                self.ended(&lane, shows_metrics);
+                std::thread::sleep(AGAIN);
+                None
+            }
+        }
+    }
+
+    fn run(&self, lane: &Arc<Lane>, epoch: Epoch, shows_metrics: bool) -> Result<(Running, Arc<Member>)> {
+        let (site, server) = (&self.parts.site, self.parts.server);
+        let member = self.server_member()?;
+        let reply = site
+            .member
+            .managers
+            .call(&ManagerRequest::BeginService { server, epoch }, Instant::now() + MANAGER_MAX);
+        let ManagerReply::MetaIdentity { name_hash_key, epoch: of_map } = reply.context("the manager")?
+        else {
+            bail!("the manager gave an answer of the wrong kind");
+        };
+        // ORDER: which shards are here, and whether the root is, says the map.
+        member.wait_for_epoch(of_map)?;
+        let parts = Parts {
+            member: &member,
+            lane: lane.clone(),
+            name_hash_key,
+            copy: Some((self.replica.clone(), epoch)),
+            args: &site.args,
+            shows_metrics,
+        };
+        let mut running = Running::start(&parts)?;
+        let doors = self.doors()?;
+        let announcement = announcement_of_copy(&doors.places, (server, epoch));
+        let announce = || site.member.ask(&announcement).map(drop);
+        if let Err(error) = running.open((&member, &site.args), doors, announce) {
+            running.drop_service();
+            return Err(error);
+        }
+        Ok((running, member))
+    }
+
+    /// Where the service is reached: the metadata server of this machine where it always is, others at any port.
+    fn doors(&self) -> Result<Doors> {
+        let (args, is_own) = (&self.parts.site.args, self.parts.server == self.parts.site.member.name.node);
+        let any =
+            |address: &SocketAddr| SocketAddr::new(address.ip(), if is_own { address.port() } else { 0 });
+        let listen: Vec<SocketAddr> = args.listen.iter().map(any).collect();
+        let management: Vec<SocketAddr> = args.management.iter().map(any).collect();
+        Doors::open(&listen, &management)
+    }
+
+    /// Who the metadata server is, for others.
+    fn server_member(&self) -> Result<Arc<Member>> {
+        let mut known = self.member.lock();
+        if let Some(member) = &*known {
+            return Ok(member.clone());
+        }
+        let (site, server) = (&self.parts.site, self.parts.server);
+        let member = match server == site.member.name.node {
+            true => site.member.clone(),
+            false => Arc::new(papers::member_of(&site.member, server, &self.parts.store.identity_path())?),
+        };
+        *known = Some(member.clone());
+        Ok(member)
+    }
+
+    fn ended(&self, lane: &Lane, showed_metrics: bool) {
+        self.replica.service_ended(lane);
+        if showed_metrics {
+            self.parts.site.is_shown.store(false, SeqCst);
+        }
+    }
+
+    /// Another machine serves, or may.
+    fn end_now(&self, service: Option<Service>) {
+        let Some(Service { running, lane, shows_metrics, .. }) = service else { return };
+        tracing::warn!(server = %self.parts.server, "this machine does not serve a metadata server any more");
+        let _watch = EndWatch::begin();
+        running.drop_service();
+        self.ended(&lane, shows_metrics);
+    }
+
+    /// This process ends.
+    fn end_in_order(&self, service: Option<Service>) {
+        if let Some(Service { running, lane, member, shows_metrics }) = service {
+            let _watch = EndWatch::begin();
+            if let Err(error) = running.stop(&member) {
+                tracing::warn!(error = format!("{error:#}"), "a metadata service did not end in good order");
+            }
+            self.ended(&lane, shows_metrics);
+        }
+        self.replica.leave();
+        let (me, end) = (self.parts.site.member.name.node, Instant::now() + LEAVE_MAX);
+        while Instant::now() < end {
+            let membership = self.replica.membership();
+            if !membership.is_in_sync(me) || membership.in_sync.len() == 1 {
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
+    }
+}
+
+/// Ends the process when a service does not end.
+struct EndWatch(Arc<AtomicBool>);
+
+impl EndWatch {
+    fn begin() -> EndWatch {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = is_over.clone();
+        let watch = move || {
+            let end = Instant::now() + END_MAX;
+            while !seen.load(SeqCst) {
+                if Instant::now() >= end {
+                    eprintln!(
+                        "ashlar: a metadata service does not end; ending this process, to be started anew"
+                    );
+                    std::process::exit(70);
+                }
+                std::thread::sleep(TURN);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("ashlar-end".into()).spawn(watch) {
+            tracing::warn!(%error, "the end of a service is not watched");
+        }
+        EndWatch(is_over)
+    }
+}
+
+impl Drop for EndWatch {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}

@@ -1,0 +1,258 @@
+//! Where a copy of a metadata server is kept: a directory of its own in that of `ashlar meta`.
+//!
+//! | file or directory | what |
+//! |---|---|
+//! | `copy` | its membership, see `ashlar_meta::replica` |
+//! | `current` | which of the following it is; 0 without: as decimal digits |
+//! | `lane-N` | engine and log, as in any metadata directory |
+//! | `identity` | name, certificate and key of the metadata server, as a node has its own |
+//! | `founding` | metadata from before there were copies is being moved here |
+
+use crate::node::state::{ENGINE_DIR, LANE_DIR, make_private_directory, open_lane};
+use anyhow::{Context, Result, bail};
+use ashlar_env::os::OsDisk;
+use ashlar_env::{Continuity, Disk, Env, OpenMode, replace_file};
+use ashlar_kv::{Engine, FjallEngine, KvError, Lane, LaneConfig};
+use ashlar_meta::replica::CopyStore;
+use ashlar_types::{ClusterId, NodeId};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directory of all copies in that of `ashlar meta`.
+const COPIES_DIR: &str = "copies";
+const COPY_FILE: &str = "copy";
+const CURRENT_FILE: &str = "current";
+const FOUNDING_FILE: &str = "founding";
+const IDENTITY_DIR: &str = "identity";
+/// LIMIT: bytes of the files above that are read.
+const BYTES_MAX: usize = 64 << 10;
+
+/// See the module.
+pub struct DirectoryStore {
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    env: Env,
+    cluster: ClusterId,
+    /// The number of the lane that is begun.
+    begun: Mutex<u64>,
+}
+
+fn io(what: String) -> impl FnOnce(std::io::Error) -> KvError {
+    move |source| KvError::Io { what, source }
+}
+
+/// Servers of which `meta`, the directory of `ashlar meta`, has copies.
+///
+/// # Errors
+/// When that cannot be read.
+pub fn kept_in(meta: &Path) -> Result<Vec<NodeId>> {
+    let path = meta.join(COPIES_DIR);
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot list {}", path.display())),
+    };
+    let mut kept = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot list {}", path.display()))?;
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(number) = number.filter(|_| entry.path().join(COPY_FILE).exists()) {
+            kept.push(NodeId(number));
+        }
+    }
+    kept.sort();
+    Ok(kept)
+}
+
+impl DirectoryStore {
+    /// The copy of `server` in `meta`, the directory of `ashlar meta`; made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(meta: &Path, server: NodeId, env: &Env, cluster: ClusterId) -> Result<DirectoryStore> {
+        let path = meta.join(COPIES_DIR).join(server.0.to_string());
+        make_private_directory(&path)?;
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
+        Ok(DirectoryStore { path, disk, env: env.clone(), cluster, begun: Mutex::default() })
+    }
+
+    /// Where who the metadata server is is kept.
+    pub fn identity_path(&self) -> PathBuf {
+        self.path.join(IDENTITY_DIR)
+    }
+
+    /// Whether it has been a copy.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn is_used(&self) -> Result<bool> {
+        Ok(self.kept()?.is_some())
+    }
+
+    /// Begins to take over the metadata in `meta`, which has no copies: `prepare` notes in this store what it becomes.
+    ///
+    /// # Errors
+    /// When it cannot be moved. What was begun is ended by [`DirectoryStore::end_founding`].
+    pub fn found(&self, meta: &Path, prepare: impl FnOnce(&DirectoryStore) -> Result<()>) -> Result<()> {
+        let next = self.newest()? + 1;
+        // ORDER: what is to be done is noted first, and done again as far as it was not: each step may be the last one before a crash.
+        self.write(FOUNDING_FILE, next.to_string().as_bytes())?;
+        prepare(self)?;
+        self.end_founding(meta)
+    }
+
+    /// Ends what [`DirectoryStore::found`] has begun, if anything.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub fn end_founding(&self, meta: &Path) -> Result<()> {
+        let Some(number) = self.number_in(FOUNDING_FILE)? else { return Ok(()) };
+        let place = self.path.join(lane_dir(number));
+        make_private_directory(&place)?;
+        for name in [ENGINE_DIR, LANE_DIR] {
+            let (from, to) = (meta.join(name), place.join(name));
+            if from.exists() && to.exists() {
+                bail!("{} and {} are both there: one of them is a copy", from.display(), to.display());
+            }
+            if from.exists() {
+                std::fs::rename(&from, &to)
+                    .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
+            }
+        }
+        let sync = |path: &Path| {
+            std::fs::File::open(path)
+                .and_then(|directory| directory.sync_all())
+                .with_context(|| format!("cannot sync {}", path.display()))
+        };
+        // ORDER: where they come to before where they were.
+        sync(&place)?;
+        sync(meta)?;
+        self.write(CURRENT_FILE, number.to_string().as_bytes())?;
+        self.disk.remove(FOUNDING_FILE).context("cannot remove the note of a founding")?;
+        Ok(())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, KvError> {
+        let what = || format!("read {}", self.path.join(name).display());
+        let file = match self.disk.open(name, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(what())(error)),
+        };
+        let mut bytes = vec![0; BYTES_MAX];
+        let mut len = 0;
+        loop {
+            let got = file.read_at(len as u64, &mut bytes[len..]).map_err(io(what()))?;
+            if got == 0 {
+                break;
+            }
+            len += got;
+        }
+        bytes.truncate(len);
+        Ok(Some(bytes))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), KvError> {
+        replace_file(&*self.disk, name, bytes)
+            .map_err(io(format!("write {}", self.path.join(name).display())))
+    }
+
+    fn number_in(&self, name: &str) -> Result<Option<u64>, KvError> {
+        let Some(bytes) = self.read(name)? else { return Ok(None) };
+        let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
+        number.map(Some).ok_or_else(|| KvError::Corrupt {
+            what: format!(
+                "{} is damaged; remove the copy, and it is made anew",
+                self.path.join(name).display()
+            ),
+        })
+    }
+
+    /// The largest number that a lane has here.
+    fn newest(&self) -> Result<u64, KvError> {
+        let names = self.disk.list("").map_err(io(format!("list {}", self.path.display())))?;
+        let numbers = names.iter().filter_map(|name| name.strip_prefix("lane-")?.parse().ok());
+        Ok(numbers.max().unwrap_or(0))
+    }
+
+    fn open_number(&self, number: u64, keeps_log: bool) -> Result<Lane, KvError> {
+        let place = self.path.join(lane_dir(number));
+        let failed = |error: anyhow::Error| match error.downcast::<KvError>() {
+            Ok(error) => error,
+            Err(other) => {
+                io(format!("open {}", place.display()))(std::io::Error::other(format!("{other:#}")))
+            }
+        };
+        make_private_directory(&place).map_err(failed)?;
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(&place));
+        let config = LaneConfig { keeps_log, ..LaneConfig::default() };
+        open_lane(&disk, &place, &self.env, self.cluster, config).map_err(failed)
+    }
+}
+
+fn lane_dir(number: u64) -> String {
+    format!("lane-{number}")
+}
+
+impl CopyStore for DirectoryStore {
+    fn open(&self, keeps_log: bool) -> Result<Lane, KvError> {
+        let current = self.number_in(CURRENT_FILE)?.unwrap_or(0);
+        // What attempts have left that did not become it.
+        let names = self.disk.list("").map_err(io(format!("list {}", self.path.display())))?;
+        for name in names.iter().filter(|name| name.starts_with("lane-") && **name != lane_dir(current)) {
+            let path = self.path.join(name);
+            std::fs::remove_dir_all(&path).map_err(io(format!("remove {}", path.display())))?;
+        }
+        self.open_number(current, keeps_log)
+    }
+
+    fn begin(&self) -> Result<Box<dyn Engine>, KvError> {
+        let (newest, current) = (self.newest()?, self.number_in(CURRENT_FILE)?.unwrap_or(0));
+        for number in (current + 1)..=newest {
+            let path = self.path.join(lane_dir(number));
+            if path.exists() {
+                std::fs::remove_dir_all(&path).map_err(io(format!("remove {}", path.display())))?;
+            }
+        }
+        let number = newest.max(current) + 1;
+        let place = self.path.join(lane_dir(number));
+        make_private_directory(&place).map_err(|error| {
+            io(format!("make {}", place.display()))(std::io::Error::other(format!("{error:#}")))
+        })?;
+        let engine = FjallEngine::open(place.join(ENGINE_DIR), crate::node::state::engine_options())?;
+        *self.begun.lock() = number;
+        Ok(Box::new(engine))
+    }
+
+    fn replace(&self, engine: Box<dyn Engine>) -> Result<Lane, KvError> {
+        engine.close()?;
+        drop(engine);
+        let number = *self.begun.lock();
+        let before = self.number_in(CURRENT_FILE)?.unwrap_or(0);
+        self.write(CURRENT_FILE, number.to_string().as_bytes())?;
+        let lane = self.open_number(number, true)?;
+        let path = self.path.join(lane_dir(before));
+        // It is looked for again at the next start.
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::warn!(%error, path = %path.display(), "a copy that was replaced is still there");
+        }
+        Ok(lane)
+    }
+
+    fn identity(&self) -> (ClusterId, u32) {
+        (self.cluster, LaneConfig::default().lane)
+    }
+
+    fn keep(&self, bytes: &[u8]) -> Result<(), KvError> {
+        self.write(COPY_FILE, bytes)
+    }
+
+    fn kept(&self) -> Result<Option<Vec<u8>>, KvError> {
+        self.read(COPY_FILE)
+    }
+
+    fn continuity(&self) -> Option<Continuity> {
+        self.disk.continuity()
+    }
+}

@@ -1,0 +1,191 @@
+//! Goal: a metadata server of which other servers keep copies goes on when the machine that serves it dies, hangs or is stopped: programs wait for seconds, no call fails, nothing is lost or
+//! done twice, and copies come back by themselves.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use support::cluster::{Lab, Role};
+use support::{PATIENCE, can_mount};
+
+/// For how long programs may wait. The promise is 10 s; a machine that is busy with other tests is slower.
+const STALL_MAX: Duration = Duration::from_secs(40);
+
+/// One thread's work on names of its own: nothing of it may fail, and nothing may be done twice.
+fn change_names(dir: &Path, turn: u64) {
+    let (a, b, c) =
+        (dir.join(format!("a{turn}")), dir.join(format!("b{turn}")), dir.join(format!("c{turn}")));
+    let mut file = File::options().write(true).create_new(true).open(&a).unwrap();
+    file.write_all(b"first").unwrap();
+    fs::rename(&a, &b).unwrap();
+    fs::hard_link(&b, &c).unwrap();
+    file.write_all(b" second").unwrap();
+    drop(file);
+    assert_eq!(fs::metadata(&c).unwrap().nlink(), 2);
+    fs::remove_file(&b).unwrap();
+    assert_eq!(fs::read(&c).unwrap(), b"first second");
+    fs::create_dir(&a).unwrap();
+    fs::rename(&c, a.join("inside")).unwrap();
+    if turn.is_multiple_of(2) {
+        fs::remove_file(a.join("inside")).unwrap();
+        fs::remove_dir(&a).unwrap();
+    }
+    let mut log = File::options().append(true).create(true).open(dir.join("log")).unwrap();
+    log.write_all(format!("{turn:09}\n").as_bytes()).unwrap();
+}
+
+/// What [`change_names`] has left, as another mount sees it.
+fn check_names(dir: &Path, turns: u64) {
+    let log = fs::read_to_string(dir.join("log")).unwrap();
+    let expected: String = (0..turns).map(|turn| format!("{turn:09}\n")).collect();
+    assert!(log == expected, "the log in {} has other lines than were appended", dir.display());
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut left: Vec<String> = names.collect();
+    left.sort();
+    let mut expected: Vec<String> =
+        (0..turns).filter(|turn| turn % 2 == 1).map(|turn| format!("a{turn}")).collect();
+    expected.push("log".into());
+    expected.sort();
+    assert_eq!(left, expected);
+    for name in left.iter().filter(|name| *name != "log") {
+        assert_eq!(fs::read(dir.join(name).join("inside")).unwrap(), b"first second");
+    }
+}
+
+/// Work that goes on while `during` does something to servers; tells the longest time in which nothing was done.
+fn under_load(lab: &Lab, name: &str, during: impl FnOnce(&dyn Fn())) -> Duration {
+    let dirs: Vec<PathBuf> = (0..4).map(|at| lab.path(&format!("m{}/{name}{at}", at % 2))).collect();
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let (is_done, total, longest_ms) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let turns: Vec<u64> = std::thread::scope(|scope| {
+        let work = |dir: &PathBuf| {
+            let (is_done, total, longest_ms, dir) = (&is_done, &total, &longest_ms, dir.clone());
+            scope.spawn(move || {
+                let mut turn = 0;
+                while !is_done.load(SeqCst) {
+                    let begun = Instant::now();
+                    change_names(&dir, turn);
+                    longest_ms.fetch_max(begun.elapsed().as_millis() as u64, SeqCst);
+                    turn += 1;
+                    total.fetch_add(1, SeqCst);
+                }
+                turn
+            })
+        };
+        let workers: Vec<_> = dirs.iter().map(work).collect();
+        // Everybody gets further, from when this is called on.
+        let goes_on = || {
+            let (before, since) = (total.load(SeqCst), Instant::now());
+            while total.load(SeqCst) < before + 24 {
+                assert!(since.elapsed() < STALL_MAX, "nothing goes on");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        goes_on();
+        during(&goes_on);
+        goes_on();
+        is_done.store(true, SeqCst);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    for (at, turns) in turns.iter().enumerate() {
+        // The other mount tells.
+        check_names(&lab.path(&format!("m{}/{name}{at}", (at + 1) % 2)), *turns);
+    }
+    Duration::from_millis(longest_ms.load(SeqCst))
+}
+
+/// Who serves each metadata server, and how many copies there are.
+fn copies(lab: &Lab) -> Vec<(String, String, usize)> {
+    let listed = lab.ashlar("copies list --json --identity @first").expect(0).stdout;
+    let groups: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let of = |group: &serde_json::Value| {
+        let name = |value: &serde_json::Value| value["name"].as_str().unwrap_or_default().to_owned();
+        (name(&group["server"]), name(&group["serves"]), group["copies"].as_array().unwrap().len())
+    };
+    groups.as_array().unwrap().iter().map(of).collect()
+}
+
+#[track_caller]
+fn wait_for_copies(lab: &Lab, what: &str, are_there: impl Fn(&[(String, String, usize)]) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = copies(lab);
+        if are_there(&seen) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {seen:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A file system of three metadata servers, each with two copies.
+fn start() -> (Lab, Vec<Role>) {
+    let lab = Lab::start(2, 2);
+    let others: Vec<Role> = (1..3).map(|at| lab.add_meta(at)).collect();
+    for server in ["mds", "mds1", "mds2"] {
+        lab.ashlar(&format!("copies set {server} 2 --identity @first")).expect(0);
+    }
+    wait_for_copies(&lab, "copies are not made", |seen| {
+        seen.len() == 3 && seen.iter().all(|(.., count)| *count == 2)
+    });
+    (lab, others)
+}
+
+fn stop(mut lab: Lab, others: Vec<Role>) {
+    lab.mounts.iter_mut().for_each(Role::stop);
+    others.into_iter().for_each(|mut role| role.stop());
+    lab.stop();
+}
+
+#[test]
+fn another_machine_serves_when_one_is_killed_and_copies_come_back() {
+    if !can_mount("a metadata server that dies") {
+        return;
+    }
+    let (mut lab, mut others) = start();
+    let stall = under_load(&lab, "killed", |goes_on| {
+        lab.meta.signal(libc::SIGKILL);
+        goes_on();
+        wait_for_copies(&lab, "nobody serves it", |seen| {
+            seen.iter().all(|(server, serves, _)| server != "mds" || serves != "mds")
+        });
+    });
+    eprintln!("killed: the longest wait was {stall:?}");
+    lab.start_meta();
+    wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
+    let stall = under_load(&lab, "stopped", |goes_on| {
+        // In good order: others need not wait until it is silent.
+        others[0].signal(libc::SIGTERM);
+        goes_on();
+        wait_for_copies(&lab, "it serves yet", |seen| seen.iter().all(|(_, serves, _)| serves != "mds1"));
+    });
+    eprintln!("stopped: the longest wait was {stall:?}");
+    others[0].stop();
+    others[0] = lab.start_more_meta(1);
+    wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
+    stop(lab, others);
+}
+
+#[test]
+fn a_machine_that_hangs_and_goes_on_changes_nothing() {
+    if !can_mount("a metadata server that hangs") {
+        return;
+    }
+    let (lab, others) = start();
+    let stall = under_load(&lab, "paused", |goes_on| {
+        lab.meta.pause();
+        goes_on();
+        // Longer than every lease.
+        std::thread::sleep(Duration::from_secs(8));
+        lab.meta.resume();
+        goes_on();
+        wait_for_copies(&lab, "copies do not come back", |seen| seen.iter().all(|(.., count)| *count == 2));
+    });
+    eprintln!("paused: the longest wait was {stall:?}");
+    stop(lab, others);
+}

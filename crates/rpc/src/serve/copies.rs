@@ -1,0 +1,41 @@
+//! Copies of logs of metadata servers behind the network: what those on other machines say to the ones here.
+
+use crate::net::frame::Frame;
+use crate::net::{Endpoint, Peer, Replier};
+use ashlar_types::{NodeId, Role};
+use std::sync::Arc;
+
+/// The copies on this machine.
+pub trait HearsCopies: Send + Sync {
+    /// Has the copy of the log of metadata server `server` hear `head` and `payload` from the one on the machine `from`, and tells what it answers: both are theirs alone, and bytes here.
+    /// May wait for a disk, and for nothing longer. `None`: no copy of that metadata server is here.
+    fn hear(&self, server: NodeId, from: NodeId, head: &[u8], payload: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// See the module. The head of a request is the number of the metadata server, 4 bytes little-endian, and the message behind it.
+pub struct CopiesEndpoint {
+    copies: Arc<dyn HearsCopies>,
+}
+
+impl CopiesEndpoint {
+    /// Serves `copies` to metadata servers.
+    pub fn new(copies: Arc<dyn HearsCopies>) -> CopiesEndpoint {
+        CopiesEndpoint { copies }
+    }
+}
+
+impl Endpoint for CopiesEndpoint {
+    fn serve(&self, peer: &Peer, request: Frame, replier: Replier) {
+        if peer.role != Role::Meta {
+            return replier.refuse("copies hear metadata servers alone");
+        }
+        let Some((server, head)) = request.head().split_first_chunk() else {
+            return replier.refuse("that is no message to a copy");
+        };
+        let server = NodeId(u32::from_le_bytes(*server));
+        match self.copies.hear(server, peer.id.node, head, request.payload()) {
+            Some(answer) => replier.reply(&answer, &[]),
+            None => replier.refuse("no copy of that metadata server is here"),
+        }
+    }
+}
