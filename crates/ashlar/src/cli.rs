@@ -3,8 +3,8 @@
 mod bench;
 mod cluster;
 mod console;
-mod etcd;
 mod copies;
+mod etcd;
 mod event;
 mod key;
 mod lab;
@@ -33,6 +33,7 @@ pub use cluster::{
     NodeAction, NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
 };
 pub use console::{ConsoleAction, ConsoleArgs};
+pub use copies::{CopiesAction, CopiesArgs};
 pub use etcd::{
     EtcdAction, EtcdArgs, EtcdInitArgs, EtcdJoinArgs, EtcdListArgs, EtcdListen, EtcdRemoveArgs, EtcdRunArgs,
 };
@@ -41,7 +42,6 @@ pub use key::{KeyAction, KeyArgs};
 pub use lab::{LabAction, LabArgs, LabUpArgs};
 pub use metrics::MetricsPlace;
 pub use policy::{PolicyArgs, SubtreeChoice};
-pub use copies::{CopiesAction, CopiesArgs};
 pub use pool::{PoolAction, PoolArgs};
 pub use session::{SessionAction, SessionArgs};
 pub use shard::{ShardAction, ShardArgs, ShardChoice};

@@ -33,7 +33,7 @@ pub use affinity::DataPlace;
 pub use console::{log_in as log_in_to_console, run as run_console};
 pub use manager::run as run_manager;
 pub use member::Member;
-pub use meta::run as run_meta;
+pub use meta::{copies_in, has_only_copies, lane_of_copy, run as run_meta};
 pub use meta_directory::{read_uuid, write_uuid};
 pub use mount::run as run_mount;
 pub use node_directory::NodeDirectory;

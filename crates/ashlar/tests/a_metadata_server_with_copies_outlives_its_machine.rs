@@ -140,6 +140,11 @@ fn stop(mut lab: Lab, others: Vec<Role>) {
     lab.mounts.iter_mut().for_each(Role::stop);
     others.into_iter().for_each(|mut role| role.stop());
     lab.stop();
+    // Of each metadata server, of the copy that has all of it.
+    let line = "fsck --state @state --meta @meta --meta @meta1 --meta @meta2 --data @d0 --data @d1";
+    lab.ashlar(line).expect(0);
+    // Whoever is stopped last has the only copy, which may be repaired.
+    lab.ashlar(&format!("{line} --repair")).expect(0);
 }
 
 #[test]

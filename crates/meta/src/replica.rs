@@ -188,8 +188,7 @@ impl Replica {
             }
             None => {
                 let stored = Stored { membership: membership.clone(), content: Content::Missing };
-                let recovered =
-                    Recovered { member: stored, index: index_of(&lane), committed: Sequence(0) };
+                let recovered = Recovered { member: stored, index: index_of(&lane), committed: Sequence(0) };
                 LogReplica::recover(config.node, config.terms, recovered, now, &mut out)
             }
         };

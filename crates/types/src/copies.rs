@@ -30,14 +30,7 @@ impl CopyGroup {
 
     /// A group that is to be, of the metadata server that `server` has set up.
     pub fn new(server: NodeId, wanted: u8) -> CopyGroup {
-        CopyGroup {
-            server,
-            wanted,
-            membership: None,
-            begun: Epoch(0),
-            former: Vec::new(),
-            removed_s: 0,
-        }
+        CopyGroup { server, wanted, membership: None, begun: Epoch(0), former: Vec::new(), removed_s: 0 }
     }
 
     /// Whether `node` keeps a copy, or is being given one.

@@ -12,6 +12,8 @@ mod host;
 mod papers;
 mod service;
 
+pub use copy_store::{has_only_copies, kept_in as copies_in, lane_of as lane_of_copy};
+
 use super::claim::HeldStarts;
 use super::doors::Doors;
 use super::member::{Member, stop_flag, until_told_to_stop};

@@ -56,7 +56,8 @@ fn list(member: &Member, map: &ClusterMap, json: bool) -> Result<()> {
 
 /// See the description of `ashlar copies list --json`.
 fn object(map: &ClusterMap, group: &CopyGroup) -> Value {
-    let references = |nodes: &[NodeId]| -> Vec<Value> { nodes.iter().map(|node| reference(map, *node)).collect() };
+    let references =
+        |nodes: &[NodeId]| -> Vec<Value> { nodes.iter().map(|node| reference(map, *node)).collect() };
     let known = group.membership.as_ref();
     json!({
         "server": reference(map, group.server),

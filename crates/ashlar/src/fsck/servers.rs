@@ -4,7 +4,7 @@ use super::journal::put_back_journal;
 use super::problem::{Class, Ledger};
 use super::whole::Whole;
 use crate::backup::{PartSet, restore_parts, shown_set};
-use crate::cluster::{RestoredNote, read_uuid, store};
+use crate::cluster::{RestoredNote, copies_in, has_only_copies, lane_of_copy, read_uuid, store};
 use crate::node::state::{ENGINE_DIR, State};
 use crate::node::{Directories, MetaLock, Scratch};
 use anyhow::{Context, Result, bail};
@@ -13,7 +13,7 @@ use ashlar_env::os::{OsDisk, ViewDisk};
 use ashlar_env::{Disk, Env};
 use ashlar_kv::{Lane, Position};
 use ashlar_manager::{Manager, MetadataRecord};
-use ashlar_types::{ClusterMap, Epoch, NodeId, ShardSet, TargetId};
+use ashlar_types::{ClusterMap, CopyNotes, Epoch, NodeId, ShardSet, TargetId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,11 +77,15 @@ impl Servers {
         // ORDER: locked before it is looked at.
         let mut locks = Vec::new();
         let mut found: Vec<(NodeId, PathBuf, Arc<dyn Disk>)> = Vec::new();
+        let mut copies: Vec<FoundCopy> = Vec::new();
         for path in metas {
             let path =
                 path.canonicalize().with_context(|| format!("there is no metadata at {}", path.display()))?;
             let real: Arc<dyn Disk> = Arc::new(OsDisk::new(&path));
             let node = node_of(&real, &path, &cluster.metadata)?;
+            for server in copies_in(&path)? {
+                copies.push(FoundCopy { server, machine: node, path: path.clone() });
+            }
             if let Some((_, other, _)) = found.iter().find(|(known, ..)| *known == node) {
                 bail!(
                     "{} and {} are both the metadata of {}: one is a copy of the other; list only the one that was used last",
@@ -94,7 +98,18 @@ impl Servers {
                 true => MetaLock::take(&real, &path, holder)?,
                 false => MetaLock::take_to_look(&real, &path, holder)?,
             });
+            if has_only_copies(&path) {
+                continue;
+            }
             let disk: Arc<dyn Disk> = if is_repairing { real } else { Arc::new(ViewDisk::new(&path)) };
+            found.push((node, path, disk));
+        }
+        let notes = &cluster.copies;
+        for (node, path) in choose_copies(&map, notes, &copies, is_repairing)? {
+            let disk: Arc<dyn Disk> = match is_repairing {
+                true => Arc::new(OsDisk::new(&path)),
+                false => Arc::new(ViewDisk::new(&path)),
+            };
             found.push((node, path, disk));
         }
         require_all(&map, &cluster.metadata, &found)?;
@@ -209,6 +224,39 @@ fn node_of(disk: &Arc<dyn Disk>, path: &Path, known: &[MetadataRecord]) -> Resul
             path.display()
         )
     })
+}
+
+/// A copy of the metadata of a server, in the directory of a machine.
+struct FoundCopy {
+    server: NodeId,
+    machine: NodeId,
+    path: PathBuf,
+}
+
+/// Of each metadata server that has copies the one to look at: of those that have all of it, the one that comes first. Which these are say managers.
+fn choose_copies(
+    map: &ClusterMap,
+    notes: &CopyNotes,
+    copies: &[FoundCopy],
+    is_repairing: bool,
+) -> Result<Vec<(NodeId, PathBuf)>> {
+    let mut chosen = Vec::new();
+    for group in &notes.groups {
+        let Some(membership) = &group.membership else { continue };
+        let of = |machine: &NodeId| {
+            copies.iter().find(|copy| copy.server == group.server && copy.machine == *machine)
+        };
+        // Which of them is missing is told by who requires all.
+        let Some(copy) = membership.in_sync.iter().find_map(of) else { continue };
+        if is_repairing && !membership.is_alone(copy.machine) {
+            bail!(
+                "there are several copies of the metadata of {0}, and a repair would make them different ones: start the servers, have one copy be enough (`ashlar copies set {0} 1`), and stop them again",
+                name_of(map, group.server)
+            );
+        }
+        chosen.push((group.server, lane_of_copy(&copy.path, group.server)?));
+    }
+    Ok(chosen)
 }
 
 /// Refuses to look at a part of the metadata: of what is in the rest, everything would seem lost.

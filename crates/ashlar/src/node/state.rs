@@ -281,6 +281,12 @@ pub fn open_lane(
     cluster: ClusterId,
     config: LaneConfig,
 ) -> Result<Lane> {
+    if crate::cluster::has_only_copies(meta) {
+        bail!(
+            "{} has copies of the metadata of servers, and no other metadata: `ashlar meta` serves them",
+            meta.display()
+        );
+    }
     let path = meta.join(ENGINE_DIR);
     let engine = FjallEngine::open(&path, engine_options()).map_err(|error| {
         let way_out = engine_way_out(&path, &error);

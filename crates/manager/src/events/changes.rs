@@ -41,8 +41,7 @@ fn copies(before: &ClusterState, after: &ClusterState, told: &mut Vec<Change>) {
             continue;
         }
         let named = |nodes: &[NodeId]| {
-            let names: Vec<String> =
-                nodes.iter().map(|node| name(&after.map, &before.map, *node)).collect();
+            let names: Vec<String> = nodes.iter().map(|node| name(&after.map, &before.map, *node)).collect();
             names.join(", ")
         };
         let mut text = format!("kept by {}", named(&membership.in_sync));

@@ -148,8 +148,7 @@ impl ManagerService {
         let membership = self.change_or_look(|state| {
             let name = name(&state.map, server);
             let is_admission = matches!(change, Change::Admit(_));
-            let is_invited =
-                change == Change::Admit(by) && self.invitations(state, by).contains(&server);
+            let is_invited = change == Change::Admit(by) && self.invitations(state, by).contains(&server);
             if is_admission && !is_invited {
                 return Err(refused(format!("{by} is not to keep a copy of {name}")));
             }
@@ -225,9 +224,8 @@ impl ManagerService {
         server: NodeId,
         public_key: &[u8],
     ) -> Result<ManagerReply, ManagerError> {
-        let is_kept = |state: &ClusterState| {
-            state.copies.group(server).is_some_and(|group| group.is_kept_by(by))
-        };
+        let is_kept =
+            |state: &ClusterState| state.copies.group(server).is_some_and(|group| group.is_kept_by(by));
         let is_kept = self.look_again(|| self.manager.with_state(is_kept), |is_kept| !is_kept)?;
         if !is_kept {
             return Err(refused(format!("{by} keeps no copy of the metadata server {server}")));

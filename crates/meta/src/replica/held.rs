@@ -59,7 +59,11 @@ impl HoldsBack for Replica {
         let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
         let machine = &core.machine;
-        let is_told = if !machine.member().is_primary() || core.broken.is_some() || core.service == Service::Over || core.is_stopping {
+        let is_told = if !machine.member().is_primary()
+            || core.broken.is_some()
+            || core.service == Service::Over
+            || core.is_stopping
+        {
             false
         } else if machine.committed() >= machine.index().last().sequence
             && machine.member().may_acknowledge(now)

@@ -1,7 +1,7 @@
 //! What the lane of the primary tells and asks (`ashlar_kv::Copies`).
 
-use super::{Replica, Service};
 use super::message::{number_of, position_of};
+use super::{Replica, Service};
 use ashlar_kv::{Copies, Group, KvError};
 use ashlar_types::Epoch;
 use std::sync::{Arc, Weak};

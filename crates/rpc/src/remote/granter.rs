@@ -135,9 +135,8 @@ impl Granter {
         let end = self.env.clock.monotonic() + wait;
         loop {
             let map = self.routes.map();
-            let has_heard = |node: NodeId| {
-                self.servers.read().get(&node).is_some_and(|server| server.heard().is_some())
-            };
+            let has_heard =
+                |node: NodeId| self.servers.read().get(&node).is_some_and(|server| server.heard().is_some());
             let have_all = map.listening(Role::Storage).all(|node| has_heard(node.id));
             if have_all || self.is_stopping.load(SeqCst) || self.env.clock.monotonic() >= end {
                 return have_all;

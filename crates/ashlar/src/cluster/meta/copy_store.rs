@@ -65,6 +65,29 @@ pub fn kept_in(meta: &Path) -> Result<Vec<NodeId>> {
     Ok(kept)
 }
 
+/// Where the log and engine of the copy of `server` are that is in `meta`, the directory of `ashlar meta`.
+///
+/// # Errors
+/// When that cannot be read, or it is being moved there.
+pub fn lane_of(meta: &Path, server: NodeId) -> Result<PathBuf> {
+    let path = meta.join(COPIES_DIR).join(server.0.to_string());
+    if path.join(FOUNDING_FILE).exists() {
+        bail!("{} is not complete: start and stop `ashlar meta` there first", path.display());
+    }
+    let text = match std::fs::read_to_string(path.join(CURRENT_FILE)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "0".to_owned(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let number: u64 = text.trim().parse().with_context(|| format!("{} is damaged", path.display()))?;
+    Ok(path.join(lane_dir(number)))
+}
+
+/// Whether `meta`, the directory of `ashlar meta`, has copies, and no metadata but those.
+pub fn has_only_copies(meta: &Path) -> bool {
+    !meta.join(ENGINE_DIR).exists() && meta.join(COPIES_DIR).exists()
+}
+
 impl DirectoryStore {
     /// The copy of `server` in `meta`, the directory of `ashlar meta`; made if it is not there.
     ///
