@@ -66,6 +66,9 @@ pub struct LabUpArgs {
     /// Metadata servers, among which directories are spread.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub meta: u32,
+    /// Copies of the metadata of each metadata server, on as many of them (`ashlar copies`).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub copies: u8,
     /// Storage servers, each with one target.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub storage: u32,

@@ -64,6 +64,7 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
         coherence: args.coherence,
         keep: args.keep,
         split_at: args.split_at,
+        copies: args.copies,
         browsers: browsers.map(|(listener, _)| listener),
     };
     if let Err(error) = lab.make() {
@@ -78,6 +79,9 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
 
 /// What the arguments ask for, if that can be.
 fn shape(args: &LabUpArgs) -> Result<Shape> {
+    if u32::from(args.copies) > args.meta {
+        bail!("{} copies are on as many metadata servers: add --meta {0}", args.copies);
+    }
     let managers = args.managers.unwrap_or(if args.etcd { ETCD_MEMBERS } else { 1 });
     if managers > 1 && !args.etcd {
         bail!("several managers share their state in an etcd: add --etcd");
@@ -116,6 +120,7 @@ struct Lab {
     coherence: Coherence,
     keep: u32,
     split_at: u64,
+    copies: u8,
     /// For the gateway.
     browsers: Option<TcpListener>,
 }
@@ -134,8 +139,24 @@ impl Lab {
                 self.wait_until_member_counts(node)?;
             }
         }
+        self.copy_metadata(&nodes)?;
         self.record.maker = None;
         self.record.store(&self.places)
+    }
+
+    /// Has copies of metadata be kept. They are made while the lab is used.
+    fn copy_metadata(&self, nodes: &[LabNode]) -> Result<()> {
+        if self.copies == 1 {
+            return Ok(());
+        }
+        let manager = self.record.node(FIRST_MANAGER)?;
+        for node in nodes.iter().filter(|node| node.role == LabRole::Meta) {
+            let mut command = self.command(manager)?;
+            command.args(["copies", "set", &node.name, &self.copies.to_string()]);
+            command.arg("--identity").arg(self.places.identity(&manager.name));
+            self.finish(&mut command, "")?;
+        }
+        Ok(())
     }
 
     /// Has the node be one of the file system, with what it needs to start.

@@ -43,11 +43,10 @@ impl ManagerService {
         if is_host {
             self.copy_hosts.0.lock().insert(by, Instant::now());
         }
-        let (notes, invited) = self.manager.with_state(|state| {
+        self.manager.with_state(|state| {
             let invited = if is_host { self.invitations(state, by) } else { Vec::new() };
-            (state.copies.clone(), invited)
-        });
-        ManagerReply::Copies { notes, invited }
+            ManagerReply::Copies { epoch: state.map.epoch, notes: state.copies.clone(), invited }
+        })
     }
 
     fn invitations(&self, state: &ClusterState, host: NodeId) -> Vec<NodeId> {

@@ -448,6 +448,8 @@ pub enum ManagerReply {
     MoveWorks(Vec<MoveWork>),
     /// Copies of metadata servers.
     Copies {
+        /// Of the map to which this belongs.
+        epoch: Epoch,
         /// All of them.
         notes: CopyNotes,
         /// Those that the caller is to keep copies of, and does not yet.

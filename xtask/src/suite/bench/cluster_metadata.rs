@@ -26,6 +26,9 @@ pub(super) struct Arguments {
     /// Numbers of metadata servers; the first is what the others are compared with.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u16).range(1..=16))]
     servers: Vec<u16>,
+    /// How many servers keep the metadata of each, itself among them. Numbers of servers that are below are left out.
+    #[arg(long, value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u16).range(1..=3))]
+    copies: Vec<u16>,
     /// Percent of one processor for each metadata server.
     #[arg(long, default_value_t = PERCENT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,
@@ -40,29 +43,34 @@ pub(super) struct Arguments {
     server_files: u32,
 }
 
-/// Operations per second of each phase, by the number of servers.
-type Rates = Vec<(u16, Figures)>;
+/// Operations per second of each phase, by the numbers of servers and copies.
+type Rates = Vec<((u16, u16), Figures)>;
 
 impl Arguments {
     pub(super) fn run(&self, bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
         report.begin("Metadata servers with a share of a processor", &bench.directory)?;
         let mut rates = Rates::new();
-        for servers in &self.servers {
-            let figures =
-                self.measure(bench, *servers).with_context(|| format!("{servers} metadata servers"))?;
-            rates.push((*servers, figures));
+        let all =
+            self.servers.iter().flat_map(|servers| self.copies.iter().map(move |copies| (*servers, *copies)));
+        for (servers, copies) in all.filter(|(servers, copies)| copies <= servers) {
+            let figures = self
+                .measure(bench, servers, copies)
+                .with_context(|| format!("{servers} metadata servers, {copies} copies"))?;
+            rates.push(((servers, copies), figures));
         }
         self.show(report, &rates);
-        let kept =
-            rates.iter().map(|(servers, figures)| json!({ "servers": servers, "rates": figures.json() }));
+        let kept = rates.iter().map(|((servers, copies), figures)| {
+            json!({ "servers": servers, "copies": copies, "rates": figures.json() })
+        });
         report.keep("cluster-metadata", Value::Array(kept.collect()))
     }
 
-    fn measure(&self, bench: &Bench, servers: u16) -> anyhow::Result<Figures> {
-        let dir = bench.directory.join(format!("lab{servers}"));
-        let count = servers.to_string();
-        let lab =
-            Lab::up(&bench.programs.join("ashlar"), &dir, 1, usize::from(self.clients), &["--meta", &count])?;
+    fn measure(&self, bench: &Bench, servers: u16, copies: u16) -> anyhow::Result<Figures> {
+        let dir = bench.directory.join(format!("lab{servers}-{copies}"));
+        let (count, kept) = (servers.to_string(), copies.to_string());
+        let more = ["--meta", &count, "--copies", &kept];
+        let lab = Lab::up(&bench.programs.join("ashlar"), &dir, 1, usize::from(self.clients), &more)?;
+        lab.wait_for_copies(copies)?;
         let mut groups = Vec::new();
         for (name, pid) in lab.processes()?.into_iter().filter(|(name, _)| name.starts_with("meta")) {
             let group = ControlGroup::of_processor(&format!("bench-{name}"), self.percent)?;
@@ -94,27 +102,40 @@ impl Arguments {
             self.client_threads,
             self.percent,
             self.server_files,
-            rates.first().map_or(0, |(servers, _)| *servers)
+            rates.first().map_or(0, |((servers, _), _)| *servers)
         ));
         let Some((_, first)) = rates.first() else { return };
-        let mut head = vec!["servers".to_owned()];
+        let mut head = vec!["servers".to_owned(), "copies".to_owned()];
         head.extend(PHASES.iter().flat_map(|phase| [(*phase).to_owned(), "times".to_owned()]));
-        let lines = rates.iter().map(|(servers, figures)| {
+        let lines = rates.iter().map(|((servers, copies), figures)| {
             let cells = PHASES.iter().flat_map(|phase| {
                 [show(figures.of(phase), 0), show(&ratios(figures.of(phase), first.of(phase)), 2)]
             });
-            std::iter::once(servers.to_string()).chain(cells).collect()
+            [servers.to_string(), copies.to_string()].into_iter().chain(cells).collect()
         });
         report.table(&head, &lines.collect::<Vec<_>>());
-        let targets = rates.iter().skip(1).flat_map(|(servers, figures)| {
+        let more = rates.iter().skip(1).filter(|((_, copies), _)| *copies == 1);
+        let targets = more.flat_map(|((servers, _), figures)| {
             PHASES.iter().map(move |phase| Target {
                 what: format!("{phase}: {servers} servers over the first"),
                 measured: median(&ratios(figures.of(phase), first.of(phase))),
                 // Four servers shall do 3.5 times what one does.
-                wanted: Wanted::AtLeast(0.875 * f64::from(*servers) / f64::from(rates[0].0)),
+                wanted: Wanted::AtLeast(0.875 * f64::from(*servers) / f64::from(rates[0].0.0)),
                 unit: "",
             })
         });
-        report.targets(&targets.collect::<Vec<_>>());
+        let alone =
+            |servers: u16| rates.iter().find(|(of, _)| *of == (servers, 1)).map(|(_, figures)| figures);
+        let with_copies = rates.iter().filter(|((_, copies), _)| *copies == 2);
+        let of_copies = with_copies.filter_map(|((servers, _), figures)| {
+            let alone = alone(*servers)?;
+            Some(Target {
+                what: format!("create: {servers} servers with two copies over the same without"),
+                measured: median(&ratios(figures.of("create"), alone.of("create"))),
+                wanted: Wanted::AtLeast(0.7),
+                unit: "",
+            })
+        });
+        report.targets(&targets.chain(of_copies).collect::<Vec<_>>());
     }
 }

@@ -15,6 +15,8 @@ use crate::shell;
 const START_MAX: Duration = Duration::from_secs(120);
 /// LIMIT: for how long a process may take to stop.
 const STOP_MAX: Duration = Duration::from_secs(60);
+/// LIMIT: for how long copies of metadata may take until they are there.
+const COPIES_MAX: Duration = Duration::from_secs(90);
 
 /// Managers (with an etcd if there are several), metadata servers, storage servers and mounts, each a process in a network of its own.
 #[derive(Debug)]
@@ -321,6 +323,28 @@ impl Lab {
             command.arg("--data").arg(data.join(format!("storage{number}")));
         }
         shell::run(&mut command)
+    }
+
+    /// Waits until each metadata server is kept by so many.
+    ///
+    /// # Errors
+    /// When that is not so within a minute and a half.
+    pub fn wait_for_copies(&self, copies: u16) -> anyhow::Result<()> {
+        if copies < 2 {
+            return Ok(());
+        }
+        let deadline = Instant::now() + COPIES_MAX;
+        loop {
+            let text = shell::output(&mut self.administer(&["copies", "list", "--json"]))?;
+            let groups: Value = serde_json::from_str(&text).context("parse what is told of copies")?;
+            let has_all =
+                |group: &Value| group["copies"].as_array().map_or(0, Vec::len) >= usize::from(copies);
+            if groups.as_array().is_some_and(|groups| groups.iter().all(has_all)) {
+                return Ok(());
+            }
+            anyhow::ensure!(Instant::now() < deadline, "copies of metadata are not there: {text}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// Where a node says what it does.

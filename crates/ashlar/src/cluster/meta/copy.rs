@@ -48,6 +48,7 @@ pub struct Copy {
     /// The newest epoch at which a service was begun here, or may have been before the process began.
     begun: Mutex<Epoch>,
     is_stopping: AtomicBool,
+    leaves: AtomicBool,
     has_ended: Mutex<bool>,
     ended: parking_lot::Condvar,
 }
@@ -119,6 +120,7 @@ impl Copy {
             wanted: AtomicU8::new(0),
             begun: Mutex::default(),
             is_stopping: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             has_ended: Mutex::new(false),
             ended: Default::default(),
         });
@@ -152,8 +154,9 @@ impl Copy {
         }
     }
 
-    /// Has it end: others go on with the service, if it is here.
-    pub fn begin_stop(&self) {
+    /// Has it end. If it `leaves`, others go on with the service at once, as soon as managers know; who follows what they say is needed for that.
+    pub fn begin_stop(&self, leaves: bool) {
+        self.leaves.store(leaves, SeqCst);
         self.is_stopping.store(true, SeqCst);
     }
 
@@ -321,6 +324,9 @@ impl Copy {
                 tracing::warn!(error = format!("{error:#}"), "a metadata service did not end in good order");
             }
             self.ended(&lane, shows_metrics);
+        }
+        if !self.leaves.load(SeqCst) {
+            return;
         }
         self.replica.leave();
         let (me, end) = (self.parts.site.member.name.node, Instant::now() + LEAVE_MAX);

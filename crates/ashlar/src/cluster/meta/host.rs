@@ -222,11 +222,15 @@ impl Host {
 
     /// Asks managers, and does what they say.
     fn follow_once(&self) -> Result<()> {
-        let epoch = self.site.member.map().read().epoch;
         let asked = self.site.member.managers.call(&ManagerRequest::Copies, Instant::now() + MANAGER_MAX);
-        let ManagerReply::Copies { notes, invited } = asked.context("the manager")? else {
+        let ManagerReply::Copies { epoch, notes, invited } = asked.context("the manager")? else {
             bail!("the manager gave an answer of the wrong kind");
         };
+        // ORDER: one that is behind may not know of copies that are served from.
+        let newest = self.notes.lock().1.max(self.site.member.map().read().epoch);
+        if epoch < newest {
+            bail!("a manager is behind: it has the map of {epoch}, and this machine has heard of {newest}");
+        }
         let places = notes.hosts.iter().map(|host| (host.node, host.addresses.clone())).collect();
         *self.site.places.write() = places;
         *self.notes.lock() = (notes.clone(), epoch);
@@ -246,6 +250,15 @@ impl Host {
                 None => {}
             }
         }
+        let is_over = |server: &NodeId| notes.membership(*server).is_none();
+        let over: Vec<NodeId> = self.kept.read().keys().copied().filter(is_over).collect();
+        for server in over {
+            let known = self.kept.read().get(&server).cloned();
+            if let Some(copy) = known {
+                tracing::warn!(%server, "there are no copies of a metadata server any more; what is here is left alone");
+                self.retire(server, &copy);
+            }
+        }
         for server in invited.into_iter().filter(|server| !self.is_resting(*server)) {
             let membership = notes.membership(server).context("an invitation to nothing")?;
             self.accept(server, membership)?;
@@ -256,7 +269,7 @@ impl Host {
     /// Lets go of a copy that takes no part any more. It is begun anew after a while, with what it has on the disk.
     fn retire(&self, server: NodeId, copy: &Copy) {
         self.kept.write().remove(&server);
-        copy.begin_stop();
+        copy.begin_stop(false);
         copy.await_stop();
         copy.close();
         self.resting.lock().insert(server, Instant::now());
@@ -309,7 +322,7 @@ impl Host {
     pub fn stop(&self) {
         self.is_stopping.store(true, SeqCst);
         let copies: Vec<Arc<Copy>> = self.kept.read().values().cloned().collect();
-        copies.iter().for_each(|copy| copy.begin_stop());
+        copies.iter().for_each(|copy| copy.begin_stop(true));
         // Memberships are still followed meanwhile: without this machine others go on at once.
         copies.iter().for_each(|copy| copy.await_stop());
         *self.following.lock() = None;
