@@ -4,10 +4,11 @@
 use super::ManagerService;
 use super::removal::KnownMember;
 use crate::FoundTarget;
-use crate::{ClusterState, Manager, ManagerError, Token, map_change};
+use crate::{ClusterState, Manager, ManagerError, MetadataRecord, Token, map_change};
 use ashlar_coord::local_file::LocalFile;
 use ashlar_env::sim::{SimClock, SimDisk};
 use ashlar_env::{Clock, Disk, Env};
+use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest, TargetReport};
 use ashlar_types::{
     Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId, Timespec,
@@ -429,4 +430,100 @@ fn tokens_that_were_used_make_room_for_others_and_those_that_were_not_stay() {
     let tokens = later.0.manager.state().tokens;
     assert_eq!(tokens.len(), 2);
     assert_eq!(tokens[0].public_key, waiting, "a token that waits to be used was forgotten");
+}
+
+#[test]
+fn copies_of_a_metadata_server_change_by_the_rules_and_by_those_who_keep_them() {
+    let meta: &[Role] = &[Role::Meta];
+    let site = Site::with(&[("meta1", meta), ("meta2", meta), ("meta3", meta)]);
+    let [one, two, three] = [2, 3, 4].map(NodeId);
+    let record = |node: NodeId| MetadataRecord { uuid: [node.0 as u8; 16], node, path: "/meta".to_owned() };
+    let note = |state: &mut ClusterState| -> Result<(), ManagerError> {
+        state.metadata = vec![record(one), record(two)];
+        Ok(())
+    };
+    site.0.manager.change(note).unwrap();
+    let set = |server, wanted| site.ask(FIRST, ManagerRequest::SetCopies { server, wanted });
+    refused(set(three, 2), &["meta3 is no metadata server"]);
+    refused(set(one, 4), &["1 to 3 copies"]);
+    refused(site.ask(one, ManagerRequest::SetCopies { server: one, wanted: 2 }), &["may not do that"]);
+    refused(site.ask(one, ManagerRequest::FoundCopies), &["no copies of meta1 are to be kept"]);
+    let state = || site.0.manager.state();
+    assert!(state().encode().starts_with(b"ASHLSTA6"), "software that knows nothing of them reads it");
+    set(one, 2).unwrap();
+    let membership = || state().copies.membership(one).cloned().unwrap();
+    site.ask(one, ManagerRequest::FoundCopies).unwrap();
+    let founded = membership();
+    assert_eq!((founded.epoch, founded.in_sync.as_slice()), (state().map.epoch, &[one][..]));
+    // Asked once more, for the answer was lost.
+    site.ask(one, ManagerRequest::FoundCopies).unwrap();
+    assert_eq!(membership(), founded);
+    assert_eq!(ClusterState::decode(&state().encode()).unwrap(), state(), "as it was stored");
+    let change = |by, expected, change| {
+        site.ask(by, ManagerRequest::ChangeCopies { server: one, expected, change })
+    };
+    refused(change(two, founded.epoch, Change::Admit(two)), &["not to keep a copy of meta1"]);
+    refused(change(one, founded.epoch, Change::Admit(two)), &["not to keep a copy of meta1"]);
+    let join = |state: &mut ClusterState| -> Result<(), ManagerError> {
+        state.map.epoch.0 += 1;
+        let group = state.copies.groups.iter_mut().find(|group| group.server == one).unwrap();
+        group.membership = Some(Membership::new(state.map.epoch, [one, two]));
+        Ok(())
+    };
+    site.0.manager.change(join).unwrap();
+    let both = membership();
+    refused(change(two, founded.epoch, Change::Remove(one)), &["not changed", "the group is at"]);
+    refused(change(three, both.epoch, Change::Remove(one)), &["only another may ask"]);
+    refused(change(three, both.epoch, Change::Renew), &["only another may ask"]);
+    // Who does not serve it cannot begin, and is certified for nothing.
+    let begin = |by, epoch| site.ask(by, ManagerRequest::BeginService { server: one, epoch });
+    refused(begin(two, both.epoch), &["is not who serves meta1"]);
+    refused(begin(one, founded.epoch), &["is not who serves meta1"]);
+    begin(one, both.epoch).unwrap();
+    change(two, both.epoch, Change::Remove(one)).unwrap();
+    let moved = membership();
+    assert_eq!((moved.in_sync.as_slice(), moved.epoch > both.epoch), (&[two][..], true));
+    refused(begin(one, both.epoch), &["is not who serves meta1"]);
+    begin(two, moved.epoch).unwrap();
+    let serve = |by, epoch| {
+        let addresses = vec!["10.0.0.9:7401".parse().unwrap()];
+        site.ask(by, ManagerRequest::ServeCopy { server: one, epoch, addresses, management: Vec::new() })
+    };
+    refused(serve(one, both.epoch), &["is not who serves meta1"]);
+    refused(serve(two, both.epoch), &["is not who serves meta1"]);
+    serve(two, moved.epoch).unwrap();
+    let map = site.0.map().read().clone();
+    assert_eq!(map.node(one).unwrap().addresses(Role::Meta), ["10.0.0.9:7401".parse().unwrap()]);
+    let certify = |by| {
+        let public_key = crate::draw_key().unwrap().1;
+        site.ask(by, ManagerRequest::CertifyServer { server: one, public_key })
+    };
+    certify(two).unwrap();
+    refused(certify(one), &["keeps no copy"]);
+    refused(certify(three), &["keeps no copy"]);
+    // What a metadata server does for itself it does not when it is served from copies.
+    let alone = ManagerRequest::MetaIdentity { uuid: [2; 16], path: "/meta".to_owned() };
+    refused(site.ask(one, alone), &["is served from copies"]);
+    let listen = ManagerRequest::Listen { role: Role::Meta, addresses: vec!["10.0.0.1:1".parse().unwrap()] };
+    refused(site.ask(one, listen), &["is served from copies"]);
+    refused(site.remove(FIRST, two), &["meta2 keeps a copy of the metadata of meta1"]);
+}
+
+#[test]
+fn a_certificate_is_renewed_for_no_more_than_it_was_for() {
+    let site = Site::with(&[("all", &[Role::Meta, Role::Storage, Role::Admin])]);
+    let peer = |roles: &[Role]| PeerId {
+        cluster: site.0.manager.identity().cluster,
+        node: NodeId(2),
+        roles: roles.iter().copied().collect(),
+    };
+    let (key, public_key) = crate::draw_key().unwrap();
+    let roles_of = |roles: &[Role]| {
+        let certificate = site.0.renewed(peer(roles), &public_key).unwrap();
+        let authority = site.0.authority.certificate();
+        ashlar_rpc::net::TlsIdentity::from_pem(&certificate, &key, authority).unwrap().peer().roles.to_string()
+    };
+    assert_eq!(roles_of(&[Role::Meta, Role::Storage, Role::Admin]), "meta+storage+admin");
+    assert_eq!(roles_of(&[Role::Meta]), "meta", "one who keeps copies has the name, and one role");
+    assert_eq!(roles_of(&[Role::Meta, Role::Client]), "meta");
 }

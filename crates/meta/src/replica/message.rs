@@ -93,3 +93,19 @@ pub(super) fn position_of(number: GroupNumber) -> LogPosition {
 pub(super) fn number_of(position: LogPosition) -> GroupNumber {
     GroupNumber { sequence: position.sequence.0, epoch: position.epoch }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_types::testing::schema::{Schema, require_written_down};
+
+    /// A copy is brought up to date by a server of the version before, while servers are replaced one after the other.
+    #[test]
+    fn what_copies_say_has_the_form_that_is_written_down() {
+        let mut schema = Schema::default();
+        schema.add::<Say>();
+        schema.add::<Heard>();
+        let written = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/messages-of-copies.txt");
+        require_written_down(&schema, written, "copies of logs");
+    }
+}
