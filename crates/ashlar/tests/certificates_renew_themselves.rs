@@ -21,7 +21,7 @@ fn age(lab: &Lab, name: &str, node: u32, roles: &[Role], days: i64) -> String {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(lab.path("state")));
     let manager = Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).unwrap();
     let roles = roles.iter().copied().collect();
-    let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(node), roles };
+    let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(node), roles, host: None };
     let key = public_key_of(&fs::read_to_string(lab.path(name).join("key.pem")).unwrap()).unwrap();
     let now = Env::os().clock.now();
     let then = Timespec { secs: now.secs - days * 24 * 60 * 60, ..now };

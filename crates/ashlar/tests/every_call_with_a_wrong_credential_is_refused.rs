@@ -466,7 +466,7 @@ fn issued(lab: &Lab, days: i64) -> TlsIdentity {
     let now = Env::os().clock.now();
     let then = Timespec { secs: now.secs + days * 24 * 60 * 60, ..now };
     let roles = NODES.iter().copied().collect();
-    let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(1), roles };
+    let peer = PeerId { cluster: manager.identity().cluster, node: NodeId(1), roles, host: None };
     let certificate = manager.authority().unwrap().issue(peer, &key, then).unwrap();
     identity(lab, "first", Some(certificate))
 }

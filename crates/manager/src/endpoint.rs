@@ -93,11 +93,19 @@ fn answer_of(map: &ClusterMap) -> Vec<u8> {
     encode(&ManagerReply::Map(Box::new(map.clone())))
 }
 
-/// Whether `peer` may be connected, going by `map`.
+/// Whether `peer` may be connected, going by `map`: both who it is and, if another machine comes in its place, that one.
 ///
 /// # Errors
 /// A text for the node.
 pub fn admit(map: &ClusterMap, peer: &Peer) -> Result<(), String> {
+    if let Some(host) = peer.id.host
+        && !map.node(host).is_some_and(|node| node.roles.has(Role::Meta))
+    {
+        return Err(format!(
+            "{host}, which comes in the place of {}, is no metadata server in the file system (any more)",
+            peer.id.node
+        ));
+    }
     match map.node(peer.id.node) {
         Some(node) if node.roles.has(peer.role) => Ok(()),
         Some(_) => Err(format!("{} is no {} any more", peer.id.node, peer.role)),
@@ -117,6 +125,9 @@ impl Endpoint for ManagerEndpoint {
         // Somebody has heard of a newer map than this manager: another one has made it.
         if frame.header.epoch > self.service.map().read().epoch {
             self.service.has_looked_anew();
+        }
+        if !self.service.is_in_place(peer.id) {
+            return replier.refuse("that machine keeps no copy of this metadata server (any more)");
         }
         if let ManagerRequest::Map { have } = request
             && have.0 > 0

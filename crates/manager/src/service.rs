@@ -24,8 +24,8 @@ use ashlar_replication::hand_over::shard::transfer;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{ManagerPapers, ManagerReply, ManagerRequest};
 use ashlar_types::{
-    ClusterMap, Epoch, EventKind, Happening, Node, NodeId, NodePolicy, PeerId, Places, PoolId, Role, Roles,
-    ShardId, TargetId,
+    ClusterMap, CopyGroup, Epoch, EventKind, Happening, Node, NodeId, NodePolicy, PeerId, Places, PoolId,
+    Role, Roles, ShardId, TargetId,
 };
 use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
@@ -133,6 +133,16 @@ impl ManagerService {
         self.manager.refresh().is_ok()
     }
 
+    /// Whether the machine that has the certificate `id` may speak in the place of its node: it keeps a copy of that metadata server.
+    pub(crate) fn is_in_place(&self, id: PeerId) -> bool {
+        let Some(host) = id.host else { return true };
+        let is_kept = || {
+            let is_kept_by = |group: &CopyGroup| group.is_kept_by(host);
+            self.manager.with_state(|state| state.copies.group(id.node).is_some_and(is_kept_by))
+        };
+        is_kept() || self.has_looked_anew() && is_kept()
+    }
+
     pub(crate) fn now_s(&self) -> u64 {
         self.env.clock.now().secs.max(0) as u64
     }
@@ -222,7 +232,7 @@ impl ManagerService {
             ManagerRequest::Copies => Ok(self.copies(peer.node)),
             ManagerRequest::SetCopies { server, wanted } => self.set_copies(peer.node, server, wanted),
             ManagerRequest::HostCopies { addresses } => self.host_copies(peer.node, addresses),
-            ManagerRequest::FoundCopies => self.found_copies(peer.node),
+            ManagerRequest::FoundCopies { uuid } => self.found_copies(peer.node, uuid),
             ManagerRequest::ChangeCopies { server, expected, change } => {
                 self.change_copies(peer.node, server, expected, change)
             }
@@ -237,8 +247,17 @@ impl ManagerService {
         }
     }
 
-    fn certify(&self, node: NodeId, roles: Roles, public_key: &[u8]) -> Result<String, ManagerError> {
-        let peer = PeerId { cluster: self.manager.identity().cluster, node, roles };
+    /// A certificate of `node`, which `host` has in its place if that is given.
+    ///
+    /// # Errors
+    /// When `public_key` is none.
+    fn certify(
+        &self,
+        (node, host): (NodeId, Option<NodeId>),
+        roles: Roles,
+        public_key: &[u8],
+    ) -> Result<String, ManagerError> {
+        let peer = PeerId { cluster: self.manager.identity().cluster, node, roles, host };
         self.authority.issue(peer, public_key, self.env.clock.now())
     }
 
@@ -257,7 +276,7 @@ impl ManagerService {
             )));
         }
         // Before the token is used: a key that is none costs nobody a token.
-        self.certify(NodeId(0), Roles::default(), public_key)?;
+        self.certify((NodeId(0), None), Roles::default(), public_key)?;
         let now = self.now_s();
         let (node, roles) = self.manager.change(|state| {
             let record = state.tokens.iter_mut().find(|record| record.public_key == token);
@@ -290,7 +309,7 @@ impl ManagerService {
             state.map.nodes.push(Node { id, name, roles, listening, policy, domain });
             Ok((id, roles))
         })?;
-        let certificate = self.certify(node, roles, public_key)?;
+        let certificate = self.certify((node, None), roles, public_key)?;
         tracing::info!(%node, name, %roles, "a node has joined");
         Ok(ManagerReply::Joined {
             cluster: self.manager.identity().cluster,
@@ -325,7 +344,7 @@ impl ManagerService {
         let node = map.node(peer.node).ok_or_else(|| refused(format!("{} was removed", peer.node)))?;
         // Not more than the certificate there is: one who keeps copies of a metadata server has its name, and not what else its machine may do.
         let roles = peer.roles.and(node.roles);
-        let certificate = self.certify(node.id, roles, public_key)?;
+        let certificate = self.certify((node.id, peer.host), roles, public_key)?;
         self.note(node.id, EventKind::CertificateRenewed, &node.name, "good for another 90 days");
         Ok(certificate)
     }
@@ -640,8 +659,67 @@ fn is_remembered(token: &TokenRecord, now_s: u64) -> bool {
     now_s < token.expires_s.saturating_add(if token.used_by.is_some() { USED_S } else { 0 })
 }
 
+/// Whether a machine that keeps a copy of a metadata server may ask for that in its name: what a metadata service asks for itself. What it asks as the machine that it is, it asks with
+/// the certificate of its own, by which managers see who it is. Every request is named, so that a new one is thought about.
+fn may_ask_in_place_of(request: &ManagerRequest) -> bool {
+    match request {
+        ManagerRequest::Map { .. }
+        | ManagerRequest::Present { .. }
+        | ManagerRequest::Report { .. }
+        | ManagerRequest::TransferShards { .. }
+        | ManagerRequest::SealingKeys
+        | ManagerRequest::OpenKey
+        | ManagerRequest::ShardMoves => true,
+        ManagerRequest::Join { .. }
+        | ManagerRequest::Renew { .. }
+        | ManagerRequest::Listen { .. }
+        | ManagerRequest::ListenApart { .. }
+        | ManagerRequest::NewTarget { .. }
+        | ManagerRequest::Serve { .. }
+        | ManagerRequest::EndMove { .. }
+        | ManagerRequest::ReportTargets { .. }
+        | ManagerRequest::MetaIdentity { .. }
+        | ManagerRequest::RestoreMetadata { .. }
+        | ManagerRequest::HostCopies { .. }
+        | ManagerRequest::FoundCopies { .. }
+        | ManagerRequest::ChangeCopies { .. }
+        | ManagerRequest::BeginService { .. }
+        | ManagerRequest::ServeCopy { .. }
+        | ManagerRequest::CertifyServer { .. }
+        | ManagerRequest::Copies
+        | ManagerRequest::SetCopies { .. }
+        | ManagerRequest::ClaimStart { .. }
+        | ManagerRequest::HoldStarts { .. }
+        | ManagerRequest::CheckingKeys
+        | ManagerRequest::RotateKeys
+        | ManagerRequest::NewToken { .. }
+        | ManagerRequest::RemoveNode { .. }
+        | ManagerRequest::SetPolicy { .. }
+        | ManagerRequest::SetDraining { .. }
+        | ManagerRequest::RemoveTarget { .. }
+        | ManagerRequest::NewPool { .. }
+        | ManagerRequest::RemovePool { .. }
+        | ManagerRequest::SetMoves { .. }
+        | ManagerRequest::NewFileset { .. }
+        | ManagerRequest::EncloseFileset { .. }
+        | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetShardMoves { .. }
+        | ManagerRequest::Presence
+        | ManagerRequest::Events { .. }
+        | ManagerRequest::MoveWorks => false,
+    }
+}
+
 /// Who may ask for what.
 fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerError> {
+    if let Some(host) = peer.host
+        && !may_ask_in_place_of(request)
+    {
+        return Err(refused(format!(
+            "{host} may not do that in the place of {}: a certificate that it has as one that keeps a copy of its metadata is for its metadata service alone",
+            peer.node
+        )));
+    }
     let allowed: &[Role] = match request {
         ManagerRequest::Join { .. } => &[Role::Joiner],
         ManagerRequest::Renew { .. } | ManagerRequest::Map { .. } => {
@@ -658,7 +736,7 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::TransferShards { .. }
         | ManagerRequest::RestoreMetadata { .. }
         | ManagerRequest::HostCopies { .. }
-        | ManagerRequest::FoundCopies
+        | ManagerRequest::FoundCopies { .. }
         | ManagerRequest::ChangeCopies { .. }
         | ManagerRequest::BeginService { .. }
         | ManagerRequest::ServeCopy { .. }

@@ -25,7 +25,7 @@ fn manager() -> Arc<ManagerService> {
 
 fn peer(service: &ManagerService, node: u32) -> PeerId {
     let roles = [Role::Meta, Role::Storage].into_iter().collect();
-    PeerId { cluster: service.manager().identity().cluster, node: NodeId(node), roles }
+    PeerId { cluster: service.manager().identity().cluster, node: NodeId(node), roles, host: None }
 }
 
 /// The directory `inode` of a machine, with the target `uuid` in it.

@@ -5,7 +5,7 @@
 //! | `hook` | what the lane of the primary tells and asks |
 //! | `send`, `peer` | what goes to the other copies, by threads of their own for each |
 //! | `hear`, `take_all` | what comes from them |
-//! | `held` | answers that wait until what they tell is committed |
+//! | `held`, `tenure` | answers that wait until what they tell is committed; what a service may do that runs from the copy |
 //! | `tend` | time, changes of the membership, what managers are asked |
 //! | `store`, `message`, `recent` | what is on the disk, on the wire, and in memory |
 //!
@@ -25,10 +25,12 @@ mod send;
 mod store;
 mod take_all;
 mod tend;
+mod tenure;
 
 pub use ashlar_replication::membership::LeaseTerms;
 pub use message::{Heard, Say};
 pub use store::CopyStore;
+pub use tenure::Tenure;
 
 use ashlar_env::{Env, Signal, Task};
 use ashlar_kv::{KvError, Lane};
@@ -138,6 +140,8 @@ struct Core {
     /// Somebody stores a membership.
     is_learning: bool,
     service: Service,
+    /// How many services were begun.
+    services_begun: u64,
     /// What is being received of all that a lane holds.
     incoming: Option<take_all::Incoming>,
     /// Why it takes no part any more.
@@ -152,8 +156,8 @@ struct Core {
 enum Service {
     /// None.
     Absent,
-    /// It was begun, and this machine has been primary ever since.
-    Here,
+    /// The one of this number was begun, and this machine has been primary ever since.
+    Here(u64),
     /// It was begun, and must end: another machine may have decided something since, or nobody knows whether what it made durable is so elsewhere. Nothing of it is
     /// committed or told any more.
     Over,
@@ -203,6 +207,7 @@ impl Replica {
             is_hearing: false,
             is_learning: false,
             service: Service::Absent,
+            services_begun: 0,
             incoming: None,
             broken: None,
             is_stopping: false,
@@ -235,13 +240,6 @@ impl Replica {
     /// The lane.
     pub fn lane(&self) -> Arc<Lane> {
         self.lane.read().clone()
-    }
-
-    /// Whether whoever serves from this copy may say something to others: nobody else can serve by now.
-    pub fn may_speak(&self) -> bool {
-        let now = self.config.env.clock.monotonic();
-        let core = self.core.lock();
-        core.service == Service::Here && core.broken.is_none() && core.machine.member().may_acknowledge(now)
     }
 
     /// The epoch at which it took part last before it was started.
@@ -277,25 +275,21 @@ impl Replica {
         }
     }
 
-    /// The metadata service is about to run on the lane that is returned; none where it must not. Until [`Replica::service_ended`] nothing of other copies is taken.
-    pub fn begin_service(&self) -> Option<Arc<Lane>> {
+    /// A metadata service is about to run from this copy; none where it must not. Until [`Tenure::end`] nothing of other copies is taken.
+    pub fn begin_service(&self) -> Option<Arc<Tenure>> {
+        let replica = self.this.upgrade()?;
         let mut core = self.core.lock();
         let may_begin = core.machine.is_serving()
             && core.broken.is_none()
             && core.service == Service::Absent
             && !core.is_hearing;
-        if may_begin {
-            core.service = Service::Here;
+        if !may_begin {
+            return None;
         }
-        may_begin.then(|| Arc::new(self.lane.read().hand_out()))
-    }
-
-    /// The metadata service has ended that was begun on `lane`. What of it is at work yet commits nothing any more.
-    pub fn service_ended(&self, lane: &Lane) {
-        // ORDER: it must not commit beside the next one, or beside what comes from others.
-        lane.withdraw();
-        self.core.lock().service = Service::Absent;
-        self.turned.notify_all();
+        core.services_begun += 1;
+        let number = core.services_begun;
+        core.service = Service::Here(number);
+        Some(Arc::new(Tenure { replica, number, lane: Arc::new(self.lane.read().hand_out()) }))
     }
 
     /// Why it takes no part any more: it is to be started anew, or its disk to be looked at.
@@ -369,7 +363,7 @@ impl Core {
 
     /// Whether the service here has to wait until this machine decides, after a change of the epoch.
     fn is_undecided(&self) -> bool {
-        self.service == Service::Here
+        matches!(self.service, Service::Here(_))
             && !self.machine.is_serving()
             && self.is_named_primary()
             && self.broken.is_none()
@@ -384,7 +378,7 @@ impl Core {
 
     /// Nothing of the service here is committed or told any more.
     fn end_service(&mut self, why: &str) {
-        if self.service == Service::Here {
+        if matches!(self.service, Service::Here(_)) {
             tracing::warn!(why, "the metadata service on this copy ends");
             self.service = Service::Over;
             self.held.refuse_all();

@@ -20,7 +20,7 @@ mod wallet;
 
 pub use backup::RemoteBackup;
 pub use copies::CopyLinks;
-pub use granter::{Granter, Granting};
+pub use granter::{Granter, Granting, ServiceStart};
 pub use manager::{KeepMap, ManagerCalls, MapWatcher, ask_managers, tell_managers};
 pub use meta::{LeftSession, RemoteMeta};
 pub use patience::Patience;

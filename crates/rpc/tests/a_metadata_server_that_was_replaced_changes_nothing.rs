@@ -6,8 +6,9 @@ mod support;
 
 use ashlar_env::Env;
 use ashlar_rpc::capability::{checking_keys, root_key, sealing_keys};
-use ashlar_rpc::net::{Call, Caller, Endpoint, Link, Peer, Server, Service};
-use ashlar_rpc::remote::{Granter, Granting, Routes};
+use ashlar_rpc::net::frame::Frame;
+use ashlar_rpc::net::{Call, Caller, Endpoint, Link, Peer, Replier, Server, Service};
+use ashlar_rpc::remote::{Granter, Granting, Routes, ServiceStart};
 use ashlar_rpc::serve::{Access, StorageEndpoint};
 use ashlar_rpc::wire::{Attend, Attended, StorageCall, Under};
 use ashlar_rpc::{Payload, StorageCalls};
@@ -19,6 +20,7 @@ use ashlar_types::{
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::two_servers::map;
 use support::{Authority, any_port, caller, link, serve, soon};
@@ -62,10 +64,36 @@ impl StorageCalls for Disk {
     }
 }
 
+/// A storage server that knows nothing of starts for as long as it is of an earlier version.
+struct Dated {
+    endpoint: Mutex<Arc<StorageEndpoint>>,
+    is_earlier: AtomicBool,
+    /// Messages that say a start, and that say none.
+    said: [AtomicU64; 2],
+}
+
+impl Endpoint for Dated {
+    fn serve(&self, peer: &Peer, frame: Frame, replier: Replier) {
+        match decode::<StorageCall>(frame.head(), "call").unwrap() {
+            StorageCall::AttendAs { .. } => {
+                self.said[0].fetch_add(1, SeqCst);
+                if self.is_earlier.load(SeqCst) {
+                    return replier.refuse("that is no call to a storage server");
+                }
+            }
+            StorageCall::Attend(_) => drop(self.said[1].fetch_add(1, SeqCst)),
+            _ => {}
+        }
+        let endpoint = self.endpoint.lock().clone();
+        endpoint.serve(peer, frame, replier);
+    }
+}
+
 struct Lab {
     authority: Authority,
     disk: Arc<Disk>,
     endpoint: Arc<StorageEndpoint>,
+    dated: Arc<Dated>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     keys: KeySet,
     server: Server,
@@ -78,11 +106,29 @@ impl Lab {
         let keys = sealing_keys(&root_key(b"secret", authority.cluster), 1);
         let nowhere = any_port();
         let shared = Arc::new(RwLock::new(Arc::new(map(&authority, [nowhere, nowhere]))));
-        let access = Access::new(NodeId(1), shared.clone(), checking_keys(&keys, NodeId(1)), Env::os());
-        let endpoint = Arc::new(StorageEndpoint::new(disk.clone(), shared.clone(), Arc::new(access)));
-        let (server, address) = serve(authority.issue(1, &[Role::Storage]), endpoint.clone(), any_port());
+        let endpoint = endpoint(&disk, &shared, &keys);
+        let (is_earlier, said) = (AtomicBool::new(false), Default::default());
+        let dated = Arc::new(Dated { endpoint: Mutex::new(endpoint.clone()), is_earlier, said });
+        let (server, address) = serve(authority.issue(1, &[Role::Storage]), dated.clone(), any_port());
         *shared.write() = Arc::new(map(&authority, [address, nowhere]));
-        Lab { authority, disk, endpoint, map: shared, keys, server }
+        Lab { authority, disk, endpoint, dated, map: shared, keys, server }
+    }
+
+    /// What processes call is another one from now on, that has heard of nobody.
+    fn start_storage_anew(&self) {
+        *self.dated.endpoint.lock() = endpoint(&self.disk, &self.map, &self.keys);
+    }
+
+    /// Messages so far that say a start, and that say none.
+    fn said(&self) -> [u64; 2] {
+        [0, 1].map(|which| self.dated.said[which].load(SeqCst))
+    }
+
+    fn granter(&self, process: &Process, number: u64, is_shared: bool) -> Arc<Granter> {
+        let routes = Arc::new(Routes::new(process.caller.clone(), self.map.clone()));
+        let of = (self.authority.cluster, NodeId(META));
+        let start = Some(ServiceStart { number, is_shared });
+        Granter::start(routes, Env::os(), of, self.keys.clone(), start).unwrap()
     }
 
     /// One more process that has the certificate of the metadata server.
@@ -91,6 +137,22 @@ impl Lab {
         let address = self.map.read().node(NodeId(1)).unwrap().addresses(Role::Storage)[0];
         Process { link: link(&caller, address), caller }
     }
+}
+
+fn endpoint(disk: &Arc<Disk>, map: &Arc<RwLock<Arc<ClusterMap>>>, keys: &KeySet) -> Arc<StorageEndpoint> {
+    let access = Access::new(NodeId(1), map.clone(), checking_keys(keys, NodeId(1)), Env::os());
+    Arc::new(StorageEndpoint::new(disk.clone(), map.clone(), Arc::new(access)))
+}
+
+fn gives(granter: &Granter) -> bool {
+    let granting = Granting {
+        session: SessionId(1),
+        owner: SessionOwner { node: NodeId(9), instance: [9; 16] },
+        inode: InodeId(5),
+        generation: 1,
+        rights: Rights::READ,
+    };
+    granter.grant_at(granting, NodeId(1), None).is_some()
 }
 
 struct Process {
@@ -130,7 +192,7 @@ impl Process {
 
     fn peer(&self, lab: &Lab) -> Peer {
         let roles = [Role::Meta].into_iter().collect();
-        let id = PeerId { cluster: lab.authority.cluster, node: NodeId(META), roles };
+        let id = PeerId { cluster: lab.authority.cluster, node: NodeId(META), roles, host: None };
         Peer { id, role: Role::Meta, instance: self.caller.instance, token: None }
     }
 }
@@ -189,6 +251,7 @@ fn what_is_under_way_is_waited_for_and_what_waits_for_its_turn_is_refused_when_t
         assert!((400..5000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         // Nothing of the old one begins any more, although the new one is not heeded yet.
         assert_eq!((old.truncate(), old.attend(), old.attend_as(1)), (REFUSED, REFUSED, REFUSED));
+        assert_eq!((new.truncate(), new.attend()), (REFUSED, REFUSED), "nor of the new one, for that");
         let heeded = scope.spawn(|| {
             while let Err(errno) = new.attend_as(2) {
                 assert_eq!(errno, Errno::EAGAIN);
@@ -227,35 +290,54 @@ fn its_granter_gives_nothing_before_the_storage_server_has_done_with_the_one_bef
     let lab = Lab::new();
     let (old, new) = (lab.process(), lab.process());
     lab.disk.hang(true);
-    let granting = Granting {
-        session: SessionId(1),
-        owner: SessionOwner { node: NodeId(9), instance: [9; 16] },
-        inode: InodeId(5),
-        generation: 1,
-        rights: Rights::READ,
-    };
-    let start = |process: &Process, start: u64| {
-        let routes = Arc::new(Routes::new(process.caller.clone(), lab.map.clone()));
-        let of = (lab.authority.cluster, NodeId(META));
-        Granter::start(routes, Env::os(), of, lab.keys.clone(), Some(start)).unwrap()
-    };
     std::thread::scope(|scope| {
         let under_way = scope.spawn(|| old.truncate());
         within(LONG, "it is under way", || lab.disk.begun() == 1);
-        let granter = start(&new, 2);
-        let gives = || granter.grant_at(granting, NodeId(1), None).is_some();
+        let granter = lab.granter(&new, 2, true);
         // Longer than it takes to be refused, and to ask again.
         std::thread::sleep(Duration::from_millis(1500));
-        assert!(!gives());
+        assert!(!gives(&granter));
         lab.disk.hang(false);
         assert_eq!(under_way.join().unwrap(), Ok(()));
-        within(Duration::from_secs(5), "it is asked again, and soon", gives);
+        within(Duration::from_secs(5), "it is asked again, and soon", || gives(&granter));
         // One that comes late has nothing to give.
-        let late = start(&old, 1);
+        let late = lab.granter(&old, 1, true);
         std::thread::sleep(Duration::from_millis(700));
-        assert!(late.grant_at(granting, NodeId(1), None).is_none() && gives());
+        assert!(!gives(&late) && gives(&granter));
         late.stop();
         granter.stop();
     });
+    lab.server.stop();
+}
+
+#[test]
+fn a_storage_server_of_an_earlier_version_is_not_told_of_starts_until_it_is_brought_up_to_date() {
+    let lab = Lab::new();
+    let (process, stranger) = (lab.process(), lab.process());
+    lab.dated.is_earlier.store(true, SeqCst);
+    let granter = lab.granter(&process, 1, false);
+    within(Duration::from_secs(5), "it is used as before", || gives(&granter));
+    within(LONG, "it is told again", || lab.said()[1] > 3);
+    assert_eq!(lab.said()[0], 1, "it has said that it does not know of them");
+    assert_eq!(stranger.truncate(), Ok(()));
+    lab.start_storage_anew();
+    lab.dated.is_earlier.store(false, SeqCst);
+    within(LONG, "it hears which start it is", || stranger.truncate() == REFUSED);
+    assert_eq!((process.truncate(), gives(&granter)), (Ok(()), true));
+    granter.stop();
+    lab.server.stop();
+}
+
+#[test]
+fn one_that_several_machines_can_serve_does_without_a_storage_server_of_an_earlier_version() {
+    let lab = Lab::new();
+    let process = lab.process();
+    lab.dated.is_earlier.store(true, SeqCst);
+    let granter = lab.granter(&process, 1, true);
+    within(LONG, "it is asked again and again", || lab.said()[0] > 5);
+    assert_eq!((lab.said()[1], gives(&granter)), (0, false));
+    lab.dated.is_earlier.store(false, SeqCst);
+    within(Duration::from_secs(5), "it is of this version by now", || gives(&granter));
+    granter.stop();
     lab.server.stop();
 }

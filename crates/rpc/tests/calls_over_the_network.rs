@@ -227,7 +227,7 @@ fn who_is_not_who_he_should_be_is_told_so_and_reaches_nothing() {
     let (_server, address) = serve(authority.issue(1, &[Role::Storage]), echo.clone(), any_port());
     let uri = |authority: &Authority, roles: &[Role]| {
         let roles: Roles = roles.iter().copied().collect();
-        PeerId { cluster: authority.cluster, node: NodeId(2), roles }.to_string()
+        PeerId { cluster: authority.cluster, node: NodeId(2), roles, host: None }.to_string()
     };
     // Another file system.
     let stranger = link(&caller(other.issue(2, &[Role::Client]), Role::Client), address);
@@ -266,7 +266,7 @@ fn a_connection_ends_with_the_certificate_that_it_was_made_with() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let (long_ago, soon_over) = (Duration::from_secs(1_000_000_000), now + Duration::from_secs(3));
     let roles = Roles::default().with(Role::Client);
-    let name = PeerId { cluster: authority.cluster, node: NodeId(2), roles }.to_string();
+    let name = PeerId { cluster: authority.cluster, node: NodeId(2), roles, host: None }.to_string();
     let short = authority.issue_between(&[name], (long_ago, soon_over));
     let [short, long] = [short, authority.issue(3, &[Role::Client])]
         .map(|identity| link(&caller(identity, Role::Client), address));

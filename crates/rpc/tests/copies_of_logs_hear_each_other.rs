@@ -96,6 +96,12 @@ fn nobody_but_metadata_servers_reaches_them() {
         let text = send(caller(authority.issue(7, &[role]), role), &head).unwrap_err();
         assert!(text.contains("metadata servers"), "{role}: {text}");
     }
+    // Also not one that serves another metadata server by its certificate: it is a machine that keeps copies, or none.
+    for host in [2, 7, 8] {
+        let in_place = authority.issue_to(Some(NodeId(host)), 7, &[Role::Meta]);
+        let text = send(caller(in_place, Role::Meta), &head).unwrap_err();
+        assert!(text.contains("in their own name alone"), "{text}");
+    }
     for len in 0..4 {
         let text = send(meta(&authority, 7), &head[..len]).unwrap_err();
         assert!(text.contains("no message"), "{text}");

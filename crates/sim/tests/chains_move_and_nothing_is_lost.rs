@@ -128,7 +128,7 @@ impl Site {
 
     fn peer(&self, at: usize) -> PeerId {
         let roles = Role::ALL.into_iter().collect();
-        PeerId { cluster: self.cluster, node: NodeId(FIRST_NODE + at as u32), roles }
+        PeerId { cluster: self.cluster, node: NodeId(FIRST_NODE + at as u32), roles, host: None }
     }
 
     fn ask(&self, at: usize, request: ManagerRequest) -> ManagerReply {

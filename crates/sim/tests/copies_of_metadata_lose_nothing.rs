@@ -8,7 +8,7 @@ use ashlar_env::{Continuity, Disk, Entropy, Env, OpenMode, replace_file};
 use ashlar_kv::{
     Background, Engine, Frame, Key, KvError, Lane, LaneConfig, MemoryEngine, Snapshot, Urgency, WriteSet,
 };
-use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing, prepare};
+use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing, Tenure, prepare};
 use ashlar_replication::membership::{Change, LeaseTerms, Proposer, plan};
 use ashlar_rpc::HoldsBack;
 use ashlar_sim::scheduler::{ProcessTasks, Scheduler};
@@ -310,7 +310,8 @@ fn register(lane: &dyn Snapshot) -> Result<u64, KvError> {
 }
 
 /// What the service of a node does: it changes the register, or reads it, and callers are told when that may be.
-fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) -> Result<(), KvError> {
+fn serve_one(site: &Arc<Site>, at: usize, tenure: &Tenure) -> Result<(), KvError> {
+    let lane = tenure.lane();
     let theirs = site.clone();
     // At times nothing changes: then a primary that hears nobody any more has nothing that waits to be committed.
     let is_quiet = ashlar_env::Clock::monotonic(&*site.clock).as_secs() % 9 < 4 && site.dice.below(200) > 0;
@@ -320,7 +321,7 @@ fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) -
         if site.dice.below(8) == 0 {
             site.sleep(site.dice.below(3_000));
         }
-        replica.hold(Box::new(move |is_told| {
+        tenure.hold(Box::new(move |is_told| {
             if is_told {
                 theirs.told.lock().reads += 1;
                 if found < before {
@@ -354,7 +355,7 @@ fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) -
             told.flushed.insert(number);
         }
     }
-    replica.hold(Box::new(move |is_told| {
+    tenure.hold(Box::new(move |is_told| {
         if is_told {
             let mut told = theirs.told.lock();
             told.acknowledged.insert(number);
@@ -365,9 +366,9 @@ fn serve_one(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) -
     Ok(())
 }
 
-fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, lane: &Lane) {
+fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, tenure: &Tenure) {
     while replica.standing().is_serving {
-        match serve_one(site, at, replica, lane) {
+        match serve_one(site, at, tenure) {
             Ok(()) | Err(KvError::NotPrimary { .. } | KvError::Stalled { .. }) => {}
             Err(error) => return site.fail(format!("node {at}: {error}")),
         }
@@ -414,7 +415,7 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
     loop {
         let standing = replica.standing();
         let begun = if standing.is_serving { replica.begin_service() } else { None };
-        let Some(lane) = begun else {
+        let Some(tenure) = begun else {
             site.sleep(2_000 + site.dice.below(5_000));
             continue;
         };
@@ -422,9 +423,9 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
         let workers = Arc::new(AtomicU64::new(WORKERS));
         for _ in 0..WORKERS {
             let (theirs, copy, left) = (site.clone(), replica.clone(), workers.clone());
-            let lane = lane.clone();
+            let tenure = tenure.clone();
             let work = move || {
-                serve_while_primary(&theirs, at, &copy, &lane);
+                serve_while_primary(&theirs, at, &copy, &tenure);
                 left.fetch_sub(1, SeqCst);
             };
             site.scheduler.start_detached(&format!("n{at}-main-work"), Box::new(work));
@@ -432,7 +433,7 @@ fn live(site: &Arc<Site>, at: usize, life: &Arc<Life>) -> Result<(), KvError> {
         while workers.load(SeqCst) > 0 {
             site.sleep(1_000);
         }
-        replica.service_ended(&lane);
+        tenure.end();
     }
 }
 

@@ -15,9 +15,9 @@ pub struct CopyGroup {
     pub membership: Option<Membership<NodeId>>,
     /// The epoch of the membership at which the metadata service was begun last.
     pub begun: Epoch,
-    /// Machines that have kept a copy, the last one last: what they have is most of it.
+    /// Machines that have kept a copy, the last one last: what they have is most of it. With how often in turn each was removed before it had all of it.
     // LIMIT: `CopyGroup::FORMER_MAX`.
-    pub former: Vec<NodeId>,
+    pub former: Vec<(NodeId, u8)>,
     /// When one was removed last, seconds since 1970: it is waited for a while before another machine is given all of it.
     pub removed_s: u64,
 }
@@ -54,9 +54,6 @@ pub struct CopyNotes {
     /// One for each metadata server that has copies, or is to have some; by server.
     // LIMIT: as metadata servers.
     pub groups: Vec<CopyGroup>,
-    /// Machines that can keep some; by node.
-    // LIMIT: as metadata servers.
-    pub hosts: Vec<CopyHost>,
 }
 
 impl CopyNotes {

@@ -173,7 +173,7 @@ impl Node {
 }
 
 /// Who a certificate says its holder is. Its text is a URI among the certificate's alternative names (RFC 5280, 4.2.1.6):
-/// `ashlar://CLUSTER/NODE/ROLE+ROLE`, the node as a decimal number.
+/// `ashlar://CLUSTER/NODE/ROLE+ROLE`, the node as a decimal number; with `/HOST` behind it, also a decimal number, when another machine has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerId {
     /// The file system.
@@ -182,6 +182,8 @@ pub struct PeerId {
     pub node: NodeId,
     /// What it may be.
     pub roles: Roles,
+    /// The machine that has it in the place of the node: one that keeps a copy of its metadata. `None`: the node itself.
+    pub host: Option<NodeId>,
 }
 
 impl PeerId {
@@ -189,18 +191,24 @@ impl PeerId {
     pub fn parse(uri: &str) -> Option<PeerId> {
         let mut parts = uri.strip_prefix("ashlar://")?.split('/');
         let (cluster, node, roles) = (parts.next()?, parts.next()?, parts.next()?);
-        let peer = PeerId {
-            cluster: ClusterId::parse(cluster)?,
-            node: NodeId(node.parse().ok()?),
-            roles: Roles::parse(roles)?,
+        let number = |text: &str| text.parse().ok().map(NodeId);
+        let host = match parts.next() {
+            Some(host) => Some(number(host)?),
+            None => None,
         };
+        let (cluster, roles) = (ClusterId::parse(cluster)?, Roles::parse(roles)?);
+        let peer = PeerId { cluster, node: number(node)?, roles, host };
         (parts.next().is_none() && peer.to_string() == uri).then_some(peer)
     }
 }
 
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ashlar://{}/{}/{}", self.cluster, self.node.0, self.roles)
+        write!(f, "ashlar://{}/{}/{}", self.cluster, self.node.0, self.roles)?;
+        match self.host {
+            Some(host) => write!(f, "/{}", host.0),
+            None => Ok(()),
+        }
     }
 }
 
@@ -212,7 +220,7 @@ mod tests {
     #[test]
     fn the_name_in_a_certificate_is_read_as_it_was_written_and_nothing_else_is() {
         let roles = Roles::default().with(Role::Meta).with(Role::Storage);
-        let peer = PeerId { cluster: ClusterId([0xab; 16]), node: NodeId(17), roles };
+        let peer = PeerId { cluster: ClusterId([0xab; 16]), node: NodeId(17), roles, host: None };
         let text = peer.to_string();
         assert_eq!(text, "ashlar://abababab-abab-abab-abab-abababababab/17/meta+storage");
         assert_eq!(PeerId::parse(&text), Some(peer));
@@ -227,6 +235,23 @@ mod tests {
             format!("{text}/"),
             String::new(),
         ] {
+            assert_eq!(PeerId::parse(&wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_another_machine_has_says_which() {
+        let roles = Roles::default().with(Role::Meta);
+        let own = PeerId { cluster: ClusterId([0xab; 16]), node: NodeId(17), roles, host: None };
+        for host in [0, 4, 17, u32::MAX] {
+            let peer = PeerId { host: Some(NodeId(host)), ..own };
+            assert_eq!(peer.to_string(), format!("{own}/{host}"));
+            assert_eq!(PeerId::parse(&peer.to_string()), Some(peer));
+        }
+        for wrong in
+            ["/", "/4/", "/4/5", "//4", "/+4", "/04", "/-4", "/ 4", "/4 ", "/4294967296", "/x", "/meta"]
+        {
+            let wrong = format!("{own}{wrong}");
             assert_eq!(PeerId::parse(&wrong), None, "{wrong}");
         }
     }

@@ -16,7 +16,7 @@ pub use copy_store::{has_only_copies, kept_in as copies_in, lane_of as lane_of_c
 
 use super::claim::HeldStarts;
 use super::doors::Doors;
-use super::member::{Member, stop_flag, until_told_to_stop};
+use super::member::{KNOWN_MAX, Member, stop_flag, until_told_to_stop};
 use super::meta_directory;
 use super::node_directory::NodeDirectory;
 use super::older_copy::OlderCopy;
@@ -35,6 +35,7 @@ use service::{Parts, Running};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 pub fn run(args: &MetaArgs) -> Result<()> {
     let is_told = stop_flag()?;
@@ -50,6 +51,7 @@ pub fn run(args: &MetaArgs) -> Result<()> {
     let restored = RestoredNote::load(&disk)?;
     restored.iter().try_for_each(|note| note.take_effect(&member, &disk, &path))?;
     let own = meta_directory::begin(&member, (&disk, &path), args.copies, &is_told)?;
+    let _certificate = member.keep_certificate()?;
     let site = Site { member: &member, disk: &disk, path: &path, args };
     site.serve((own, doors), restored, &is_told)
 }
@@ -71,7 +73,14 @@ impl Site<'_> {
         is_told: &AtomicBool,
     ) -> Result<()> {
         let (member, path) = (self.member, PathBuf::from(self.path));
-        let is_copy = copy_store::kept_in(self.path)?.contains(&member.name.node);
+        let is_copy = copy_store::kept_in(self.path)?.contains(&member.name.node) || self.has_copies_elsewhere();
+        if is_copy && OlderCopy::load(self.disk)?.is_some() {
+            bail!(
+                "{} is an older copy of a directory that keeps copies of metadata: what has been done since is known to the others. Put the newer one back, or have this machine join under another name (`ashlar join`), and it is given what there is",
+                self.path.display()
+            );
+        }
+        let uuid = own.uuid;
         let mut plain = None;
         let starts = if is_copy {
             // Opened anew when it is this machine that serves.
@@ -83,13 +92,13 @@ impl Site<'_> {
             plain = Some(self.begin(&opened, restored, doors)?);
             opened.starts
         };
-        let host = Host::start(member.clone(), path, self.args)?;
+        let host = Host::start(member.clone(), path, self.args, plain.is_some())?;
         if is_copy {
             super::announce::keeping_copies(host.addresses());
         }
         let mut outcome = Ok(());
         until_told_to_stop(is_told, || {
-            outcome = self.turn(&host, &mut plain);
+            outcome = self.turn(&host, &mut plain, uuid);
             outcome.is_ok() && starts.are_held()
         });
         starts.stop_if_lost();
@@ -102,20 +111,30 @@ impl Site<'_> {
         outcome
     }
 
+    /// Whether managers say that others keep copies of the metadata of this machine, and it has none: it was taken away.
+    fn has_copies_elsewhere(&self) -> bool {
+        let asked = self.member.managers.call(&ManagerRequest::Copies, Instant::now() + KNOWN_MAX);
+        match asked {
+            Ok(ManagerReply::Copies { notes, .. }) => notes.membership(self.member.name.node).is_some(),
+            // Earlier managers know of none; without an answer nothing is served that they would have to allow.
+            _ => false,
+        }
+    }
+
     /// Looks after everything.
-    fn turn(&self, host: &Host, plain: &mut Option<Running>) -> Result<()> {
+    fn turn(&self, host: &Host, plain: &mut Option<Running>, uuid: [u8; 16]) -> Result<()> {
         match plain {
             Some(running) => running.tend(self.member),
             None if host.is_own_served_by_copies() => return Ok(()),
             // It was cut short.
-            None => return host.found_own(),
+            None => return host.found_own(uuid),
         }
         if host.is_own_to_be_founded()
             && let Some(running) = plain.take()
         {
             tracing::info!("the metadata of this server is kept in copies from now on");
             running.stop(self.member)?;
-            host.found_own()?;
+            host.found_own(uuid)?;
         }
         Ok(())
     }
@@ -147,7 +166,8 @@ impl Site<'_> {
         older.iter().try_for_each(|older| require_shards(older, lane, member))?;
         older.iter().try_for_each(|older| older.skip_starts(disk, lane))?;
         let (lane, args) = (lane.clone(), self.args);
-        let parts = Parts { member, lane, name_hash_key, copy: None, args, shows_metrics: true };
+        let start = epoch;
+        let parts = Parts { member, lane, name_hash_key, start, copy: None, args, shows_metrics: true };
         let mut running = Running::start(&parts)?;
         // Whoever has taken it over meanwhile is not to be settled with.
         starts.stop_if_lost();

@@ -26,7 +26,8 @@ impl Newcomers {
     /// # Errors
     /// What `peer` is told: who it is, and what lets it in.
     pub fn admit(&self, map: &RwLock<Arc<ClusterMap>>, peer: &Peer) -> Result<(), String> {
-        let node = peer.id.node;
+        // One that comes in the place of another one may be the newer one of both.
+        let node = peer.id.host.map_or(peer.id.node, |host| host.max(peer.id.node));
         let deadline = Instant::now() + WAIT_MAX;
         loop {
             let current = map.read().clone();
@@ -69,7 +70,7 @@ mod tests {
 
     fn client(cluster: ClusterId, node: u32) -> Peer {
         let roles = [Role::Client].into_iter().collect();
-        let id = PeerId { cluster, node: NodeId(node), roles };
+        let id = PeerId { cluster, node: NodeId(node), roles, host: None };
         Peer { id, role: Role::Client, instance: [0; 16], token: None }
     }
 

@@ -18,14 +18,15 @@ pub fn run(args: &CopiesArgs) -> Result<ExitCode> {
         CopiesAction::List { json } => list(&member, &map, *json)?,
         CopiesAction::Set { server, count, json } => {
             let known = node::find(&map, server)?;
-            let hosts = notes(&member)?.hosts.len();
+            let hosts = told(&member)?.1;
             member.ask(&ManagerRequest::SetCopies { server: known.id, wanted: *count })?;
             if *json {
-                let notes = notes(&member)?;
+                let notes = told(&member)?.0;
                 let group = notes.group(known.id).cloned().unwrap_or_else(|| CopyGroup::new(known.id, 1));
                 say_json(&object(&map, &group))?;
             } else {
-                say(format_args!("{count} copies of the metadata of {} are kept", known.name));
+                let copies = if *count == 1 { "copy" } else { "copies" };
+                say(format_args!("{count} {copies} of the metadata of {}, as soon as they are made", known.name));
             }
             if hosts < usize::from(*count) {
                 eprintln!(
@@ -37,15 +38,16 @@ pub fn run(args: &CopiesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn notes(member: &Member) -> Result<CopyNotes> {
+/// All copies, and how many servers can keep some.
+fn told(member: &Member) -> Result<(CopyNotes, usize)> {
     match member.ask(&ManagerRequest::Copies).context("copies are not known")? {
-        ManagerReply::Copies { notes, .. } => Ok(notes),
+        ManagerReply::Copies { notes, hosts, .. } => Ok((notes, hosts.len())),
         _ => bail!("the manager gave an answer of the wrong kind"),
     }
 }
 
 fn list(member: &Member, map: &ClusterMap, json: bool) -> Result<()> {
-    let notes = notes(member)?;
+    let notes = told(member)?.0;
     if json {
         let groups: Vec<Value> = notes.groups.iter().map(|group| object(map, group)).collect();
         return say_json(&groups);

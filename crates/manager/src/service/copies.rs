@@ -11,41 +11,48 @@ use ashlar_types::message::ManagerReply;
 use ashlar_types::{ClusterMap, CopyGroup, CopyHost, CopyNotes, Epoch, NodeId, Places, Role, Roles};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// For how long a machine that kept a copy is waited for before another one is given all of it.
 const REBUILD_AFTER: Duration = Duration::from_secs(10 * 60);
 /// How long after its copy was removed a machine is given one again: one that fails again and again must not hold everybody up each time.
 const REJOIN_AFTER: Duration = Duration::from_secs(10);
+/// The longest such time.
+const REST_MAX: Duration = Duration::from_secs(60 * 60);
+/// A machine whose copies have failed so often in turn is not waited for: another one is asked.
+const FAILURES_MAX: u8 = 2;
 /// After how long without a question a machine that can keep copies counts as away.
 const AWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// When machines that can keep copies have asked last.
+/// Machines that can keep copies, and when each has said so last.
 #[derive(Default)]
 pub(super) struct CopyHosts(
     // LIMIT: as metadata servers.
-    Mutex<BTreeMap<NodeId, Instant>>,
+    Mutex<BTreeMap<NodeId, (Instant, Vec<SocketAddr>)>>,
 );
 
 impl CopyHosts {
     fn are_there(&self) -> Vec<NodeId> {
         let now = Instant::now();
+        let all = self.0.lock();
+        let there = all.iter().filter(|(_, (at, _))| now.duration_since(*at) <= AWAY_AFTER);
+        there.map(|(node, _)| *node).collect()
+    }
+
+    fn all(&self, map: &ClusterMap) -> Vec<CopyHost> {
         let mut all = self.0.lock();
-        all.retain(|_, at| now.duration_since(*at) <= AWAY_AFTER);
-        all.keys().copied().collect()
+        all.retain(|node, _| map.node(*node).is_some());
+        all.iter().map(|(node, (_, addresses))| CopyHost { node: *node, addresses: addresses.clone() }).collect()
     }
 }
 
 impl ManagerService {
     /// What there is, and what the caller is invited to, if it can keep copies.
     pub(super) fn copies(&self, by: NodeId) -> ManagerReply {
-        let is_host = self.manager.with_state(|state| state.copies.hosts.iter().any(|host| host.node == by));
-        if is_host {
-            self.copy_hosts.0.lock().insert(by, Instant::now());
-        }
         self.manager.with_state(|state| {
-            let invited = if is_host { self.invitations(state, by) } else { Vec::new() };
-            ManagerReply::Copies { epoch: state.map.epoch, notes: state.copies.clone(), invited }
+            let (hosts, invited) = (self.copy_hosts.all(&state.map), self.invitations(state, by));
+            ManagerReply::Copies { epoch: state.map.epoch, notes: state.copies.clone(), hosts, invited }
         })
     }
 
@@ -96,30 +103,23 @@ impl ManagerService {
     pub(super) fn host_copies(
         &self,
         node: NodeId,
-        addresses: Vec<std::net::SocketAddr>,
+        addresses: Vec<SocketAddr>,
     ) -> Result<ManagerReply, ManagerError> {
         let places = Places { addresses, ..Places::default() };
         places.check().map_err(refused)?;
-        self.manager.change(|state| {
-            let host = CopyHost { node, addresses: places.addresses.clone() };
-            if state.copies.hosts.contains(&host) {
-                return Ok(());
-            }
-            state.copies.hosts.retain(|known| known.node != node);
-            state.copies.hosts.push(host);
-            state.copies.hosts.sort_by_key(|host| host.node);
-            // Others are to look where it is now.
-            touch(state);
-            Ok(())
-        })?;
+        self.copy_hosts.0.lock().insert(node, (Instant::now(), places.addresses));
         Ok(ManagerReply::Done)
     }
 
     /// The metadata server `server`, the caller, keeps the first copy of itself.
-    pub(super) fn found_copies(&self, server: NodeId) -> Result<ManagerReply, ManagerError> {
+    pub(super) fn found_copies(&self, server: NodeId, uuid: [u8; 16]) -> Result<ManagerReply, ManagerError> {
         let membership = self.change_or_look(|state| {
             let next = Epoch(state.map.epoch.0 + 1);
             let name = name(&state.map, server);
+            // What a backup has taken the place of is not to come back by a question that was under way.
+            if !state.metadata.iter().any(|known| known.node == server && known.uuid == uuid) {
+                return Err(refused(format!("that is not the metadata of {name} (any more)")));
+            }
             let group = group_of(&mut state.copies, server, &name)?;
             if let Some(known) = &group.membership {
                 // Asked for once more: the answer was lost.
@@ -230,7 +230,7 @@ impl ManagerService {
             return Err(refused(format!("{by} keeps no copy of the metadata server {server}")));
         }
         let roles = Roles::default().with(Role::Meta);
-        self.certify(server, roles, public_key).map(ManagerReply::Certificate)
+        self.certify((server, Some(by)), roles, public_key).map(ManagerReply::Certificate)
     }
 
     /// Refuses what a metadata server does for itself that is served from copies.
@@ -248,16 +248,19 @@ impl ManagerService {
 /// Refuses a node that keeps a copy, or whose metadata server has some; forgets it otherwise.
 pub(super) fn leave_copies(state: &mut ClusterState, node: NodeId) -> Result<(), ManagerError> {
     let own = name(&state.map, node);
-    if let Some(group) = state.copies.groups.iter().find(|group| group.is_kept_by(node)) {
+    let is_own_alone = |group: &CopyGroup| {
+        group.server == node && group.membership.as_ref().is_some_and(|known| known.is_alone(node))
+    };
+    let kept = |group: &&CopyGroup| group.is_kept_by(node) && !is_own_alone(group);
+    if let Some(group) = state.copies.groups.iter().find(kept) {
         let of = name(&state.map, group.server);
         return Err(refused(format!(
-            "{own} keeps a copy of the metadata of {of}: stop its `ashlar meta`, and wait until `ashlar meta-copies list` shows that others have it"
+            "{own} keeps a copy of the metadata of {of}: stop its `ashlar meta`, and wait until `ashlar copies list` shows that others have it"
         )));
     }
-    let CopyNotes { groups, hosts } = &mut state.copies;
+    let groups = &mut state.copies.groups;
     groups.retain(|group| group.server != node);
-    groups.iter_mut().for_each(|group| group.former.retain(|former| *former != node));
-    hosts.retain(|host| host.node != node);
+    groups.iter_mut().for_each(|group| group.former.retain(|(former, _)| *former != node));
     Ok(())
 }
 
@@ -298,15 +301,18 @@ fn touch(state: &mut ClusterState) {
 fn note_change(group: &mut CopyGroup, change: Change<NodeId>, now_s: u64) {
     match change {
         Change::Remove(node) => {
-            group.former.retain(|known| *known != node);
+            let had_all = group.membership.as_ref().is_some_and(|known| known.is_in_sync(node));
+            let known = group.former.iter().position(|(known, _)| *known == node);
+            let before = known.map_or(0, |at| group.former.remove(at).1);
             if group.former.len() >= CopyGroup::FORMER_MAX {
                 group.former.remove(0);
             }
-            group.former.push(node);
+            group.former.push((node, if had_all { 0 } else { before.saturating_add(1) }));
             group.removed_s = now_s;
         }
-        Change::Admit(node) => group.former.retain(|known| *known != node),
-        Change::Promote(_) | Change::Renew => {}
+        Change::Promote(node) => group.former.retain(|(known, _)| *known != node),
+        // How often it has failed is remembered until it has all of it.
+        Change::Admit(_) | Change::Renew => {}
     }
 }
 
@@ -327,25 +333,29 @@ fn next_host(
     let is_possible = |node: &NodeId| {
         !membership.is_member(*node)
             && map.node(*node).is_some_and(|known| known.roles.has(Role::Meta))
-            && notes.hosts.iter().any(|host| host.node == *node)
     };
-    let former = group.former.iter().rev().find(|node| is_possible(node)).copied();
-    if let Some(former) = former {
-        let since_s = now_s.saturating_sub(group.removed_s);
+    let since_s = now_s.saturating_sub(group.removed_s);
+    let former = group.former.iter().rev().find(|(node, _)| is_possible(node)).copied();
+    if let Some((former, failures)) = former {
+        let rest_s = (REJOIN_AFTER.as_secs() << failures.min(12)).min(REST_MAX.as_secs());
         if since_s < REJOIN_AFTER.as_secs() {
             return None;
         }
+        let is_trusted = failures < FAILURES_MAX;
         let is_waited_for = since_s < REBUILD_AFTER.as_secs();
-        if there.contains(&former) || is_waited_for {
+        if since_s >= rest_s && there.contains(&former) || is_trusted && is_waited_for {
             return Some(former);
         }
     }
+    let failed = |node: NodeId| {
+        group.former.iter().any(|(known, failures)| *known == node && *failures >= FAILURES_MAX)
+    };
     let domain = |node: NodeId| map.node(node).map_or("", |known| known.domain.as_str());
     let fails_with = |node: NodeId| {
         membership.members().any(|member| !domain(node).is_empty() && domain(member) == domain(node))
     };
     let kept = |node: NodeId| notes.groups.iter().filter(|group| group.is_kept_by(node)).count();
-    let possible = there.iter().copied().filter(is_possible);
+    let possible = there.iter().copied().filter(|node| is_possible(node) && !failed(*node));
     possible.min_by_key(|&node| (fails_with(node), kept(node), node))
 }
 
@@ -359,11 +369,9 @@ mod tests {
     fn site(domains: &[&str]) -> (ClusterMap, CopyNotes) {
         let mut map = map_in_domains(&[], domains);
         map.nodes.iter_mut().for_each(|node| node.roles = Roles::default().with(Role::Meta));
-        let host = |node: &ashlar_types::Node| CopyHost { node: node.id, addresses: Vec::new() };
-        let hosts = map.nodes.iter().map(host).collect();
         let mut group = CopyGroup::new(NodeId(0), 2);
         group.membership = Some(Membership::new(Epoch(1), [NodeId(0)]));
-        (map, CopyNotes { groups: vec![group], hosts })
+        (map, CopyNotes { groups: vec![group] })
     }
 
     fn next(site: &(ClusterMap, CopyNotes), there: &[u32]) -> Option<u32> {
@@ -395,13 +403,29 @@ mod tests {
         let mut site = site(&["", "", ""]);
         note_change(&mut site.1.groups[0], Change::Remove(NodeId(1)), NOW_S - 5);
         assert_eq!(next(&site, &[0, 1, 2]), None, "it was removed a moment ago");
-        site.1.groups[0].removed_s = NOW_S - REJOIN_AFTER.as_secs();
+        site.1.groups[0].removed_s = NOW_S - 2 * REJOIN_AFTER.as_secs();
         assert_eq!(next(&site, &[0, 2]), Some(1), "not there, and nobody else is asked yet");
         assert_eq!(next(&site, &[0, 1, 2]), Some(1));
         site.1.groups[0].removed_s = NOW_S - REBUILD_AFTER.as_secs();
         assert_eq!(next(&site, &[0, 2]), Some(2));
         assert_eq!(next(&site, &[0, 1, 2]), Some(1), "it has most of it");
-        note_change(&mut site.1.groups[0], Change::Admit(NodeId(1)), NOW_S);
+        note_change(&mut site.1.groups[0], Change::Promote(NodeId(1)), NOW_S);
         assert!(site.1.groups[0].former.is_empty());
+    }
+
+    #[test]
+    fn a_machine_whose_copies_fail_again_and_again_is_asked_less_and_others_in_its_place() {
+        let mut site = site(&["", "", ""]);
+        for failed in 1..=2 {
+            note_change(&mut site.1.groups[0], Change::Admit(NodeId(1)), NOW_S);
+            note_change(&mut site.1.groups[0], Change::Remove(NodeId(1)), NOW_S - 15);
+            assert_eq!(site.1.groups[0].former, [(NodeId(1), failed)]);
+        }
+        assert_eq!(next(&site, &[0, 1, 2]), Some(2), "it rests, and is not waited for");
+        assert_eq!(next(&site, &[0, 1]), None, "nor asked before its time");
+        site.1.groups[0].removed_s = NOW_S - 40;
+        assert_eq!(next(&site, &[0, 1]), Some(1));
+        note_change(&mut site.1.groups[0], Change::Promote(NodeId(1)), NOW_S);
+        assert!(site.1.groups[0].former.is_empty(), "forgotten once it has all of it");
     }
 }

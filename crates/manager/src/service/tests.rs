@@ -11,7 +11,7 @@ use ashlar_env::{Clock, Disk, Env};
 use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest, TargetReport};
 use ashlar_types::{
-    Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId, Timespec,
+    CopyGroup, Epoch, Node, NodeId, NodePolicy, PeerId, Places, Role, Roles, ShardId, TargetId, Timespec,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Site {
 
     fn ask(&self, by: NodeId, request: ManagerRequest) -> Result<(), String> {
         let roles = self.0.map().read().node(by).unwrap().roles;
-        let peer = PeerId { cluster: self.0.manager.identity().cluster, node: by, roles };
+        let peer = PeerId { cluster: self.0.manager.identity().cluster, node: by, roles, host: None };
         match self.0.call(peer, None, request) {
             ManagerReply::Refused(text) => Err(text),
             _ => Ok(()),
@@ -276,7 +276,7 @@ fn a_shard_that_went_on_before_its_transfer_was_asked_for_again_was_given_away()
     };
     site.0.manager.change(given).unwrap();
     let roles = site.0.map().read().node(first).unwrap().roles;
-    let peer = PeerId { cluster: site.0.manager.identity().cluster, node: first, roles };
+    let peer = PeerId { cluster: site.0.manager.identity().cluster, node: first, roles, host: None };
     let ask = |seen| {
         let shards = vec![ShardId(3)];
         site.0.call(peer, None, ManagerRequest::TransferShards { shards, from: first, to: second, seen })
@@ -339,7 +339,7 @@ fn moves_of_shards_are_paused_for_everybody_until_they_are_resumed() {
     let pause = |is_paused| ManagerRequest::SetShardMoves { is_paused };
     let is_paused = |by: NodeId| {
         let roles = site.0.map().read().node(by).unwrap().roles;
-        let peer = PeerId { cluster: site.0.manager.identity().cluster, node: by, roles };
+        let peer = PeerId { cluster: site.0.manager.identity().cluster, node: by, roles, host: None };
         site.0.call(peer, None, ManagerRequest::ShardMoves)
     };
     assert_eq!(is_paused(NodeId(2)), ManagerReply::ShardMoves { is_paused: false });
@@ -447,21 +447,24 @@ fn copies_of_a_metadata_server_change_by_the_rules_and_by_those_who_keep_them() 
     refused(set(three, 2), &["meta3 is no metadata server"]);
     refused(set(one, 4), &["1 to 3 copies"]);
     refused(site.ask(one, ManagerRequest::SetCopies { server: one, wanted: 2 }), &["may not do that"]);
-    refused(site.ask(one, ManagerRequest::FoundCopies), &["no copies of meta1 are to be kept"]);
+    refused(
+        site.ask(one, ManagerRequest::FoundCopies { uuid: [2; 16] }),
+        &["no copies of meta1 are to be kept"],
+    );
+    refused(site.ask(one, ManagerRequest::FoundCopies { uuid: [9; 16] }), &["not the metadata of meta1"]);
     let state = || site.0.manager.state();
     assert!(state().encode().starts_with(b"ASHLSTA6"), "software that knows nothing of them reads it");
     set(one, 2).unwrap();
     let membership = || state().copies.membership(one).cloned().unwrap();
-    site.ask(one, ManagerRequest::FoundCopies).unwrap();
+    site.ask(one, ManagerRequest::FoundCopies { uuid: [2; 16] }).unwrap();
     let founded = membership();
     assert_eq!((founded.epoch, founded.in_sync.as_slice()), (state().map.epoch, &[one][..]));
     // Asked once more, for the answer was lost.
-    site.ask(one, ManagerRequest::FoundCopies).unwrap();
+    site.ask(one, ManagerRequest::FoundCopies { uuid: [2; 16] }).unwrap();
     assert_eq!(membership(), founded);
     assert_eq!(ClusterState::decode(&state().encode()).unwrap(), state(), "as it was stored");
-    let change = |by, expected, change| {
-        site.ask(by, ManagerRequest::ChangeCopies { server: one, expected, change })
-    };
+    let change =
+        |by, expected, change| site.ask(by, ManagerRequest::ChangeCopies { server: one, expected, change });
     refused(change(two, founded.epoch, Change::Admit(two)), &["not to keep a copy of meta1"]);
     refused(change(one, founded.epoch, Change::Admit(two)), &["not to keep a copy of meta1"]);
     let join = |state: &mut ClusterState| -> Result<(), ManagerError> {
@@ -516,14 +519,98 @@ fn a_certificate_is_renewed_for_no_more_than_it_was_for() {
         cluster: site.0.manager.identity().cluster,
         node: NodeId(2),
         roles: roles.iter().copied().collect(),
+        host: None,
     };
     let (key, public_key) = crate::draw_key().unwrap();
     let roles_of = |roles: &[Role]| {
         let certificate = site.0.renewed(peer(roles), &public_key).unwrap();
         let authority = site.0.authority.certificate();
-        ashlar_rpc::net::TlsIdentity::from_pem(&certificate, &key, authority).unwrap().peer().roles.to_string()
+        ashlar_rpc::net::TlsIdentity::from_pem(&certificate, &key, authority)
+            .unwrap()
+            .peer()
+            .roles
+            .to_string()
     };
     assert_eq!(roles_of(&[Role::Meta, Role::Storage, Role::Admin]), "meta+storage+admin");
     assert_eq!(roles_of(&[Role::Meta]), "meta", "one who keeps copies has the name, and one role");
     assert_eq!(roles_of(&[Role::Meta, Role::Client]), "meta");
+}
+
+#[test]
+fn who_serves_a_metadata_server_from_a_copy_asks_in_its_name_for_no_more_than_its_service_does() {
+    use ashlar_types::testing::schema;
+    let all: &[Role] = &Role::ALL;
+    let site = Site::with(&[("meta1", all), ("meta2", all)]);
+    let (one, two) = (NodeId(2), NodeId(3));
+    let cluster = site.0.manager.identity().cluster;
+    // Whatever roles it had: its certificate is for one.
+    let peer = PeerId { cluster, node: one, roles: all.iter().copied().collect(), host: Some(two) };
+    let mut allowed = Vec::new();
+    for request in schema::samples::<ManagerRequest>() {
+        let before = site.0.manager.state();
+        let text = format!("{request:?}");
+        let name = text.split([' ', '{']).next().unwrap().to_owned();
+        match site.0.call(peer, None, request) {
+            ManagerReply::Refused(why) if why.contains("in the place of") => {
+                assert_eq!(site.0.manager.state(), before, "{name}");
+            }
+            _ => allowed.push(name),
+        }
+    }
+    allowed.sort();
+    assert_eq!(
+        allowed,
+        ["Map", "OpenKey", "Present", "Report", "SealingKeys", "ShardMoves", "TransferShards"]
+    );
+    // And only what a metadata server may.
+    let client = PeerId { roles: Roles::default().with(Role::Client), ..peer };
+    let reply = site.0.call(client, None, ManagerRequest::SealingKeys);
+    assert!(matches!(reply, ManagerReply::Refused(why) if why.contains("its certificate is for client")));
+}
+
+#[test]
+fn a_machine_comes_in_the_place_of_a_metadata_server_for_as_long_as_it_keeps_a_copy() {
+    use ashlar_rpc::net::Peer;
+    let meta: &[Role] = &[Role::Meta];
+    let site = Site::with(&[("meta1", meta), ("meta2", meta), ("oss1", &[Role::Storage])]);
+    let [one, two, three] = [2, 3, 4].map(NodeId);
+    let (cluster, roles) = (site.0.manager.identity().cluster, Roles::default().with(Role::Meta));
+    let id = |node, host| PeerId { cluster, node, roles, host };
+    let change = |change: &dyn Fn(&mut ClusterState)| {
+        let changed = |state: &mut ClusterState| -> Result<(), ManagerError> {
+            change(state);
+            state.map.epoch.0 += 1;
+            Ok(())
+        };
+        site.0.manager.change(changed).unwrap();
+    };
+    change(&|state| {
+        let mut group = CopyGroup::new(one, 2);
+        group.membership = Some(Membership::new(state.map.epoch, [one, two]));
+        state.copies.groups.push(group);
+    });
+    let is_in_place = |node, host| site.0.is_in_place(id(node, host));
+    assert!(is_in_place(one, Some(two)) && is_in_place(one, Some(one)), "they keep a copy");
+    assert!(!is_in_place(one, Some(three)) && !is_in_place(two, Some(one)));
+    assert!(is_in_place(one, None) && is_in_place(two, None), "it is itself");
+    change(&|state| {
+        let epoch = state.map.epoch;
+        state.copies.groups[0].membership = Some(Membership::new(epoch, [one]));
+    });
+    assert!(!is_in_place(one, Some(two)), "it keeps none any more");
+
+    let admit = |node, host| {
+        let peer = Peer { id: id(node, host), role: Role::Meta, instance: [1; 16], token: None };
+        crate::admit(&site.0.map().read(), &peer)
+    };
+    assert_eq!((admit(one, Some(two)), admit(one, None)), (Ok(()), Ok(())));
+    assert!(admit(one, Some(three)).unwrap_err().contains("no metadata server"), "it stores content alone");
+    assert!(admit(one, Some(NodeId(9))).unwrap_err().contains("node-9, which comes in the place of node-2"));
+    change(&|state| state.map.nodes.retain(|node| node.id != two));
+    assert!(admit(one, Some(two)).unwrap_err().contains("(any more)"), "it was removed");
+    assert!(
+        admit(two, Some(one)).unwrap_err().contains("not in the file system"),
+        "who it comes in the place of"
+    );
+    assert_eq!(admit(one, None), Ok(()));
 }

@@ -10,6 +10,7 @@ use ashlar_replication::membership;
 use ashlar_types::NodeId;
 use ashlar_types::codec::{decode, encode};
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Above all numbers of entries there can be.
@@ -32,6 +33,8 @@ impl Replica {
     pub fn hear(&self, from: NodeId, head: &[u8], payload: &[u8]) -> Vec<u8> {
         let heard = match decode::<Say>(head, "message of a copy") {
             Ok(Say::Beacon { epoch, sent_at }) => self.hear_beacon(from, epoch, sent_at),
+            // Beside entries, which need not wait for a disk to sync what came before them.
+            Ok(Say::Flush { epoch, through }) => self.flush_for(from, epoch, through).unwrap_or(Heard::Later),
             Ok(say) => self.hear_in_turn(from, say, payload).unwrap_or(Heard::Later),
             Err(_) => Heard::Later,
         };
@@ -58,7 +61,7 @@ impl Replica {
     fn hear_in_turn(&self, from: NodeId, say: Say, payload: &[u8]) -> Option<Heard> {
         let _turn = self.take_turn(from, &say)?;
         match say {
-            Say::Beacon { .. } => None,
+            Say::Beacon { .. } | Say::Flush { .. } => None,
             Say::Entries { message, groups } => {
                 let groups = groups_of(&message, &groups, payload)?;
                 self.take(from, &[message], groups)
@@ -70,7 +73,6 @@ impl Replica {
                 None
             }
             Say::Messages(messages) => self.take(from, &messages, Vec::new()),
-            Say::Flush { epoch, through } => self.flush_for(from, epoch, through),
             Say::Page { epoch, at, number, pairs } => {
                 let pairs = pairs_of(&pairs, payload)?;
                 self.take_page(from, epoch, (number_of(at), number), &pairs)
@@ -155,13 +157,22 @@ impl Replica {
     fn flush_for(&self, from: NodeId, epoch: ashlar_types::Epoch, through: Sequence) -> Option<Heard> {
         let reported = {
             let core = self.core.lock();
-            if !core.follows(from, epoch) {
+            if !core.follows(from, epoch) || core.broken.is_some() || core.is_stopping {
                 return None;
             }
             core.machine.reported()?.min(through)
         };
-        let flushed = self.lane().flush_here();
+        let lane = self.lane();
+        let flushed = lane.flush_here();
+        // One that was replaced meanwhile was closed for that.
+        if flushed.is_err() && !Arc::ptr_eq(&lane, &self.lane()) {
+            return None;
+        }
         self.or_give_up("entries could not be synced", flushed)?;
+        // What was taken back meanwhile was not flushed, and what came in its place neither.
+        if !self.core.lock().follows(from, epoch) {
+            return None;
+        }
         Some(Heard::Flushed { epoch, through: reported })
     }
 

@@ -1,7 +1,7 @@
 //! Answers that wait until what they tell is in all copies that count.
 
 use super::{Replica, Service};
-use ashlar_rpc::{DeliverOnce, HoldsBack};
+use ashlar_rpc::DeliverOnce;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -53,15 +53,16 @@ impl Held {
     }
 }
 
-impl HoldsBack for Replica {
-    /// As the trait says; false, too, when this machine does not surely answer for the metadata server any more.
-    fn hold(&self, deliver: DeliverOnce) {
+impl Replica {
+    /// Holds back what the `service`th service tells; false, too, when this machine does not surely answer for the metadata server any more.
+    pub(super) fn hold(&self, service: u64, deliver: DeliverOnce) {
         let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
+        let is_here = core.service == Service::Here(service);
         let machine = &core.machine;
         let is_told = if !machine.member().is_primary()
             || core.broken.is_some()
-            || core.service == Service::Over
+            || !is_here
             || core.is_stopping
         {
             false

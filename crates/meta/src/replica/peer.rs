@@ -32,6 +32,8 @@ pub(super) struct Peer {
     /// What it has durably, at which epoch that was told.
     pub(super) flushed: (Epoch, u64),
     pub(super) flush_wanted: u64,
+    /// What it was known to have when it was looked at last, and when that was something else, or all there was.
+    pub(super) progress: (u64, Duration),
     pub(super) sender: Arc<Signal>,
     pub(super) caller: Arc<Signal>,
     pub(super) flusher: Arc<Signal>,
@@ -46,6 +48,7 @@ impl Peer {
             beacon: None,
             flushed: Default::default(),
             flush_wanted: 0,
+            progress: Default::default(),
             sender: Arc::new(tasks.signal()),
             caller: Arc::new(tasks.signal()),
             flusher: Arc::new(tasks.signal()),

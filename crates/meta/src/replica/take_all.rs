@@ -58,10 +58,8 @@ impl Replica {
         match Import::add(&*incoming.engine, pairs) {
             Ok(()) => {}
             Err(KvError::Invalid { .. }) => return None,
-            Err(error) => {
-                tracing::error!(%error, "a part of a copy of metadata could not be stored");
-                return None;
-            }
+            // Nobody is to send all of it again and again to a disk that is full.
+            added => self.or_give_up("a part of a copy could not be stored", added)?,
         }
         incoming.pages += 1;
         self.core.lock().incoming = Some(incoming);
@@ -88,7 +86,8 @@ impl Replica {
         let mut out = Vec::new();
         self.core.lock().machine.receive(from, &message, &mut out);
         let is_wanted = out.iter().any(|command| matches!(command, Command::Install { .. }));
-        if out.iter().any(|command| matches!(command, Command::Discard)) {
+        // What replaces everything needs nothing to be taken away before.
+        if !is_wanted && out.iter().any(|command| matches!(command, Command::Discard)) {
             self.discard()?;
         }
         if is_wanted {

@@ -3,12 +3,15 @@
 use super::store::Kept;
 use super::{Core, Replica};
 use ashlar_kv::KvError;
-use ashlar_replication::log::Sequence;
+use ashlar_replication::log::{Command, Sequence};
+use ashlar_replication::membership::{self, Change};
 use ashlar_types::NodeId;
 use ashlar_types::membership::Membership;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// For how long a copy is waited for that takes nothing although it answers.
+const STALL_MAX: Duration = Duration::from_secs(10);
 /// Time between looks at the clock.
 const TICK: Duration = Duration::from_millis(50);
 /// Turns of the clock between looks at what the log has.
@@ -129,6 +132,7 @@ impl Replica {
             if core.broken.is_none() {
                 let mut out = Vec::new();
                 core.machine.member_mut().tick(now, &mut out);
+                core.find_stalled(now, &mut out);
                 replica.obey(&mut core, &mut out);
             }
             core.held.refuse_old(now);
@@ -171,6 +175,39 @@ impl Replica {
             }
             if let Some((expected, change)) = proposal {
                 replica.config.agreement.propose(expected, change);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// A copy that grants leases and takes nothing, as its disk does not answer: it is asked to be removed, so that nobody waits for it.
+    fn find_stalled(&mut self, now: Duration, out: &mut Vec<Command<NodeId>>) {
+        let member = self.machine.member();
+        if !member.is_primary() {
+            return;
+        }
+        let (last, epoch) = (self.machine.index().last().sequence.0, member.epoch());
+        let required: Vec<NodeId> = member.required().collect();
+        for i in 0..self.peers.len() {
+            if !required.contains(&self.peers[i].node) {
+                self.peers[i].progress.1 = now;
+                continue;
+            }
+            let peer = &self.peers[i];
+            let has = self.machine.matched(peer.node).map_or(0, |sequence| sequence.0);
+            // Logs were not compared yet: then the same goes for that.
+            let has_all = has >= last && self.machine.matched(peer.node).is_some();
+            let flushed = if peer.flushed.0 == epoch { peer.flushed.1 } else { 0 };
+            let owes_flush = flushed < peer.flush_wanted.min(has);
+            let (seen, progress) = (has.wrapping_add(flushed), &mut self.peers[i].progress);
+            if (has_all && !owes_flush) || progress.0 != seen {
+                *progress = (seen, now);
+            } else if now.saturating_sub(progress.1) > STALL_MAX {
+                progress.1 = now;
+                let (node, change) = (self.peers[i].node, Change::Remove(self.peers[i].node));
+                tracing::warn!(%node, "a copy of metadata takes nothing any more: it is to be removed");
+                out.push(membership::Command::Propose { expected: epoch, change }.into());
             }
         }
     }

@@ -41,7 +41,7 @@ impl<R: ReplicaId> Primary<R> {
         Primary { base: last, others: others.map(progress).collect() }
     }
 
-    fn matched(&self, id: R) -> Option<Sequence> {
+    pub(super) fn matched(&self, id: R) -> Option<Sequence> {
         self.others.iter().find(|other| other.id == id)?.matched
     }
 }

@@ -182,6 +182,14 @@ impl<R: ReplicaId> LogReplica<R> {
         }
     }
 
+    /// Of the primary: what another replica has reported at this epoch; `None` before its log was compared.
+    pub fn matched(&self, id: R) -> Option<Sequence> {
+        match &self.role {
+            Role::Primary(primary) => primary.matched(id),
+            _ => None,
+        }
+    }
+
     /// What is in the log.
     pub fn index(&self) -> &LogIndex {
         &self.index

@@ -273,7 +273,7 @@ pub fn peer_of(certificate: &CertificateDer<'_>) -> Result<PeerId, NetError> {
 
 /// Who came with a token.
 pub(crate) fn joiner(cluster: ClusterId) -> PeerId {
-    PeerId { cluster, node: NodeId(0), roles: Roles::default().with(Role::Joiner) }
+    PeerId { cluster, node: NodeId(0), roles: Roles::default().with(Role::Joiner), host: None }
 }
 
 /// By what a caller knows the authority.

@@ -49,6 +49,16 @@ pub struct Granting {
     pub rights: Rights,
 }
 
+/// A start of a metadata server, as storage servers are told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceStart {
+    /// Its number, larger than those of all starts before, wherever they were.
+    pub number: u64,
+    /// Whether other machines can serve the metadata server, too. A storage server that does not know of starts yet, because it is of an earlier version, must not be used by such a one: it would
+    /// carry out what a start before asks for late. With one that no other machine can serve, it does without as it always has.
+    pub is_shared: bool,
+}
+
 /// A session that is to be fenced.
 struct Fence {
     since: Duration,
@@ -63,7 +73,7 @@ pub struct Granter {
     cluster: ClusterId,
     node: NodeId,
     started: Duration,
-    start: Option<u64>,
+    start: Option<ServiceStart>,
     keys: RwLock<KeySet>,
     // LIMIT: one per storage server and good epoch.
     ready: RwLock<FxHashMap<(u64, NodeId), hmac::Key>>,
@@ -77,8 +87,8 @@ pub struct Granter {
 }
 
 impl Granter {
-    /// On metadata server `node` of file system `cluster`, for the storage servers in the map of `routes`. `start`: where several machines can serve it, the number of this start, larger than those
-    /// of all before wherever they were; storage servers carry out nothing more for these once they have answered. Each start calls as an instance of its own ([`crate::net::Caller::instance`]).
+    /// On metadata server `node` of file system `cluster`, for the storage servers in the map of `routes`. `start`: which one this is; storage servers carry out nothing more for those before once
+    /// they have answered. Each start calls as an instance of its own ([`crate::net::Caller::instance`]). Nothing: it is not told apart.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -87,7 +97,7 @@ impl Granter {
         env: Env,
         (cluster, node): (ClusterId, NodeId),
         keys: KeySet,
-        start: Option<u64>,
+        start: Option<ServiceStart>,
     ) -> std::io::Result<Arc<Granter>> {
         let started = env.clock.monotonic();
         let tasks = env.tasks.clone();

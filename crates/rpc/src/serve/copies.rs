@@ -29,6 +29,10 @@ impl Endpoint for CopiesEndpoint {
         if peer.role != Role::Meta {
             return replier.refuse("copies hear metadata servers alone");
         }
+        // Who speaks is a member of the group or not: that is a machine, and never the metadata server that is kept.
+        if peer.id.host.is_some() {
+            return replier.refuse("copies hear machines in their own name alone");
+        }
         let Some((server, head)) = request.head().split_first_chunk() else {
             return replier.refuse("that is no message to a copy");
         };

@@ -78,6 +78,19 @@ struct RemoteSession {
     state: Mutex<SessionState>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
+    copies: Option<Arc<dyn HoldsBack>>,
+}
+
+/// Answers, once that may be told where there are copies. Who is told to come later asks the one that answers then.
+fn tell(copies: Option<&Arc<dyn HoldsBack>>, replier: Replier, answer: Vec<u8>) {
+    match copies {
+        None => replier.reply(&answer, &[]),
+        Some(copies) => copies.hold(Box::new(move |is_told| match is_told {
+            true => replier.reply(&answer, &[]),
+            // Who says it once more is answered what is kept of it, here or elsewhere, or it was not done.
+            false => replier.reply(&encode(&MetaAnswer::Later), &[]),
+        })),
+    }
 }
 
 impl RemoteSession {
@@ -129,7 +142,7 @@ impl SessionEvents for RemoteSession {
         if let Some((replier, _)) = state.parked.take() {
             let answer = encode(&state.next_events());
             drop(state);
-            replier.reply(&answer, &[]);
+            tell(self.copies.as_ref(), replier, answer);
         }
     }
 
@@ -248,6 +261,7 @@ impl MetaEndpoint {
             state: Mutex::new(state),
             map: self.map.clone(),
             reports: self.reports.clone(),
+            copies: self.copies.clone(),
         })
     }
 
@@ -310,7 +324,7 @@ impl MetaEndpoint {
                 (is_silent, is_over, if is_long { state.parked.take() } else { None })
             };
             if let Some((replier, _)) = waited {
-                replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
+                self.tell(replier, &MetaAnswer::Events(Vec::new()));
             }
             let was_revoked = session.state.lock().is_revoked;
             // ORDER: not renewed any more before it is fenced, and fenced before what it has goes to others. Who is waited for is looked at next time.
@@ -338,8 +352,12 @@ impl MetaEndpoint {
         self.granter.forget_fence(id);
         let parked = session.and_then(|session| session.state.lock().parked.take());
         if let Some((replier, _)) = parked {
-            replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
+            self.tell(replier, &MetaAnswer::Failed(Errno::ENOTCONN));
         }
+    }
+
+    fn tell(&self, replier: Replier, answer: &MetaAnswer) {
+        tell(self.copies.as_ref(), replier, encode(answer));
     }
 
     /// Remembers a session that is about to be ended, unless it has nothing here.
@@ -412,14 +430,14 @@ impl MetaEndpoint {
     fn events(&self, peer: &Peer, (id, seen): (SessionId, u64), replier: Replier) {
         let session = match self.listening(peer, id) {
             Ok(session) => session,
-            Err(answer) => return replier.reply(&encode(&*answer), &[]),
+            Err(answer) => return self.tell(replier, &answer),
         };
         let mut state = session.state.lock();
         state.forget_seen(seen);
         if !state.events.is_empty() {
-            let answer = encode(&state.next_events());
+            let answer = state.next_events();
             drop(state);
-            return replier.reply(&answer, &[]);
+            return self.tell(replier, &answer);
         }
         let before = state.parked.replace((replier, self.clock.monotonic()));
         drop(state);
@@ -427,10 +445,10 @@ impl MetaEndpoint {
         if self.own(peer, id).is_err()
             && let Some((replier, _)) = session.state.lock().parked.take()
         {
-            replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
+            self.tell(replier, &MetaAnswer::Failed(Errno::ENOTCONN));
         }
         if let Some((replier, _)) = before {
-            replier.reply(&encode(&MetaAnswer::Events(Vec::new())), &[]);
+            self.tell(replier, &MetaAnswer::Events(Vec::new()));
         }
     }
 
@@ -676,15 +694,8 @@ impl Endpoint for MetaEndpoint {
             (Some(why), _) => replier.refuse(why),
             (None, MetaCall::Events { session, seen }) => self.events(peer, (session, seen), replier),
             (None, call) => {
-                let answer = encode(&self.carry_out(peer, call));
-                match &self.copies {
-                    None => replier.reply(&answer, &[]),
-                    Some(copies) => copies.hold(Box::new(move |is_told| match is_told {
-                        true => replier.reply(&answer, &[]),
-                        // Who says it once more is answered what is kept of it, here or elsewhere, or it was not done.
-                        false => replier.reply(&encode(&MetaAnswer::Later), &[]),
-                    })),
-                }
+                let answer = self.carry_out(peer, call);
+                self.tell(replier, &answer);
             }
         }
     }

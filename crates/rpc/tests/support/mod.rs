@@ -55,8 +55,13 @@ impl Authority {
     }
 
     pub fn issue(&self, node: u32, roles: &[Role]) -> TlsIdentity {
+        self.issue_to(None, node, roles)
+    }
+
+    /// One that the machine `host` has in the place of the node.
+    pub fn issue_to(&self, host: Option<NodeId>, node: u32, roles: &[Role]) -> TlsIdentity {
         let roles: Roles = roles.iter().copied().collect();
-        let peer = PeerId { cluster: self.cluster, node: NodeId(node), roles };
+        let peer = PeerId { cluster: self.cluster, node: NodeId(node), roles, host };
         self.issue_with(&[peer.to_string()], (2020, 2120))
     }
 }

@@ -100,7 +100,7 @@ impl Site {
         let Some(manager) = &self.manager else { return Told::NotAsked };
         let End { chain, from, since, is_given_up } = end;
         let roles = Role::ALL.into_iter().collect();
-        let peer = PeerId { cluster: CLUSTER, node: NodeId(FIRST_STORAGE + at as u32), roles };
+        let peer = PeerId { cluster: CLUSTER, node: NodeId(FIRST_STORAGE + at as u32), roles, host: None };
         let before = self.truth.lock().head(chain);
         let reply = manager.call(peer, None, ManagerRequest::EndMove { chain, from, since, is_given_up });
         *self.truth.lock() = manager.map().read().as_ref().clone();

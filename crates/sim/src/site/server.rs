@@ -84,7 +84,7 @@ struct Wire {
 }
 
 pub(super) fn peer_of(node: NodeId, role: Role) -> Peer {
-    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(role) };
+    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(role), host: None };
     Peer { id, role, instance: [node.0 as u8; 16], token: None }
 }
 

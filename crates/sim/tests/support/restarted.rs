@@ -27,7 +27,7 @@ pub const MOUNT: NodeId = NodeId(2);
 pub const OTHER: NodeId = NodeId(3);
 
 fn peer(node: NodeId, role: Role) -> Peer {
-    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(role) };
+    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(role), host: None };
     Peer { id, role, instance: [node.0 as u8; 16], token: None }
 }
 

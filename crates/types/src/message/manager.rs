@@ -2,7 +2,7 @@
 
 use crate::membership::Change;
 use crate::{
-    ChainId, ClusterId, ClusterMap, CopyNotes, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet,
+    ChainId, ClusterId, ClusterMap, CopyHost, CopyNotes, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet,
     Membership, NodeId, NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start, TargetId,
 };
 use serde::{Deserialize, Serialize};
@@ -249,13 +249,16 @@ pub enum ManagerRequest {
         /// How many.
         wanted: u8,
     },
-    /// The caller, a metadata server, can keep copies of others.
+    /// The caller, a metadata server, can keep copies of others. Said to every manager every few seconds.
     HostCopies {
         /// Where other copies reach it.
         addresses: Vec<SocketAddr>,
     },
     /// The log of the caller, a metadata server, can be copied from now on: it keeps the first copy.
-    FoundCopies,
+    FoundCopies {
+        /// What its directory is known by.
+        uuid: [u8; 16],
+    },
     /// A change of who keeps copies of a metadata server, by one who does, or was invited to.
     ChangeCopies {
         /// The metadata server.
@@ -452,6 +455,9 @@ pub enum ManagerReply {
         epoch: Epoch,
         /// All of them.
         notes: CopyNotes,
+        /// Machines that can keep some, as far as the manager has heard of them.
+        // LIMIT: as metadata servers.
+        hosts: Vec<CopyHost>,
         /// Those that the caller is to keep copies of, and does not yet.
         invited: Vec<NodeId>,
     },

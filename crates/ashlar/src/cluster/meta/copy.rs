@@ -1,5 +1,6 @@
 //! One copy of a metadata server on this machine, and its service while this machine is the one that serves it.
 
+use super::super::background::Background;
 use super::super::doors::{Doors, announcement_of_copy};
 use super::super::member::Member;
 use super::copy_store::DirectoryStore;
@@ -7,12 +8,12 @@ use super::host::Site;
 use super::papers;
 use super::service::{Parts, Running};
 use anyhow::{Context, Result, bail};
-use ashlar_kv::Lane;
-use ashlar_meta::replica::{Agreement, CopyPeers, LeaseTerms, Replica, ReplicaConfig, Standing};
+use ashlar_meta::replica::{Agreement, CopyPeers, LeaseTerms, Replica, ReplicaConfig, Standing, Tenure};
 use ashlar_rpc::remote::CopyLinks;
 use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{Epoch, Errno, NodeId};
+use ashlar_rpc::Reports;
+use ashlar_types::{Epoch, Errno, EventKind, NodeId};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
@@ -23,6 +24,12 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(50);
 /// Time between two tries to begin the service.
 const AGAIN: Duration = Duration::from_millis(500);
+/// The longest such time.
+const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// A service that could not be begun so often in turn is left to another machine.
+const FAILURES_MAX: u32 = 3;
+/// For how long managers are told where the service is.
+const ANNOUNCE_MAX: Duration = Duration::from_secs(15);
 /// For how long a manager is asked for a change.
 const MANAGER_MAX: Duration = Duration::from_secs(3);
 /// For how long a service is waited for that ends. What does not end is ended with the process, so that another service of it can begin.
@@ -35,18 +42,22 @@ pub struct CopyParts {
     pub site: Arc<Site>,
     pub server: NodeId,
     pub store: Arc<DirectoryStore>,
+    /// The epoch at which the service was begun last, as managers know.
+    pub begun: Epoch,
 }
 
 /// See the module.
 pub struct Copy {
     parts: CopyParts,
     replica: Arc<Replica>,
-    /// Who the metadata server is; once this machine may say so.
-    member: Mutex<Option<Arc<Member>>>,
+    /// Who the metadata server is, once this machine may say so, with what keeps its certificate.
+    member: Mutex<Option<(Arc<Member>, Option<Background>)>>,
     /// How many copies there are to be; 0: not known.
     wanted: AtomicU8,
     /// The newest epoch at which a service was begun here, or may have been before the process began.
     begun: Mutex<Epoch>,
+    /// How often in turn the service could not be begun, and until when it is not tried.
+    failed: Mutex<(u32, Option<Instant>)>,
     is_stopping: AtomicBool,
     leaves: AtomicBool,
     has_ended: Mutex<bool>,
@@ -91,7 +102,7 @@ impl Agreement for Managers {
 /// A service that runs here.
 struct Service {
     running: Running,
-    lane: Arc<Lane>,
+    tenure: Arc<Tenure>,
     member: Arc<Member>,
     shows_metrics: bool,
 }
@@ -119,13 +130,14 @@ impl Copy {
             member: Mutex::default(),
             wanted: AtomicU8::new(0),
             begun: Mutex::default(),
+            failed: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             has_ended: Mutex::new(false),
             ended: Default::default(),
         });
         // A process before this one may have begun a service at this epoch; the next one is begun at a later one.
-        *copy.begun.lock() = copy.replica.first_epoch();
+        *copy.begun.lock() = copy.replica.first_epoch().max(copy.parts.begun);
         let tending = copy.clone();
         let named = copy.clone();
         // Beforehand: when the other machine has died is no time for it.
@@ -167,11 +179,13 @@ impl Copy {
         while !*has_ended && !self.ended.wait_until(&mut has_ended, end).timed_out() {}
     }
 
-    /// Closes what it has on the disk.
-    pub fn close(&self) {
-        if let Err(error) = self.replica.stop() {
+    /// Closes what it has on the disk; tells whether it is noted what that is.
+    pub fn close(&self) -> bool {
+        let closed = self.replica.stop();
+        if let Err(error) = &closed {
             tracing::warn!(%error, server = %self.parts.server, "a copy was not closed in good order; the next start puts it right");
         }
+        closed.is_ok() || self.replica.broken().is_none()
     }
 
     fn tend(&self) {
@@ -184,7 +198,7 @@ impl Copy {
             match &mut service {
                 Some(running) if may_go_on => running.running.tend(&running.member),
                 Some(_) => self.end_now(service.take()),
-                None if standing.is_serving => service = self.begin(standing),
+                None if standing.is_serving && self.may_try() => service = self.begin(standing),
                 None => {}
             }
             if let Some(why) = self.replica.broken().filter(|_| !std::mem::replace(&mut is_told_broken, true))
@@ -225,27 +239,58 @@ impl Copy {
             site.poke.set();
             return None;
         }
-        let lane = self.replica.begin_service()?;
+        let tenure = self.replica.begin_service()?;
         *self.begun.lock() = standing.epoch;
         let shows_metrics = !self.parts.site.is_shown.swap(true, SeqCst);
-        match self.run(&lane, standing.epoch, shows_metrics) {
-            Ok((running, member)) => Some(Service { running, lane, member, shows_metrics }),
+        match self.run(&tenure, standing.epoch, shows_metrics) {
+            Ok((running, member)) => {
+                *self.failed.lock() = (0, None);
+                Some(Service { running, tenure, member, shows_metrics })
+            }
             Err(error) => {
-                tracing::error!(
-                    server = %self.parts.server,
-                    error = format!("{error:#}"),
-                    "the service of a metadata server could not be begun from this copy; trying again"
-                );
-                self.ended(&lane, shows_metrics);
-                std::thread::sleep(AGAIN);
+                self.ended(&tenure, shows_metrics);
+                self.note_failure(&error);
                 None
             }
         }
     }
 
-    fn run(&self, lane: &Arc<Lane>, epoch: Epoch, shows_metrics: bool) -> Result<(Running, Arc<Member>)> {
+    fn may_try(&self) -> bool {
+        self.failed.lock().1.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// The service could not be begun: it is tried again, less and less often; and elsewhere, if it cannot be begun here and others have all of it.
+    fn note_failure(&self, error: &anyhow::Error) {
+        let server = self.parts.server;
+        let times = {
+            let mut failed = self.failed.lock();
+            let pause = (AGAIN * 2u32.pow(failed.0.min(6))).min(AGAIN_MAX);
+            *failed = (failed.0.saturating_add(1), Some(Instant::now() + pause));
+            failed.0
+        };
+        let error = format!("{error:#}");
+        tracing::error!(%server, error, "the service of a metadata server could not be begun from this copy; trying again");
+        let name = self.name();
+        self.parts.site.member.reporter.report(EventKind::MetadataStopped, &name, &error);
+        if times >= FAILURES_MAX && self.replica.membership().in_sync.len() > 1 {
+            tracing::error!(%server, "it is left to another copy");
+            self.replica.leave();
+        }
+    }
+
+    fn name(&self) -> String {
+        let (map, server) = (self.parts.site.member.map().read().clone(), self.parts.server);
+        map.node(server).map_or_else(|| server.to_string(), |known| known.name.clone())
+    }
+
+    fn run(
+        &self,
+        tenure: &Arc<Tenure>,
+        epoch: Epoch,
+        shows_metrics: bool,
+    ) -> Result<(Running, Arc<Member>)> {
         let (site, server) = (&self.parts.site, self.parts.server);
-        let member = self.server_member()?;
+        let (member, doors) = (self.server_member()?, self.doors()?);
         let reply = site
             .member
             .managers
@@ -258,16 +303,19 @@ impl Copy {
         member.wait_for_epoch(of_map)?;
         let parts = Parts {
             member: &member,
-            lane: lane.clone(),
+            lane: tenure.lane().clone(),
             name_hash_key,
-            copy: Some((self.replica.clone(), epoch)),
+            start: epoch,
+            copy: Some(tenure.clone()),
             args: &site.args,
             shows_metrics,
         };
         let mut running = Running::start(&parts)?;
-        let doors = self.doors()?;
         let announcement = announcement_of_copy(&doors.places, (server, epoch));
-        let announce = || site.member.ask(&announcement).map(drop);
+        let announce = || {
+            let told = site.member.managers.call(&announcement, Instant::now() + ANNOUNCE_MAX);
+            told.map(drop).context("the manager")
+        };
         if let Err(error) = running.open((&member, &site.args), doors, announce) {
             running.drop_service();
             return Err(error);
@@ -288,20 +336,26 @@ impl Copy {
     /// Who the metadata server is, for others.
     fn server_member(&self) -> Result<Arc<Member>> {
         let mut known = self.member.lock();
-        if let Some(member) = &*known {
+        if let Some((member, _)) = &*known {
             return Ok(member.clone());
         }
         let (site, server) = (&self.parts.site, self.parts.server);
-        let member = match server == site.member.name.node {
-            true => site.member.clone(),
-            false => Arc::new(papers::member_of(&site.member, server, &self.parts.store.identity_path())?),
+        let made = match server == site.member.name.node {
+            // Whose certificate the process keeps.
+            true => (site.member.clone(), None),
+            false => {
+                let path = self.parts.store.identity_path();
+                let (member, keeping) = papers::member_of(&site.member, server, &path)?;
+                (Arc::new(member), Some(keeping))
+            }
         };
-        *known = Some(member.clone());
+        let member = made.0.clone();
+        *known = Some(made);
         Ok(member)
     }
 
-    fn ended(&self, lane: &Lane, showed_metrics: bool) {
-        self.replica.service_ended(lane);
+    fn ended(&self, tenure: &Tenure, showed_metrics: bool) {
+        tenure.end();
         if showed_metrics {
             self.parts.site.is_shown.store(false, SeqCst);
         }
@@ -309,21 +363,21 @@ impl Copy {
 
     /// Another machine serves, or may.
     fn end_now(&self, service: Option<Service>) {
-        let Some(Service { running, lane, shows_metrics, .. }) = service else { return };
+        let Some(Service { running, tenure, shows_metrics, .. }) = service else { return };
         tracing::warn!(server = %self.parts.server, "this machine does not serve a metadata server any more");
         let _watch = EndWatch::begin();
         running.drop_service();
-        self.ended(&lane, shows_metrics);
+        self.ended(&tenure, shows_metrics);
     }
 
     /// This process ends.
     fn end_in_order(&self, service: Option<Service>) {
-        if let Some(Service { running, lane, member, shows_metrics }) = service {
+        if let Some(Service { running, tenure, member, shows_metrics }) = service {
             let _watch = EndWatch::begin();
             if let Err(error) = running.stop(&member) {
                 tracing::warn!(error = format!("{error:#}"), "a metadata service did not end in good order");
             }
-            self.ended(&lane, shows_metrics);
+            self.ended(&tenure, shows_metrics);
         }
         if !self.leaves.load(SeqCst) {
             return;

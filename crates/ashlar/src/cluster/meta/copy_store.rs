@@ -131,8 +131,17 @@ impl DirectoryStore {
     /// When it cannot be moved.
     pub fn end_founding(&self, meta: &Path) -> Result<()> {
         let Some(number) = self.number_in(FOUNDING_FILE)? else { return Ok(()) };
+        let sync = |path: &Path| {
+            std::fs::File::open(path)
+                .and_then(|directory| directory.sync_all())
+                .with_context(|| format!("cannot sync {}", path.display()))
+        };
         let place = self.path.join(lane_dir(number));
         make_private_directory(&place)?;
+        // ORDER: the places are there before anything is in them.
+        for path in [meta.to_owned(), meta.join(COPIES_DIR), self.path.clone()] {
+            sync(&path)?;
+        }
         for name in [ENGINE_DIR, LANE_DIR] {
             let (from, to) = (meta.join(name), place.join(name));
             if from.exists() && to.exists() {
@@ -143,11 +152,6 @@ impl DirectoryStore {
                     .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
             }
         }
-        let sync = |path: &Path| {
-            std::fs::File::open(path)
-                .and_then(|directory| directory.sync_all())
-                .with_context(|| format!("cannot sync {}", path.display()))
-        };
         // ORDER: where they come to before where they were.
         sync(&place)?;
         sync(meta)?;
@@ -253,6 +257,9 @@ impl CopyStore for DirectoryStore {
         drop(engine);
         let number = *self.begun.lock();
         let before = self.number_in(CURRENT_FILE)?.unwrap_or(0);
+        if number <= before {
+            return Err(KvError::Invalid { what: "a copy that was not begun is to be put in its place".to_owned() });
+        }
         self.write(CURRENT_FILE, number.to_string().as_bytes())?;
         let lane = self.open_number(number, true)?;
         let path = self.path.join(lane_dir(before));

@@ -8,28 +8,32 @@ use super::copy_store::{DirectoryStore, kept_in};
 use crate::cli::MetaArgs;
 use anyhow::{Context, Result, bail};
 use ashlar_meta::replica::{self, CopyStore};
-use ashlar_rpc::net::{Endpoint, Service};
-use ashlar_rpc::remote::CopyLinks;
+use ashlar_rpc::net::{Endpoint, NetError, Service};
+use ashlar_rpc::remote::{CopyLinks, tell_managers};
 use ashlar_rpc::serve::{CopiesEndpoint, HearsCopies};
 use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_types::{CopyNotes, Epoch, NodeId};
+use ashlar_types::{CopyGroup, CopyNotes, Epoch, NodeId};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Time between two questions for copies where nothing has changed: managers hear by it that this machine can keep some.
+/// Time between two questions for copies where nothing has changed.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// Time between two words to managers that this machine can keep copies.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+/// For how long each manager may take to hear it.
+const SAY_MAX: Duration = Duration::from_secs(1);
 /// Time between two looks whether something has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For how long a copy that took no part any more is left alone.
-const REST: Duration = Duration::from_secs(10);
 /// For how long a manager is asked.
 const MANAGER_MAX: Duration = Duration::from_secs(3);
+/// For how long a copy that took no part any more, or could not be opened, is left alone.
+const REST: Duration = Duration::from_secs(10);
 
 /// What all copies of this process use.
 pub struct Site {
@@ -71,42 +75,50 @@ impl Poke {
     }
 }
 
+/// What becomes of the copy of one metadata server here.
+#[derive(Clone)]
+enum Kept {
+    /// It takes part.
+    Running(Arc<Copy>),
+    /// It is being opened or closed, by a thread of its own.
+    Busy,
+    /// It could not be, or took no part any more, and is tried again after this time; never in this process without one.
+    Resting(Option<Instant>),
+}
+
 /// Copies by the metadata server they are of.
-type Kept = RwLock<FxHashMap<NodeId, Arc<Copy>>>;
+type AllKept = RwLock<FxHashMap<NodeId, Kept>>;
 
 /// See the module. It ends with [`Host::stop`].
 pub struct Host {
     site: Arc<Site>,
     addresses: Vec<SocketAddr>,
-    kept: Arc<Kept>,
+    kept: Arc<AllKept>,
     /// What managers have told last, and the epoch of the map by then.
     notes: Mutex<(CopyNotes, Epoch)>,
     serving: Mutex<Option<Serving>>,
-    following: Mutex<Option<Background>>,
+    works: Mutex<Vec<Background>>,
     is_stopping: AtomicBool,
-    /// Copies that took no part any more, and since when they wait to be begun anew.
-    resting: Mutex<FxHashMap<NodeId, Instant>>,
-    /// When managers were asked last, milliseconds since the start.
-    asked_ms: AtomicU64,
-    began: Instant,
+    /// When managers were asked last.
+    asked: Mutex<Option<Instant>>,
 }
 
 /// Gives what comes from other copies to the one it is for.
-struct Hearing(Arc<Kept>);
+struct Hearing(Arc<AllKept>);
 
 impl HearsCopies for Hearing {
     fn hear(&self, server: NodeId, from: NodeId, head: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
-        let copy = self.0.read().get(&server).cloned()?;
+        let Some(Kept::Running(copy)) = self.0.read().get(&server).cloned() else { return None };
         Some(copy.replica().hear(from, head, payload))
     }
 }
 
 impl Host {
-    /// Listens for other copies, and begins to keep those that are in `meta`.
+    /// Listens for other copies, and begins to keep those that are in `meta`. `is_shown`: a service of this process shows what it counts already.
     ///
     /// # Errors
-    /// When an address cannot be used, a copy cannot be opened, or no manager answers.
-    pub fn start(member: Arc<Member>, meta: PathBuf, args: &MetaArgs) -> Result<Arc<Host>> {
+    /// When an address cannot be used, or a thread cannot be started.
+    pub fn start(member: Arc<Member>, meta: PathBuf, args: &MetaArgs, is_shown: bool) -> Result<Arc<Host>> {
         let listen = match args.copies_listen.is_empty() {
             false => args.copies_listen.clone(),
             // Any port: who has to know it is told by managers.
@@ -114,7 +126,7 @@ impl Host {
         };
         let doors = Doors::open(&listen, &[])?;
         let addresses = doors.places.addresses.clone();
-        let (kept, places) = (Arc::<Kept>::default(), Arc::default());
+        let (kept, places) = (Arc::<AllKept>::default(), Arc::default());
         let links = Arc::new(CopyLinks::new(member.caller.clone(), Arc::clone(&places)));
         let site = Arc::new(Site {
             member,
@@ -123,7 +135,7 @@ impl Host {
             links,
             places,
             poke: Poke::default(),
-            is_shown: AtomicBool::new(false),
+            is_shown: AtomicBool::new(is_shown),
         });
         let host = Arc::new(Host {
             site: site.clone(),
@@ -131,29 +143,28 @@ impl Host {
             kept: kept.clone(),
             notes: Mutex::default(),
             serving: Mutex::default(),
-            following: Mutex::default(),
+            works: Mutex::default(),
             is_stopping: AtomicBool::new(false),
-            resting: Mutex::default(),
-            asked_ms: AtomicU64::new(0),
-            began: Instant::now(),
+            asked: Mutex::default(),
         });
         let endpoint: Arc<dyn Endpoint> = Arc::new(CopiesEndpoint::new(Arc::new(Hearing(kept))));
         *host.serving.lock() = Some(site.member.serve(&[(Service::Copies, endpoint)], doors)?);
-        match site.member.ask(&ManagerRequest::HostCopies { addresses }) {
-            Ok(_) => {}
-            // One of an earlier version keeps no copies, and everything else goes on.
-            Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "managers do not know of copies of metadata");
-                return Ok(host);
-            }
-        }
-        host.follow_once()?;
-        let following = host.clone();
+        let (tasks, routes) = (site.member.env.tasks.clone(), site.member.routes());
+        let say = move || {
+            tell_managers(&routes, &ManagerRequest::HostCopies { addresses: addresses.clone() }, SAY_MAX);
+            SAY_EVERY
+        };
+        let (following, mut review) = (host.clone(), site.member.reviews());
         let turn = move || {
             following.turn();
+            if let Some(serving) = &*following.serving.lock() {
+                review(serving);
+            }
             Duration::ZERO
         };
-        *host.following.lock() = Some(Background::start(&*site.member.env.tasks, "ashlar-copies", turn)?);
+        let works =
+            [Background::start(&*tasks, "ashlar-host", say)?, Background::start(&*tasks, "ashlar-copies", turn)?];
+        host.works.lock().extend(works);
         Ok(host)
     }
 
@@ -175,11 +186,12 @@ impl Host {
         notes.0.group(self.own()).is_some_and(|group| group.wanted > 1 && group.membership.is_none())
     }
 
-    /// Has the metadata of this machine, which nobody has open, be the first copy.
+    /// Has the metadata of this machine, which nobody has open and which is known by `uuid`, be the first copy.
     ///
     /// # Errors
     /// When it cannot be moved, or no manager answers.
-    pub fn found_own(&self) -> Result<()> {
+    pub fn found_own(&self, uuid: [u8; 16]) -> Result<()> {
+        self.site.is_shown.store(false, SeqCst);
         let (own, store) = (self.own(), self.store(self.own())?);
         if !store.is_used()? {
             store.found(&self.site.meta, |store| {
@@ -187,7 +199,7 @@ impl Host {
                 replica::prepare(store, &alone).context("cannot note that there are to be copies")
             })?;
         }
-        match self.site.member.ask(&ManagerRequest::FoundCopies)? {
+        match self.site.member.ask(&ManagerRequest::FoundCopies { uuid })? {
             ManagerReply::CopiesChanged(_) => {}
             _ => bail!("the manager gave an answer of the wrong kind"),
         }
@@ -205,25 +217,25 @@ impl Host {
     }
 
     /// Looks whether something has changed, and asks managers if so.
-    fn turn(&self) {
+    fn turn(self: &Arc<Self>) {
         let epoch = self.site.member.map().read().epoch;
         let is_known = self.notes.lock().1 >= epoch;
-        let now_ms = self.began.elapsed().as_millis() as u64;
-        let is_due = now_ms.saturating_sub(self.asked_ms.load(SeqCst)) >= ASK_EVERY.as_millis() as u64;
+        let is_due = self.asked.lock().is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
         if is_known && !is_due && !self.site.poke.wait(LOOK_EVERY) {
             return;
         }
-        self.asked_ms.store(now_ms, SeqCst);
+        *self.asked.lock() = Some(Instant::now());
         if let Err(error) = self.follow_once() {
-            tracing::debug!(error = format!("{error:#}"), "copies could not be looked after; trying again");
+            let error = format!("{error:#}");
+            tracing::debug!(error, "copies could not be looked after; trying again");
             self.site.poke.wait(LOOK_EVERY);
         }
     }
 
-    /// Asks managers, and does what they say.
-    fn follow_once(&self) -> Result<()> {
+    /// Asks managers, and does what they say. Nothing here waits for a disk: other copies may have to take over meanwhile.
+    fn follow_once(self: &Arc<Self>) -> Result<()> {
         let asked = self.site.member.managers.call(&ManagerRequest::Copies, Instant::now() + MANAGER_MAX);
-        let ManagerReply::Copies { epoch, notes, invited } = asked.context("the manager")? else {
+        let ManagerReply::Copies { epoch, notes, hosts, invited } = asked.context("the manager")? else {
             bail!("the manager gave an answer of the wrong kind");
         };
         // ORDER: one that is behind may not know of copies that are served from.
@@ -231,105 +243,164 @@ impl Host {
         if epoch < newest {
             bail!("a manager is behind: it has the map of {epoch}, and this machine has heard of {newest}");
         }
-        let places = notes.hosts.iter().map(|host| (host.node, host.addresses.clone())).collect();
-        *self.site.places.write() = places;
+        // A manager that was just started has not heard of all: they are where they were.
+        self.site.places.write().extend(hosts.into_iter().map(|host| (host.node, host.addresses)));
         *self.notes.lock() = (notes.clone(), epoch);
         let on_disk = kept_in(&self.site.meta)?;
-        let me = self.own();
         for group in &notes.groups {
-            let Some(membership) = &group.membership else { continue };
-            let known = self.kept.read().get(&group.server).cloned();
-            match known {
-                Some(copy) if copy.replica().broken().is_some() => self.retire(group.server, &copy),
-                Some(copy) => copy.learn(membership, group.wanted),
-                None if !self.is_resting(group.server)
-                    && (membership.is_member(me) || on_disk.contains(&group.server)) =>
-                {
-                    self.keep(group.server, membership)?;
-                }
-                None => {}
+            if let Some(membership) = &group.membership {
+                self.follow(group, membership, on_disk.contains(&group.server));
             }
         }
         let is_over = |server: &NodeId| notes.membership(*server).is_none();
         let over: Vec<NodeId> = self.kept.read().keys().copied().filter(is_over).collect();
         for server in over {
-            let known = self.kept.read().get(&server).cloned();
-            if let Some(copy) = known {
-                tracing::warn!(%server, "there are no copies of a metadata server any more; what is here is left alone");
-                self.retire(server, &copy);
+            if let Some(Kept::Running(copy)) = self.kept.read().get(&server).cloned() {
+                let words = "there are no copies of a metadata server any more; what is here is left alone";
+                tracing::warn!(%server, "{words}");
+                self.retire(server, copy);
             }
         }
-        for server in invited.into_iter().filter(|server| !self.is_resting(*server)) {
-            let membership = notes.membership(server).context("an invitation to nothing")?;
-            self.accept(server, membership)?;
+        for server in invited {
+            let group = notes.group(server).context("an invitation to nothing")?.clone();
+            self.accept(group);
         }
         Ok(())
+    }
+
+    /// Does what managers say of one group.
+    fn follow(self: &Arc<Self>, group: &CopyGroup, membership: &Membership<NodeId>, is_on_disk: bool) {
+        let known = self.kept.read().get(&group.server).cloned();
+        match known {
+            Some(Kept::Running(copy)) if copy.replica().broken().is_some() => self.retire(group.server, copy),
+            Some(Kept::Running(copy)) => copy.learn(membership, group.wanted),
+            Some(Kept::Busy) => {}
+            Some(Kept::Resting(until)) if until.is_none_or(|until| Instant::now() < until) => {}
+            Some(Kept::Resting(_)) | None => {
+                if membership.is_member(self.own()) || is_on_disk {
+                    let (host, group) = (self.clone(), group.clone());
+                    self.apart(group.server, move || host.open(&group));
+                }
+            }
+        }
+    }
+
+    /// Has a thread of its own do something with the copy of `server`, and tell what becomes of it.
+    fn apart(self: &Arc<Self>, server: NodeId, work: impl FnOnce() -> Kept + Send + 'static) {
+        self.kept.write().insert(server, Kept::Busy);
+        let kept = self.kept.clone();
+        let run = move || {
+            let done = work();
+            kept.write().insert(server, done);
+        };
+        if let Err(error) = self.site.member.env.tasks.spawn("ashlar-copy-turn", Box::new(run)) {
+            tracing::error!(%error, %server, "no thread could be started for a copy");
+            self.kept.write().insert(server, Kept::Resting(Some(Instant::now() + REST)));
+        }
     }
 
     /// Lets go of a copy that takes no part any more. It is begun anew after a while, with what it has on the disk.
-    fn retire(&self, server: NodeId, copy: &Copy) {
-        self.kept.write().remove(&server);
-        copy.begin_stop(false);
-        copy.await_stop();
-        copy.close();
-        self.resting.lock().insert(server, Instant::now());
+    fn retire(self: &Arc<Self>, server: NodeId, copy: Arc<Copy>) {
+        self.apart(server, move || {
+            copy.begin_stop(false);
+            copy.await_stop();
+            // What of its log is on the disk could not be noted to be uncertain: this process does not go by it.
+            Kept::Resting(copy.close().then(|| Instant::now() + REST))
+        });
     }
 
-    fn is_resting(&self, server: NodeId) -> bool {
-        self.resting.lock().get(&server).is_some_and(|since| since.elapsed() < REST)
+    /// Begins to keep the copy that is in the directory.
+    fn open(&self, group: &CopyGroup) -> Kept {
+        match self.try_open(group) {
+            Ok(Some(copy)) => Kept::Running(copy),
+            Ok(None) => Kept::Resting(Some(Instant::now() + REST)),
+            Err(error) => {
+                let (server, error) = (group.server, format!("{error:#}"));
+                tracing::error!(%server, error, "a copy of metadata cannot be kept; trying again");
+                Kept::Resting(Some(Instant::now() + REST))
+            }
+        }
     }
 
-    /// Begins to keep the copy of `server` that is in the directory.
-    fn keep(&self, server: NodeId, membership: &Membership<NodeId>) -> Result<()> {
+    fn try_open(&self, group: &CopyGroup) -> Result<Option<Arc<Copy>>> {
+        let (server, Some(membership)) = (group.server, &group.membership) else { return Ok(None) };
         if self.is_stopping.load(SeqCst) {
-            return Ok(());
+            return Ok(None);
         }
         let store = self.store(server)?;
         store.end_founding(&self.site.meta)?;
-        let parts = CopyParts { site: self.site.clone(), server, store: Arc::new(store) };
-        let copy = Copy::start(parts, membership)
-            .with_context(|| format!("cannot keep a copy of the metadata of {server}"))?;
-        self.kept.write().insert(server, copy);
-        Ok(())
+        let parts = CopyParts { site: self.site.clone(), server, store: Arc::new(store), begun: group.begun };
+        Copy::start(parts, membership).map(Some)
     }
 
-    /// This machine is to keep a copy of `server` from now on.
-    fn accept(&self, server: NodeId, membership: &Membership<NodeId>) -> Result<()> {
-        let me = self.own();
-        if !self.kept.read().contains_key(&server) {
-            let store = self.store(server)?;
+    /// This machine is to keep a copy from now on.
+    fn accept(self: &Arc<Self>, group: CopyGroup) {
+        let known = self.kept.read().get(&group.server).cloned();
+        let running = match known {
+            Some(Kept::Busy) => return,
+            Some(Kept::Resting(until)) if until.is_none_or(|until| Instant::now() < until) => return,
+            Some(Kept::Running(copy)) => Some(copy),
+            Some(Kept::Resting(_)) | None => None,
+        };
+        let host = self.clone();
+        self.apart(group.server, move || match (host.admit(&group, running.is_none()), running) {
+            (Ok(membership), Some(copy)) => {
+                copy.learn(&membership, group.wanted);
+                Kept::Running(copy)
+            }
+            (Ok(membership), None) => {
+                host.open(&CopyGroup { membership: Some(membership), ..group.clone() })
+            }
+            (Err(error), running) => {
+                let error = format!("{error:#}");
+                tracing::debug!(server = %group.server, error, "an invitation to keep a copy came to nothing");
+                running.map_or(Kept::Resting(Some(Instant::now() + REST)), Kept::Running)
+            }
+        });
+    }
+
+    /// Asks managers for this machine to be one of those that keep a copy.
+    fn admit(&self, group: &CopyGroup, is_new: bool) -> Result<Membership<NodeId>> {
+        let membership = group.membership.as_ref().context("an invitation to nothing")?;
+        if is_new {
+            let store = self.store(group.server)?;
             if store.kept()?.is_none() {
                 // ORDER: noted before a manager is asked, see `replica::prepare`.
                 replica::prepare(&store, membership)?;
             }
         }
-        let change = Change::Admit(me);
-        let request = ManagerRequest::ChangeCopies { server, expected: membership.epoch, change };
-        let asked = self.site.member.managers.call(&request, Instant::now() + MANAGER_MAX);
-        let ManagerReply::CopiesChanged(membership) = asked.context("the manager")? else {
-            bail!("the manager gave an answer of the wrong kind");
-        };
-        tracing::info!(%server, epoch = %membership.epoch, "a copy of metadata is kept here from now on");
-        let known = self.kept.read().get(&server).cloned();
-        match known {
-            Some(copy) => copy.learn(&membership, 0),
-            None => self.keep(server, &membership)?,
+        let change = Change::Admit(self.own());
+        let request =
+            ManagerRequest::ChangeCopies { server: group.server, expected: membership.epoch, change };
+        match self.site.member.managers.call(&request, Instant::now() + MANAGER_MAX) {
+            Ok(ManagerReply::CopiesChanged(membership)) => {
+                tracing::info!(server = %group.server, epoch = %membership.epoch, "a copy of metadata is kept here from now on");
+                Ok(membership)
+            }
+            Ok(_) => bail!("the manager gave an answer of the wrong kind"),
+            Err(NetError::Refused(why)) => bail!("{why}"),
+            Err(error) => Err(error).context("the manager"),
         }
-        Ok(())
     }
 
     /// Ends all copies: services that run from them go to other machines where there are some.
     pub fn stop(&self) {
         self.is_stopping.store(true, SeqCst);
-        let copies: Vec<Arc<Copy>> = self.kept.read().values().cloned().collect();
+        let running = |kept: &Kept| match kept {
+            Kept::Running(copy) => Some(copy.clone()),
+            _ => None,
+        };
+        let copies: Vec<Arc<Copy>> = self.kept.read().values().filter_map(running).collect();
         copies.iter().for_each(|copy| copy.begin_stop(true));
         // Memberships are still followed meanwhile: without this machine others go on at once.
         copies.iter().for_each(|copy| copy.await_stop());
-        *self.following.lock() = None;
+        self.works.lock().clear();
         self.kept.write().clear();
         if let Some(serving) = self.serving.lock().take() {
             serving.stop();
         }
-        copies.iter().for_each(|copy| copy.close());
+        for copy in &copies {
+            copy.close();
+        }
     }
 }

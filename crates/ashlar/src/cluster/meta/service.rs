@@ -11,11 +11,11 @@ use crate::metrics::Metrics;
 use crate::node::state::root_settings;
 use anyhow::{Context, Result};
 use ashlar_kv::Lane;
-use ashlar_meta::replica::Replica;
+use ashlar_meta::replica::Tenure;
 use ashlar_meta::{MetaConfig, MetaService, Transferred};
 use ashlar_metrics::{Counted, ServiceKinds, Side};
 use ashlar_rpc::net::{Caller, Endpoint, Service};
-use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage, Routes};
+use ashlar_rpc::remote::{Granter, Patience, RemotePeers, RemoteStorage, Routes, ServiceStart};
 use ashlar_rpc::serve::{MetaEndpoint, Proofs};
 use ashlar_rpc::{Reports, StorageCalls};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
@@ -41,8 +41,10 @@ pub struct Parts<'a> {
     pub member: &'a Member,
     pub lane: Arc<Lane>,
     pub name_hash_key: [u8; 16],
-    /// The copy that it is served from, and the epoch at which it is begun.
-    pub copy: Option<(Arc<Replica>, Epoch)>,
+    /// The epoch at which it is begun, later with every start.
+    pub start: Epoch,
+    /// The copy that it is served from.
+    pub copy: Option<Arc<Tenure>>,
     pub args: &'a MetaArgs,
     /// Whether it shows what it counts where `--metrics` says: one service of a process does.
     pub shows_metrics: bool,
@@ -62,16 +64,34 @@ pub struct Running {
     review: Box<dyn FnMut(&Serving) + Send>,
     turn: u32,
     has_stopped: bool,
+    is_shared: bool,
+}
+
+/// Stops attending storage servers where a start comes to nothing.
+struct StopsGranter(Option<Arc<Granter>>);
+
+impl StopsGranter {
+    /// It goes on.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopsGranter {
+    fn drop(&mut self) {
+        if let Some(granter) = &self.0 {
+            granter.stop();
+        }
+    }
 }
 
 /// Links of a service: those of the process, or, where it is served from copies, of an instance of its own that says nothing any more once another machine may
 /// have taken over.
 fn routes_of(parts: &Parts<'_>) -> Arc<Routes> {
-    let Some((replica, _)) = &parts.copy else { return parts.member.routes() };
+    let Some(tenure) = parts.copy.clone() else { return parts.member.routes() };
     let (member, mut instance) = (parts.member, [0; 16]);
     member.env.entropy.fill(&mut instance);
-    let replica = replica.clone();
-    let may_send = Arc::new(move || replica.may_speak());
+    let may_send = Arc::new(move || tenure.may_speak());
     let caller = Caller::new(member.identity.clone(), Role::Meta, instance, member.epochs.clone());
     Arc::new(Routes::new(Arc::new(caller.guarded(may_send)), member.map()))
 }
@@ -90,11 +110,13 @@ impl Running {
         let storage = Arc::new(Counted::new(storage, metrics.calls(Side::Sent, ServiceKinds::STORAGE)));
         let keys = keys::first_sealing_keys(member)?;
         let (of, env) = ((member.name.cluster, member.name.node), member.env.clone());
-        let start = parts.copy.as_ref().map(|(_, epoch)| epoch.0);
+        let is_shared = parts.copy.is_some();
+        let start = Some(ServiceStart { number: parts.start.0, is_shared });
         // ORDER: before it asks anything of targets, they heed no machine that served it before.
-        let granter =
-            Granter::start(routes.clone(), env, of, keys.clone(), start).context("cannot start a thread")?;
-        if start.is_some() && !granter.await_heard(HEARD_MAX) {
+        let granter = Granter::start(routes.clone(), env, of, keys.clone(), start)
+            .context("cannot start a thread")?;
+        let stops = StopsGranter(Some(granter.clone()));
+        if is_shared && !granter.await_heard(HEARD_MAX) {
             tracing::warn!(
                 "not every storage server has heard of this start; those are asked for nothing until they have"
             );
@@ -116,12 +138,22 @@ impl Running {
         metrics.add_meta(&meta);
         let endpoint = endpoint_of(parts, &meta, &granter, &metrics)?;
         metrics.add_certificate(member.identity.clone());
-        let shown = if parts.shows_metrics { metrics.serve(&args.metrics)? } else { None };
+        let shown = match parts.shows_metrics.then(|| metrics.serve(&args.metrics)).transpose() {
+            Ok(shown) => shown.flatten(),
+            // Who takes over does not wait for that.
+            Err(error) if is_shared => {
+                tracing::warn!(error = format!("{error:#}"), "what is counted is not shown");
+                None
+            }
+            Err(error) => return Err(error),
+        };
         let request = (ManagerRequest::SealingKeys, keys);
         let (asked, sealing) = (granter.clone(), granter.clone());
         let keys =
             keys::follow(member, request, move || asked.wants_keys(), move |keys| sealing.set_keys(keys))?;
+        stops.keep();
         Ok(Running {
+            is_shared,
             meta,
             storage,
             endpoint,
@@ -159,7 +191,6 @@ impl Running {
         self.server = Some(member.serve(&served, doors)?);
         // ORDER: it serves before the map says so.
         announce()?;
-        self.works.push(member.keep_certificate()?);
         self.works.extend(move_shards(member, &self.meta)?);
         self.reporting = Some(member.keep_reporting(Role::Meta)?);
         self.works.push(member.keep_present(Role::Meta)?);
@@ -193,10 +224,13 @@ impl Running {
             server.stop();
         }
         self.shown = None;
-        let Running { meta, endpoint, granter, .. } = self;
+        let Running { meta, endpoint, granter, is_shared, .. } = self;
         drop(endpoint);
         granter.stop();
-        meta.prepare_stop();
+        // Where another machine goes on, it does not wait for targets.
+        if !is_shared {
+            meta.prepare_stop();
+        }
         meta.stop().context("could not close the metadata log")
     }
 
@@ -228,7 +262,7 @@ fn endpoint_of(
     metrics.add_proofs(proofs.clone());
     let endpoint = MetaEndpoint::new(counted, member.map(), clock, granter.clone(), proofs);
     let endpoint = match &parts.copy {
-        Some((replica, _)) => endpoint.with_copies(replica.clone()),
+        Some(tenure) => endpoint.with_copies(tenure.clone()),
         None => endpoint,
     };
     let endpoint = Arc::new(endpoint.reporting_to(member.reporter.clone()));

@@ -93,6 +93,7 @@ mod tests {
             cluster: ClusterId([1; 16]),
             node: NodeId(node),
             roles: [Role::Client].into_iter().collect(),
+            host: None,
         };
         Peer { id, role: Role::Client, instance: [7; 16], token: None }
     }

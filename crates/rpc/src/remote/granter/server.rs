@@ -1,5 +1,6 @@
 //! One storage server: it is told every few seconds that the metadata server is there, and at once when a session is to be fenced.
 
+use super::ServiceStart;
 use crate::net::{Call, NetError, Service};
 use crate::remote::Routes;
 use crate::wire::{Attend, Attended, HEED_TERM, StorageCall};
@@ -18,6 +19,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// For how much longer than its term a storage server is taken to heed what was given: clocks run at different speeds.
 const DRIFT_MAX: Duration = Duration::from_secs(1);
+/// What a storage server of an earlier version, which does not know of starts, says to `AttendAs`. Its words do not change any more; others refuse for other reasons, such as that they do not
+/// know yet who calls.
+const NO_SUCH_CALL: &str = "that is no call to a storage server";
 /// Sessions that one message names.
 // LIMIT: of a message.
 const FENCES_MAX: usize = 1024;
@@ -41,6 +45,10 @@ struct State {
     // LIMIT: as sessions that end within its term; after that it goes by nothing that they were given.
     fences: Vec<SessionId>,
     is_woken: bool,
+    /// It does not know of starts, and is told of none until it fails or was started anew: it may be of a newer version by then.
+    is_earlier: bool,
+    /// That it is of an earlier version and cannot be used has been said.
+    is_reported: bool,
 }
 
 /// What is left after a message.
@@ -57,7 +65,7 @@ enum Told {
 pub(super) struct Server {
     pub node: NodeId,
     /// Which start of the metadata server it is told of.
-    start: Option<u64>,
+    start: Option<ServiceStart>,
     is_given_up: AtomicBool,
     state: Mutex<State>,
     woken: Condvar,
@@ -65,8 +73,15 @@ pub(super) struct Server {
 
 impl Server {
     /// One that this start of the metadata server, at `started`, has not heard of. The start before may have, until then.
-    pub fn new(node: NodeId, started: Duration, start: Option<u64>) -> Server {
-        let state = State { heard: None, echoed_at: started, fences: Vec::new(), is_woken: false };
+    pub fn new(node: NodeId, started: Duration, start: Option<ServiceStart>) -> Server {
+        let state = State {
+            heard: None,
+            echoed_at: started,
+            fences: Vec::new(),
+            is_woken: false,
+            is_earlier: false,
+            is_reported: false,
+        };
         let (is_given_up, woken) = (AtomicBool::new(false), Condvar::new());
         Server { node, start, is_given_up, state: Mutex::new(state), woken }
     }
@@ -113,6 +128,7 @@ impl Server {
                 Ok(Told::UnderWay) => AGAIN_AFTER,
                 // Also one that waits until nothing of an earlier start is under way there.
                 Err(error) => {
+                    self.note_failed(&error);
                     tracing::debug!(%error, server = %self.node, "a storage server does not answer");
                     AGAIN_AFTER
                 }
@@ -125,10 +141,23 @@ impl Server {
         }
     }
 
+    /// A message was not answered. Whether it is because the server is of an earlier version decides which one it is sent next.
+    fn note_failed(&self, error: &NetError) {
+        let is_no_such_call = matches!(error, NetError::Refused(words) if words == NO_SUCH_CALL);
+        let mut state = self.state.lock();
+        // Also when the plain message fails: it may be of a newer version since, and wait for the start of who calls.
+        let was_earlier = std::mem::take(&mut state.is_earlier);
+        let Some(start) = self.start.filter(|_| is_no_such_call && !was_earlier) else { return };
+        state.is_earlier = !start.is_shared;
+        if start.is_shared && !std::mem::replace(&mut state.is_reported, true) {
+            tracing::error!(server = %self.node, "a storage server is of an earlier version, which cannot be used with a metadata server that several machines can serve; it gives no content until it is brought up to date");
+        }
+    }
+
     /// One message.
     fn tell(&self, routes: &Routes, clock: &dyn Clock) -> Result<Told, NetError> {
         let has_lapsed = self.has_lapsed(clock.monotonic());
-        let attend = {
+        let (attend, start) = {
             let mut state = self.state.lock();
             if has_lapsed {
                 state.fences.clear();
@@ -139,11 +168,12 @@ impl Server {
             if let Some(heard) = state.heard {
                 state.echoed_at = state.echoed_at.max(heard.at);
             }
-            Attend { echo, fences: state.fences.iter().take(FENCES_MAX).copied().collect() }
+            let fences = state.fences.iter().take(FENCES_MAX).copied().collect();
+            (Attend { echo, fences }, self.start.filter(|_| !state.is_earlier))
         };
         let is_first = attend.echo.is_none();
-        let head = encode(&match self.start {
-            Some(start) => StorageCall::AttendAs { start, attend },
+        let head = encode(&match start {
+            Some(start) => StorageCall::AttendAs { start: start.number, attend },
             None => StorageCall::Attend(attend),
         });
         let call = Call {
@@ -165,6 +195,7 @@ impl Server {
             tracing::info!(server = %self.node, "a storage server was started anew, or has not heard of this metadata server for long; what it let clients do is void");
             // ORDER: it goes by nothing that was given before, so nothing has to be fenced there.
             state.fences.clear();
+            state.is_earlier = false;
         }
         state.fences.retain(|session| !fenced.contains(session));
         state.heard = Some(Heard { standing, now_ms, epochs, at: clock.monotonic() });

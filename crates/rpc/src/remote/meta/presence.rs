@@ -177,6 +177,11 @@ impl Presence {
                     drop(is_deaf);
                     self.reclaim(routes, incarnation, Instant::now() + PARKED_MAX);
                 }
+                // It may not be who serves any more.
+                Ok(MetaAnswer::Later) => {
+                    drop(is_deaf);
+                    std::thread::sleep(DEAF_PAUSE);
+                }
                 Ok(other) => tracing::error!(?other, "metadata gave an answer of the wrong kind"),
                 Err(NetError::Stuck) => {}
                 Err(error) => {

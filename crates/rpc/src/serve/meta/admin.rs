@@ -2,7 +2,6 @@
 
 use super::MetaEndpoint;
 use crate::wire::{MetaAnswer, SessionInfo};
-use ashlar_types::codec::encode;
 use ashlar_types::{Errno, SessionId};
 
 impl MetaEndpoint {
@@ -46,7 +45,7 @@ impl MetaEndpoint {
         session.fence();
         tracing::warn!(session = %id, node = %session.owner.node, "a session is ended before its time");
         if let Some((replier, _)) = parked {
-            replier.reply(&encode(&MetaAnswer::Failed(Errno::ENOTCONN)), &[]);
+            self.tell(replier, &MetaAnswer::Failed(Errno::ENOTCONN));
         }
         MetaAnswer::Done
     }

@@ -3,8 +3,9 @@
 //!
 //! | a process of the metadata server says that it is there | what becomes of it |
 //! |---|---|
-//! | at a later start than any before | it is the newest, and is heeded once nothing of others is under way |
+//! | at a later start than any before | it is the newest: nothing of others begins any more, and it is heeded once nothing of others is under way |
 //! | again | the same |
+//! | (it calls before it is heeded) | `EACCES`, and it comes again |
 //! | at an earlier start, or without one where another process is the newest | `EACCES` |
 //!
 //! Nothing is kept for the next start of the storage server: that ends all connections, and no process sends anything on a new one without having looked whether it may
@@ -33,17 +34,27 @@ struct Primary {
 struct State {
     /// Number of the newest start, and whose that was; nothing before one was heard of. A process that is not connected any more stays it.
     newest: Option<(u64, Instance)>,
+    /// A claim of the newest has found nothing of others under way. Nothing of them begins after it, so it stays so until another one claims.
+    is_heeded: bool,
     /// How many calls of each process are under way.
     // LIMIT: as calls that are carried out at a time.
     under_way: FxHashMap<Instance, usize>,
 }
 
 impl State {
-    fn require_newest(&self, instance: Instance) -> Result<(), Errno> {
+    /// Whether something of `instance` may begin.
+    ///
+    /// # Errors
+    /// `EACCES` when another one is the newest, or it is that and not heeded yet.
+    fn require_heeded(&self, instance: Instance) -> Result<(), Errno> {
         match self.newest {
-            Some((_, newest)) if newest != instance => Err(Errno::EACCES),
+            Some((_, newest)) if newest != instance || !self.is_heeded => Err(Errno::EACCES),
             _ => Ok(()),
         }
+    }
+
+    fn is_other_under_way(&self, instance: Instance) -> bool {
+        self.under_way.keys().any(|other| *other != instance)
     }
 }
 
@@ -83,10 +94,10 @@ impl Primaries {
     /// Whether `process` is one whose calls are carried out at this moment.
     ///
     /// # Errors
-    /// `EACCES` when it is not.
+    /// `EACCES` when it is not, or not yet: what others have begun before it came is under way.
     pub fn require_newest(&self, process: SessionOwner) -> Result<(), Errno> {
         match self.all.read().get(&process.node) {
-            Some(primary) => primary.state.lock().require_newest(process.instance),
+            Some(primary) => primary.state.lock().require_heeded(process.instance),
             None => Ok(()),
         }
     }
@@ -94,17 +105,17 @@ impl Primaries {
     /// Begins something for `process`.
     ///
     /// # Errors
-    /// `EACCES` when another one is the newest.
+    /// As [`Primaries::require_newest`].
     pub fn enter(&self, process: SessionOwner) -> Result<UnderWay, Errno> {
         let primary = self.of(process.node);
         // ORDER: looked at and counted under one lock. Either whoever comes after it waits for this, or this is seen to come too late.
         let mut state = primary.state.lock();
-        state.require_newest(process.instance)?;
+        state.require_heeded(process.instance)?;
         Ok(UnderWay::begin(&primary, &mut state, process.instance))
     }
 
     /// As [`Primaries::enter`] for a process that was started for the `start`th time of its metadata server; it is the newest from then on. What is under way of others is waited for, for at
-    /// most `wait`.
+    /// most `wait`; until none is, nothing else of this process begins either.
     ///
     /// # Errors
     /// `EACCES` when there was a later start, or another process has said that it was this one; `EAGAIN` when something of others is under way still, and the process is to say it again.
@@ -116,21 +127,28 @@ impl Primaries {
             Some((newest, by)) if newest > start || (newest == start && by != instance) => {
                 return Err(Errno::EACCES);
             }
-            _ => state.newest = Some((start, instance)),
+            Some((newest, _)) if newest == start => {}
+            _ => {
+                state.newest = Some((start, instance));
+                state.is_heeded = false;
+            }
         }
         // ORDER: none of others begins from here on, so those that are waited for become fewer.
         let deadline = Instant::now() + wait;
-        while state.under_way.keys().any(|other| *other != instance) {
+        while state.is_other_under_way(instance) {
             if primary.left.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
         // Somebody may have come after this one meanwhile.
-        state.require_newest(instance)?;
-        match state.under_way.keys().any(|other| *other != instance) {
-            true => Err(Errno::EAGAIN),
-            false => Ok(UnderWay::begin(&primary, &mut state, instance)),
+        if state.newest != Some((start, instance)) {
+            return Err(Errno::EACCES);
         }
+        if state.is_other_under_way(instance) {
+            return Err(Errno::EAGAIN);
+        }
+        state.is_heeded = true;
+        Ok(UnderWay::begin(&primary, &mut state, instance))
     }
 
     fn of(&self, granter: NodeId) -> Arc<Primary> {
@@ -189,11 +207,11 @@ mod tests {
     fn what_is_under_way_of_others_is_waited_for_also_of_one_that_has_not_said_its_start() {
         let primaries = Primaries::default();
         let first = primaries.enter(process(1)).unwrap();
+        // Its own calls are no reason to wait.
+        let own = primaries.enter(process(2)).unwrap();
         assert_eq!(primaries.claim(process(2), 1, SOON).err(), Some(Errno::EAGAIN));
         assert_eq!(primaries.enter(process(1)).err(), Some(Errno::EACCES), "nothing more begins");
         assert_eq!(primaries.claim(process(2), 1, SOON).err(), Some(Errno::EAGAIN), "once more");
-        // Its own calls are no reason to wait.
-        let own = primaries.enter(process(2)).unwrap();
         std::thread::scope(|scope| {
             let claim = scope.spawn(|| primaries.claim(process(2), 1, LONG).is_ok());
             std::thread::sleep(SOON);
@@ -205,20 +223,48 @@ mod tests {
     }
 
     #[test]
+    fn nothing_of_the_newest_begins_before_its_claim_has_succeeded() {
+        let primaries = Primaries::default();
+        let claim = |by: u8, start| primaries.claim(process(by), start, SOON).map(drop);
+        let begins = |by: u8| (primaries.require_newest(process(by)), primaries.enter(process(by)).map(drop));
+        let (yes, no) = ((Ok(()), Ok(())), (Err(Errno::EACCES), Err(Errno::EACCES)));
+        assert_eq!(claim(1, 1), Ok(()));
+        assert_eq!(begins(1), yes);
+        let first = primaries.enter(process(1)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(claim(2, 2), Err(Errno::EAGAIN));
+            assert_eq!((begins(2), begins(1)), (no, no));
+        }
+        drop(first);
+        assert_eq!(begins(2), no, "it has not been told that it is heeded");
+        assert_eq!((claim(2, 2), begins(2)), (Ok(()), yes));
+        // Its own calls, and those of who comes too late, take nothing from it.
+        let own = primaries.enter(process(2)).unwrap();
+        assert_eq!((claim(2, 2), claim(1, 1), begins(2)), (Ok(()), Err(Errno::EACCES), yes));
+        // The next one has to be heeded itself.
+        assert_eq!(claim(3, 3), Err(Errno::EAGAIN));
+        assert_eq!((begins(3), begins(2)), (no, no));
+        drop(own);
+        assert_eq!((claim(3, 3), begins(3)), (Ok(()), yes));
+    }
+
+    #[test]
     fn who_waits_and_is_replaced_meanwhile_is_not_heeded() {
         let primaries = Primaries::default();
         let first = primaries.enter(process(1)).unwrap();
+        let await_newest = |start| {
+            while primaries.of(META).state.lock().newest.is_none_or(|(newest, _)| newest < start) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
         std::thread::scope(|scope| {
             let second = scope.spawn(|| primaries.claim(process(2), 1, LONG).err());
-            while primaries.require_newest(process(1)).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            await_newest(1);
             let third = scope.spawn(|| primaries.claim(process(3), 2, LONG).err());
-            while primaries.require_newest(process(2)).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            await_newest(2);
             drop(first);
             assert_eq!((second.join().unwrap(), third.join().unwrap()), (Some(Errno::EACCES), None));
         });
+        assert!(primaries.enter(process(3)).is_ok() && primaries.enter(process(2)).is_err());
     }
 }

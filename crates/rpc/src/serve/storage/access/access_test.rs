@@ -28,7 +28,7 @@ fn keys(newest: u64) -> KeySet {
 }
 
 fn peer(node: NodeId, instance: u8) -> Peer {
-    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(Role::Client) };
+    let id = PeerId { cluster: CLUSTER, node, roles: Roles::default().with(Role::Client), host: None };
     Peer { id, role: Role::Client, instance: [instance; 16], token: None }
 }
 

@@ -1,0 +1,44 @@
+//! A metadata service that runs from a copy, from its begin to its end: what it may do in between.
+
+use super::{Replica, Service};
+use ashlar_kv::Lane;
+use ashlar_rpc::{DeliverOnce, HoldsBack};
+use std::sync::Arc;
+
+/// See the module. Threads of a service that has ended may go on with it: it lets them do nothing, also when another one was begun from the same copy.
+pub struct Tenure {
+    pub(super) replica: Arc<Replica>,
+    pub(super) number: u64,
+    pub(super) lane: Arc<Lane>,
+}
+
+impl Tenure {
+    /// What the service runs on.
+    pub fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    /// Whether the service may say something to others: nobody else can serve by now.
+    pub fn may_speak(&self) -> bool {
+        let now = self.replica.config.env.clock.monotonic();
+        let core = self.replica.core.lock();
+        core.service == Service::Here(self.number)
+            && core.broken.is_none()
+            && core.machine.member().may_acknowledge(now)
+    }
+
+    /// The service has ended. What of it is at work yet commits and tells nothing any more.
+    pub fn end(&self) {
+        // ORDER: it must not commit beside the next one, or beside what comes from others.
+        self.lane.withdraw();
+        self.replica.core.lock().service = Service::Absent;
+        self.replica.turned.notify_all();
+    }
+}
+
+impl HoldsBack for Tenure {
+    /// As the trait says; false, too, when this machine does not surely answer for the metadata server any more.
+    fn hold(&self, deliver: DeliverOnce) {
+        self.replica.hold(self.number, deliver);
+    }
+}
