@@ -61,7 +61,13 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
-        | ManagerRequest::RestoreMetadata { .. } => &[Role::Meta],
+        | ManagerRequest::RestoreMetadata { .. }
+        | ManagerRequest::HostCopies { .. }
+        | ManagerRequest::FoundCopies { .. }
+        | ManagerRequest::ChangeCopies { .. }
+        | ManagerRequest::BeginService { .. }
+        | ManagerRequest::ServeCopy { .. }
+        | ManagerRequest::CertifyServer { .. } => &[Role::Meta],
         ManagerRequest::NewToken { .. }
         | ManagerRequest::RemoveNode { .. }
         | ManagerRequest::SetPolicy { .. }
@@ -74,11 +80,12 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::NewFileset { .. }
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. }
+        | ManagerRequest::SetCopies { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
             &[Role::Admin, Role::Console]
         }
-        ManagerRequest::ShardMoves => &[Role::Meta, Role::Admin, Role::Console],
+        ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. } => &[Role::Meta, Role::Storage],

@@ -57,7 +57,8 @@ impl Site {
     /// Whether the call was more than refused.
     fn call(&self, node: u32, request: ManagerRequest) -> bool {
         let (cluster, roles) = (self.service.manager().identity().cluster, Role::ALL.into_iter().collect());
-        let reply = self.service.call(PeerId { cluster, node: NodeId(node), roles, host: None }, None, request);
+        let reply =
+            self.service.call(PeerId { cluster, node: NodeId(node), roles, host: None }, None, request);
         if let ManagerReply::Refused(text) = &reply {
             assert!(!text.is_empty(), "whoever is refused is told something");
         }

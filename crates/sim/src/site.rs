@@ -201,7 +201,12 @@ fn identity() -> Arc<RwLock<Arc<TlsIdentity>>> {
             ca_key_pem: key.clone(),
         };
         let authority = Authority::new(&secrets).expect("the key is good");
-        let peer = PeerId { cluster: CLUSTER, node: NodeId(1), roles: Roles::default().with(Role::Meta), host: None };
+        let peer = PeerId {
+            cluster: CLUSTER,
+            node: NodeId(1),
+            roles: Roles::default().with(Role::Meta),
+            host: None,
+        };
         let now = Timespec::new(1_700_000_000, 0);
         let certificate = authority.issue(peer, &public, now).expect("a certificate can be made");
         let identity = TlsIdentity::from_pem(&certificate, &key, &certificate).expect("it is good");

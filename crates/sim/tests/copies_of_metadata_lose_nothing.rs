@@ -8,7 +8,9 @@ use ashlar_env::{Continuity, Disk, Entropy, Env, OpenMode, replace_file};
 use ashlar_kv::{
     Background, Engine, Frame, Key, KvError, Lane, LaneConfig, MemoryEngine, Snapshot, Urgency, WriteSet,
 };
-use ashlar_meta::replica::{Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing, Tenure, prepare};
+use ashlar_meta::replica::{
+    Agreement, CopyPeers, CopyStore, Replica, ReplicaConfig, Standing, Tenure, prepare,
+};
 use ashlar_replication::membership::{Change, LeaseTerms, Proposer, plan};
 use ashlar_rpc::HoldsBack;
 use ashlar_sim::scheduler::{ProcessTasks, Scheduler};

@@ -56,7 +56,8 @@ impl FirstNode {
         let cluster = manager.identity().cluster;
         let Node { id: node, name, roles, .. } = self.node.clone();
         let (authority, (key, public_key)) = (manager.authority()?, draw_key()?);
-        let certificate = authority.issue(PeerId { cluster, node, roles, host: None }, &public_key, env.clock.now())?;
+        let certificate =
+            authority.issue(PeerId { cluster, node, roles, host: None }, &public_key, env.clock.now())?;
         let papers = Papers { certificate, key, authority: authority.certificate().to_owned() };
         let (mut managers, then) = self.node.reached_by(Role::Manager, Role::Manager);
         managers.extend(then);

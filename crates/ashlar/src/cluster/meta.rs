@@ -73,7 +73,8 @@ impl Site<'_> {
         is_told: &AtomicBool,
     ) -> Result<()> {
         let (member, path) = (self.member, PathBuf::from(self.path));
-        let is_copy = copy_store::kept_in(self.path)?.contains(&member.name.node) || self.has_copies_elsewhere();
+        let is_copy =
+            copy_store::kept_in(self.path)?.contains(&member.name.node) || self.has_copies_elsewhere();
         if is_copy && OlderCopy::load(self.disk)?.is_some() {
             bail!(
                 "{} is an older copy of a directory that keeps copies of metadata: what has been done since is known to the others. Put the newer one back, or have this machine join under another name (`ashlar join`), and it is given what there is",

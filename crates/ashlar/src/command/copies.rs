@@ -26,7 +26,10 @@ pub fn run(args: &CopiesArgs) -> Result<ExitCode> {
                 say_json(&object(&map, &group))?;
             } else {
                 let copies = if *count == 1 { "copy" } else { "copies" };
-                say(format_args!("{count} {copies} of the metadata of {}, as soon as they are made", known.name));
+                say(format_args!(
+                    "{count} {copies} of the metadata of {}, as soon as they are made",
+                    known.name
+                ));
             }
             if hosts < usize::from(*count) {
                 eprintln!(

@@ -43,7 +43,9 @@ impl CopyHosts {
     fn all(&self, map: &ClusterMap) -> Vec<CopyHost> {
         let mut all = self.0.lock();
         all.retain(|node, _| map.node(*node).is_some());
-        all.iter().map(|(node, (_, addresses))| CopyHost { node: *node, addresses: addresses.clone() }).collect()
+        all.iter()
+            .map(|(node, (_, addresses))| CopyHost { node: *node, addresses: addresses.clone() })
+            .collect()
     }
 }
 
@@ -331,8 +333,7 @@ fn next_host(
         return None;
     }
     let is_possible = |node: &NodeId| {
-        !membership.is_member(*node)
-            && map.node(*node).is_some_and(|known| known.roles.has(Role::Meta))
+        !membership.is_member(*node) && map.node(*node).is_some_and(|known| known.roles.has(Role::Meta))
     };
     let since_s = now_s.saturating_sub(group.removed_s);
     let former = group.former.iter().rev().find(|(node, _)| is_possible(node)).copied();

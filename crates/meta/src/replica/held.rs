@@ -60,21 +60,18 @@ impl Replica {
         let mut core = self.core.lock();
         let is_here = core.service == Service::Here(service);
         let machine = &core.machine;
-        let is_told = if !machine.member().is_primary()
-            || core.broken.is_some()
-            || !is_here
-            || core.is_stopping
-        {
-            false
-        } else if machine.committed() >= machine.index().last().sequence
-            && machine.member().may_acknowledge(now)
-        {
-            true
-        } else {
-            let sequence = machine.index().last().sequence.0;
-            core.held.waiting.push_back(Answer { sequence, since: now, deliver });
-            return;
-        };
+        let is_told =
+            if !machine.member().is_primary() || core.broken.is_some() || !is_here || core.is_stopping {
+                false
+            } else if machine.committed() >= machine.index().last().sequence
+                && machine.member().may_acknowledge(now)
+            {
+                true
+            } else {
+                let sequence = machine.index().last().sequence.0;
+                core.held.waiting.push_back(Answer { sequence, since: now, deliver });
+                return;
+            };
         drop(core);
         deliver(is_told);
     }

@@ -2,8 +2,9 @@
 
 use crate::membership::Change;
 use crate::{
-    ChainId, ClusterId, ClusterMap, CopyHost, CopyNotes, Epoch, Event, FilesetId, Happening, Holding, InodeId, KeySet,
-    Membership, NodeId, NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start, TargetId,
+    ChainId, ClusterId, ClusterMap, CopyHost, CopyNotes, Epoch, Event, FilesetId, Happening, Holding,
+    InodeId, KeySet, Membership, NodeId, NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start,
+    TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -9,10 +9,10 @@ use super::papers;
 use super::service::{Parts, Running};
 use anyhow::{Context, Result, bail};
 use ashlar_meta::replica::{Agreement, CopyPeers, LeaseTerms, Replica, ReplicaConfig, Standing, Tenure};
+use ashlar_rpc::Reports;
 use ashlar_rpc::remote::CopyLinks;
 use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ManagerReply, ManagerRequest};
-use ashlar_rpc::Reports;
 use ashlar_types::{Epoch, Errno, EventKind, NodeId};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -283,12 +283,7 @@ impl Copy {
         map.node(server).map_or_else(|| server.to_string(), |known| known.name.clone())
     }
 
-    fn run(
-        &self,
-        tenure: &Arc<Tenure>,
-        epoch: Epoch,
-        shows_metrics: bool,
-    ) -> Result<(Running, Arc<Member>)> {
+    fn run(&self, tenure: &Arc<Tenure>, epoch: Epoch, shows_metrics: bool) -> Result<(Running, Arc<Member>)> {
         let (site, server) = (&self.parts.site, self.parts.server);
         let (member, doors) = (self.server_member()?, self.doors()?);
         let reply = site

@@ -258,7 +258,9 @@ impl CopyStore for DirectoryStore {
         let number = *self.begun.lock();
         let before = self.number_in(CURRENT_FILE)?.unwrap_or(0);
         if number <= before {
-            return Err(KvError::Invalid { what: "a copy that was not begun is to be put in its place".to_owned() });
+            return Err(KvError::Invalid {
+                what: "a copy that was not begun is to be put in its place".to_owned(),
+            });
         }
         self.write(CURRENT_FILE, number.to_string().as_bytes())?;
         let lane = self.open_number(number, true)?;

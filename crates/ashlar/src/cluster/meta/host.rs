@@ -162,8 +162,10 @@ impl Host {
             }
             Duration::ZERO
         };
-        let works =
-            [Background::start(&*tasks, "ashlar-host", say)?, Background::start(&*tasks, "ashlar-copies", turn)?];
+        let works = [
+            Background::start(&*tasks, "ashlar-host", say)?,
+            Background::start(&*tasks, "ashlar-copies", turn)?,
+        ];
         host.works.lock().extend(works);
         Ok(host)
     }

@@ -23,13 +23,17 @@ const MANAGER_MAX: Duration = Duration::from_secs(10);
 /// When no manager certifies it, or it cannot be kept.
 pub fn member_of(host: &Arc<Member>, server: NodeId, path: &Path) -> Result<(Member, Background)> {
     let directory = NodeDirectory::new(path);
-    let is_good = || {
-        directory.load().is_ok() && directory.identity(None).is_ok_and(|kept| kept.is_good_in(LEFT_MIN))
-    };
+    let is_good =
+        || directory.load().is_ok() && directory.identity(None).is_ok_and(|kept| kept.is_good_in(LEFT_MIN));
     if !is_good() {
         let (key, public_key) = draw_key()?;
         let certificate = certified(host, server, public_key)?;
-        store(host, server, &directory, &Papers { certificate, key, authority: host.directory().authority()? })?;
+        store(
+            host,
+            server,
+            &directory,
+            &Papers { certificate, key, authority: host.directory().authority()? },
+        )?;
     }
     let member = Member::start(directory.clone(), Role::Meta)?;
     let (own, loading) = (host.clone(), directory.clone());

@@ -113,8 +113,8 @@ impl Running {
         let is_shared = parts.copy.is_some();
         let start = Some(ServiceStart { number: parts.start.0, is_shared });
         // ORDER: before it asks anything of targets, they heed no machine that served it before.
-        let granter = Granter::start(routes.clone(), env, of, keys.clone(), start)
-            .context("cannot start a thread")?;
+        let granter =
+            Granter::start(routes.clone(), env, of, keys.clone(), start).context("cannot start a thread")?;
         let stops = StopsGranter(Some(granter.clone()));
         if is_shared && !granter.await_heard(HEARD_MAX) {
             tracing::warn!(

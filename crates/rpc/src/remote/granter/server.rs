@@ -45,8 +45,8 @@ struct State {
     // LIMIT: as sessions that end within its term; after that it goes by nothing that they were given.
     fences: Vec<SessionId>,
     is_woken: bool,
-    /// It does not know of starts, and is told of none until it fails or was started anew: it may be of a newer version by then.
-    is_earlier: bool,
+    /// It is told of no start. One that no other machine can serve says its start only where it has to: where others have served it before.
+    is_plain: bool,
     /// That it is of an earlier version and cannot be used has been said.
     is_reported: bool,
 }
@@ -79,7 +79,7 @@ impl Server {
             echoed_at: started,
             fences: Vec::new(),
             is_woken: false,
-            is_earlier: false,
+            is_plain: start.is_some_and(|start| !start.is_shared),
             is_reported: false,
         };
         let (is_given_up, woken) = (AtomicBool::new(false), Condvar::new());
@@ -141,14 +141,20 @@ impl Server {
         }
     }
 
-    /// A message was not answered. Whether it is because the server is of an earlier version decides which one it is sent next.
+    /// A message was not answered, or refused: that decides which one it is sent next.
     fn note_failed(&self, error: &NetError) {
         let is_no_such_call = matches!(error, NetError::Refused(words) if words == NO_SUCH_CALL);
+        let is_other_newest = matches!(error, NetError::Errno(Errno::EACCES));
+        let Some(start) = self.start else { return };
         let mut state = self.state.lock();
-        // Also when the plain message fails: it may be of a newer version since, and wait for the start of who calls.
-        let was_earlier = std::mem::take(&mut state.is_earlier);
-        let Some(start) = self.start.filter(|_| is_no_such_call && !was_earlier) else { return };
-        state.is_earlier = !start.is_shared;
+        if !start.is_shared {
+            // It has been told of starts: this is a later one, of a metadata server that other machines could serve until it was restored.
+            state.is_plain = if state.is_plain { !is_other_newest } else { is_no_such_call };
+            return;
+        }
+        if !is_no_such_call {
+            return;
+        }
         if start.is_shared && !std::mem::replace(&mut state.is_reported, true) {
             tracing::error!(server = %self.node, "a storage server is of an earlier version, which cannot be used with a metadata server that several machines can serve; it gives no content until it is brought up to date");
         }
@@ -169,7 +175,7 @@ impl Server {
                 state.echoed_at = state.echoed_at.max(heard.at);
             }
             let fences = state.fences.iter().take(FENCES_MAX).copied().collect();
-            (Attend { echo, fences }, self.start.filter(|_| !state.is_earlier))
+            (Attend { echo, fences }, self.start.filter(|_| !state.is_plain))
         };
         let is_first = attend.echo.is_none();
         let head = encode(&match start {
@@ -195,7 +201,6 @@ impl Server {
             tracing::info!(server = %self.node, "a storage server was started anew, or has not heard of this metadata server for long; what it let clients do is void");
             // ORDER: it goes by nothing that was given before, so nothing has to be fenced there.
             state.fences.clear();
-            state.is_earlier = false;
         }
         state.fences.retain(|session| !fenced.contains(session));
         state.heard = Some(Heard { standing, now_ms, epochs, at: clock.monotonic() });
