@@ -77,6 +77,7 @@ fn begin(state: &mut ClusterState, set: [u8; 16], seen: Epoch) -> Result<(), Man
     // What is restored has no copies yet. Those of what is given up are of no use.
     for group in &mut state.copies.groups {
         group.membership = None;
+        group.former.clear();
     }
     for record in &mut state.metadata {
         (record.uuid, record.path) = (awaited(set, record.node), of_backup(set));

@@ -113,6 +113,28 @@ impl DirectoryStore {
         Ok(self.kept()?.is_some())
     }
 
+    /// Removes it, if it is there.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn remove(&self) -> Result<()> {
+        // ORDER: what makes it a copy first.
+        for name in [COPY_FILE, CURRENT_FILE] {
+            if self.path.join(name).exists() {
+                self.disk.remove(name).with_context(|| format!("cannot remove {}", self.path.join(name).display()))?;
+            }
+        }
+        self.disk.sync_dir("").with_context(|| format!("cannot sync {}", self.path.display()))?;
+        for entry in std::fs::read_dir(&self.path).with_context(|| format!("cannot list {}", self.path.display()))? {
+            let path = entry.with_context(|| format!("cannot list {}", self.path.display()))?.path();
+            let is_lane = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("lane-"));
+            if is_lane {
+                std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Begins to take over the metadata in `meta`, which has no copies: `prepare` notes in this store what it becomes.
     ///
     /// # Errors
