@@ -121,15 +121,21 @@ impl DirectoryStore {
         // ORDER: what makes it a copy first.
         for name in [COPY_FILE, CURRENT_FILE] {
             if self.path.join(name).exists() {
-                self.disk.remove(name).with_context(|| format!("cannot remove {}", self.path.join(name).display()))?;
+                self.disk
+                    .remove(name)
+                    .with_context(|| format!("cannot remove {}", self.path.join(name).display()))?;
             }
         }
         self.disk.sync_dir("").with_context(|| format!("cannot sync {}", self.path.display()))?;
-        for entry in std::fs::read_dir(&self.path).with_context(|| format!("cannot list {}", self.path.display()))? {
+        for entry in
+            std::fs::read_dir(&self.path).with_context(|| format!("cannot list {}", self.path.display()))?
+        {
             let path = entry.with_context(|| format!("cannot list {}", self.path.display()))?.path();
-            let is_lane = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("lane-"));
+            let is_lane =
+                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("lane-"));
             if is_lane {
-                std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+                std::fs::remove_dir_all(&path)
+                    .with_context(|| format!("cannot remove {}", path.display()))?;
             }
         }
         Ok(())

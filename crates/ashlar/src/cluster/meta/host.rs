@@ -364,9 +364,7 @@ impl Host {
                 copy.learn(&membership, group.wanted);
                 Kept::Running(copy)
             }
-            (Ok(membership), None) => {
-                self.open(&CopyGroup { membership: Some(membership), ..group.clone() })
-            }
+            (Ok(membership), None) => self.open(&CopyGroup { membership: Some(membership), ..group.clone() }),
             (Err(error), running) => {
                 let error = format!("{error:#}");
                 tracing::debug!(server = %group.server, error, "an invitation to keep a copy came to nothing");
