@@ -367,6 +367,14 @@ impl Copy {
 
     /// This process ends.
     fn end_in_order(&self, service: Option<Service>) {
+        // ORDER: at once, and before what is under way has come to an end: it may wait for another metadata server, and is answered by whoever serves then.
+        if let Some(service) = &service {
+            service.tenure.end();
+        }
+        let leaves = self.leaves.load(SeqCst);
+        if leaves {
+            self.replica.leave();
+        }
         if let Some(Service { running, tenure, member, shows_metrics }) = service {
             let _watch = EndWatch::begin();
             if let Err(error) = running.stop(&member) {
@@ -374,12 +382,8 @@ impl Copy {
             }
             self.ended(&tenure, shows_metrics);
         }
-        if !self.leaves.load(SeqCst) {
-            return;
-        }
-        self.replica.leave();
         let (me, end) = (self.parts.site.member.name.node, Instant::now() + LEAVE_MAX);
-        while Instant::now() < end {
+        while leaves && Instant::now() < end {
             let membership = self.replica.membership();
             if !membership.is_in_sync(me) || membership.in_sync.len() == 1 {
                 break;
