@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::can_mount;
 use support::cluster::Lab;
+use support::names::{change_names, check_names};
 
 /// Tries (or waits for, with `wait`) an exclusive `fcntl(2)` lock of `range`, by the description, so that threads of this process are different owners.
 fn lock(file: &File, kind: i32, (start, len): (i64, i64), wait: bool) -> std::io::Result<()> {
@@ -33,29 +34,6 @@ fn lock(file: &File, kind: i32, (start, len): (i64, i64), wait: bool) -> std::io
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
-}
-
-/// One thread's work on names of its own: nothing of it may fail, and nothing may be done twice.
-fn change_names(dir: &Path, turn: u64) {
-    let (a, b, c) =
-        (dir.join(format!("a{turn}")), dir.join(format!("b{turn}")), dir.join(format!("c{turn}")));
-    let mut file = File::options().write(true).create_new(true).open(&a).unwrap();
-    file.write_all(b"first").unwrap();
-    fs::rename(&a, &b).unwrap();
-    fs::hard_link(&b, &c).unwrap();
-    file.write_all(b" second").unwrap();
-    drop(file);
-    assert_eq!(fs::metadata(&c).unwrap().nlink(), 2);
-    fs::remove_file(&b).unwrap();
-    assert_eq!(fs::read(&c).unwrap(), b"first second");
-    fs::create_dir(&a).unwrap();
-    fs::rename(&c, a.join("inside")).unwrap();
-    if turn.is_multiple_of(2) {
-        fs::remove_file(a.join("inside")).unwrap();
-        fs::remove_dir(&a).unwrap();
-    }
-    let mut log = File::options().append(true).create(true).open(dir.join("log")).unwrap();
-    log.write_all(format!("{turn:09}\n").as_bytes()).unwrap();
 }
 
 #[test]
@@ -98,22 +76,7 @@ fn every_call_under_way_has_its_effect_once() {
     for (at, turns) in turns.iter().enumerate() {
         // The other mount tells.
         let dir = lab.path(&format!("m{}/own{at}", (at + 1) % 2));
-        let log = fs::read_to_string(dir.join("log")).unwrap();
-        let expected: String = (0..*turns).map(|turn| format!("{turn:09}\n")).collect();
-        assert!(log == expected, "the log of {at} has other lines than were appended");
-        let mut left: Vec<String> = fs::read_dir(&dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort();
-        let mut expected: Vec<String> =
-            (0..*turns).filter(|turn| turn % 2 == 1).map(|turn| format!("a{turn}")).collect();
-        expected.push("log".into());
-        expected.sort();
-        assert_eq!(left, expected);
-        for name in left.iter().filter(|name| *name != "log") {
-            assert_eq!(fs::read(dir.join(name).join("inside")).unwrap(), b"first second");
-        }
+        check_names(&dir, *turns);
     }
     lab.stop_kept();
 }

@@ -106,6 +106,15 @@ pub struct Standing {
     pub committed: u64,
 }
 
+/// The membership that `store` has noted last, if it is that of a copy.
+///
+/// # Errors
+/// [`KvError::Io`] and [`KvError::Corrupt`].
+pub fn kept_membership(store: &dyn CopyStore) -> Result<Option<Membership<NodeId>>, KvError> {
+    let kept = store.kept()?.map(|bytes| store::Kept::decode(&bytes)).transpose()?;
+    Ok(kept.map(|kept| kept.stored.membership))
+}
+
 /// See the module.
 pub struct Replica {
     this: Weak<Replica>,
@@ -227,13 +236,21 @@ impl Replica {
             threads: Mutex::default(),
         });
         replica.lane().replicate_with(Arc::new(hook::Hook(Arc::downgrade(&replica))))?;
-        replica.begin_threads()?;
-        {
-            let mut core = replica.core.lock();
-            replica.follow_members(&mut core);
-            replica.obey(&mut core, &mut out);
+        let begun = replica.begin_threads().and_then(|()| {
+            {
+                let mut core = replica.core.lock();
+                replica.follow_members(&mut core);
+                replica.obey(&mut core, &mut out);
+            }
+            replica.learn(membership)
+        });
+        if let Err(error) = begun {
+            // Nobody else does: its threads would go on for ever.
+            if let Err(other) = replica.stop() {
+                tracing::debug!(%other, "a copy that could not be started was not closed in good order");
+            }
+            return Err(error);
         }
-        replica.learn(membership)?;
         Ok(replica)
     }
 
@@ -330,7 +347,10 @@ impl Replica {
             // What of its log is on the disk is not known: the next start asks others.
             let stored = self.core.lock().machine.member().to_store();
             self.config.store.keep(&store::Kept::new(stored, None, false).encode())?;
-            return lane.close();
+            if let Err(error) = lane.close() {
+                tracing::debug!(%error, "a lane that takes nothing any more was not closed in good order");
+            }
+            return Ok(());
         }
         lane.flush_here()?;
         {
@@ -374,6 +394,11 @@ impl Core {
     fn is_named_primary(&self) -> bool {
         let member = self.machine.member();
         member.membership().primary() == member.id()
+    }
+
+    /// The number of the service here; 0: none, or it is over.
+    fn service_here(&self) -> u64 {
+        if let Service::Here(number) = self.service { number } else { 0 }
     }
 
     /// Nothing of the service here is committed or told any more.

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod counts;
 pub mod desk;
 pub mod more_meta;
+pub mod names;
 pub mod records;
 pub mod small;
 pub mod user_world;

@@ -335,21 +335,33 @@ fn next_host(
     let is_possible = |node: &NodeId| {
         !membership.is_member(*node) && map.node(*node).is_some_and(|known| known.roles.has(Role::Meta))
     };
-    let since_s = now_s.saturating_sub(group.removed_s);
-    let former = group.former.iter().rev().find(|(node, _)| is_possible(node)).copied();
-    if let Some((former, failures)) = former {
-        let rest_s = (REJOIN_AFTER.as_secs() << failures.min(12)).min(REST_MAX.as_secs());
-        if since_s < REJOIN_AFTER.as_secs() {
+    // By a manager whose clock was ahead it may be in the future: then it is long ago, too.
+    let since_s = now_s.checked_sub(group.removed_s).unwrap_or(REST_MAX.as_secs());
+    let rest_s = |failures: u8| (REJOIN_AFTER.as_secs() << failures.min(12)).min(REST_MAX.as_secs());
+    let former =
+        group.former.iter().rev().filter(|(node, failures)| is_possible(node) && *failures < FAILURES_MAX);
+    for &(former, failures) in former.filter(|_| since_s < REBUILD_AFTER.as_secs()) {
+        if since_s < rest_s(failures) {
             return None;
         }
-        let is_trusted = failures < FAILURES_MAX;
-        let is_waited_for = since_s < REBUILD_AFTER.as_secs();
-        if since_s >= rest_s && there.contains(&former) || is_trusted && is_waited_for {
+        // It is waited for; the one before it is not, unless it is there.
+        if there.contains(&former) {
             return Some(former);
         }
     }
+    let is_waited_for = |(node, failures): &(NodeId, u8)| is_possible(node) && *failures < FAILURES_MAX;
+    if since_s < REBUILD_AFTER.as_secs() && group.former.iter().any(is_waited_for) {
+        return None;
+    }
+    // After that it is one like any other; one that has failed again and again rests before it is one.
     let failed = |node: NodeId| {
-        group.former.iter().any(|(known, failures)| *known == node && *failures >= FAILURES_MAX)
+        let is_it = |(known, failures): &(NodeId, u8)| {
+            *known == node && *failures >= FAILURES_MAX && since_s < rest_s(*failures)
+        };
+        group.former.iter().any(is_it)
+    };
+    let failures = |node: NodeId| {
+        group.former.iter().find(|(known, _)| *known == node).map_or(0, |(_, failures)| *failures)
     };
     let domain = |node: NodeId| map.node(node).map_or("", |known| known.domain.as_str());
     let fails_with = |node: NodeId| {
@@ -357,7 +369,8 @@ fn next_host(
     };
     let kept = |node: NodeId| notes.groups.iter().filter(|group| group.is_kept_by(node)).count();
     let possible = there.iter().copied().filter(|node| is_possible(node) && !failed(*node));
-    possible.min_by_key(|&node| (fails_with(node), kept(node), node))
+    let rank = |node: NodeId| (failures(node) >= FAILURES_MAX, fails_with(node), kept(node), node);
+    possible.min_by_key(|&node| rank(node))
 }
 
 #[cfg(test)]
@@ -405,11 +418,11 @@ mod tests {
         note_change(&mut site.1.groups[0], Change::Remove(NodeId(1)), NOW_S - 5);
         assert_eq!(next(&site, &[0, 1, 2]), None, "it was removed a moment ago");
         site.1.groups[0].removed_s = NOW_S - 2 * REJOIN_AFTER.as_secs();
-        assert_eq!(next(&site, &[0, 2]), Some(1), "not there, and nobody else is asked yet");
+        assert_eq!(next(&site, &[0, 2]), None, "not there, and nobody else is asked yet");
         assert_eq!(next(&site, &[0, 1, 2]), Some(1));
         site.1.groups[0].removed_s = NOW_S - REBUILD_AFTER.as_secs();
         assert_eq!(next(&site, &[0, 2]), Some(2));
-        assert_eq!(next(&site, &[0, 1, 2]), Some(1), "it has most of it");
+        assert_eq!(next(&site, &[0, 1, 2]), Some(1), "as any other");
         note_change(&mut site.1.groups[0], Change::Promote(NodeId(1)), NOW_S);
         assert!(site.1.groups[0].former.is_empty());
     }
@@ -426,6 +439,9 @@ mod tests {
         assert_eq!(next(&site, &[0, 1]), None, "nor asked before its time");
         site.1.groups[0].removed_s = NOW_S - 40;
         assert_eq!(next(&site, &[0, 1]), Some(1));
+        assert_eq!(next(&site, &[0, 1, 2]), Some(2), "others come first");
+        site.1.groups[0].removed_s = NOW_S + 40;
+        assert_eq!(next(&site, &[0, 1]), Some(1), "a clock was ahead");
         note_change(&mut site.1.groups[0], Change::Promote(NodeId(1)), NOW_S);
         assert!(site.1.groups[0].former.is_empty(), "forgotten once it has all of it");
     }

@@ -1,7 +1,7 @@
 //! What the lane of the primary tells and asks (`ashlar_kv::Copies`).
 
+use super::Replica;
 use super::message::{number_of, position_of};
-use super::{Replica, Service};
 use ashlar_kv::{Copies, Group, KvError};
 use ashlar_types::Epoch;
 use std::sync::{Arc, Weak};
@@ -92,9 +92,14 @@ impl Copies for Hook {
         let clock = &replica.config.env.clock;
         let end = clock.monotonic() + FLUSH_MAX;
         let mut core = replica.core.lock();
+        let service = core.service_here();
         loop {
-            if !core.is_named_primary() || core.service == Service::Over || core.is_stopping {
-                core.end_service("it is not known what of its log is durable");
+            // One that has ended does not end the next one.
+            let has_ended = service == 0 || core.service_here() != service;
+            if has_ended || !core.is_named_primary() || core.is_stopping {
+                if !has_ended {
+                    core.end_service("it is not known what of its log is durable");
+                }
                 return Err(not_primary("another machine decides, or nobody for now"));
             }
             let epoch = core.machine.member().epoch();

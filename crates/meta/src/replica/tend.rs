@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// For how long a copy is waited for that takes nothing although it answers.
 const STALL_MAX: Duration = Duration::from_secs(10);
+/// A look at the clock that comes so much after the one before is late.
+const LATE_MIN: Duration = Duration::from_secs(1);
 /// Time between looks at the clock.
 const TICK: Duration = Duration::from_millis(50);
 /// Turns of the clock between looks at what the log has.
@@ -102,8 +104,13 @@ impl Replica {
 
     /// Goes by itself, so that nobody waits for its leases: the next in order becomes primary. The service here has ended.
     pub fn leave(&self) {
+        let now = self.config.env.clock.monotonic();
         let mut core = self.core.lock();
         let mut out = Vec::new();
+        // To nobody who may be dead: who is left would be the only one.
+        if !core.machine.member().may_serve(now) {
+            return;
+        }
         core.machine.member_mut().leave(&mut out);
         self.obey(&mut core, &mut out);
         core.held.refuse_all();
@@ -113,7 +120,7 @@ impl Replica {
 
     /// Lets time pass.
     pub(super) fn tick_on(weak: &Weak<Replica>) {
-        let mut turn: u32 = 0;
+        let (mut turn, mut looked): (u32, Option<Duration>) = (0, None);
         while let Some(replica) = weak.upgrade() {
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(FLOOR_EVERY) {
@@ -132,6 +139,10 @@ impl Replica {
             if core.broken.is_none() {
                 let mut out = Vec::new();
                 core.machine.member_mut().tick(now, &mut out);
+                // Who was held up himself has heard nobody for so long, and nobody is to blame.
+                let late = looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked + LATE_MIN));
+                looked = Some(now);
+                core.peers.iter_mut().for_each(|peer| peer.progress.1 += late);
                 core.find_stalled(now, &mut out);
                 replica.obey(&mut core, &mut out);
             }

@@ -227,7 +227,8 @@ impl<R: ReplicaId> Member<R> {
         for i in 0..self.promoting.len() {
             self.propose(Change::Promote(self.promoting[i]), out);
         }
-        if self.is_leaving {
+        // Not while somebody else is to be removed: who is left must be there.
+        if self.is_leaving && self.peers.iter().all(|peer| !peer.is_refused) {
             self.propose(Change::Remove(self.id), out);
         }
     }

@@ -57,7 +57,7 @@ pub struct MetaEndpoint {
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
     clients: Arc<ClientCounts>,
     /// Where the log has copies on other machines.
-    copies: Option<Arc<dyn HoldsBack>>,
+    copies: Copies,
 }
 
 /// Sessions that are remembered after their end.
@@ -78,8 +78,11 @@ struct RemoteSession {
     state: Mutex<SessionState>,
     map: Arc<RwLock<Arc<ClusterMap>>>,
     reports: Arc<OnceLock<Arc<dyn Reports>>>,
-    copies: Option<Arc<dyn HoldsBack>>,
+    copies: Copies,
 }
+
+/// What the endpoint and all of its sessions have in common.
+type Copies = Arc<OnceLock<Arc<dyn HoldsBack>>>;
 
 /// Answers, once that may be told where there are copies. Who is told to come later asks the one that answers then.
 fn tell(copies: Option<&Arc<dyn HoldsBack>>, replier: Replier, answer: Vec<u8>) {
@@ -142,7 +145,7 @@ impl SessionEvents for RemoteSession {
         if let Some((replier, _)) = state.parked.take() {
             let answer = encode(&state.next_events());
             drop(state);
-            tell(self.copies.as_ref(), replier, answer);
+            tell(self.copies.get(), replier, answer);
         }
     }
 
@@ -208,7 +211,7 @@ impl MetaEndpoint {
             proofs,
             reports,
             clients,
-            copies: None,
+            copies: Copies::default(),
         };
         for (id, owner) in endpoint.meta.awaited() {
             let session = endpoint.session_of(owner);
@@ -229,7 +232,9 @@ impl MetaEndpoint {
     /// Has answers held back until copies have what they tell of.
     #[must_use]
     pub fn with_copies(self, copies: Arc<dyn HoldsBack>) -> MetaEndpoint {
-        MetaEndpoint { copies: Some(copies), ..self }
+        // Those that were there before have it as well.
+        let _ = self.copies.set(copies);
+        self
     }
 
     /// What clients have asked for.
@@ -357,7 +362,7 @@ impl MetaEndpoint {
     }
 
     fn tell(&self, replier: Replier, answer: &MetaAnswer) {
-        tell(self.copies.as_ref(), replier, encode(answer));
+        tell(self.copies.get(), replier, encode(answer));
     }
 
     /// Remembers a session that is about to be ended, unless it has nothing here.

@@ -272,7 +272,9 @@ impl Copy {
         tracing::error!(%server, error, "the service of a metadata server could not be begun from this copy; trying again");
         let name = self.name();
         self.parts.site.member.reporter.report(EventKind::MetadataStopped, &name, &error);
-        if times >= FAILURES_MAX && self.replica.membership().in_sync.len() > 1 {
+        // Without a manager nobody can begin it.
+        let is_of_managers = self.parts.site.member.map_told_now().is_err();
+        if times >= FAILURES_MAX && !is_of_managers && self.replica.membership().in_sync.len() > 1 {
             tracing::error!(%server, "it is left to another copy");
             self.replica.leave();
         }
@@ -312,6 +314,7 @@ impl Copy {
             told.map(drop).context("the manager")
         };
         if let Err(error) = running.open((&member, &site.args), doors, announce) {
+            let _watch = EndWatch::begin();
             running.drop_service();
             return Err(error);
         }

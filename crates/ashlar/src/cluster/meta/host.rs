@@ -223,7 +223,9 @@ impl Host {
     /// Looks whether something has changed, and asks managers if so.
     fn turn(self: &Arc<Self>) {
         let epoch = self.site.member.map().read().epoch;
-        let is_known = self.notes.lock().1 >= epoch;
+        // Earlier managers tell nothing, and are not asked on and on.
+        let known = self.notes.lock().1;
+        let is_known = known >= epoch || known == Epoch(0) && self.asked.lock().is_some();
         let is_due = self.asked.lock().is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
         if is_known && !is_due && !self.site.poke.wait(LOOK_EVERY) {
             return;
@@ -345,10 +347,15 @@ impl Host {
         let is_expected = group.former.iter().any(|(node, _)| *node == self.own());
         let host = self.clone();
         self.apart(group.server, move || {
+            match host.knows_newer(&group, running.as_ref()) {
+                Ok(false) => {}
+                Ok(true) => return running.map_or(Kept::Resting(Some(Instant::now() + SOON)), Kept::Running),
+                Err(error) => return host.rest(group.server, &error),
+            }
             // What managers do not know to have been a copy of this metadata may be one of before a restore: numbers of entries would be compared that mean something else.
             let running = match is_expected {
                 true => running,
-                false => match host.forget(group.server, running) {
+                false => match host.forget(&group, running) {
                     Ok(()) => None,
                     Err(error) => return host.rest(group.server, &error),
                 },
@@ -361,10 +368,14 @@ impl Host {
     fn join(&self, group: &CopyGroup, running: Option<Arc<Copy>>) -> Kept {
         match (self.admit(group, running.is_none()), running) {
             (Ok(membership), Some(copy)) => {
+                self.note_epoch(membership.epoch);
                 copy.learn(&membership, group.wanted);
                 Kept::Running(copy)
             }
-            (Ok(membership), None) => self.open(&CopyGroup { membership: Some(membership), ..group.clone() }),
+            (Ok(membership), None) => {
+                self.note_epoch(membership.epoch);
+                self.open(&CopyGroup { membership: Some(membership), ..group.clone() })
+            }
             (Err(error), running) => {
                 let error = format!("{error:#}");
                 tracing::debug!(server = %group.server, error, "an invitation to keep a copy came to nothing");
@@ -374,13 +385,34 @@ impl Host {
     }
 
     /// Removes a copy that is of no use.
-    fn forget(&self, server: NodeId, running: Option<Arc<Copy>>) -> Result<()> {
+    fn forget(&self, group: &CopyGroup, running: Option<Arc<Copy>>) -> Result<()> {
         if let Some(copy) = running {
             copy.begin_stop(false);
             copy.await_stop();
             copy.close();
         }
-        self.store(server)?.remove()
+        // It may have heard of something while it was closed.
+        if self.knows_newer(group, None)? {
+            bail!("managers say less than this copy knows");
+        }
+        self.store(group.server)?.remove()
+    }
+
+    /// Whether what is kept here is of a newer membership than `group` says: a manager is behind.
+    fn knows_newer(&self, group: &CopyGroup, running: Option<&Arc<Copy>>) -> Result<bool> {
+        let told = group.membership.as_ref().map_or(Epoch(0), |membership| membership.epoch);
+        let known = match running {
+            Some(copy) => Some(copy.replica().membership()),
+            None => replica::kept_membership(&self.store(group.server)?)?,
+        };
+        Ok(known
+            .is_some_and(|known| known.epoch > told || known.epoch == told && known.is_member(self.own())))
+    }
+
+    /// Managers that tell of less are behind.
+    fn note_epoch(&self, epoch: Epoch) {
+        let mut notes = self.notes.lock();
+        notes.1 = notes.1.max(epoch);
     }
 
     fn rest(&self, server: NodeId, error: &anyhow::Error) -> Kept {
