@@ -2,6 +2,7 @@
 
 use crate::cli::MetricsPlace;
 use anyhow::{Context, Result};
+use ashlar_console::object::node::name;
 use ashlar_fuse::RequestCounts;
 use ashlar_manager::{ManagerService, Observe};
 use ashlar_meta::MetaService;
@@ -15,7 +16,7 @@ use ashlar_rpc::serve::{Access, ClientCount, ClientCounts, Proofs};
 use ashlar_storage::{Moves, StorageService};
 use ashlar_types::map::TargetState;
 use ashlar_types::message::MoveWork;
-use ashlar_types::{ClusterMap, Errno, NodeId};
+use ashlar_types::{ClusterMap, Errno};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -227,15 +228,14 @@ fn tell_state(service: &ManagerService, text: &mut Text) {
 /// Who keeps the metadata of whom.
 fn tell_copies(service: &ManagerService, text: &mut Text) {
     let (map, notes) = (service.map().read().clone(), service.manager().state().copies);
-    let name = |node: NodeId| map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone());
     text.family("ashlar_metadata_copies", Gauge, "Servers that have all of the metadata of a server.");
     for group in &notes.groups {
         let copies = group.membership.as_ref().map_or(1, |known| known.in_sync.len());
-        text.sample(&[("server", &name(group.server))], copies);
+        text.sample(&[("server", &name(&map, group.server))], copies);
     }
     text.family("ashlar_metadata_copies_wanted", Gauge, "How many are to have it.");
     for group in &notes.groups {
-        text.sample(&[("server", &name(group.server))], group.wanted);
+        text.sample(&[("server", &name(&map, group.server))], group.wanted);
     }
 }
 

@@ -58,22 +58,6 @@ impl<R: ReplicaId> LogReplica<R> {
         LogReplica::empty(Member::join(id, terms, membership, now, out))
     }
 
-    /// As [`LogReplica::join`], with the log `index` from before there were copies: then it is alone.
-    pub fn found(
-        id: R,
-        terms: LeaseTerms,
-        membership: Membership<R>,
-        index: LogIndex,
-        now: Duration,
-        out: &mut Vec<Command<R>>,
-    ) -> LogReplica<R> {
-        let stored = index.last().sequence;
-        // INVARIANT: of what nobody else has heard, nobody else can say that it is committed.
-        assert!(stored == Sequence(0) || membership.is_alone(id), "a log that is not the group's");
-        let member = Member::join(id, terms, membership, now, out);
-        LogReplica { index, stored, committed: stored, ..LogReplica::empty(member) }
-    }
-
     /// A replica whose disk was replaced, as [`Member::replaced`].
     pub fn replaced(id: R, terms: LeaseTerms, membership: Membership<R>, now: Duration) -> LogReplica<R> {
         LogReplica::empty(Member::replaced(id, terms, membership, now))

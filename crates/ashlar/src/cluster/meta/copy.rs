@@ -8,6 +8,7 @@ use super::host::Site;
 use super::papers;
 use super::service::{Parts, Running};
 use anyhow::{Context, Result, bail};
+use ashlar_console::object::node::name;
 use ashlar_meta::replica::{Agreement, CopyPeers, LeaseTerms, Replica, ReplicaConfig, Standing, Tenure};
 use ashlar_rpc::Reports;
 use ashlar_rpc::remote::CopyLinks;
@@ -203,7 +204,7 @@ impl Copy {
             }
             if let Some(why) = self.replica.broken().filter(|_| !std::mem::replace(&mut is_told_broken, true))
             {
-                tracing::error!(server = %self.parts.server, why, "a copy of metadata takes no part any more; it is made anew by a start of this server");
+                tracing::error!(server = %self.parts.server, why, "a copy of metadata takes no part any more; it is begun anew in a while");
             }
             self.leave_if_too_many(standing);
         }
@@ -215,9 +216,12 @@ impl Copy {
     /// The last copy in order goes where there are more than are wanted.
     fn leave_if_too_many(&self, standing: Standing) {
         let wanted = usize::from(self.wanted.load(SeqCst));
+        if wanted == 0 || standing.is_primary {
+            return;
+        }
         let (me, membership) = (self.parts.site.member.name.node, self.replica.membership());
         let is_last = membership.in_sync.last() == Some(&me) && membership.in_sync.len() > 1;
-        if wanted > 0 && membership.in_sync.len() > wanted && is_last && !standing.is_primary {
+        if membership.in_sync.len() > wanted && is_last {
             self.replica.leave();
         }
     }
@@ -270,7 +274,7 @@ impl Copy {
         };
         let error = format!("{error:#}");
         tracing::error!(%server, error, "the service of a metadata server could not be begun from this copy; trying again");
-        let name = self.name();
+        let name = name(&self.parts.site.member.map().read(), server);
         self.parts.site.member.reporter.report(EventKind::MetadataStopped, &name, &error);
         // Without a manager nobody can begin it.
         let is_of_managers = self.parts.site.member.map_told_now().is_err();
@@ -278,11 +282,6 @@ impl Copy {
             tracing::error!(%server, "it is left to another copy");
             self.replica.leave();
         }
-    }
-
-    fn name(&self) -> String {
-        let (map, server) = (self.parts.site.member.map().read().clone(), self.parts.server);
-        map.node(server).map_or_else(|| server.to_string(), |known| known.name.clone())
     }
 
     fn run(&self, tenure: &Arc<Tenure>, epoch: Epoch, shows_metrics: bool) -> Result<(Running, Arc<Member>)> {
