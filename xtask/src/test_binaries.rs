@@ -2,12 +2,15 @@
 //! most of the time, for leases to run out and servers to come back: with one for each processor, half of the machine is idle.
 
 use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -110,28 +113,70 @@ fn build(repository: &Repository) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
+/// A test program that has not ended by then waits for something that does not come; those that do most need a third of it beside others.
+const PROGRAM_MAX: Duration = Duration::from_secs(600);
+
 impl Program {
     fn run(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let output = Command::new(&self.executable)
-            .arg("--quiet")
-            .current_dir(&self.directory)
-            // `cargo xtask setup` has installed what they need: one that lacks a package fails, and is not skipped.
-            .env("ASHLAR_TEST_EVERYTHING", "1")
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("start the tests {}", self.name))?;
+        let ended = self.run_within(PROGRAM_MAX).with_context(|| format!("run the tests {}", self.name))?;
         let seconds = begun.elapsed().as_secs();
-        if output.status.success() {
+        if ended.status.success() {
             println!("  {}: {seconds} s", self.name);
             return Ok(());
         }
         bail!(
             "the tests {} ended with {} after {seconds} s:\n{}\n{}",
             self.name,
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
+            ended.status,
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&ended.stderr)
         );
     }
+
+    /// Runs it, with all that it starts as a process group of its own; what is left of that when the time is over is killed, so that a test that
+    /// hangs is told with what it has printed, and holds up nobody else. What it waited for is added to that.
+    fn run_within(&self, max: Duration) -> anyhow::Result<Output> {
+        let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut child = Command::new(&self.executable)
+            .arg("--quiet")
+            .current_dir(&self.directory)
+            // `cargo xtask setup` has installed what they need: one that lacks a package fails, and is not skipped.
+            .env("ASHLAR_TEST_EVERYTHING", "1")
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?)
+            .process_group(0)
+            .spawn()?;
+        let mut deadline = Instant::now() + max;
+        let mut is_killed = false;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                if is_killed {
+                    bail!(
+                        "it has not ended in {} s, and SIGKILL does not end it: it waits in the kernel",
+                        max.as_secs()
+                    );
+                }
+                writeln!(stderr, "it has not ended in {} s; its processes and what they do:", max.as_secs())?;
+                let group = child.id().to_string();
+                let columns = ["-L", "-o", "pid,ppid,stat,comm,wchan:32,args", "-g", &group];
+                let _ = Command::new("ps").args(columns).stdout(stderr.try_clone()?).status();
+                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).status();
+                (is_killed, deadline) = (true, Instant::now() + Duration::from_secs(10));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        Ok(Output { status, stdout: read_from_start(&mut stdout)?, stderr: read_from_start(&mut stderr)? })
+    }
+}
+
+fn read_from_start(file: &mut File) -> anyhow::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut read)?;
+    Ok(read)
 }
