@@ -163,8 +163,7 @@ impl Program {
                 }
                 writeln!(stderr, "it has not ended in {} s; its processes and what they do:", max.as_secs())?;
                 let group = child.id().to_string();
-                let columns = ["-L", "-o", "pid,ppid,stat,comm,wchan:32,args", "-g", &group];
-                let _ = Command::new("ps").args(columns).stdout(stderr.try_clone()?).status();
+                stderr.write_all(processes_of(&group).as_bytes())?;
                 let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).status();
                 (is_killed, deadline) = (true, Instant::now() + Duration::from_secs(10));
             }
@@ -172,6 +171,15 @@ impl Program {
         };
         Ok(Output { status, stdout: read_from_start(&mut stdout)?, stderr: read_from_start(&mut stderr)? })
     }
+}
+
+/// What the threads of a process group do, a line each; as far as that can be told.
+fn processes_of(group: &str) -> String {
+    let columns = ["-e", "-L", "-o", "pgid=,pid=,stat=,comm=,wchan:32=,args="];
+    let told = Command::new("ps").args(columns).output().map(|output| output.stdout).unwrap_or_default();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    let lines = told.lines().filter(|line| line.split_whitespace().next() == Some(group));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn read_from_start(file: &mut File) -> anyhow::Result<Vec<u8>> {

@@ -15,6 +15,15 @@ use support::{PATIENCE, can_mount};
 /// For how long programs may wait. The promise is 10 s; a machine that is busy with other tests is slower.
 const STALL_MAX: Duration = Duration::from_secs(40);
 
+/// Ends work, also when what goes on beside it fails: whoever waits for the workers would wait for ever.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Work that goes on while `during` does something to servers; tells the longest time in which nothing was done.
 fn under_load(lab: &Lab, name: &str, during: impl FnOnce(&dyn Fn())) -> Duration {
     let dirs: Vec<PathBuf> = (0..4).map(|at| lab.path(&format!("m{}/{name}{at}", at % 2))).collect();
@@ -44,10 +53,11 @@ fn under_load(lab: &Lab, name: &str, during: impl FnOnce(&dyn Fn())) -> Duration
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
+        let ending = Ending(&is_done);
         goes_on();
         during(&goes_on);
         goes_on();
-        is_done.store(true, SeqCst);
+        drop(ending);
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     for (at, turns) in turns.iter().enumerate() {
