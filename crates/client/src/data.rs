@@ -110,7 +110,10 @@ impl Client {
             if self.is_ending.load(SeqCst) {
                 return Err(Errno::ENOTCONN);
             }
-            let must_ask = write && state.is_for_writeback && !need.is_writeback;
+            // ORDER: what others may have in their pages is given back before a write for which recalls do not wait: who waits for its end reads nothing older.
+            let is_too_early = state.may_be_early && need.yields;
+            let is_for_another = state.is_for_writeback && !need.is_writeback;
+            let must_ask = write && (is_for_another || is_too_early && state.leases.has(LeaseSet::WRITE));
             if !state.is_draining && !must_ask && need.is_met(state.leases) && self.is_current(&state) {
                 let in_flight = file.begin(&mut state);
                 return Ok((in_flight, state));
@@ -189,6 +192,7 @@ impl Client {
         }
         if write {
             state.is_for_writeback = is_writeback;
+            state.may_be_early = !need.yields;
         }
         // That one told what there is to know, and more may have happened since.
         if state.gains != gains && state.leases.has(leases) {

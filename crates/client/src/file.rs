@@ -130,6 +130,9 @@ pub(crate) struct FileState {
     pub version: Version,
     /// WRITE was asked for to write back pages of a mapping, so file capabilities are still there: a write of a program asks anew.
     pub is_for_writeback: bool,
+    /// WRITE was asked for by a call for which recalls wait, a truncation, say, so it may have come before others have given READ back: a write for which recalls do
+    /// not wait asks anew. Kept when WRITE is lost: the service hears of that later, and what it takes meanwhile it takes as under WRITE.
+    pub may_be_early: bool,
     /// Valid while a lease is held.
     pub data: Data,
     /// Bytes up to which it lives with its inode, as last known.
@@ -218,6 +221,7 @@ impl FileState {
             learnt: Duration::ZERO,
             version: Version::default(),
             is_for_writeback: false,
+            may_be_early: false,
             data: Data::Inline(None),
             inline_bytes: 0,
             appends: Appends::default(),

@@ -37,8 +37,9 @@ const LOOK_PAUSE: Duration = Duration::from_micros(500);
 /// up for. It is only waited for at all where the page was read since it was dropped the last time, and the kernel has given it up since for lack of memory.
 const LOOKS_MAX: u32 = 1000;
 
-/// For how long a write waits in the end for a page that it may have locked itself, and that goes then anyway.
-const DOUBT_MAX: Duration = Duration::from_millis(2);
+/// After so many such looks a write no longer waits in the end for a page that it may have locked itself, and that goes then anyway. LIMIT: one that somebody else has locked
+/// for longer can be read as it was before the write, until it goes. While whoever drops the page does not wait for it, he lacks a processor, and anybody can read it.
+const DOUBT_LOOKS_MAX: u32 = 4;
 
 /// Those of one file; part of its state.
 #[derive(Clone, Debug, Default)]
@@ -198,7 +199,7 @@ impl ToDrop {
         if let Some(doubtful) = self.doubtful {
             drop_range(doubtful, &|offset, bytes| {
                 // One that the write has locked goes as soon as it is answered.
-                kernel.begin_to_drop(file.inode, offset, bytes).wait(DOUBT_MAX);
+                wait_in_doubt(&*kernel.begin_to_drop(file.inode, offset, bytes));
             });
         }
     }
@@ -229,9 +230,12 @@ impl ThroughPages {
         let (is_apart, is_doubtful) = match write.last.as_ref().map(|(_, last)| last) {
             None | Some(LastPage::Ordinary) => (false, false),
             Some(LastPage::Locked) => (true, false),
-            // Whoever is dropping it does so when it is unlocked.
-            Some(LastPage::FoundLocked(attempt) | LastPage::Tried(attempt)) => {
-                (!attempt.wait(Duration::ZERO), false)
+            // Whoever is dropping it does so when it is unlocked, and nobody takes it for read before.
+            Some(LastPage::FoundLocked(attempt)) => (!attempt.wait(Duration::ZERO), false),
+            // Whoever is dropping it may only lack a processor: then what anybody can read there may be from before the write.
+            Some(LastPage::Tried(attempt)) => {
+                let is_gone = attempt.wait(Duration::ZERO);
+                (!is_gone, !is_gone)
             }
             Some(LastPage::Unknown) => (true, true),
         };
@@ -372,6 +376,20 @@ impl Client {
         };
         drop_around(kernel, file, left);
         file.state.lock().pages.end_drop(number);
+    }
+}
+
+/// Waits until a page is dropped, or is likely to be locked by the write that is about to be answered.
+fn wait_in_doubt(attempt: &dyn Dropping) {
+    let mut looks = 0;
+    for _ in 0..LOOKS_MAX {
+        if attempt.wait(LOOK_PAUSE) {
+            return;
+        }
+        looks = if attempt.is_blocked() { looks + 1 } else { 0 };
+        if looks >= DOUBT_LOOKS_MAX {
+            return;
+        }
     }
 }
 

@@ -422,6 +422,7 @@ fn beside_a_program_of_one_mount_that_stores_into_a_mapping() {
 #[test]
 fn beside_programs_that_read_and_cut() {
     count(3 * KIB64, &IN_CHUNKS, 100, Beside { readers: true, storers: 0, cuts: true }, true);
+    count(6_000, &[0, 8, 4_092, 5_000], 100, Beside { readers: true, storers: 0, cuts: true }, true);
 }
 
 /// Where both store, one goes ahead of the other's answer: what is read may be old then. But nobody waits for ever.

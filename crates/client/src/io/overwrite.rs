@@ -205,7 +205,7 @@ impl Client {
                 kernel.drop_range(file.inode, at, data.len() as u64);
             }
         }
-        let exclusive = is_inline.then(|| self.exclusive(file)).transpose()?;
+        let exclusive = is_inline.then(|| self.exclusive_as(file, need)).transpose()?;
         let (in_flight, mut state) = match &exclusive {
             Some(_) => (None, file.state.lock()),
             None => {

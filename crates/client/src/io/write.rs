@@ -201,7 +201,10 @@ impl Client {
         if !flags.is_past_cache && !flags.is_writeback {
             // ORDER: the pages are there already, and a recall whose dropping of pages came before them sees that something began since. It must not wait
             // for this write, which may itself wait for leases of others.
-            let (begun, state) = self.begin(file, LeaseSet::READ)?;
+            // Under WRITE the service does not wait for what others have in their pages; so those are waited for here, if that WRITE came before they had gone.
+            let is_early = flags.yields && file.state.lock().may_be_early;
+            let lease = if is_early { LeaseSet::WRITE } else { LeaseSet::READ };
+            let (begun, state) = self.begin_as(file, Need::of(lease).yielding(flags.yields))?;
             drop(state);
             drop(begun);
         }
