@@ -11,6 +11,8 @@ pub(super) struct Link<R> {
     pub is_required: bool,
     /// What it may lack from before this epoch is in `unsettled`.
     pub is_compared: bool,
+    /// How often something was sent whole. A call of an earlier turn that nobody waits for any more is not taken where what was sent later is.
+    pub turn: u64,
     /// Chunks that it may not have as they are here.
     // LIMIT: the chunks of a chain, of one that is caught up with from nothing; else those with changes under way.
     pub unsettled: BTreeSet<ChunkId>,
@@ -41,6 +43,12 @@ impl<R> Link<R> {
             (true, false) if self.unsettled.contains(&chunk) => Way::Stays,
             (true, _) => Way::On,
         }
+    }
+
+    /// For what is sent whole from now on, and what is changed after it.
+    pub fn next_turn(&mut self) -> u64 {
+        self.turn += 1;
+        self.turn
     }
 
     /// Whether what is here of `chunk` may be taken back if somebody else becomes head.

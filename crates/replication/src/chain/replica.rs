@@ -1,11 +1,11 @@
 //! One target of a chain: what it keeps in memory, and its place among the members.
 
 use super::link::{Link, Way};
-use crate::membership::{self, LeaseTerms, Member, ReplicaId, Stored};
+use crate::membership::{self, Content, LeaseTerms, Member, ReplicaId, Stored};
 use ashlar_types::membership::{MEMBERS_MAX, Membership};
 use ashlar_types::{ChunkId, Epoch};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -43,13 +43,37 @@ pub enum Refused {
     Unsettled,
 }
 
+/// The target in front, as its calls name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InFront<R> {
+    /// Who.
+    pub id: R,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// As it was told with what it began.
+    pub turn: u64,
+}
+
 /// A change that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Begun<R> {
     /// The epoch.
     pub epoch: Epoch,
-    /// To whom it goes on, once it is made here.
+    /// For the call to whom it goes on.
+    pub turn: u64,
+    /// To whom it goes on, once it is made here: as a change also if it is a piece here.
     pub on: Option<R>,
+}
+
+/// Something that is sent whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Whole<R> {
+    /// To whom.
+    pub to: R,
+    /// At which epoch.
+    pub epoch: Epoch,
+    /// For all calls of it.
+    pub turn: u64,
 }
 
 /// How a change has ended.
@@ -77,6 +101,11 @@ pub struct ChainReplica<R> {
     /// Chunks whose content here counts for nothing before it has come from in front.
     // LIMIT: as were under way when the process died, or are being sent here.
     doubtful: BTreeSet<ChunkId>,
+    /// Of chunks that were sent here whole at this epoch: the turn of the last time.
+    // LIMIT: the chunks of a chain, of one that is caught up with from nothing.
+    heard: BTreeMap<ChunkId, u64>,
+    /// The last of them, or of the last time that all here was deleted.
+    last_heard: u64,
     link: Option<Link<R>>,
 }
 
@@ -102,14 +131,16 @@ impl<R: ReplicaId> ChainReplica<R> {
         out: &mut Vec<Command<R>>,
     ) -> ChainReplica<R> {
         let before = stored.membership.clone();
+        let is_whole = stored.content == Content::Whole;
         let mut replica = ChainReplica::outside(Member::recover(id, terms, stored, now));
         replica.doubtful.extend(noted);
         if replica.member.is_active() {
             replica.enter_epoch(out);
-        } else {
+        } else if is_whole {
             replica.keep_count(&before);
             replica.entered = Some(before);
         }
+        // Who has lost something cannot tell what others lack.
         replica
     }
 
@@ -120,6 +151,8 @@ impl<R: ReplicaId> ChainReplica<R> {
             in_sync_since: SmallVec::new(),
             under_way: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            last_heard: 0,
             link: None,
         }
     }
@@ -144,20 +177,24 @@ impl<R: ReplicaId> ChainReplica<R> {
     pub fn begin(
         &mut self,
         chunk: ChunkId,
-        from: Option<(R, Epoch)>,
+        from: Option<InFront<R>>,
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
-        self.admit(from, out)?;
-        let epoch = self.member.epoch();
+        self.admit_to(chunk, from, out)?;
         let on = match self.link.as_mut().map(|link| (link.id, link.way_of(chunk))) {
             None | Some((_, Way::Stays)) => None,
             Some((id, Way::On)) => Some(id),
             Some((_, Way::NotCompared)) => return Err(Refused::NotNow),
             Some((_, Way::Unsettled)) => return Err(Refused::Unsettled),
         };
+        Ok(self.begin_here(chunk, on))
+    }
+
+    fn begin_here(&mut self, chunk: ChunkId, on: Option<R>) -> Begun<R> {
         // INVARIANT: two changes of a chunk at a time could be made in different orders.
         assert!(self.under_way.insert(chunk), "{chunk} is being changed already");
-        Ok(Begun { epoch, on })
+        let turn = self.link.as_ref().map_or(0, |link| link.turn);
+        Begun { epoch: self.member.epoch(), turn, on }
     }
 
     /// A change has ended. Tells whether it may be answered: everybody behind has it who must.
@@ -166,18 +203,14 @@ impl<R: ReplicaId> ChainReplica<R> {
         assert!(self.under_way.remove(&chunk), "{chunk} is not being changed");
         // At a new epoch the chunk is unsettled where somebody is behind; the caller asks once more.
         let is_current = self.member.is_active() && self.member.epoch() == begun.epoch;
-        match (outcome, &mut self.link) {
-            (Outcome::Made, _) => is_current,
-            (Outcome::NotBehind, Some(link)) if is_current && begun.on == Some(link.id) => {
-                link.unsettled.insert(chunk);
-                !link.is_required
-            }
-            (Outcome::NotBehind, _) => false,
-            (Outcome::Failed, link) => {
-                link.iter_mut().for_each(|link| drop(link.unsettled.insert(chunk)));
-                false
-            }
+        if outcome == Outcome::Made {
+            return is_current;
         }
+        let Some(link) = &mut self.link else { return false };
+        // ORDER: also while a new epoch is being stored, which begins with what is known here.
+        link.unsettled.insert(chunk);
+        let is_waited_for = !is_current || link.is_required || begun.on != Some(link.id);
+        outcome == Outcome::NotBehind && !is_waited_for
     }
 
     /// Begins a deletion, of a caller or from the target in front, and tells to whom it goes on once it is made here. Deletions are asked for again until they are
@@ -187,7 +220,7 @@ impl<R: ReplicaId> ChainReplica<R> {
     /// [`Refused::NotNow`].
     pub fn begin_deletion(
         &mut self,
-        from: Option<(R, Epoch)>,
+        from: Option<InFront<R>>,
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
         self.admit(from, out)?;
@@ -195,7 +228,8 @@ impl<R: ReplicaId> ChainReplica<R> {
             Some(link) if link.is_required && !link.is_compared => return Err(Refused::NotNow),
             link => link.as_ref().map(|link| link.id),
         };
-        Ok(Begun { epoch: self.member.epoch(), on })
+        let turn = self.link.as_ref().map_or(0, |link| link.turn);
+        Ok(Begun { epoch: self.member.epoch(), turn, on })
     }
 
     /// A deletion has ended. Tells whether it may be answered. Who is being caught up with and has not made it is compared anew.
@@ -211,12 +245,25 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
     }
 
-    fn admit(&self, from: Option<(R, Epoch)>, out: &mut Vec<Command<R>>) -> Result<(), Refused> {
+    fn admit(&self, from: Option<InFront<R>>, out: &mut Vec<Command<R>>) -> Result<(), Refused> {
         let is_for_here = match from {
             None => self.member.is_primary() && !self.member.is_leaving(),
-            Some((from, epoch)) => self.member.admits(epoch, out) && self.predecessor() == Some(from),
+            Some(from) => self.member.admits(from.epoch, out) && self.predecessor() == Some(from.id),
         };
         if is_for_here { Ok(()) } else { Err(Refused::NotNow) }
+    }
+
+    /// As [`ChainReplica::admit`], and not what the target in front gave up before it sent `chunk` whole: a call that nobody waits for any more may arrive at any time.
+    fn admit_to(
+        &self,
+        chunk: ChunkId,
+        from: Option<InFront<R>>,
+        out: &mut Vec<Command<R>>,
+    ) -> Result<(), Refused> {
+        self.admit(from, out)?;
+        let heard = self.heard.get(&chunk).copied().unwrap_or(0);
+        let is_given_up = from.is_some_and(|from| from.turn < heard);
+        if is_given_up { Err(Refused::NotNow) } else { Ok(()) }
     }
 
     /// Whether `chunk`, which nobody has locked for a change, may be read here. To be asked before it is read, and once more after that.
@@ -259,11 +306,29 @@ impl<R: ReplicaId> ChainReplica<R> {
         self.link.as_ref().map_or(0, |link| link.unsettled.len())
     }
 
-    /// To whom `chunk`, which is locked, is to be sent whole, and at which epoch, if it is. Not while what is here is doubtful.
-    pub fn settles(&self, chunk: ChunkId) -> Option<(R, Epoch)> {
+    /// To whom `chunk`, which is locked, is to be sent whole, if it is: that begins now. Not while what is here is doubtful.
+    pub fn settles(&mut self, chunk: ChunkId) -> Option<Whole<R>> {
         let is_active = self.member.is_active() && !self.doubtful.contains(&chunk);
-        let link = self.link.as_ref().filter(|link| is_active && link.is_compared)?;
-        link.unsettled.contains(&chunk).then_some((link.id, self.member.epoch()))
+        let epoch = self.member.epoch();
+        let link = self.link.as_mut().filter(|link| is_active && link.is_compared)?;
+        link.unsettled.contains(&chunk).then(|| Whole { to: link.id, epoch, turn: link.next_turn() })
+    }
+
+    /// At which turn the target behind is to delete all that it has, because what it lacks is not known.
+    pub fn empties(&mut self) -> Option<Whole<R>> {
+        let (is_active, epoch) = (self.member.is_active(), self.member.epoch());
+        let link = self.link.as_mut().filter(|link| is_active && !link.is_compared)?;
+        Some(Whole { to: link.id, epoch, turn: link.next_turn() })
+    }
+
+    /// Whether all that is here is to be deleted for the target in front. The caller deletes it with no change under way.
+    pub fn empties_here(&mut self, from: InFront<R>, out: &mut Vec<Command<R>>) -> bool {
+        let is_in_sync = self.member.membership().is_in_sync(self.member.id());
+        let is_for_here = self.admit(Some(from), out).is_ok() && !is_in_sync && from.turn >= self.last_heard;
+        if is_for_here {
+            self.last_heard = from.turn;
+        }
+        is_for_here
     }
 
     /// `chunk` was sent whole at `epoch`. It was locked since [`ChainReplica::settles`].
@@ -273,28 +338,43 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
     }
 
-    /// Begins a change that is a piece of `chunk`, which the target in front sends whole; as [`ChainReplica::begin`].
+    /// Begins a change that is a piece of `chunk`, which the target in front sends whole; as [`ChainReplica::begin`]. A piece takes nothing away that is there in
+    /// front: of one in sync this may be the only copy before the next one comes.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn begin_piece(
         &mut self,
         chunk: ChunkId,
-        from: (R, Epoch),
+        from: InFront<R>,
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
-        let begun = self.begin(chunk, Some(from), out)?;
+        self.admit_to(chunk, Some(from), out)?;
+        let on = match self.link.as_mut().map(|link| (link.id, link.way_of(chunk))) {
+            Some((id, Way::On)) => Some(id),
+            Some((_, Way::NotCompared)) => return Err(Refused::NotNow),
+            // What is doubtful is not sent on: it must come first.
+            None | Some((_, Way::Stays | Way::Unsettled)) => None,
+        };
         self.doubtful.insert(chunk);
-        Ok(begun)
+        self.heard.insert(chunk, from.turn);
+        self.last_heard = self.last_heard.max(from.turn);
+        Ok(self.begin_here(chunk, on))
     }
 
-    /// All of `chunk` has come from the target in front. Tells whether that is so at this epoch.
-    pub fn settled_in_front(&mut self, chunk: ChunkId, from: (R, Epoch), out: &mut Vec<Command<R>>) -> bool {
-        let is_for_here = self.admit(Some(from), out).is_ok();
-        if is_for_here {
-            self.doubtful.remove(&chunk);
+    /// All of `chunk` has come from the target in front. Tells whether that is so at this epoch, and everybody behind has it who must; if not,
+    /// it is sent on first, and asked for again.
+    pub fn settled_in_front(
+        &mut self,
+        chunk: ChunkId,
+        from: InFront<R>,
+        out: &mut Vec<Command<R>>,
+    ) -> bool {
+        if self.admit_to(chunk, Some(from), out).is_err() {
+            return false;
         }
-        is_for_here
+        self.doubtful.remove(&chunk);
+        !self.link.as_ref().is_some_and(|link| link.holds_back(chunk))
     }
 
     /// Chunks that the target in front is to send, ascending: of what is here nobody else may know.
@@ -346,6 +426,17 @@ impl<R: ReplicaId> ChainReplica<R> {
         self.places().nth(own.checked_sub(1)?)
     }
 
+    /// Its place in the chain, from 0.
+    pub fn place(&self) -> u8 {
+        let own = self.places().position(|member| member == self.member.id());
+        own.and_then(|own| u8::try_from(own).ok()).unwrap_or(0)
+    }
+
+    /// Whether changes are answered only once the target behind has made them.
+    pub fn is_behind_required(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_required)
+    }
+
     /// Who is behind at this epoch, and is sent what is changed.
     pub fn successor(&self) -> Option<R> {
         self.link.as_ref().map(|link| link.id)
@@ -367,12 +458,19 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
         self.tell_who_lacks(&membership, &unsettled, out);
         self.keep_count(&membership);
+        self.heard.clear();
+        self.last_heard = 0;
         let is_in_sync = membership.is_in_sync(own);
+        if !is_in_sync {
+            // What nobody behind is known to have counts for nothing any more.
+            self.doubtful.extend(&unsettled);
+        }
         let behind = self.places().skip_while(|member| *member != own).nth(1).filter(|_| is_in_sync);
         self.link = behind.map(|id| Link {
             id,
             is_required: membership.is_in_sync(id),
             is_compared: false,
+            turn: 0,
             unsettled,
         });
         if self.member.is_primary() {
