@@ -319,7 +319,18 @@ pub struct ChainChange {
     /// The epoch of the group that is to be changed.
     pub expected: Epoch,
     /// The change.
+    #[serde(with = "ChangeOfChain")]
     pub change: Change<TargetId>,
+}
+
+/// As [`Change`], under a name of its own: in the description of messages a name stands for one type.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Change<TargetId>", rename = "ChangeOfChain")]
+enum ChangeOfChain {
+    Admit(TargetId),
+    Promote(TargetId),
+    Remove(TargetId),
+    Renew,
 }
 
 impl ChainChange {
