@@ -61,9 +61,9 @@ pub enum Broken {
 pub enum Begins {
     /// All are in sync.
     Together,
-    /// The first has been removed, and with it what it had noted.
+    /// All have one write. The first was removed when it had made another one, which nobody else has.
     FirstAway,
-    /// The last has been removed, and only the first of the others knows what it lacks.
+    /// All have one write. The last was removed, and only the first of the others knows what it lacks.
     LastAway,
 }
 
@@ -88,7 +88,7 @@ pub struct ChainModel {
     pub power_cuts_max: u8,
     /// How it begins.
     pub begins: Begins,
-    /// Whether it is tried in every state that all comes to its end.
+    /// Whether it is tried, in every state in which no chunk is locked, that all comes to its end.
     pub heals: bool,
     /// What is broken on purpose.
     pub broken: Option<Broken>,
@@ -537,7 +537,12 @@ impl Model for ChainModel {
                 return Some("a replica may serve a read of less than a caller knows of".to_owned());
             }
         }
-        let heals = || if self.heals { self.does_not_heal(state) } else { None };
+        // What has a chunk locked ends by itself, in states that are looked at, too.
+        let is_free = |replica: &Replica| replica.tasks.iter().all(Option::is_none);
+        let heals = || {
+            let is_tried = self.heals && state.replicas.iter().all(is_free);
+            if is_tried { self.does_not_heal(state) } else { None }
+        };
         state.store.violation().or_else(heals)
     }
 

@@ -74,9 +74,25 @@ impl ChainModel {
             Begins::FirstAway => (NodeId(1), NodeId(0)),
             Begins::LastAway => (NodeId(0), NodeId(self.in_sync - 1)),
         };
+        // A caller knows of one write, which all have.
+        state.asked = 1;
+        let written = [vec![0], vec![0]];
+        state.witnessed[0].clone_from(&written);
+        for replica in state.replicas.iter_mut().take(self.in_sync as usize) {
+            replica.disk.chunks[0].clone_from(&written);
+            replica.disk.synced[0].clone_from(&written);
+        }
+        if self.begins == Begins::FirstAway {
+            state.asked = 2;
+            let replica = &mut state.replicas[away.0 as usize];
+            replica.disk.make(0, &What::Write(1), false, false);
+            replica.disk.noted.insert(id_of(0));
+        }
+        // The one that is removed hears of it when it starts again.
+        state.replicas[away.0 as usize].machine = None;
         let (by, change) = (Proposer::Replica(by), Change::Remove(away));
         state.store.carry_out(&Request { expected: Epoch(1), by, change });
-        for id in self.ids().take(self.in_sync as usize) {
+        for id in self.ids().take(self.in_sync as usize).filter(|id| *id != away) {
             self.learn(&mut state, id, 1);
             self.stored(&mut state, id);
         }

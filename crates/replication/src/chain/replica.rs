@@ -510,3 +510,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "replica_test.rs"]
+mod tests;
