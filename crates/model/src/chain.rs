@@ -46,7 +46,7 @@ pub enum Broken {
     LackNotNoted,
     /// It is noted after the change.
     LackNotedAfter,
-    /// A half-copied chunk is taken for whole.
+    /// A half-copied chunk is taken for whole, and the doubt forgotten.
     DoubtForgotten,
     /// The first piece takes away what the next one brings.
     PieceEmpties,
@@ -195,6 +195,8 @@ pub struct State {
     crashes: u8,
     failures: u8,
     power_cuts: u8,
+    /// Writes that a disk lost while no other that counts was whole: that loss is allowed.
+    lost: BTreeSet<u8>,
     /// Of each chunk, the most that a caller knows of.
     witnessed: Vec<Halves>,
     /// Epochs at which somebody was answered.
@@ -298,11 +300,14 @@ impl ChainModel {
     fn witness(&self, state: &mut State, id: NodeId, chunk: u8) {
         let replica = &state.replicas[id.0 as usize];
         let epoch = replica.machine.as_ref().expect("it runs").member().epoch();
-        let content = &replica.disk.chunks[usize::from(chunk)];
+        // What is lost already is told by one who was removed.
+        let is_left = |written: &&u8| !state.lost.contains(written);
+        let left = |half: &Half| half.iter().take_while(is_left).copied().collect();
+        let content = replica.disk.chunks[usize::from(chunk)].each_ref().map(left);
         let witnessed = &mut state.witnessed[usize::from(chunk)];
-        if has(content, witnessed) {
-            witnessed.clone_from(content);
-        } else if !has(witnessed, content) {
+        if has(&content, witnessed) {
+            *witnessed = content;
+        } else if !has(witnessed, &content) {
             state.broken = Some("two callers know of contents that exclude each other");
         }
         if !state.served.contains(&epoch) {
@@ -333,6 +338,10 @@ impl ChainModel {
         if self.power_cuts_max == 0 || disks.iter().any(is_whole) {
             return;
         }
+        let has = |disk: &&Disk, id: u8| {
+            disk.chunks.iter().any(|halves| halves.iter().all(|half| half.contains(&id)))
+        };
+        state.lost = (0..state.asked).filter(|id| !disks.iter().all(|disk| has(disk, *id))).collect();
         for (chunk, witnessed) in state.witnessed.iter_mut().enumerate() {
             for (at, half) in witnessed.iter_mut().enumerate() {
                 let common = |disk: &&Disk| {
@@ -468,9 +477,7 @@ impl Model for ChainModel {
 
     fn actions(&self, state: &State, out: &mut Vec<Action>) {
         let calls = state.calls.messages().iter().enumerate();
-        out.extend(
-            calls.filter(|(_, call)| self.is_heard(state, call)).map(|(at, _)| Action::Deliver(at)),
-        );
+        out.extend(calls.filter(|(_, call)| self.is_heard(state, call)).map(|(at, _)| Action::Deliver(at)));
         if state.store.current().epoch.0 <= self.changes_max {
             out.extend(state.store.requests().iter().map(|request| Action::CarryOut(*request)));
             self.changes(state, out);

@@ -29,7 +29,9 @@ impl Disk {
     fn make(&mut self, chunk: u8, what: &What, is_torn: bool, empties: bool) {
         let halves = &mut self.chunks[usize::from(chunk)];
         match what {
-            What::Write(id) => halves.iter_mut().take(if is_torn { 1 } else { 2 }).for_each(|half| half.push(*id)),
+            What::Write(id) => {
+                halves.iter_mut().take(if is_torn { 1 } else { 2 }).for_each(|half| half.push(*id))
+            }
             What::Piece(at, half) => {
                 if *at == 0 && empties {
                     halves[1].clear();
@@ -61,6 +63,7 @@ impl ChainModel {
             crashes: 0,
             failures: 0,
             power_cuts: 0,
+            lost: BTreeSet::new(),
             witnessed: chunks,
             served: Vec::new(),
             broken: None,
@@ -187,7 +190,7 @@ impl ChainModel {
         let replica = &mut state.replicas[id.0 as usize];
         let machine = replica.machine.as_mut().expect("it runs");
         let mut out = Vec::new();
-        let is_piece = matches!(what, What::Piece(..)) && !self.is_broken(Broken::DoubtForgotten);
+        let is_piece = matches!(what, What::Piece(..));
         let begun = match from.filter(|_| is_piece) {
             Some(from) => machine.begin_piece(id_of(chunk), from, &mut out),
             None => machine.begin(id_of(chunk), from, &mut out),
@@ -248,9 +251,9 @@ impl ChainModel {
         let replica = &mut state.replicas[to.0 as usize];
         let machine = replica.machine.as_mut().expect("it is heard");
         if self.is_broken(Broken::OlderEpochTaken) {
-            (from.epoch, from.turn) = (machine.member().epoch(), u64::MAX);
+            from.epoch = machine.member().epoch();
         }
-        if self.is_broken(Broken::GivenUpTaken) {
+        if self.is_broken(Broken::GivenUpTaken) && matches!(what, What::Write(_)) {
             from.turn = u64::MAX;
         }
         let mut out = Vec::new();
@@ -292,7 +295,9 @@ impl ChainModel {
     pub(super) fn answer(&self, state: &mut State, id: NodeId, chunk: Option<u8>, with: Answer) {
         let Replica { tasks, asking, .. } = &mut state.replicas[id.0 as usize];
         match chunk.map(|chunk| &mut tasks[usize::from(chunk)]) {
-            Some(Some(Task::Change { answer: Some(answer), .. } | Task::Settle { answer, .. })) => *answer = with,
+            Some(Some(Task::Change { answer: Some(answer), .. } | Task::Settle { answer, .. })) => {
+                *answer = with
+            }
             None => {
                 if let Some(Asking::Emptying { answer, .. }) = asking {
                     *answer = with;
@@ -325,13 +330,19 @@ impl ChainModel {
         let task = replica.tasks[usize::from(chunk)].take().expect("only of those that have one");
         let machine = replica.machine.as_mut().expect("it runs");
         match task {
-            Task::Change { origin, begun, is_made, answer, .. } => {
+            Task::Change { origin, what, begun, is_made, answer } => {
                 let outcome = match answer {
                     _ if !is_made => Outcome::Failed,
                     None | Some(Answer::Done) => Outcome::Made,
                     Some(Answer::Not | Answer::Awaited) => Outcome::NotBehind,
                 };
                 let may_answer = machine.end(id_of(chunk), begun, outcome);
+                if let (Some(Broken::DoubtForgotten), What::Piece(..), Origin::Call { from: id, .. }) =
+                    (self.broken, &what, origin)
+                {
+                    let from = InFront { id, epoch: begun.epoch, turn: u64::MAX };
+                    machine.settled_in_front(id_of(chunk), from, &mut Vec::new());
+                }
                 if !machine.is_noted(id_of(chunk)) {
                     replica.disk.noted.remove(&id_of(chunk));
                 }
@@ -363,7 +374,9 @@ impl ChainModel {
     /// Whether `chunk` is to be sent whole, to somebody who takes it. Who would refuse is not asked: he would be again and again.
     pub(super) fn settles(&self, state: &State, id: NodeId, chunk: u8) -> bool {
         let machine = state.replicas[id.0 as usize].machine.as_ref();
-        let Some(whole) = machine.and_then(|machine| machine.clone().settles(id_of(chunk))) else { return false };
+        let Some(whole) = machine.and_then(|machine| machine.clone().settles(id_of(chunk))) else {
+            return false;
+        };
         let to = &state.replicas[whole.to.0 as usize];
         let Some(mut probe) = to.machine.clone() else { return false };
         if to.tasks[usize::from(chunk)].is_some() {
@@ -395,7 +408,8 @@ impl ChainModel {
     /// Whether the one behind is to be asked what it has, and takes part at the same epoch.
     pub(super) fn asks(&self, state: &State, id: NodeId) -> bool {
         let Replica { machine, asking, .. } = &state.replicas[id.0 as usize];
-        let Some((machine, (to, _))) = machine.as_ref().and_then(|machine| Some((machine, machine.to_compare()?)))
+        let Some((machine, (to, _))) =
+            machine.as_ref().and_then(|machine| Some((machine, machine.to_compare()?)))
         else {
             return false;
         };
@@ -435,7 +449,8 @@ impl ChainModel {
                 }
             }
             Asking::Emptying { epoch, theirs, answer: Answer::Done } => {
-                let all = (0..self.chunks).filter(|chunk| !disk.chunks[usize::from(*chunk)].concat().is_empty());
+                let all =
+                    (0..self.chunks).filter(|chunk| !disk.chunks[usize::from(*chunk)].concat().is_empty());
                 machine.compared(epoch, all.map(id_of).chain(theirs));
             }
             Asking::Emptying { .. } => {}
@@ -478,7 +493,11 @@ impl ChainModel {
                 }
             }
         }
-        if how == Crash::PowerCut { state.power_cuts += 1 } else { state.crashes += 1 }
+        if how == Crash::PowerCut {
+            state.power_cuts += 1
+        } else {
+            state.crashes += 1
+        }
         if self.is_broken(Broken::NoteNotDurable) {
             replica.disk.noted.clear();
         }

@@ -364,12 +364,7 @@ impl<R: ReplicaId> ChainReplica<R> {
 
     /// All of `chunk` has come from the target in front. Tells whether that is so at this epoch, and everybody behind has it who must; if not,
     /// it is sent on first, and asked for again.
-    pub fn settled_in_front(
-        &mut self,
-        chunk: ChunkId,
-        from: InFront<R>,
-        out: &mut Vec<Command<R>>,
-    ) -> bool {
+    pub fn settled_in_front(&mut self, chunk: ChunkId, from: InFront<R>, out: &mut Vec<Command<R>>) -> bool {
         if self.admit_to(chunk, Some(from), out).is_err() {
             return false;
         }

@@ -118,7 +118,10 @@ fn a_change_that_was_given_up_is_not_made_after_the_chunk_was_sent_whole() {
     tail.end(CHUNK, begun, Outcome::Made);
     let refused = tail.begin(CHUNK, Some(from(A, late)), &mut Vec::new());
     assert_eq!(refused, Err(Refused::NotNow));
-    assert!(tail.begin(chunk(1), Some(from(A, late)), &mut Vec::new()).is_ok(), "of another it may be awaited");
+    assert!(
+        tail.begin(chunk(1), Some(from(A, late)), &mut Vec::new()).is_ok(),
+        "of another it may be awaited"
+    );
     assert!(tail.settled_in_front(CHUNK, piece, &mut Vec::new()));
     head.settled(CHUNK, whole.epoch);
     let next = begin(&mut head, CHUNK).unwrap();
