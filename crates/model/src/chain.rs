@@ -195,8 +195,8 @@ pub struct State {
     crashes: u8,
     failures: u8,
     power_cuts: u8,
-    /// Writes that a disk lost while no other that counts was whole: that loss is allowed.
-    lost: BTreeSet<u8>,
+    /// By half, writes that a disk lost while no other that counts was whole: that loss is allowed.
+    lost: [BTreeSet<u8>; 2],
     /// Of each chunk, the most that a caller knows of.
     witnessed: Vec<Halves>,
     /// Epochs at which somebody was answered.
@@ -301,9 +301,11 @@ impl ChainModel {
         let replica = &state.replicas[id.0 as usize];
         let epoch = replica.machine.as_ref().expect("it runs").member().epoch();
         // What is lost already is told by one who was removed.
-        let is_left = |written: &&u8| !state.lost.contains(written);
-        let left = |half: &Half| half.iter().take_while(is_left).copied().collect();
-        let content = replica.disk.chunks[usize::from(chunk)].each_ref().map(left);
+        let left = |at: usize| {
+            let half = &replica.disk.chunks[usize::from(chunk)][at];
+            half.iter().take_while(|written| !state.lost[at].contains(written)).copied().collect()
+        };
+        let content: Halves = [left(0), left(1)];
         let witnessed = &mut state.witnessed[usize::from(chunk)];
         if has(&content, witnessed) {
             *witnessed = content;
@@ -338,10 +340,10 @@ impl ChainModel {
         if self.power_cuts_max == 0 || disks.iter().any(is_whole) {
             return;
         }
-        let has = |disk: &&Disk, id: u8| {
-            disk.chunks.iter().any(|halves| halves.iter().all(|half| half.contains(&id)))
-        };
-        state.lost = (0..state.asked).filter(|id| !disks.iter().all(|disk| has(disk, *id))).collect();
+        for (at, lost) in state.lost.iter_mut().enumerate() {
+            let has = |disk: &&Disk, id: u8| disk.chunks.iter().any(|halves| halves[at].contains(&id));
+            *lost = (0..state.asked).filter(|id| !disks.iter().all(|disk| has(disk, *id))).collect();
+        }
         for (chunk, witnessed) in state.witnessed.iter_mut().enumerate() {
             for (at, half) in witnessed.iter_mut().enumerate() {
                 let common = |disk: &&Disk| {
@@ -563,6 +565,9 @@ impl Model for ChainModel {
         }
         if state.witnessed.iter().any(|[first, second]| first != second) {
             reached("a torn write was kept");
+        }
+        if state.power_cuts > 0 && !known.is_empty() && state.lost.iter().all(BTreeSet::is_empty) {
+            reached("a replica has lost what it had reported, and nothing is lost");
         }
         let current = state.store.current();
         let was_in = |id: &NodeId, known: &Membership<NodeId>| known.is_in_sync(*id);

@@ -63,7 +63,7 @@ impl ChainModel {
             crashes: 0,
             failures: 0,
             power_cuts: 0,
-            lost: BTreeSet::new(),
+            lost: Default::default(),
             witnessed: chunks,
             served: Vec::new(),
             broken: None,
