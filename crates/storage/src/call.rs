@@ -136,9 +136,15 @@ pub(crate) fn carry_out(
         (StorageRequest::MoveRate { target }, _) => {
             Ok(StorageReply::MoveRate(service.moves.as_ref().map_or(0, |moves| moves.bytes_per_s(*target))))
         }
-        (StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. }, _) => {
-            Err(ChunkError::BadRequest("moves are between storage servers"))
-        }
+        (
+            StorageRequest::MoveBegin { .. }
+            | StorageRequest::MoveSeal { .. }
+            | StorageRequest::CopyBeacon { .. }
+            | StorageRequest::CopyCompare { .. }
+            | StorageRequest::CopyEmpty { .. }
+            | StorageRequest::CopySettled { .. },
+            _,
+        ) => Err(ChunkError::BadRequest("that is between storage servers")),
         (StorageRequest::Space { .. }, _) => {
             // Nobody can use what a target has that has stopped.
             if let Some(what) = store.stopped() {

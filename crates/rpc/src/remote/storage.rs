@@ -5,7 +5,7 @@ mod window;
 
 use super::{Patience, RemoteMeta, Routes, errno_of};
 use crate::net::{Call, NetError, Service, Watch};
-use crate::wire::{AGAIN, StorageCallOf, Under};
+use crate::wire::{AGAIN, CopyUnder, StorageCallOf, Under};
 use crate::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
@@ -105,7 +105,7 @@ impl RemoteStorage {
         asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
-        if !waits_for_disk(request) || matches!(under, Under::Move(_)) {
+        if !waits_for_disk(request) || is_of_peer(under) {
             return self.ask(place, request, asking, deadline);
         }
         let target = request.target();
@@ -156,15 +156,14 @@ impl RemoteStorage {
             is_once: changes(request),
             may_repeat: false,
             // Calls of clients wait for it; it must not wait behind calls of clients.
-            is_urgent: matches!(under, Under::Move(_)),
+            is_urgent: is_of_peer(under),
         };
         // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same to the content:
         // the same bytes in the same place, once more.
         let is_there = || self.is_there(server, request);
         // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer.
-        let is_of_move = matches!(under, Under::Move(_));
-        let watch =
-            if may_leave(request) && !is_of_move { Watch::while_there(&is_there) } else { Watch::default() };
+        let is_watched = may_leave(request) && !is_of_peer(under);
+        let watch = if is_watched { Watch::while_there(&is_there) } else { Watch::default() };
         let answer = loop {
             match link.call_watched(&call, deadline, &watch) {
                 // The same bytes in the same place, once more, as often as the server is started anew: nobody was told that anything came after them.
@@ -273,6 +272,11 @@ impl RemoteStorage {
     }
 }
 
+/// Whether a storage server asks another one. Who passes changes on, or moves a chain, waits as long as he said.
+fn is_of_peer(under: &Under) -> bool {
+    matches!(under, Under::Move(_) | Under::Copy(_))
+}
+
 /// The chains that a call about a file is for.
 fn chains_of(request: &StorageRequest) -> Option<&[ChainId]> {
     match request {
@@ -288,7 +292,10 @@ fn chains_of(request: &StorageRequest) -> Option<&[ChainId]> {
 fn waits_for_disk(request: &StorageRequest) -> bool {
     !matches!(
         request,
-        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } | StorageRequest::Space { .. }
+        StorageRequest::Moves { .. }
+            | StorageRequest::MoveRate { .. }
+            | StorageRequest::CopyBeacon { .. }
+            | StorageRequest::Space { .. }
     )
 }
 
@@ -307,7 +314,24 @@ fn changes(request: &StorageRequest) -> bool {
             | StorageRequest::Allocate { .. }
             | StorageRequest::DeleteGeneration { .. }
             | StorageRequest::MoveBegin { .. }
+            | StorageRequest::CopyEmpty { .. }
+            | StorageRequest::CopySettled { .. }
     )
+}
+
+impl RemoteStorage {
+    fn call_of_server(
+        &self,
+        under: &Under,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        let deadline = Instant::now() + wait;
+        let mut asking = Asking { payload, may_be_done: false };
+        let server = self.server_of(request).map_err(told)?;
+        self.exchange((server, under), request, &mut asking, deadline).map_err(told)
+    }
 }
 
 impl OtherTargets for RemoteStorage {
@@ -318,12 +342,17 @@ impl OtherTargets for RemoteStorage {
         payload: Payload<'_>,
         wait: Duration,
     ) -> Result<StorageReply, Errno> {
-        let deadline = Instant::now() + wait;
-        let mut asking = Asking { payload, may_be_done: false };
-        let done = self
-            .server_of(request)
-            .and_then(|server| self.exchange((server, &Under::Move(number)), request, &mut asking, deadline));
-        done.map_err(told)
+        self.call_of_server(&Under::Move(number), request, payload, wait)
+    }
+
+    fn call_of_copy(
+        &self,
+        under: CopyUnder,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        self.call_of_server(&Under::Copy(under), request, payload, wait)
     }
 }
 
