@@ -393,9 +393,7 @@ impl ChainModel {
         }
         match &replica.asking {
             Some(Asking::Emptying { answer: Answer::Awaited, .. }) => {
-                if state.failures < self.failures_max {
-                    out.push(Action::GiveUpEmptying(id));
-                }
+                out.extend((state.failures < self.failures_max).then_some(Action::GiveUpEmptying(id)));
             }
             Some(_) => out.push(Action::Compared(id)),
             None => {}
@@ -578,10 +576,10 @@ impl Model for ChainModel {
         for replica in &state.replicas {
             match &replica.asking {
                 Some(Asking::Emptying { .. }) => reached("one began with nothing"),
-                Some(Asking::Compared { to, in_sync_at, .. }) if !current.is_in_sync(*to) => {
-                    if replica.disk.covers(*to, *in_sync_at).is_some() {
-                        reached("one came back, and what it lacks was known");
-                    }
+                Some(Asking::Compared { to, in_sync_at, .. })
+                    if !current.is_in_sync(*to) && replica.disk.covers(*to, *in_sync_at).is_some() =>
+                {
+                    reached("one came back, and what it lacks was known");
                 }
                 _ => {}
             }

@@ -8,10 +8,9 @@ use support::{holds, violation};
 /// What callers were told is missing somewhere, or replicas do not come to have the same.
 fn breaks(broken: Broken, model: ChainModel) {
     let what = violation(&ChainModel { broken: Some(broken), ..model });
-    let is_meant = |text: &&str| what.contains(text);
     let texts =
         ["missing on a replica in sync", "less than a caller knows", "replicas differ", "is not settled"];
-    assert!(texts.iter().any(|text| is_meant(text)), "{what}");
+    assert!(texts.iter().any(|text| what.contains(text)), "{what}");
 }
 
 #[test]

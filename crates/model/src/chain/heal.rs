@@ -15,9 +15,7 @@ impl ChainModel {
         let heal = || {
             let mut state = state.clone();
             for round in 0..ROUNDS_MAX {
-                if self.waiting(&state).is_none() {
-                    return None;
-                }
+                self.waiting(&state)?;
                 self.round(&mut state, round);
             }
             self.waiting(&state).map(|what| format!("nothing fails any more, and {what}"))

@@ -106,6 +106,8 @@ pub struct ChainReplica<R> {
     heard: BTreeMap<ChunkId, u64>,
     /// The last of them, or of the last time that all here was deleted.
     last_heard: u64,
+    /// The newest turn of all that has come from in front at this epoch: a deletion of an earlier one was given up.
+    newest_turn: u64,
     link: Option<Link<R>>,
 }
 
@@ -153,6 +155,7 @@ impl<R: ReplicaId> ChainReplica<R> {
             doubtful: BTreeSet::new(),
             heard: BTreeMap::new(),
             last_heard: 0,
+            newest_turn: 0,
             link: None,
         }
     }
@@ -224,6 +227,10 @@ impl<R: ReplicaId> ChainReplica<R> {
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
         self.admit(from, out)?;
+        if from.is_some_and(|from| from.turn < self.newest_turn) {
+            return Err(Refused::NotNow);
+        }
+        self.note_turn(from);
         let on = match &self.link {
             Some(link) if link.is_required && !link.is_compared => return Err(Refused::NotNow),
             link => link.as_ref().map(|link| link.id),
@@ -239,6 +246,8 @@ impl<R: ReplicaId> ChainReplica<R> {
             (Outcome::Made, _) => is_current,
             (Outcome::NotBehind, Some(link)) if is_current && begun.on == Some(link.id) => {
                 link.is_compared &= link.is_required;
+                // What is changed from now on is not deleted by it, should it arrive yet.
+                link.next_turn();
                 !link.is_required
             }
             _ => false,
@@ -255,15 +264,22 @@ impl<R: ReplicaId> ChainReplica<R> {
 
     /// As [`ChainReplica::admit`], and not what the target in front gave up before it sent `chunk` whole: a call that nobody waits for any more may arrive at any time.
     fn admit_to(
-        &self,
+        &mut self,
         chunk: ChunkId,
         from: Option<InFront<R>>,
         out: &mut Vec<Command<R>>,
     ) -> Result<(), Refused> {
         self.admit(from, out)?;
         let heard = self.heard.get(&chunk).copied().unwrap_or(0);
-        let is_given_up = from.is_some_and(|from| from.turn < heard);
-        if is_given_up { Err(Refused::NotNow) } else { Ok(()) }
+        if from.is_some_and(|from| from.turn < heard) {
+            return Err(Refused::NotNow);
+        }
+        self.note_turn(from);
+        Ok(())
+    }
+
+    fn note_turn(&mut self, from: Option<InFront<R>>) {
+        self.newest_turn = self.newest_turn.max(from.map_or(0, |from| from.turn));
     }
 
     /// Whether `chunk`, which nobody has locked for a change, may be read here. To be asked before it is read, and once more after that.
@@ -454,7 +470,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         self.tell_who_lacks(&membership, &unsettled, out);
         self.keep_count(&membership);
         self.heard.clear();
-        self.last_heard = 0;
+        (self.last_heard, self.newest_turn) = (0, 0);
         let is_in_sync = membership.is_in_sync(own);
         if !is_in_sync {
             // What nobody behind is known to have counts for nothing any more.

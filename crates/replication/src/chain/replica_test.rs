@@ -259,3 +259,22 @@ fn all_is_deleted_only_by_the_last_who_asks_and_never_of_one_in_sync() {
     enter(&mut behind, &group(2, &[A, B], &[]));
     assert!(!behind.empties_here(InFront { epoch: Epoch(2), ..last }, &mut Vec::new()));
 }
+
+#[test]
+fn a_deletion_that_was_given_up_does_not_delete_what_was_written_since() {
+    let two = group(1, &[A, B], &[]);
+    let (mut head, mut behind) = (at(A, &two), at(B, &two));
+    head.compared(Epoch(1), []);
+    let of = |begun: Begun<NodeId>| InFront { id: A, epoch: begun.epoch, turn: begun.turn };
+    let late = head.begin_deletion(None, &mut Vec::new()).unwrap();
+    assert!(!head.end_deletion(late, Outcome::NotBehind));
+    // It is asked for again, and then there is something new.
+    let again = head.begin_deletion(None, &mut Vec::new()).unwrap();
+    assert!(behind.begin_deletion(Some(of(again)), &mut Vec::new()).is_ok());
+    assert!(behind.begin_deletion(Some(of(again)), &mut Vec::new()).is_ok(), "as often as it takes");
+    assert!(head.end_deletion(again, Outcome::Made));
+    let begun = head.begin(CHUNK, None, &mut Vec::new()).unwrap();
+    let taken = behind.begin(CHUNK, Some(of(begun)), &mut Vec::new()).unwrap();
+    assert!(behind.end(CHUNK, taken, Outcome::Made) && head.end(CHUNK, begun, Outcome::Made));
+    assert_eq!(behind.begin_deletion(Some(of(late)), &mut Vec::new()), Err(Refused::NotNow));
+}
