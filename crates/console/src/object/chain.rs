@@ -44,14 +44,13 @@ mod tests {
     use super::*;
     use ashlar_types::testing::map_in_domains;
     use ashlar_types::{ChainId, Epoch};
-    use smallvec::smallvec;
 
     #[test]
     fn a_chain_tells_who_keeps_it_on_which_server() {
         let mut map = map_in_domains(&[0, 1, 2], &["", "", ""]);
-        let (catching_up, former) = (smallvec![TargetId(2)], smallvec![TargetId(1)]);
+        let [catching_up, former] = [2, 1].map(|target| [TargetId(target)].into_iter().collect());
         let copies = ChainCopies { wanted: 2, changed: Epoch(7), catching_up, former };
-        let targets = smallvec![TargetId(0)];
+        let targets = [TargetId(0)].into_iter().collect();
         map.chains.push(Chain {
             id: ChainId(0),
             pool: PoolId(0),
