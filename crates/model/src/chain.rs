@@ -28,7 +28,7 @@ use std::time::Duration;
 pub enum Broken {
     /// A replica takes calls of older epochs as if they were of its own.
     OlderEpochTaken,
-    /// A replica takes calls that were given up before the chunk was sent whole.
+    /// A replica takes calls that were given up after it has taken later ones.
     GivenUpTaken,
     /// A chunk is read while it is changed, or was not sent behind.
     ReadUnsettled,
@@ -134,7 +134,7 @@ enum Origin {
     Caller,
     /// The replica in front, which may have given up.
     Call {
-        from: NodeId,
+        from: InFront<NodeId>,
         is_awaited: bool,
     },
 }
@@ -160,7 +160,7 @@ enum Task {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Asking {
     Compared { epoch: Epoch, to: NodeId, theirs: BTreeSet<ChunkId>, in_sync_at: Option<Epoch> },
-    Emptying { epoch: Epoch, theirs: BTreeSet<ChunkId>, answer: Answer },
+    Emptying { whole: Whole<NodeId>, theirs: BTreeSet<ChunkId>, answer: Answer },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -502,8 +502,7 @@ impl Model for ChainModel {
             }
             Action::GiveUpEmptying(id) => {
                 state.failures += 1;
-                self.give_up(state, *id, None);
-                state.replicas[id.0 as usize].asking = None;
+                self.give_up_emptying(state, *id);
             }
             Action::Settle(id, chunk) => self.settle(state, *id, *chunk),
             Action::Compare(id) => self.compare(state, *id),

@@ -277,7 +277,7 @@ impl ChainModel {
                 is_for_here
             }
             (_, Some(chunk)) => {
-                let origin = Origin::Call { from: from.id, is_awaited };
+                let origin = Origin::Call { from, is_awaited };
                 if self.begin_change(state, to, chunk, (what, Some(from)), origin) {
                     return;
                 }
@@ -320,7 +320,7 @@ impl ChainModel {
             if let Some(Task::Change { origin: Origin::Call { from, is_awaited }, .. }) =
                 &mut replica.tasks[usize::from(chunk)]
             {
-                *is_awaited &= *from != id;
+                *is_awaited &= from.id != id;
             }
         }
     }
@@ -337,10 +337,9 @@ impl ChainModel {
                     Some(Answer::Not | Answer::Awaited) => Outcome::NotBehind,
                 };
                 let may_answer = machine.end(id_of(chunk), begun, outcome);
-                if let (Some(Broken::DoubtForgotten), What::Piece(..), Origin::Call { from: id, .. }) =
+                if let (Some(Broken::DoubtForgotten), What::Piece(..), Origin::Call { from, .. }) =
                     (self.broken, &what, origin)
                 {
-                    let from = InFront { id, epoch: begun.epoch, turn: u64::MAX };
                     machine.settled_in_front(id_of(chunk), from, &mut Vec::new());
                 }
                 if !machine.is_noted(id_of(chunk)) {
@@ -353,7 +352,7 @@ impl ChainModel {
                     Origin::Caller if may_answer => self.witness(state, id, chunk),
                     Origin::Call { from, is_awaited: true } => {
                         let with = if may_answer { Answer::Done } else { Answer::Not };
-                        self.answer(state, from, Some(chunk), with);
+                        self.answer(state, from.id, Some(chunk), with);
                     }
                     _ => {}
                 }
@@ -367,7 +366,7 @@ impl ChainModel {
             Task::Settle { whole, sent, answer: Answer::Done } => {
                 self.send_piece(state, id, chunk, whole, sent + 1);
             }
-            Task::Settle { .. } => {}
+            Task::Settle { whole, .. } => machine.gave_up(whole),
         }
     }
 
@@ -442,19 +441,32 @@ impl ChainModel {
                 };
                 if let Some(lacks) = lacks {
                     machine.compared(epoch, theirs.into_iter().chain(lacks));
-                } else if let Some(Whole { to, epoch, turn }) = machine.empties() {
-                    *asking = Some(Asking::Emptying { epoch, theirs, answer: Answer::Awaited });
-                    let from = InFront { id, epoch, turn };
-                    state.calls.send(Call { to, from, chunk: None, what: What::Empty, is_awaited: true });
+                } else if let Some(whole) = machine.empties() {
+                    *asking = Some(Asking::Emptying { whole, theirs, answer: Answer::Awaited });
+                    let from = InFront { id, epoch: whole.epoch, turn: whole.turn };
+                    state.calls.send(Call {
+                        to: whole.to,
+                        from,
+                        chunk: None,
+                        what: What::Empty,
+                        is_awaited: true,
+                    });
                 }
             }
-            Asking::Emptying { epoch, theirs, answer: Answer::Done } => {
+            Asking::Emptying { whole, theirs, answer: Answer::Done } => {
                 let all =
                     (0..self.chunks).filter(|chunk| !disk.chunks[usize::from(*chunk)].concat().is_empty());
-                machine.compared(epoch, all.map(id_of).chain(theirs));
+                machine.compared(whole.epoch, all.map(id_of).chain(theirs));
             }
-            Asking::Emptying { .. } => {}
+            Asking::Emptying { whole, .. } => machine.gave_up(whole),
         }
+    }
+
+    /// Whoever has another emptied does not wait any more.
+    pub(super) fn give_up_emptying(&self, state: &mut State, id: NodeId) {
+        self.give_up(state, id, None);
+        self.answer(state, id, None, Answer::Not);
+        self.compared(state, id);
     }
 
     pub(super) fn promote(&self, state: &mut State, id: NodeId) {
@@ -508,7 +520,7 @@ impl ChainModel {
             // Whoever waits for it hears that it is gone.
             let task = state.replicas[id.0 as usize].tasks[usize::from(chunk)].take();
             if let Some(Task::Change { origin: Origin::Call { from, is_awaited: true }, .. }) = task {
-                self.answer(state, from, Some(chunk), Answer::Not);
+                self.answer(state, from.id, Some(chunk), Answer::Not);
             }
         }
         self.forgive(state);

@@ -11,7 +11,7 @@ pub(super) struct Link<R> {
     pub is_required: bool,
     /// What it may lack from before this epoch is in `unsettled`.
     pub is_compared: bool,
-    /// How often something was sent whole. A call of an earlier turn that nobody waits for any more is not taken where what was sent later is.
+    /// How often calls were given up. One of an earlier turn, which may arrive at any time, is not taken once one of a later turn has come.
     pub turn: u64,
     /// Chunks that it may not have as they are here.
     // LIMIT: the chunks of a chain, of one that is caught up with from nothing; else those with changes under way.
@@ -45,10 +45,11 @@ impl<R> Link<R> {
         }
     }
 
-    /// For what is sent whole from now on, and what is changed after it.
-    pub fn next_turn(&mut self) -> u64 {
-        self.turn += 1;
-        self.turn
+    /// A call of `turn` was given up. Others of that turn which are under way may not be taken because of that, and count as given up with it.
+    pub fn give_up(&mut self, turn: u64) {
+        if turn == self.turn {
+            self.turn += 1;
+        }
     }
 
     /// Whether what is here of `chunk` may be taken back if somebody else becomes head.

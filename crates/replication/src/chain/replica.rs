@@ -5,7 +5,7 @@ use crate::membership::{self, Content, LeaseTerms, Member, ReplicaId, Stored};
 use ashlar_types::membership::{MEMBERS_MAX, Membership};
 use ashlar_types::{ChunkId, Epoch};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -101,12 +101,7 @@ pub struct ChainReplica<R> {
     /// Chunks whose content here counts for nothing before it has come from in front.
     // LIMIT: as were under way when the process died, or are being sent here.
     doubtful: BTreeSet<ChunkId>,
-    /// Of chunks that were sent here whole at this epoch: the turn of the last time.
-    // LIMIT: the chunks of a chain, of one that is caught up with from nothing.
-    heard: BTreeMap<ChunkId, u64>,
-    /// The last of them, or of the last time that all here was deleted.
-    last_heard: u64,
-    /// The newest turn of all that has come from in front at this epoch: a deletion of an earlier one was given up.
+    /// The newest turn of what has come from in front at this epoch: what is of an earlier one was given up.
     newest_turn: u64,
     link: Option<Link<R>>,
 }
@@ -153,8 +148,6 @@ impl<R: ReplicaId> ChainReplica<R> {
             in_sync_since: SmallVec::new(),
             under_way: BTreeSet::new(),
             doubtful: BTreeSet::new(),
-            heard: BTreeMap::new(),
-            last_heard: 0,
             newest_turn: 0,
             link: None,
         }
@@ -183,7 +176,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         from: Option<InFront<R>>,
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
-        self.admit_to(chunk, from, out)?;
+        self.admit(from, out)?;
         let on = match self.link.as_mut().map(|link| (link.id, link.way_of(chunk))) {
             None | Some((_, Way::Stays)) => None,
             Some((id, Way::On)) => Some(id),
@@ -210,6 +203,9 @@ impl<R: ReplicaId> ChainReplica<R> {
             return is_current;
         }
         let Some(link) = &mut self.link else { return false };
+        if is_current && begun.on == Some(link.id) {
+            link.give_up(begun.turn);
+        }
         // ORDER: also while a new epoch is being stored, which begins with what is known here.
         link.unsettled.insert(chunk);
         let is_waited_for = !is_current || link.is_required || begun.on != Some(link.id);
@@ -227,10 +223,6 @@ impl<R: ReplicaId> ChainReplica<R> {
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
         self.admit(from, out)?;
-        if from.is_some_and(|from| from.turn < self.newest_turn) {
-            return Err(Refused::NotNow);
-        }
-        self.note_turn(from);
         let on = match &self.link {
             Some(link) if link.is_required && !link.is_compared => return Err(Refused::NotNow),
             link => link.as_ref().map(|link| link.id),
@@ -247,39 +239,25 @@ impl<R: ReplicaId> ChainReplica<R> {
             (Outcome::NotBehind, Some(link)) if is_current && begun.on == Some(link.id) => {
                 link.is_compared &= link.is_required;
                 // What is changed from now on is not deleted by it, should it arrive yet.
-                link.next_turn();
+                link.give_up(begun.turn);
                 !link.is_required
             }
             _ => false,
         }
     }
 
-    fn admit(&self, from: Option<InFront<R>>, out: &mut Vec<Command<R>>) -> Result<(), Refused> {
-        let is_for_here = match from {
-            None => self.member.is_primary() && !self.member.is_leaving(),
-            Some(from) => self.member.admits(from.epoch, out) && self.predecessor() == Some(from.id),
+    /// Whether something is for this replica, of a caller, or from the target in front: not what that has given up, and sent something after it.
+    fn admit(&mut self, from: Option<InFront<R>>, out: &mut Vec<Command<R>>) -> Result<(), Refused> {
+        let Some(from) = from else {
+            let is_for_here = self.member.is_primary() && !self.member.is_leaving();
+            return if is_for_here { Ok(()) } else { Err(Refused::NotNow) };
         };
-        if is_for_here { Ok(()) } else { Err(Refused::NotNow) }
-    }
-
-    /// As [`ChainReplica::admit`], and not what the target in front gave up before it sent `chunk` whole: a call that nobody waits for any more may arrive at any time.
-    fn admit_to(
-        &mut self,
-        chunk: ChunkId,
-        from: Option<InFront<R>>,
-        out: &mut Vec<Command<R>>,
-    ) -> Result<(), Refused> {
-        self.admit(from, out)?;
-        let heard = self.heard.get(&chunk).copied().unwrap_or(0);
-        if from.is_some_and(|from| from.turn < heard) {
+        let is_in_front = self.member.admits(from.epoch, out) && self.predecessor() == Some(from.id);
+        if !is_in_front || from.turn < self.newest_turn {
             return Err(Refused::NotNow);
         }
-        self.note_turn(from);
+        self.newest_turn = from.turn;
         Ok(())
-    }
-
-    fn note_turn(&mut self, from: Option<InFront<R>>) {
-        self.newest_turn = self.newest_turn.max(from.map_or(0, |from| from.turn));
     }
 
     /// Whether `chunk`, which nobody has locked for a change, may be read here. To be asked before it is read, and once more after that.
@@ -327,24 +305,28 @@ impl<R: ReplicaId> ChainReplica<R> {
         let is_active = self.member.is_active() && !self.doubtful.contains(&chunk);
         let epoch = self.member.epoch();
         let link = self.link.as_mut().filter(|link| is_active && link.is_compared)?;
-        link.unsettled.contains(&chunk).then(|| Whole { to: link.id, epoch, turn: link.next_turn() })
+        link.unsettled.contains(&chunk).then_some(Whole { to: link.id, epoch, turn: link.turn })
     }
 
     /// At which turn the target behind is to delete all that it has, because what it lacks is not known.
     pub fn empties(&mut self) -> Option<Whole<R>> {
         let (is_active, epoch) = (self.member.is_active(), self.member.epoch());
         let link = self.link.as_mut().filter(|link| is_active && !link.is_compared)?;
-        Some(Whole { to: link.id, epoch, turn: link.next_turn() })
+        Some(Whole { to: link.id, epoch, turn: link.turn })
     }
 
     /// Whether all that is here is to be deleted for the target in front. The caller deletes it with no change under way.
     pub fn empties_here(&mut self, from: InFront<R>, out: &mut Vec<Command<R>>) -> bool {
         let is_in_sync = self.member.membership().is_in_sync(self.member.id());
-        let is_for_here = self.admit(Some(from), out).is_ok() && !is_in_sync && from.turn >= self.last_heard;
-        if is_for_here {
-            self.last_heard = from.turn;
+        self.admit(Some(from), out).is_ok() && !is_in_sync
+    }
+
+    /// What was to be sent whole, or deleted, was not, or nobody knows.
+    pub fn gave_up(&mut self, whole: Whole<R>) {
+        let is_current = self.member.is_active() && self.member.epoch() == whole.epoch;
+        if let Some(link) = self.link.as_mut().filter(|link| is_current && link.id == whole.to) {
+            link.give_up(whole.turn);
         }
-        is_for_here
     }
 
     /// `chunk` was sent whole at `epoch`. It was locked since [`ChainReplica::settles`].
@@ -365,7 +347,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         from: InFront<R>,
         out: &mut Vec<Command<R>>,
     ) -> Result<Begun<R>, Refused> {
-        self.admit_to(chunk, Some(from), out)?;
+        self.admit(Some(from), out)?;
         let on = match self.link.as_mut().map(|link| (link.id, link.way_of(chunk))) {
             Some((id, Way::On)) => Some(id),
             Some((_, Way::NotCompared)) => return Err(Refused::NotNow),
@@ -373,15 +355,13 @@ impl<R: ReplicaId> ChainReplica<R> {
             None | Some((_, Way::Stays | Way::Unsettled)) => None,
         };
         self.doubtful.insert(chunk);
-        self.heard.insert(chunk, from.turn);
-        self.last_heard = self.last_heard.max(from.turn);
         Ok(self.begin_here(chunk, on))
     }
 
     /// All of `chunk` has come from the target in front. Tells whether that is so at this epoch, and everybody behind has it who must; if not,
     /// it is sent on first, and asked for again.
     pub fn settled_in_front(&mut self, chunk: ChunkId, from: InFront<R>, out: &mut Vec<Command<R>>) -> bool {
-        if self.admit_to(chunk, Some(from), out).is_err() {
+        if self.admit(Some(from), out).is_err() {
             return false;
         }
         self.doubtful.remove(&chunk);
@@ -469,8 +449,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
         self.tell_who_lacks(&membership, &unsettled, out);
         self.keep_count(&membership);
-        self.heard.clear();
-        (self.last_heard, self.newest_turn) = (0, 0);
+        self.newest_turn = 0;
         let is_in_sync = membership.is_in_sync(own);
         if !is_in_sync {
             // What nobody behind is known to have counts for nothing any more.
