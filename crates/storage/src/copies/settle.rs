@@ -133,13 +133,16 @@ impl Copies {
             let is_noted = note.zip(theirs.in_sync_at).is_some_and(|(note, at)| note.covers(at));
             let whole = group.state.lock().replica.empties().ok_or(Errno::EREMCHG)?;
             behind.under.turn = whole.turn;
-            if is_noted {
+            let made_ready = if is_noted {
                 tracing::info!(chain = %group.chain, from = %at.id, %to, "what changed while it was away is brought to a copy");
-                self.take_lacks((at, group), &behind, &mut lacks)?;
+                self.take_lacks((at, group), &behind, &mut lacks)
             } else {
                 tracing::info!(chain = %group.chain, from = %at.id, %to, "a copy is made anew");
-                empty(&behind)?;
-                list((at, group), &mut lacks)?;
+                empty(&behind).and_then(|()| list((at, group), &mut lacks))
+            };
+            if let Err(errno) = made_ready {
+                group.state.lock().replica.gave_up(whole);
+                return Err(errno);
             }
         }
         group.state.lock().replica.compared(epoch, lacks);
@@ -224,14 +227,20 @@ impl Copies {
         let mut behind = self.behind(at, group, whole);
         behind.under.is_piece = true;
         let mut copy = Copy::over(&group.store, &behind, chunk, self.outside.piece_bytes);
-        self.send_whole(at, &mut copy).map_err(|error| match error {
+        let sent = self.send_whole(at, &mut copy).map_err(|error| match error {
             NotSent::Disk(error) => answer(at.id, &error),
             NotSent::Refused(errno) => errno,
-        })?;
+        });
         let request = StorageRequest::CopySettled { target: whole.to, chain: group.chain, chunk };
-        self.outside.peers.call_of_copy(behind.under, &request, Payload::None, PASS_ON_MAX)?;
-        group.state.lock().replica.settled(chunk, whole.epoch);
-        Ok(true)
+        let settled = sent.and_then(|()| {
+            self.outside.peers.call_of_copy(behind.under, &request, Payload::None, PASS_ON_MAX)
+        });
+        let mut state = group.state.lock();
+        match settled {
+            Ok(_) => state.replica.settled(chunk, whole.epoch),
+            Err(_) => state.replica.gave_up(whole),
+        }
+        settled.map(|_| true)
     }
 
     fn send_whole(&self, at: &AtTarget, copy: &mut Copy<'_>) -> Result<(), NotSent> {
