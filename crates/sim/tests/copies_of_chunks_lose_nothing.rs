@@ -388,14 +388,19 @@ fn ask_head(site: &Arc<Site>, chain: u32, request: &StorageRequest, data: &[u8])
     loop {
         let map = site.map();
         let to = map.head(ChainId(chain)).unwrap();
-        let (request, data) = (request.clone().at(to), data.to_vec());
+        let (asked, request, data) = (request, request.clone().at(to), data.to_vec());
         let run = move |life: &Life| {
             let is_write = matches!(request, StorageRequest::Write { .. });
             let payload = if is_write { Payload::Write(&data) } else { Payload::None };
             life.service.call(&request, payload)
         };
         // A caller never gives up what a process that lives may be at yet.
-        match site.have((None, to.0 as usize), Duration::from_secs(3600), run) {
+        let answer = site.have((None, to.0 as usize), Duration::from_secs(3600), run);
+        site.scheduler.note(&|| {
+            let told = answer.as_ref().map(|(answer, _)| answer.as_ref().map(|_| ()));
+            format!("{to}: {told:?} to {asked:?}")
+        });
+        match answer {
             Some((Ok(reply), _)) => return reply,
             Some((Err(Errno::EREMCHG | Errno::ETIMEDOUT), _)) | None => site.sleep(10_000),
             Some((Err(errno), _)) => {

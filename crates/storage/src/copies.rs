@@ -384,15 +384,12 @@ impl Copies {
         else {
             return Err(Errno::EINVAL);
         };
-        let Some(at) = self.at(request.target()) else { return run(&|_| false) };
-        let is_head = |group: &Group| map.head(group.chain) == Some(at.id);
-        let groups: Vec<Arc<Group>> = match chains {
-            OfChains::Only(chains) => chains.iter().filter_map(|chain| at.group(*chain)).collect(),
-            _ => at.groups().into_iter().filter(|group| is_head(group)).collect(),
-        };
-        if groups.is_empty() {
+        let copied = copied_of(map, request.target(), chains);
+        if copied.is_empty() {
             return run(&|_| false);
         }
+        let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
+        let groups = self.groups_of(&at, &copied)?;
         let meant: BTreeSet<ChainId> = groups.iter().map(|group| group.chain).collect();
         let _alone = self.write_lock(at.file(inode));
         let first = ChunkId { inode, generation, index: from_index };
@@ -412,18 +409,24 @@ impl Copies {
         chains: &OfChains,
         run: impl FnOnce() -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let Some(at) = self.at(target) else { return run() };
-        let map = self.map();
-        let is_head = |chain: ChainId| map.head(chain) == Some(target);
-        let groups: Vec<(Arc<Group>, Epoch)> = at
-            .groups()
-            .into_iter()
-            .filter(|group| chains.has(Some(group.chain)) && is_head(group.chain))
-            .map(peer::with_epoch)
-            .collect();
+        let copied = copied_of(&self.map(), target, chains);
+        if copied.is_empty() {
+            return run();
+        }
+        let at = self.at(target).ok_or(Errno::EREMCHG)?;
+        let groups: Vec<(Arc<Group>, Epoch)> =
+            self.groups_of(&at, &copied)?.into_iter().map(peer::with_epoch).collect();
         let reply = run()?;
         self.sync_behind(&at, &groups, None)?;
         Ok(reply)
+    }
+
+    /// The groups of chains whose head is here by the map.
+    ///
+    /// # Errors
+    /// `EREMCHG` when one of them has not been begun yet: what it is to do is not known.
+    fn groups_of(&self, at: &AtTarget, chains: &[ChainId]) -> Result<Vec<Arc<Group>>, Errno> {
+        chains.iter().map(|chain| at.group(*chain).ok_or(Errno::EREMCHG)).collect()
     }
 
     /// Chains of a target of which the one behind is being brought up to date, and how many chunks are to go; what was sent for that so far, bytes.
@@ -435,5 +438,20 @@ impl Copies {
             Some((group.chain, next, state.replica.unsettled_count()))
         };
         (at.groups().into_iter().filter_map(open).collect(), at.copied.load(Relaxed))
+    }
+}
+
+/// Those of `chains` that have several copies, and whose head is `target`, or that are named.
+fn copied_of(map: &ClusterMap, target: TargetId, chains: &OfChains) -> Vec<ChainId> {
+    let is_copied = |chain: &&Chain| chain.copies.is_some();
+    match chains {
+        OfChains::Only(chains) => {
+            let known = chains.iter().filter_map(|chain| map.chain(*chain));
+            known.filter(is_copied).map(|chain| chain.id).collect()
+        }
+        OfChains::All | OfChains::Except(_) => {
+            let here = map.chains_at(target).filter(|chain| chains.has(Some(chain.id)));
+            here.filter(is_copied).map(|chain| chain.id).collect()
+        }
     }
 }
