@@ -33,7 +33,8 @@ fn content(of: u64, turn: u64, len: usize) -> Vec<u8> {
 /// One turn of a program: a file is written, some of it over again, and read through the other mount; every third is removed again.
 fn work(lab: &Lab, of: u64, turn: u64) {
     let name = format!("copied/w{of}/f{turn}");
-    let (own, other) = (lab.path(&format!("m{}/{name}", of % 2)), lab.path(&format!("m{}/{name}", (of + 1) % 2)));
+    let (own, other) =
+        (lab.path(&format!("m{}/{name}", of % 2)), lab.path(&format!("m{}/{name}", (of + 1) % 2)));
     let mut bytes = content(of, turn, FILE_BYTES);
     let mut file = File::create(&own).unwrap();
     file.write_all(&bytes).unwrap();

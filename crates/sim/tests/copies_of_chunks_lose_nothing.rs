@@ -502,7 +502,10 @@ fn read(site: &Arc<Site>, place @ (chain, index, block): Place, map: &ClusterMap
     }
     let mut registers = site.registers.lock();
     let register = registers.entry(place).or_default();
-    let is_deleted_since = register.deleted != before.deleted || (was_changing && before.known == 0);
+    // Also one that has begun, and may have been made at this target and not at others.
+    let is_deleted_since = register.deleted != before.deleted
+        || register.known < before.known
+        || (was_changing && before.known == 0);
     let is_old = value < before.known || (value != 0 && value <= before.deleted);
     if !is_deleted_since && is_old || value > register.issued {
         let told = format!("{place:?} at {target} is {value}, with {before:?} before and {register:?} now");

@@ -145,15 +145,17 @@ pub(crate) fn carry_out(
             | StorageRequest::CopySettled { .. },
             _,
         ) => Err(ChunkError::BadRequest("that is between storage servers")),
-        (StorageRequest::Space { .. }, _) => {
-            // Nobody can use what a target has that has stopped.
-            if let Some(what) = store.stopped() {
-                return Err(ChunkError::Stopped { what });
-            }
-            let space = service.share_of(store.space()?);
-            Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
-        }
+        (StorageRequest::Space { .. }, _) => space(service, store),
     }
+}
+
+fn space(service: &StorageService, store: &ChunkStore) -> Result<StorageReply, ChunkError> {
+    // Nobody can use what a target has that has stopped.
+    if let Some(what) = store.stopped() {
+        return Err(ChunkError::Stopped { what });
+    }
+    let space = service.share_of(store.space()?);
+    Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
 }
 
 /// Bytes read by one call of a scrub.

@@ -37,7 +37,7 @@ use ashlar_replication::chain::ChainReplica;
 use ashlar_replication::membership::{self, Content, LeaseTerms, Stored};
 use ashlar_rpc::Payload;
 use ashlar_types::map::Chain;
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{MoveProgress, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, OfChains, TargetId};
 use group::{Group, State};
 use note::{CopyNote, LackNote};
@@ -46,7 +46,7 @@ use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 type Command = ashlar_replication::chain::Command<TargetId>;
@@ -81,7 +81,6 @@ struct AtTarget {
     looked_at: Mutex<Option<Epoch>>,
     /// It may lack what it had acknowledged before it was opened, notes included, and not all of its chains have heard of that.
     has_lost: AtomicBool,
-    copied: AtomicU64,
 }
 
 #[derive(Default)]
@@ -164,12 +163,6 @@ impl Copies {
         self.outside.env.tasks.take(|| lock.try_write(), || lock.write())
     }
 
-    fn note_copied(&self, target: TargetId, bytes: u64) {
-        if let Some(at) = self.at(target) {
-            at.copied.fetch_add(bytes, Relaxed);
-        }
-    }
-
     /// Learns what a target that is about to be served has noted.
     ///
     /// # Errors
@@ -211,7 +204,6 @@ impl Copies {
             is_proposing: AtomicBool::new(false),
             looked_at: Mutex::default(),
             has_lost: AtomicBool::new(has_lost),
-            copied: AtomicU64::new(0),
         };
         self.targets.write().insert(id, Arc::new(at));
         Ok(())
@@ -300,6 +292,18 @@ impl Copies {
             group.store.note_copy(chain.id, Some(note.encode()))?;
             group.stored(epoch, &former)?;
         }
+        if !membership.is_member(at.id) && !former.contains(&at.id) {
+            self.forget(at, &group)?;
+        }
+        Ok(())
+    }
+
+    /// The target has nothing to do with a chain any more. What is left of its chunks is deleted as that of other chains which have gone (`moves::leftover`).
+    fn forget(&self, at: &AtTarget, group: &Group) -> Result<(), ChunkError> {
+        let noted: Vec<_> = group.state.lock().noted.iter().map(|chunk| (group.chain, *chunk)).collect();
+        group.store.forget_uncertain(&noted)?;
+        group.store.note_copy(group.chain, None)?;
+        at.groups.write().remove(&group.chain);
         Ok(())
     }
 
@@ -429,15 +433,18 @@ impl Copies {
         chains.iter().map(|chain| at.group(*chain).ok_or(Errno::EREMCHG)).collect()
     }
 
-    /// Chains of a target of which the one behind is being brought up to date, and how many chunks are to go; what was sent for that so far, bytes.
-    pub fn progress(&self, target: TargetId) -> (Vec<(ChainId, TargetId, usize)>, u64) {
-        let Some(at) = self.at(target) else { return (Vec::new(), 0) };
+    /// Chains of a target of which the one behind is being brought up to date: how far that is.
+    pub fn progress(&self, target: TargetId) -> Vec<MoveProgress> {
+        let Some(at) = self.at(target) else { return Vec::new() };
+        let is_paused = self.map().moves.is_paused;
         let open = |group: Arc<Group>| {
             let state = group.state.lock();
-            let next = state.replica.successor().filter(|_| !state.replica.is_behind_required())?;
-            Some((group.chain, next, state.replica.unsettled_count()))
+            let to = state.replica.successor().filter(|_| !state.replica.is_behind_required())?;
+            let (chunks_done, bytes_done) = (group.sent.0.load(Relaxed), group.sent.1.load(Relaxed));
+            let obstacle = if is_paused { "moves are paused".to_owned() } else { String::new() };
+            Some(MoveProgress { chain: group.chain, to, chunks_done, bytes_done, bytes_total: 0, obstacle })
         };
-        (at.groups().into_iter().filter_map(open).collect(), at.copied.load(Relaxed))
+        at.groups().into_iter().filter_map(open).collect()
     }
 }
 

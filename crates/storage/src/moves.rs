@@ -335,6 +335,10 @@ impl Moves {
                 obstacle: obstacle.unwrap_or_default(),
             }
         });
-        progress.collect()
+        let copies = self.copies.progress(target).into_iter().map(|progress| {
+            let bytes_total = self.counted.lock().get(&(target, progress.chain)).copied().unwrap_or(0);
+            MoveProgress { bytes_total, ..progress }
+        });
+        progress.chain(copies).collect()
     }
 }

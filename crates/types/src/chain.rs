@@ -80,7 +80,7 @@ impl Chain {
         })
     }
 
-    /// Makes `group` the one that keeps the chunks. Who is not in sync any more is a former member, the newest last.
+    /// Makes `group` the one that keeps the chunks. Who is not in sync any more is a former member, the newest last, until there are as many copies as there are to be.
     ///
     /// # Panics
     /// If the chain keeps one copy.
@@ -92,6 +92,9 @@ impl Chain {
         self.targets = group.in_sync.iter().copied().collect();
         copies.former.extend(before);
         copies.former.retain(|target| !group.is_in_sync(*target));
+        if group.in_sync.len() >= usize::from(copies.wanted) {
+            copies.former.clear();
+        }
         while copies.former.len() > ChainCopies::FORMER_MAX {
             copies.former.remove(0);
         }
@@ -209,11 +212,11 @@ mod tests {
         assert_eq!(change(&[5, 6], &[]), Vec::<u32>::new());
         assert_eq!(change(&[5, 6], &[9]), Vec::<u32>::new());
         assert_eq!(change(&[5, 6], &[]), Vec::<u32>::new(), "one that was never in sync");
-        assert_eq!(change(&[5, 7, 8], &[]), [6]);
+        assert_eq!(change(&[5, 7, 8], &[]), Vec::<u32>::new());
         assert_eq!(change(&[5], &[]), [7, 8]);
-        assert_eq!(change(&[5, 9], &[]), [7, 8]);
-        assert_eq!(change(&[9], &[]), [8, 5]);
+        assert_eq!(change(&[9], &[]), [8, 5], "no more than two");
         assert_eq!(change(&[9], &[8]), [8, 5]);
+        assert_eq!(change(&[9, 8], &[]), Vec::<u32>::new(), "there are enough");
     }
 
     #[test]

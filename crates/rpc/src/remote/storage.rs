@@ -203,7 +203,10 @@ impl RemoteStorage {
     /// Whether the map says that what `request` is about is at its target, and that on `server`.
     fn is_there(&self, server: NodeId, request: &StorageRequest) -> bool {
         let (map, target) = (self.routes.map(), request.target());
-        let is_at_target = |chain: &ChainId| map.head(*chain) == Some(target);
+        let is_at_target = |chain: &ChainId| match is_read(request) {
+            true => map.chain(*chain).is_some_and(|chain| chain.targets.contains(&target)),
+            false => map.head(*chain) == Some(target),
+        };
         let is_on_server = map.target(target).is_some_and(|target| target.node == server);
         is_on_server
             && match chains_of(request) {
@@ -255,9 +258,16 @@ impl RemoteStorage {
         (chain, deadline): (ChainId, Instant),
     ) -> Result<StorageReply, NetError> {
         let mut pause = MOVED_PAUSE_MIN;
+        // Any target in sync answers reads; if the one that was chosen does not, the head is asked.
+        let mut may_be_anywhere = is_read(request);
         loop {
-            let head = self.routes.map().head(chain).unwrap_or(request.target());
-            let placed = (head != request.target()).then(|| request.clone().at(head));
+            let map = self.routes.map();
+            let is_in_sync = map.chain(chain).is_some_and(|chain| chain.targets.contains(&request.target()));
+            let to = match std::mem::take(&mut may_be_anywhere) && is_in_sync {
+                true => request.target(),
+                false => map.head(chain).unwrap_or(request.target()),
+            };
+            let placed = (to != request.target()).then(|| request.clone().at(to));
             match self.exchange_once(session, placed.as_ref().unwrap_or(request), asking, deadline) {
                 Err(NetError::Errno(Errno::EREMCHG)) => {}
                 other => return other,
@@ -297,6 +307,11 @@ fn waits_for_disk(request: &StorageRequest) -> bool {
             | StorageRequest::CopyBeacon { .. }
             | StorageRequest::Space { .. }
     )
+}
+
+/// Whether it is a look at one chunk.
+fn is_read(request: &StorageRequest) -> bool {
+    matches!(request, StorageRequest::Read { .. } | StorageRequest::Seek { .. })
 }
 
 /// Whether it is about chains, which may go to another target while their server does not answer; their callers ask where they are then.

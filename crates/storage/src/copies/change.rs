@@ -11,9 +11,6 @@ use ashlar_types::{ChunkId, Errno, InodeId, OfChains, TargetId};
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// Carries a request out at the target here.
-pub(super) type Run<'a> = dyn FnOnce(Payload<'_>) -> Result<StorageReply, Errno> + 'a;
-
 /// A deletion in a chain that has begun.
 pub(super) struct Deletion {
     group: Arc<Group>,

@@ -9,7 +9,7 @@ use ashlar_types::{ChainId, ChunkId, Epoch, TargetId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// What is known to be noted of what others lack, so that it is not noted again with each change.
 // LIMIT: of a chain; beyond it is noted anew.
@@ -22,6 +22,8 @@ pub(super) struct Group {
     pub state: Mutex<State>,
     /// Somebody brings the target behind up to date.
     pub is_tended: AtomicBool,
+    /// Chunks and bytes that were sent whole since it was compared last.
+    pub sent: (AtomicU64, AtomicU64),
 }
 
 /// What happens to a group is under this lock, and nobody waits for another target while he holds it.
@@ -63,7 +65,13 @@ impl State {
 
 impl Group {
     pub fn new(chain: ChainId, store: Arc<ChunkStore>, state: State) -> Group {
-        Group { chain, store, state: Mutex::new(state), is_tended: AtomicBool::new(false) }
+        Group {
+            chain,
+            store,
+            state: Mutex::new(state),
+            is_tended: AtomicBool::new(false),
+            sent: Default::default(),
+        }
     }
 
     /// Does what the machine wants but storing its membership, for which it tells the epoch: that waits for the disk.
@@ -165,7 +173,9 @@ impl Group {
         if over.is_empty() {
             return Ok(());
         }
-        over.iter().for_each(|chunk| drop(state.noted.remove(chunk)));
+        for chunk in &over {
+            state.noted.remove(chunk);
+        }
         let over: Vec<(ChainId, ChunkId)> = over.into_iter().map(|chunk| (self.chain, chunk)).collect();
         // ORDER: before anybody notes one of them anew.
         self.store.forget_uncertain(&over)

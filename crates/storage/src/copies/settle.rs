@@ -12,7 +12,7 @@ use ashlar_types::{ChainId, ChunkId, Epoch, Errno, OfChains, TargetId};
 use smallvec::smallvec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The target behind, at an epoch.
 #[derive(Clone, Copy)]
@@ -125,6 +125,8 @@ impl Copies {
         (to, epoch): (TargetId, Epoch),
         is_in_sync: bool,
     ) -> Result<(), Errno> {
+        group.sent.0.store(0, Relaxed);
+        group.sent.1.store(0, Relaxed);
         let mut behind = self.behind(at, group, Whole { to, epoch, turn: 0 });
         let theirs = ask_what_it_has(&behind)?;
         let mut lacks = theirs.uncertain;
@@ -164,7 +166,9 @@ impl Copies {
             after = Some(*last);
             for lack in page {
                 match lack {
-                    Lack::Chunk(chunk) => drop(lacks.insert(chunk)),
+                    Lack::Chunk(chunk) => {
+                        lacks.insert(chunk);
+                    }
                     Lack::Deletion(ChunkId { inode, generation, index }) => {
                         // Nothing of the file is changed here meanwhile, so what is sent after it is all that there is.
                         let _alone = self.write_lock(at.file(inode));
@@ -227,7 +231,7 @@ impl Copies {
         let mut behind = self.behind(at, group, whole);
         behind.under.is_piece = true;
         let mut copy = Copy::over(&group.store, &behind, chunk, self.outside.piece_bytes);
-        let sent = self.send_whole(at, &mut copy).map_err(|error| match error {
+        let sent = self.send_whole(group, &mut copy).map_err(|error| match error {
             NotSent::Disk(error) => answer(at.id, &error),
             NotSent::Refused(errno) => errno,
         });
@@ -243,12 +247,13 @@ impl Copies {
         settled.map(|_| true)
     }
 
-    fn send_whole(&self, at: &AtTarget, copy: &mut Copy<'_>) -> Result<(), NotSent> {
+    fn send_whole(&self, group: &Group, copy: &mut Copy<'_>) -> Result<(), NotSent> {
         loop {
             let Some(map) = copy.store.map(copy.chunk)? else { return copy.is_gone() };
             let bytes = copy.send_piece(&map)?;
-            self.note_copied(at.id, bytes.into());
+            group.sent.1.fetch_add(bytes.into(), Relaxed);
             if copy.next_piece(&map).is_none() {
+                group.sent.0.fetch_add(1, Relaxed);
                 return copy.end(&map);
             }
         }
