@@ -1,6 +1,7 @@
 //! The command line. Its doc comments are the help, the man pages and the completions.
 
 mod bench;
+mod chain;
 mod cluster;
 mod console;
 mod copies;
@@ -28,6 +29,7 @@ pub use bench::{
     BenchSequentialArgs, BenchSweepArgs, BenchTeamArgs,
 };
 
+pub use chain::{ChainAction, ChainArgs};
 pub use cluster::{
     CopyArgs, EtcdPlace, FirstNodeArgs, InitArgs, JoinArgs, ManagerArgs, MetaArgs, MountAction, MountArgs,
     NodeAction, NodeArgs, NodePlace, PromoteArgs, StorageArgs, TokenArgs,
@@ -97,6 +99,8 @@ pub enum Command {
     Target(TargetArgs),
     /// Show, make and remove pools of targets of a file system of many servers.
     Pool(PoolArgs),
+    /// Show the chains that keep several copies of what files contain.
+    Chain(ChainArgs),
     /// Show the shards of metadata of a file system of many servers, or move them between servers.
     Shard(ShardArgs),
     /// Show or set how many copies of the metadata of a server there are, on other servers.
@@ -257,6 +261,9 @@ pub struct LayoutSetArgs {
     /// Targets a file is striped over, 256 at the most; 0 means all of the pool.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(..=256))]
     pub stripe_count: Option<u16>,
+    /// Copies of the content of a file, each on another server, 1 to 3; the pool needs chains for as many (`ashlar pool copies`).
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub copies: Option<u8>,
     /// Files up to this size live with their inode, 0 to 256k.
     #[arg(long, value_name = "SIZE", value_parser = parse_inline_size)]
     pub inline_size: Option<u32>,

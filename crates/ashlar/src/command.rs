@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod chain;
 mod cluster;
 mod completions;
 mod copies;
@@ -47,6 +48,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Node(args) => node::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Pool(args) => pool::run(&args),
+        Command::Chain(args) => chain::run(&args),
         Command::Shard(args) => shard::run(&args),
         Command::Copies(args) => copies::run(&args),
         Command::Session(args) => session::run(&args),

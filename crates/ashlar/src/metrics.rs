@@ -222,6 +222,7 @@ fn tell_state(service: &ManagerService, text: &mut Text) {
     let tokens = service.manager().state().tokens.iter().filter(|token| token.used_by.is_none()).count();
     tell_works(service, text);
     tell_copies(service, text);
+    tell_chains(&map, text);
     text.single("ashlar_tokens", Gauge, "Tokens that were made and not used, old ones included.", tokens);
 }
 
@@ -237,6 +238,24 @@ fn tell_copies(service: &ManagerService, text: &mut Text) {
     for group in &notes.groups {
         text.sample(&[("server", &name(&map, group.server))], group.wanted);
     }
+}
+
+/// How many copies there are of what is in chains of several.
+fn tell_chains(map: &ClusterMap, text: &mut Text) {
+    let (mut copies, mut wanted, mut short) = (0, 0, 0);
+    for chain in map.chains.iter().filter(|chain| chain.copies.is_some()) {
+        copies += chain.targets.len();
+        wanted += usize::from(chain.copies_wanted());
+        short += usize::from(chain.targets.len() < usize::from(chain.copies_wanted()));
+    }
+    let single = &mut |name, help, value: usize| text.single(name, Gauge, help, value);
+    single(
+        "ashlar_chain_copies",
+        "Targets that have all of a chain of several copies, of all such chains together.",
+        copies,
+    );
+    single("ashlar_chain_copies_wanted", "How many are to have it.", wanted);
+    single("ashlar_chains_short", "Chains of several copies that have fewer than they are to have.", short);
 }
 
 /// How far what is drained and rebalanced is.

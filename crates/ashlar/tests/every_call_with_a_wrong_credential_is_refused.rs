@@ -58,7 +58,8 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         ManagerRequest::NewTarget { .. }
         | ManagerRequest::Serve { .. }
         | ManagerRequest::EndMove { .. }
-        | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
+        | ManagerRequest::ReportTargets { .. }
+        | ManagerRequest::ChangeChains { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
         | ManagerRequest::RestoreMetadata { .. }
@@ -81,6 +82,7 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. }
         | ManagerRequest::SetCopies { .. }
+        | ManagerRequest::CopyPool { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
             &[Role::Admin, Role::Console]
@@ -128,7 +130,12 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         StorageRequest::Truncate { .. } | StorageRequest::DeleteGeneration { .. } => {
             &[Role::Meta, Role::Storage]
         }
-        StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => &[Role::Storage],
+        StorageRequest::MoveBegin { .. }
+        | StorageRequest::MoveSeal { .. }
+        | StorageRequest::CopyBeacon { .. }
+        | StorageRequest::CopyCompare { .. }
+        | StorageRequest::CopyEmpty { .. }
+        | StorageRequest::CopySettled { .. } => &[Role::Storage],
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
@@ -209,6 +216,8 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::SetMoves { is_paused: Some(true), rate_mib_s: Some(1), rebalancing: None },
         ManagerRequest::EndMove { chain: ChainId(0), from: TargetId(1), since: Epoch(1), is_given_up: false },
         ManagerRequest::ReportTargets { targets: Vec::new() },
+        ManagerRequest::ChangeChains { by: TargetId(1), changes: Vec::new() },
+        ManagerRequest::CopyPool { pool: "default".into(), copies: 2 },
         ManagerRequest::SealingKeys,
         ManagerRequest::OpenKey,
         ManagerRequest::CheckingKeys,
@@ -283,6 +292,9 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::NextChunk { target, inode, generation, chains: OfChains::All, from_index },
         StorageRequest::MoveBegin { target, chain, epoch: Epoch(1), from: None },
         StorageRequest::MoveSeal { target, chain },
+        StorageRequest::CopyBeacon { target, from: target, chains: vec![(chain, Epoch(1))] },
+        StorageRequest::CopyCompare { target, chain, after: None },
+        StorageRequest::CopyEmpty { target, chain, from: None },
         StorageRequest::Moves { target },
         StorageRequest::MoveRate { target },
         StorageRequest::Scrub { target, from: Vec::new() },

@@ -30,6 +30,7 @@ pub(crate) enum Verb {
     Rebuild = 9,
     Confirm = 10,
     NoteChain = 11,
+    NoteCopy = 12,
 }
 
 /// The lane and how its errors stop the target.

@@ -6,10 +6,10 @@ use crate::geometry::{Class, GROUP_SLOTS, Region, SlabId, Slot};
 use crate::shape::{decode_chain, encode_chain};
 use crate::suspects::FileGeneration;
 use crate::target::TargetUuid;
-use crate::verb::ChainNote;
+use crate::verb::{ChainNote, Lack};
 use ashlar_env::Continuity;
 use ashlar_kv::Key;
-use ashlar_types::{ChainId, ChunkId, Epoch, InodeId, Start};
+use ashlar_types::{ChainId, ChunkId, Epoch, InodeId, Start, TargetId};
 use bytes::Bytes;
 
 /// Words of a group's bits.
@@ -27,6 +27,8 @@ pub(crate) const DIRTY: u8 = b'd';
 pub(crate) const SUSPECTS: u8 = b's';
 /// Table of notes about chains that come or go.
 pub(crate) const CHAIN_NOTES: u8 = b'h';
+/// Table of notes about chains that have copies on other targets.
+pub(crate) const COPIES: u8 = b'k';
 /// Table of the target's own numbers.
 const META: u8 = b'm';
 
@@ -78,6 +80,20 @@ pub(crate) fn mark() -> Key {
 pub(crate) fn continuity() -> Key {
     let mut key = Key::from_slice(&[0, 0, META]);
     key.extend_from_slice(b"continuity");
+    key
+}
+
+/// The key under which it says by which open it was closed last.
+pub(crate) fn closed() -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(b"closed");
+    key
+}
+
+/// The key that is there while it may have lost what was acknowledged, and those who are to know have not noted it yet.
+pub(crate) fn loss() -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(b"loss");
     key
 }
 
@@ -203,6 +219,98 @@ pub(crate) fn decode_chain_note(key: &[u8]) -> Result<ChainId, ChunkError> {
     let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
     let chain = fields.u32_be().filter(|_| fields.rest.is_empty());
     chain.map(ChainId).ok_or_else(|| corrupt("h"))
+}
+
+/// What a record of table [`COPIES`] is about, besides its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyKey {
+    /// What the target is in the group of the chain.
+    Membership,
+    /// A chunk that others may not have as it is here.
+    Uncertain(ChunkId),
+    /// That it is noted what a target lacks.
+    Lacking(TargetId),
+    /// What it lacks.
+    Lacks(TargetId, Lack),
+}
+
+impl CopyKey {
+    pub(crate) fn of(self, chain: ChainId) -> Key {
+        let mut key = Key::from_slice(&[0, 0, COPIES]);
+        key.extend_from_slice(&chain.0.to_be_bytes());
+        match self {
+            CopyKey::Membership => key.push(0),
+            CopyKey::Uncertain(chunk) => {
+                key.push(1);
+                put_chunk_be(chunk, &mut key);
+            }
+            CopyKey::Lacking(target) => {
+                key.push(2);
+                key.extend_from_slice(&target.0.to_be_bytes());
+            }
+            CopyKey::Lacks(target, lack) => {
+                key.push(3);
+                key.extend_from_slice(&target.0.to_be_bytes());
+                let (kind, chunk) = match lack {
+                    Lack::Chunk(chunk) => (0, chunk),
+                    Lack::Deletion(chunk) => (1, chunk),
+                };
+                key.push(kind);
+                put_chunk_be(chunk, &mut key);
+            }
+        }
+        key
+    }
+}
+
+fn put_chunk_be(chunk: ChunkId, key: &mut Key) {
+    key.extend_from_slice(&chunk.inode.0.to_be_bytes());
+    key.extend_from_slice(&chunk.generation.to_be_bytes());
+    key.extend_from_slice(&chunk.index.to_be_bytes());
+}
+
+/// The keys of what `target` lacks of `chain`.
+pub(crate) fn lacks_range(chain: ChainId, target: TargetId) -> (Key, Key) {
+    let mut from = Key::from_slice(&[0, 0, COPIES]);
+    from.extend_from_slice(&chain.0.to_be_bytes());
+    from.push(3);
+    from.extend_from_slice(&target.0.to_be_bytes());
+    let mut to = from.clone();
+    // Behind both kinds.
+    to.push(2);
+    (from, to)
+}
+
+pub(crate) fn corrupt_copy() -> ChunkError {
+    corrupt("k")
+}
+
+/// Chain and meaning of a key of table [`COPIES`].
+pub(crate) fn decode_copy(key: &[u8]) -> Result<(ChainId, CopyKey), ChunkError> {
+    let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
+    let mut read = || {
+        let chain = ChainId(fields.u32_be()?);
+        let what = match fields.u8()? {
+            0 => CopyKey::Membership,
+            1 => CopyKey::Uncertain(fields.chunk_be()?),
+            2 => CopyKey::Lacking(TargetId(fields.u32_be()?)),
+            3 => {
+                let (target, kind) = (TargetId(fields.u32_be()?), fields.u8()?);
+                let chunk = fields.chunk_be()?;
+                CopyKey::Lacks(
+                    target,
+                    match kind {
+                        0 => Lack::Chunk(chunk),
+                        1 => Lack::Deletion(chunk),
+                        _ => return None,
+                    },
+                )
+            }
+            _ => return None,
+        };
+        fields.rest.is_empty().then_some((chain, what))
+    };
+    read().ok_or_else(corrupt_copy)
 }
 
 impl ChainNote {
@@ -384,6 +492,10 @@ impl Fields<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
+    fn chunk_be(&mut self) -> Option<ChunkId> {
+        Some(ChunkId { inode: InodeId(self.u64_be()?), generation: self.u32_be()?, index: self.u64_be()? })
+    }
+
     fn slab_be(&mut self) -> Option<SlabId> {
         Some(SlabId { class: Class::from_log2(self.u8()?)?, number: self.u32_be()? })
     }
@@ -431,6 +543,20 @@ mod tests {
         assert_eq!(decode_round(&encode_round(8)).unwrap(), 8);
         assert!(decode_round(&[0; 7]).is_err());
         assert!(chunk(id) < generation_end(id.inode, id.generation));
+        let target = TargetId(8);
+        for what in [
+            CopyKey::Membership,
+            CopyKey::Uncertain(id),
+            CopyKey::Lacking(target),
+            CopyKey::Lacks(target, Lack::Chunk(id)),
+            CopyKey::Lacks(target, Lack::Deletion(id)),
+        ] {
+            let key = what.of(ChainId(7));
+            assert_eq!(decode_copy(&key).unwrap(), (ChainId(7), what));
+            assert!(decode_copy(&key[..key.len() - 1]).is_err());
+            let (from, to) = lacks_range(ChainId(7), target);
+            assert_eq!((from..to).contains(&key), matches!(what, CopyKey::Lacks(..)));
+        }
     }
 
     #[test]
@@ -452,6 +578,7 @@ mod tests {
             fresh(7).to_vec(),
             dirty(Region { slab, number: 8 }).to_vec(),
             suspect((InodeId(5), 6)).to_vec(),
+            CopyKey::Lacks(TargetId(8), Lack::Chunk(id)).of(ChainId(7)).to_vec(),
         ];
         let random = ashlar_env::sim::SimEntropy::new(9);
         for round in 0..10_000 {
@@ -478,7 +605,7 @@ mod tests {
             }
             let _ =
                 (Mark::decode(&bytes), OpenedIn::decode(&bytes), decode_bits(&bytes), decode_round(&bytes));
-            let _ = (decode_chunk(&bytes), decode_fresh(&bytes), decode_suspect(&bytes));
+            let _ = (decode_chunk(&bytes), decode_fresh(&bytes), decode_suspect(&bytes), decode_copy(&bytes));
         }
     }
 }

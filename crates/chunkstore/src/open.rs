@@ -26,7 +26,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Directory of the index under the target; its engine belongs into [`ENGINE_DIR`].
 pub const INDEX_DIR: &str = "index";
@@ -196,11 +196,16 @@ impl ChunkStore {
         let last = index.get(&key::continuity())?.map(|value| OpenedIn::decode(&value)).transpose()?;
         // One that is not of the last open says nothing: that was done by software that does not note what it overwrites.
         let last = last.filter(|last| last.opens + 1 == opens).map(|last| OpenedIn { opens, ..last });
+        let now = disk.continuity().map(|span| OpenedIn { span, opens });
+        let was_closed = index.get(&key::closed())?.is_some_and(|value| *value == (opens - 1).to_le_bytes());
+        let has_lost = opens > 1 && !was_closed && (now.is_none() || now != last);
         let mark = config.start.map(|start| Mark { uuid: expected.uuid, start, before: header.start });
         let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
             changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
             changes.extend(mark.map(|mark| (key::mark(), Some(mark.encode()))));
             changes.insert(key::continuity(), last.map(|last| last.encode()));
+            // It stays until somebody has heard of it: a later open finds nothing lost.
+            changes.extend(has_lost.then(|| (key::loss(), Some(Bytes::new()))));
         })?;
         // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
         // what the header said before, before it is in the header.
@@ -232,7 +237,6 @@ impl ChunkStore {
             space,
         };
         store.find_slabs()?;
-        let now = disk.continuity().map(|span| OpenedIn { span, opens });
         let report = store.recover(last, now)?;
         store.stock_clean_slots()?;
         Ok((store, report))
@@ -247,11 +251,39 @@ impl ChunkStore {
         let synced = self.sync();
         let cleared = synced.and_then(|()| {
             while self.clear(Some(self.clock.monotonic()))? > 0 {}
-            Ok(())
+            let opens = self.next_generation.load(Ordering::Relaxed) >> GENERATION_BITS;
+            let note = |changes: &mut crate::index::Changes| {
+                changes.insert(key::closed(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
+            };
+            // ORDER: behind everything else in the log, and closing flushes that.
+            self.index.commit(Verb::Sync, Urgency::FreesSpace, note).map(drop)
         });
         let closed = self.index.close();
         self.stop.close();
         cleared.and(closed)
+    }
+
+    /// Whether the power may have been cut while the target was open, so that acknowledged changes which were not synced may be lost, since
+    /// [`ChunkStore::forget_loss`] was called last.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn has_lost(&self) -> Result<bool, ChunkError> {
+        self.check()?;
+        Ok(self.index.get(&key::loss())?.is_some())
+    }
+
+    /// Whoever is to know of it has noted that changes may be lost. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn forget_loss(&self) -> Result<(), ChunkError> {
+        self.check()?;
+        let forget = |changes: &mut crate::index::Changes| {
+            changes.insert(key::loss(), None);
+        };
+        let position = self.index.commit(Verb::NoteCopy, Urgency::FreesSpace, forget)?;
+        self.index.flush(position)
     }
 
     /// Learns which slabs there are and which of their slots are in use.

@@ -3,6 +3,7 @@
 mod allocate;
 mod chain;
 mod chain_note;
+mod copies;
 mod delete;
 mod extent;
 mod files;
@@ -17,6 +18,7 @@ mod zero;
 
 pub use chain::{ChainPage, DeletedOfChain};
 pub use chain_note::ChainNote;
+pub use copies::{Lack, LackNotes};
 pub use delete::Deleted;
 pub use extent::Extent;
 pub(crate) use list::successor;

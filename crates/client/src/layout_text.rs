@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use ashlar_types::message::{MetaReply, MetaRequest, SplitDirectory};
-use ashlar_types::{Durability, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
+use ashlar_types::{ChainId, ClusterMap, Durability, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
 use std::fmt::Write as _;
 
 /// Name of the attribute.
@@ -29,18 +29,12 @@ impl Client {
             choice_name(policy.choice.unwrap_or_default()),
             if policy.durability == Some(Durability::Sync) { "sync" } else { "async" },
         );
+        let copies_of = |chain: &ChainId| map.chain(*chain).map(|chain| chain.copies_wanted());
+        let copies = layout.as_ref().and_then(|layout| layout.chains.first()).and_then(copies_of);
+        // Writing into a String cannot fail.
+        let _ = write!(text, " copies={}", copies.unwrap_or(policy.copies.unwrap_or(1)));
         if let Some(layout) = layout {
-            let targets: Vec<String> = layout
-                .chains
-                .iter()
-                .map(|&chain| {
-                    map.chain(chain)
-                        .and_then(|chain| chain.targets.first())
-                        .map_or("?".into(), |t| t.0.to_string())
-                })
-                .collect();
-            // Writing into a String cannot fail.
-            let _ = write!(text, " targets={}", targets.join(","));
+            let _ = write!(text, " targets={}", targets_text(&map, &layout.chains));
         } else if let Some(split) = self.slices_shown(who, inode)? {
             let _ = write!(text, " directories={}", policy.directories.unwrap_or_default());
             if !split.slices.is_empty() && !split.is_whole() {
@@ -103,6 +97,7 @@ impl Client {
             "chunk_bytes" => policy.chunk_bytes = Some(value.parse().map_err(|_| Errno::EINVAL)?),
             "stripe_count" => policy.stripe_count = Some(value.parse().map_err(|_| Errno::EINVAL)?),
             "inline_bytes" => policy.inline_bytes = Some(value.parse().map_err(|_| Errno::EINVAL)?),
+            "copies" => policy.copies = Some(value.parse().map_err(|_| Errno::EINVAL)?),
             "choice" => {
                 let all = [TargetChoice::RoundRobin, TargetChoice::FreeSpace, TargetChoice::Scatter];
                 policy.choice =
@@ -120,6 +115,15 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// The targets of each chain in turn, the one in front first.
+fn targets_text(map: &ClusterMap, chains: &[ChainId]) -> String {
+    let of_chain = |chain: &ChainId| {
+        let numbers = map.chain(*chain)?.targets.iter().map(|target| target.0.to_string());
+        Some(numbers.collect::<Vec<_>>().join("+"))
+    };
+    chains.iter().map(|chain| of_chain(chain).unwrap_or_else(|| "?".into())).collect::<Vec<_>>().join(",")
 }
 
 fn choice_name(choice: TargetChoice) -> &'static str {

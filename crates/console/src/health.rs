@@ -90,6 +90,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     certificates(situation, &mut all);
     versions(situation, &mut all);
     moves(situation, &mut all);
+    copies(situation, &mut all);
     incomplete(situation, &mut all);
     happened(situation, &mut all);
     all.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -337,7 +338,7 @@ fn versions(situation: &Situation<'_>, all: &mut Vec<Finding>) {
 fn moves(situation: &Situation<'_>, all: &mut Vec<Finding>) {
     let moving = situation.map.chains.iter().filter(|chain| chain.moving.is_some()).count();
     let waits = |target: &&ashlar_types::map::Target| {
-        target.is_draining && situation.map.chains_at(target.id).next().is_some()
+        target.is_draining && situation.map.chains_with(target.id).next().is_some()
     };
     if situation.map.moves.is_paused
         && (moving > 0 || situation.map.targets.iter().any(|target| waits(&target)))
@@ -372,6 +373,24 @@ fn moves(situation: &Situation<'_>, all: &mut Vec<Finding>) {
             };
             add(all, Severity::Warning, &info.shard.to_string(), text, way_out);
         }
+    }
+}
+
+fn copies(situation: &Situation<'_>, all: &mut Vec<Finding>) {
+    let (mut count, mut short, mut last) = (0, 0, 0);
+    for (chain, _) in crate::object::chain::copied(situation.map, None) {
+        count += 1;
+        if crate::object::chain::is_short(chain) {
+            short += 1;
+            last += usize::from(chain.targets.len() == 1);
+        }
+    }
+    if short > 0 {
+        let what = format!(
+            "{short} of {count} chains of several copies have fewer than they are to have, {last} one alone"
+        );
+        let way_out = "it is made good by itself, after ten minutes on other targets if there are some: ashlar chain list --short";
+        add(all, Severity::Warning, "copies", what, way_out);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Names of fields stay as they are: programs read them.
 
 pub mod away;
+pub mod chain;
 pub mod event;
 pub mod moves;
 pub mod node;

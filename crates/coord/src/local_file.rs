@@ -65,7 +65,8 @@ impl LocalFile {
 /// What to say of `file` if its `magic` is that of a later format than `known`: they differ in their last character, a digit.
 pub fn newer_format(file: &str, magic: &[u8], known: &[u8; 8]) -> Option<String> {
     let (name, digit) = (&known[..7], known[7]);
-    let is_later = |found: &u8| found.is_ascii_digit() && *found > digit;
+    // Behind 9 comes A.
+    let is_later = |found: &u8| (found.is_ascii_digit() || found.is_ascii_uppercase()) && *found > digit;
     (magic.starts_with(name) && magic.get(7).is_some_and(is_later)).then(|| {
         format!(
             "{file} has a newer format than this software knows: use a newer ashlar; if none was ever used here it is damaged, and \

@@ -1,11 +1,16 @@
 //! Changes of the cluster map, as pure functions from one map to the next.
 
 use crate::ManagerError;
-use ashlar_types::map::{Chain, MovePolicy, Pool, Shard, Target, TargetState};
+use crate::plan::chain_sets::{Group, Spread};
+use ashlar_types::map::{Chain, ChainCopies, MovePolicy, Pool, Shard, Target, TargetState};
 use ashlar_types::{
     ChainId, ClusterId, ClusterMap, Epoch, Node, NodeId, NodePolicy, PoolId, Role, ShardId, TargetId,
 };
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
+
+/// Most chains of several copies.
+// LIMIT: some 20 bytes each, and an etcd takes 1 MiB for everything.
+pub(crate) const CHAINS_OF_COPIES_MAX: usize = 20_000;
 
 /// A target directory that was found at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,10 +128,38 @@ pub(crate) fn with_targets_of_any_id(
             pool,
             targets: smallvec![id],
             moving: None,
+            copies: None,
         });
         next.chains.extend(chains);
+        take_into_chains_of_copies(&mut next, id, pool);
     }
     Ok(next)
+}
+
+/// Has a new target take its part where its pool has chains of several copies. Without enough servers it has none yet.
+fn take_into_chains_of_copies(map: &mut ClusterMap, newcomer: TargetId, pool: PoolId) {
+    for copies in 2..=ChainCopies::COPIES_MAX {
+        if !map.chains.iter().any(|chain| chain.pool == pool && chain.copies_wanted() == copies) {
+            continue;
+        }
+        let groups = Spread::of(map, pool, copies).set_with(newcomer);
+        let known = map.chains.iter().filter(|chain| chain.copies.is_some()).count();
+        // Those that there are take it in where one is missing.
+        if known + groups.len() <= CHAINS_OF_COPIES_MAX {
+            push_chains(map, (pool, copies), groups);
+        }
+    }
+}
+
+/// Adds chains of several copies to a map that is about to be the next one.
+pub(crate) fn push_chains(map: &mut ClusterMap, (pool, wanted): (PoolId, u8), groups: Vec<Group>) {
+    let (first, changed) = (map.chains.len() as u32, Epoch(map.epoch.0 + 1));
+    let chains = (first..).map(ChainId).zip(groups).map(|(id, targets)| {
+        let (catching_up, former) = (SmallVec::new(), SmallVec::new());
+        let copies = Some(ChainCopies { wanted, changed, catching_up, former });
+        Chain { id, pool, targets, moving: None, copies }
+    });
+    map.chains.extend(chains);
 }
 
 #[cfg(test)]
@@ -146,7 +179,7 @@ mod tests {
         assert_eq!(with(&two, &[found(2), found(1)]), two, "another order changes nothing");
         let missing = with(&two, &[found(2)]);
         assert_eq!(missing.targets[0].state, TargetState::Offline);
-        assert_eq!(missing.chains_of(PoolId(0)).count(), 100);
+        assert_eq!(missing.chains_of(PoolId(0), 1).count(), 100);
         let third = with(&missing, &[found(1), found(2), found(3)]);
         assert_eq!(third.targets[2].id, TargetId(3));
         assert!(third.chains[..200] == two.chains[..]);

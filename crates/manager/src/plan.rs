@@ -1,13 +1,15 @@
 //! Which chains are to move where next, as a pure function of the map and of what targets have told.
 //!
 //! Targets that are drained give up all their chains. In pools that are rebalanced, chains go from the fullest target to the emptiest until that
-//! makes no difference any more. A chain goes to another failure domain only if that makes a difference: files have their chains in several, and keep them so.
+//! makes no difference any more. Chains of several copies do not move: they are given another member in time ([`chains`]). A chain goes to another failure domain only if that makes a difference: files have their chains in several, and keep them so.
 
+pub mod chain_sets;
+pub mod chains;
 mod copies;
 
 pub use copies::place_copies;
 
-use ashlar_types::map::{Target, TargetState};
+use ashlar_types::map::{Chain, Target, TargetState};
 use ashlar_types::message::TargetReport;
 use ashlar_types::{ChainId, ClusterMap, PoolId, TargetId};
 use std::collections::BTreeMap;
@@ -115,7 +117,7 @@ impl Sizes {
 
     /// What all chains at a target have, by the map. No number that a server tells is too large for it.
     fn at(&self, map: &ClusterMap, target: TargetId) -> u64 {
-        map.chains_at(target).fold(0, |sum: u64, chain| sum.saturating_add(self.of(chain.id)))
+        map.chains_with(target).fold(0, |sum: u64, chain| sum.saturating_add(self.of(chain.id)))
     }
 }
 
@@ -141,7 +143,7 @@ pub fn excess(
         sizes.at(map, load.target.id).saturating_sub(u64::try_from(share).unwrap_or(u64::MAX))
     };
     let excess = all.iter().map(over).fold(0, u64::saturating_add);
-    let count: usize = all.iter().map(|load| map.chains_at(load.target.id).count()).sum();
+    let count: usize = all.iter().map(|load| map.chains_with(load.target.id).count()).sum();
     let bytes_of_one = u64::try_from(bytes / (count as u128).max(1)).unwrap_or(u64::MAX).max(1);
     Some((excess.div_ceil(bytes_of_one), excess))
 }
@@ -199,6 +201,11 @@ fn destinations(
     near.into_iter().chain([emptiest]).map(|(.., target)| target).collect()
 }
 
+/// Whether a chain can be sent elsewhere now.
+fn can_move(chain: &Chain) -> bool {
+    chain.moving.is_none() && chain.copies.is_none()
+}
+
 fn note(loads: &mut BTreeMap<TargetId, Load<'_>>, from: TargetId, to: TargetId, bytes: u64) {
     if let Some(load) = loads.get_mut(&from) {
         load.moves += 1;
@@ -222,7 +229,7 @@ fn drain(
         .map(|load| load.target.id)
         .collect();
     for from in draining {
-        for chain in map.chains_at(from).filter(|chain| chain.moving.is_none()) {
+        for chain in map.chains_at(from).filter(|chain| can_move(chain)) {
             if loads.get(&from).is_none_or(|load| load.moves >= MOVES_PER_TARGET) {
                 break;
             }
@@ -254,7 +261,7 @@ fn rebalance(
         // The largest chain that does not make the other one the fuller of the two.
         let mut candidates: Vec<(u64, ChainId)> = map
             .chains_at(from)
-            .filter(|chain| chain.moving.is_none() && !plan.moves.iter().any(|(known, _)| *known == chain.id))
+            .filter(|chain| can_move(chain) && !plan.moves.iter().any(|(known, _)| *known == chain.id))
             .map(|chain| (sizes.of(chain.id), chain.id))
             .collect();
         candidates.sort_by(|a, b| b.cmp(a));

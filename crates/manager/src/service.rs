@@ -1,5 +1,6 @@
 //! What a manager does for others: it lets machines join, and keeps the map.
 
+mod chains;
 mod copies;
 mod domains;
 mod filesets;
@@ -58,6 +59,7 @@ pub struct ManagerService {
     /// Who serves which directory.
     held: holders::Held,
     copy_hosts: copies::CopyHosts,
+    lacks: chains::Remembered,
     /// Which node this manager is on, once that is known.
     own: OnceLock<NodeId>,
     /// Members of an etcd that was set up for the file system.
@@ -89,6 +91,7 @@ impl ManagerService {
             presences: presence::Presences::default(),
             held: holders::Held::default(),
             copy_hosts: copies::CopyHosts::default(),
+            lacks: chains::Remembered::default(),
             own: OnceLock::new(),
             etcd_members: OnceLock::new(),
         })
@@ -244,6 +247,8 @@ impl ManagerService {
             ManagerRequest::CertifyServer { server, public_key } => {
                 self.certify_server(peer.node, server, &public_key)
             }
+            ManagerRequest::ChangeChains { by, changes } => self.change_chains(peer.node, by, &changes),
+            ManagerRequest::CopyPool { pool, copies } => self.copy_pool(&pool, copies),
         }
     }
 
@@ -678,6 +683,7 @@ fn may_ask_in_place_of(request: &ManagerRequest) -> bool {
         | ManagerRequest::Serve { .. }
         | ManagerRequest::EndMove { .. }
         | ManagerRequest::ReportTargets { .. }
+        | ManagerRequest::ChangeChains { .. }
         | ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::RestoreMetadata { .. }
         | ManagerRequest::HostCopies { .. }
@@ -688,6 +694,7 @@ fn may_ask_in_place_of(request: &ManagerRequest) -> bool {
         | ManagerRequest::CertifyServer { .. }
         | ManagerRequest::Copies
         | ManagerRequest::SetCopies { .. }
+        | ManagerRequest::CopyPool { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. }
         | ManagerRequest::CheckingKeys
@@ -731,7 +738,8 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         ManagerRequest::NewTarget { .. }
         | ManagerRequest::Serve { .. }
         | ManagerRequest::EndMove { .. }
-        | ManagerRequest::ReportTargets { .. } => &[Role::Storage],
+        | ManagerRequest::ReportTargets { .. }
+        | ManagerRequest::ChangeChains { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
         | ManagerRequest::RestoreMetadata { .. }
@@ -756,6 +764,7 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::EncloseFileset { .. }
         | ManagerRequest::SetDomain { .. }
         | ManagerRequest::SetCopies { .. }
+        | ManagerRequest::CopyPool { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
         ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
             &[Role::Admin, Role::Console]

@@ -7,8 +7,12 @@ use ashlar_types::codec::{self, CodecError};
 use ashlar_types::{ClusterMap, CopyNotes, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// What the value begins with that has, behind everything else, what is noted of moves and of copies of metadata servers.
-const MAGIC: &[u8; 8] = b"ASHLSTA8";
+/// What the value begins with that has chains of several copies. What is in it is as with [`MAGIC_8`].
+const MAGIC: &[u8; 8] = b"ASHLSTA9";
+
+/// What it begins with while there are none, and which has, behind everything else, what is noted of moves and of copies of metadata servers. Software that knows nothing of such
+/// chains reads it.
+const MAGIC_8: &[u8; 8] = b"ASHLSTA8";
 
 /// What it begins with while nothing is noted of copies. Software that knows nothing of them reads it.
 const MAGIC_7: &[u8; 8] = b"ASHLSTA7";
@@ -186,10 +190,12 @@ impl ClusterState {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let (has_copies, has_moves) =
-            (self.copies != CopyNotes::default(), self.moves != MoveNotes::default());
+        let has_copied_chains = self.map.chains.iter().any(|chain| chain.copies.is_some());
+        let has_copies = has_copied_chains || self.copies != CopyNotes::default();
+        let has_moves = self.moves != MoveNotes::default();
         let magic = match (has_copies, has_moves) {
-            (true, _) => MAGIC,
+            _ if has_copied_chains => MAGIC,
+            (true, _) => MAGIC_8,
             (false, true) => MAGIC_7,
             (false, false) => MAGIC_6,
         };
@@ -215,7 +221,7 @@ impl ClusterState {
     /// What is wrong, in words.
     pub fn decode(bytes: &[u8]) -> Result<ClusterState, String> {
         let malformed = |error: CodecError| error.to_string();
-        let state = if let Some(rest) = bytes.strip_prefix(MAGIC) {
+        let state = if let Some(rest) = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(MAGIC_8)) {
             let (state, moves, copies) = codec::decode(rest, "cluster state").map_err(malformed)?;
             ClusterState { moves, copies, ..state }
         } else if let Some(rest) = bytes.strip_prefix(MAGIC_7) {

@@ -71,7 +71,7 @@ impl Site {
         ClusterState::decode(&bytes).unwrap();
         let again = Manager::open(&self.disk, "", Box::new(LocalFile::new(self.disk.clone(), ""))).unwrap();
         let map = again.map().read().clone();
-        assert!(map.chains_of(PoolId(0)).all(|chain| map.head(chain.id).is_some()));
+        assert!(map.chains_of(PoolId(0), 1).all(|chain| map.head(chain.id).is_some()));
     }
 }
 

@@ -56,7 +56,7 @@ fn sample() -> (Arc<dyn Disk>, ClusterState) {
 fn use_it(manager: &Manager) {
     let map = manager.map().read().clone();
     for pool in [PoolId(0), PoolId(1)] {
-        let heads: Vec<_> = map.chains_of(pool).map(|chain| map.head(chain.id)).collect();
+        let heads: Vec<_> = map.chains_of(pool, 1).map(|chain| map.head(chain.id)).collect();
         assert!(heads.iter().all(Option::is_some), "a chain that is offered has a target");
     }
     assert!(map.targets.iter().all(|target| map.target(target.id) == Some(target)));

@@ -53,7 +53,13 @@ fn described_map() -> ClusterMap {
         pools: vec![Pool { id: pool, name: "default".into() }],
         targets: vec![target],
         chains: (0..2)
-            .map(|id| Chain { id: ChainId(id), pool, targets: smallvec![TargetId(1)], moving: None })
+            .map(|id| Chain {
+                id: ChainId(id),
+                pool,
+                targets: smallvec![TargetId(1)],
+                moving: None,
+                copies: None,
+            })
             .collect(),
         moves: MovePolicy::default(),
         filesets: Vec::new(),
@@ -183,7 +189,7 @@ fn a_state_that_a_newer_software_has_stored_is_told_as_that() {
     let bytes = dump("Example: cluster-state");
     let (_, value) = local_file::decode(&bytes).unwrap();
     let mut newer = value.to_vec();
-    newer[7] = b'9';
+    newer[7] = b'A';
     LocalFile::new(disk.clone(), "").compare_and_set(0, &newer).unwrap();
     let refused =
         Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).err().unwrap().to_string();

@@ -3,7 +3,7 @@
 use crate::MetaService;
 use ashlar_namespace::Placement;
 use ashlar_rpc::Payload;
-use ashlar_types::map::{Shard, TargetState};
+use ashlar_types::map::{Chain, Shard, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{
     ChainId, ClusterMap, Epoch, Errno, InodeId, LayoutPolicy, NodeId, PoolId, ShardId, TargetChoice, TargetId,
@@ -11,7 +11,7 @@ use ashlar_types::{
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -225,13 +225,28 @@ impl Placement for MetaService {
 
     fn chains_for_file(&self, policy: &LayoutPolicy) -> SmallVec<[ChainId; 4]> {
         let map = self.map.read().clone();
-        let pool = policy.pool.unwrap_or_default();
-        let targets = self.targets_by_choice(&map, pool, policy.choice.unwrap_or_default());
-        let wanted = match policy.stripe_count.unwrap_or(1) {
-            0 => targets.len(),
-            count => usize::from(count).min(targets.len()),
+        let (pool, choice) = (policy.pool.unwrap_or_default(), policy.choice.unwrap_or_default());
+        let wanted = |targets: usize| match policy.stripe_count.unwrap_or(1) {
+            0 => targets,
+            count => usize::from(count).min(targets),
         };
+        let usable = self.usable_targets(&map, pool);
+        let copies = policy.copies.unwrap_or(1);
+        if copies > 1 {
+            let by_head = chains_by_head(&map, (pool, copies), &usable);
+            let heads = self.in_order(&map, by_head.keys().copied().collect(), choice);
+            let turn = self.placement.next_chain.fetch_add(1, Relaxed);
+            // Every head has had its turn before its next chain has: so all of them are used.
+            let round = turn / (heads.len() as u64).max(1);
+            let chain_of = |head: &TargetId| {
+                let chains = by_head.get(head)?;
+                chains.get((round % (chains.len() as u64).max(1)) as usize).copied()
+            };
+            return heads.iter().take(wanted(heads.len())).filter_map(chain_of).collect();
+        }
+        let targets = self.in_order(&map, usable, choice);
         let turn = self.placement.next_chain.fetch_add(1, Relaxed);
+        let wanted = wanted(targets.len());
         targets.iter().take(wanted).filter_map(|&target| chain_of(&map, pool, target, turn)).collect()
     }
 }
@@ -269,12 +284,36 @@ fn in_turn<'a>(shards: impl Iterator<Item = &'a Shard>) -> Vec<ShardId> {
 /// The chain of `target` whose turn it is.
 fn chain_of(map: &ClusterMap, pool: PoolId, target: TargetId, turn: u64) -> Option<ChainId> {
     let chains: SmallVec<[ChainId; 128]> = map
-        .chains_of(pool)
+        .chains_of(pool, 1)
         .filter(|chain| chain.targets.first() == Some(&target))
         .map(|chain| chain.id)
         .collect();
     let count = chains.len() as u64;
     (count > 0).then(|| chains[(turn % count) as usize])
+}
+
+/// The chains of a pool with so many copies that new files are to use, by the target in front: if there are such, those whose targets can all take something; and of these, those that lack no
+/// copy. A target that is just back is in front of none.
+fn chains_by_head(
+    map: &ClusterMap,
+    (pool, copies): (PoolId, u8),
+    usable: &[TargetId],
+) -> BTreeMap<TargetId, Vec<ChainId>> {
+    let usable: FxHashSet<TargetId> = usable.iter().copied().collect();
+    let mut chains: Vec<&Chain> = map.chains_of(pool, copies).collect();
+    let can_take = |chain: &&Chain| chain.targets.iter().all(|target| usable.contains(target));
+    let is_whole = |chain: &&Chain| chain.targets.len() >= usize::from(copies);
+    for is_better in [&can_take as &dyn Fn(&&Chain) -> bool, &is_whole] {
+        if chains.iter().any(is_better) {
+            chains.retain(is_better);
+        }
+    }
+    let mut by_head: BTreeMap<TargetId, Vec<ChainId>> = BTreeMap::new();
+    for chain in chains {
+        let Some(head) = chain.targets.first() else { continue };
+        by_head.entry(*head).or_default().push(chain.id);
+    }
+    by_head
 }
 
 impl MetaService {
@@ -320,14 +359,22 @@ impl MetaService {
         policy.pool.is_none_or(is_known).then_some(()).ok_or(Errno::EINVAL)
     }
 
+    /// Refuses settings with more copies than one of which the pool has no chains, where no file could get chunks: `EINVAL`.
+    pub(crate) fn require_chains(&self, policy: &LayoutPolicy) -> Result<(), Errno> {
+        let (pool, copies) = (policy.pool.unwrap_or_default(), policy.copies.unwrap_or(1));
+        let is_of_them = |chain: &Chain| chain.pool == pool && chain.copies_wanted() == copies;
+        let is_met = copies == 1 || self.map.read().chains.iter().any(is_of_them);
+        is_met.then_some(()).ok_or(Errno::EINVAL)
+    }
+
     /// Refuses settings that pin directories to a shard which the map does not have, where none could be made: `ENODEV`.
     pub(crate) fn require_shard(&self, policy: &LayoutPolicy) -> Result<(), Errno> {
         let is_known = |shard| self.map.read().primary(shard).is_some();
         policy.pin().is_none_or(is_known).then_some(()).ok_or(Errno::ENODEV)
     }
 
-    /// Usable targets of a pool, in the order in which a new file takes them: failure domains alternate. Those that are full come only where no other is left.
-    fn targets_by_choice(&self, map: &ClusterMap, pool: PoolId, choice: TargetChoice) -> Vec<TargetId> {
+    /// Targets of a pool that new files are to use. Those that are full come only where no other is left.
+    fn usable_targets(&self, map: &ClusterMap, pool: PoolId) -> Vec<TargetId> {
         let mut targets: Vec<TargetId> = map
             .targets
             .iter()
@@ -341,6 +388,11 @@ impl MetaService {
             targets.retain(stays);
         }
         self.placement.space.lock().retain_roomy(&mut targets);
+        targets
+    }
+
+    /// `targets` in the order in which a new file takes them: failure domains alternate.
+    fn in_order(&self, map: &ClusterMap, mut targets: Vec<TargetId>, choice: TargetChoice) -> Vec<TargetId> {
         if targets.is_empty() {
             return targets;
         }
@@ -520,6 +572,40 @@ mod tests {
         assert!(known.begin(SECOND).is_none());
         let mut unknown = KnownSpace::default();
         assert!(unknown.begin(SECOND).is_some() && unknown.begin(SECOND).is_some(), "nothing is known yet");
+    }
+
+    #[test]
+    fn new_files_use_chains_whose_targets_all_take_something_and_that_lack_no_copy() {
+        use ashlar_types::map::ChainCopies;
+        use ashlar_types::testing::map_in_domains;
+        let mut map = map_in_domains(&[0, 1, 2, 3], &[""; 4]);
+        let chain = |(id, targets): (u32, &[u32])| {
+            let wanted = targets.len() as u8;
+            let (changed, catching_up, former) = Default::default();
+            let copies = (wanted > 1).then_some(ChainCopies { wanted, changed, catching_up, former });
+            let targets = targets.iter().copied().map(TargetId).collect();
+            Chain { id: ChainId(id), pool: PoolId(0), targets, moving: None, copies }
+        };
+        let of = |chains: &[&[u32]]| (0..).zip(chains.iter().copied()).map(chain).collect();
+        map.chains = of(&[&[0], &[0, 1], &[0, 2], &[1, 3], &[3, 1], &[0, 1, 2]]);
+        let used = |map: &ClusterMap, usable: &[u32]| {
+            let usable: Vec<TargetId> = usable.iter().copied().map(TargetId).collect();
+            let by_head = chains_by_head(map, (PoolId(0), 2), &usable);
+            let plain = |(head, chains): (TargetId, Vec<ChainId>)| {
+                (head.0, chains.into_iter().map(|chain| chain.0).collect::<Vec<_>>())
+            };
+            by_head.into_iter().map(plain).collect::<Vec<_>>()
+        };
+        let all = [0, 1, 2, 3];
+        assert_eq!(used(&map, &all), [(0, vec![1, 2]), (1, vec![3]), (3, vec![4])]);
+        assert_eq!(used(&map, &[0, 1, 2]), [(0, vec![1, 2])], "target 3 is full");
+        assert_eq!(used(&map, &[2]), used(&map, &all), "wherever one looks one is full");
+        map.chains[2].targets.truncate(1);
+        map.chains[3].targets.truncate(1);
+        assert_eq!(used(&map, &all), [(0, vec![1]), (3, vec![4])], "those lack a copy");
+        assert_eq!(used(&map, &[0]), [(0, vec![2])], "better than a full target");
+        map.targets[0].state = TargetState::Offline;
+        assert_eq!(used(&map, &all), [(3, vec![4])]);
     }
 
     fn numbers(found: Vec<ShardId>) -> Vec<u16> {

@@ -100,6 +100,10 @@ kinds! {
     Files => "files",
     Scrub => "scrub",
     MoveRate => "move_rate",
+    CopyBeacon => "copy_beacon",
+    CopyCompare => "copy_compare",
+    CopyEmpty => "copy_empty",
+    CopySettled => "copy_settled",
 }
 
 kinds! {
@@ -148,6 +152,8 @@ kinds! {
     BeginService => "begin_service",
     ServeCopy => "serve_copy",
     CertifyServer => "certify_server",
+    ChangeChains => "change_chains",
+    CopyPool => "copy_pool",
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`explorer`] | nothing by itself: the search |
 //! | [`network`] | messages under way, and requests to the manager |
-//! | [`chain`] | a chain of replicas that overwrite in place, and reads from any of them |
+//! | [`chain`] | a chain of replicas that overwrite in place, one change of a chunk at a time, and reads from any of them |
 //! | [`log`] | log replication under any change of membership, losing disks, and joins |
 //! | [`chain_move`], [`shard_move`] | what has one copy and goes to another server while it is used: who decides, who answers |
 //! | [`membership`] | leases, epochs and compare-and-set under clocks that run at different rates |

@@ -1,6 +1,6 @@
 //! The wide explorations: `cargo xtask model`. Prints a line for each, and `N passed, N failed`.
 
-use ashlar_model::chain::ChainModel;
+use ashlar_model::chain::{Begins, ChainModel};
 use ashlar_model::chain_move::ChainMoveModel;
 use ashlar_model::explorer::{Model, explore};
 use ashlar_model::log::LogModel;
@@ -97,35 +97,33 @@ fn log() -> Vec<(&'static str, LogModel)> {
 
 fn chain() -> Vec<(&'static str, ChainModel)> {
     let small = ChainModel::small();
+    let joining = ChainModel { in_sync: 1, spare: 1, writes_max: 1, changes_max: 3, ..small.clone() };
+    let three = ChainModel { in_sync: 3, writes_max: 1, ..small.clone() };
+    let back = ChainModel { begins: Begins::LastAway, changes_max: 3, ..small.clone() };
+    let three_back =
+        ChainModel { writes_max: 2, changes_max: 4, crashes_max: 0, failures_max: 0, ..three.clone() };
+    let cut = ChainModel { power_cuts_max: 1, changes_max: 2, crashes_max: 0, ..small.clone() };
     vec![
+        ("chain of two, two epochs", ChainModel { changes_max: 2, ..small.clone() }),
+        ("chain of two, two crashes", ChainModel { crashes_max: 2, ..small.clone() }),
+        ("chain of two, two calls given up", ChainModel { failures_max: 2, crashes_max: 0, ..small.clone() }),
+        ("chain of two, two chunks", ChainModel { chunks: 2, crashes_max: 0, ..small.clone() }),
+        ("chain of two, the last comes back", back.clone()),
         (
-            "chain of one",
-            ChainModel { in_sync: 1, writes_max: 4, changes_max: 3, crashes_max: 3, ..small.clone() },
+            "chain of two, the first comes back",
+            ChainModel { begins: Begins::FirstAway, changes_max: 4, ..back },
         ),
-        ("chain of two", ChainModel { writes_max: 2, changes_max: 2, crashes_max: 2, ..small.clone() }),
+        ("chain of two, a power cut", ChainModel { failures_max: 0, ..cut.clone() }),
+        ("chain of two, two power cuts", ChainModel { power_cuts_max: 2, failures_max: 0, ..cut }),
+        ("chain of three", three.clone()),
+        ("chain of three, two epochs", ChainModel { changes_max: 2, failures_max: 0, ..three }),
         (
-            "chain of three",
-            ChainModel { in_sync: 3, writes_max: 1, changes_max: 2, crashes_max: 1, ..small.clone() },
+            "chain of three, the last comes back",
+            ChainModel { begins: Begins::LastAway, ..three_back.clone() },
         ),
-        (
-            "chain of three, two failures",
-            ChainModel { in_sync: 3, writes_max: 1, changes_max: 2, crashes_max: 2, ..small.clone() },
-        ),
-        (
-            "chain of one and one that joins",
-            ChainModel {
-                in_sync: 1,
-                spare: 1,
-                writes_max: 2,
-                changes_max: 3,
-                crashes_max: 1,
-                ..small.clone()
-            },
-        ),
-        (
-            "chain of two and one that joins",
-            ChainModel { spare: 1, writes_max: 1, changes_max: 2, crashes_max: 1, ..small.clone() },
-        ),
+        ("chain of three, the first comes back", ChainModel { begins: Begins::FirstAway, ..three_back }),
+        ("chain of one and one that joins", joining.clone()),
+        ("chain of two and one that joins", ChainModel { in_sync: 2, crashes_max: 0, ..joining }),
     ]
 }
 

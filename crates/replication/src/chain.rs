@@ -1,43 +1,35 @@
-//! Replication of the chunks of one chain: every replica writes, the head orders, any in-sync replica reads.
+//! Replication of the chunks of one chain: every target writes, the head orders, any target in sync answers reads.
 //!
 //! After chain replication with apportioned queries (van Renesse and Schneider: *Chain Replication for Supporting High Throughput
-//! and Availability*, 2004; Terrace and Freedman: *Object Storage on a Craq*, 2009), with overwrites in place (`design.md` D5), where a
-//! write that was begun cannot be taken back. The chain is the members of the group in order: in sync, then catching up.
+//! and Availability*, 2004; Terrace and Freedman: *Object Storage on a Craq*, 2009), with overwrites in place (`design.md` D5): a
+//! write that was begun cannot be taken back. Instead of versions there is one change of a chunk at a time, which ADR 0030 weighs.
 //!
 //! ```text
-//!  client        head                 middle                tail
-//!    │  write     │ Write(version)      │ Write(version)      │
-//!    ├───────────▶├────────────────────▶├────────────────────▶│  each applies, in the order of versions
-//!    │            │       Applied       │       Applied       │
-//!    │◀───────────┤◀────────────────────┤◀────────────────────┤  when its own copy and all behind it have it
-//!    │ Acknowledge│       Committed     │       Committed     │
-//!    │            ├────────────────────▶├────────────────────▶│  the chunk is certain: it may be read
+//!  caller        head                 middle                tail
+//!    │  change    │                     │                     │   each has the chunk locked from before its own
+//!    ├───────────▶│ makes it            │                     │   change until all behind it have made theirs
+//!    │            ├────────────────────▶│ makes it            │
+//!    │            │                     ├────────────────────▶│ makes it
+//!    │            │                     │◀────────────────────┤
+//!    │            │◀────────────────────┤                     │
+//!    │◀───────────┤                     │                     │
 //! ```
 //!
 //! What holds, and why:
-//! - *A version names content*: the head gives each write of a chunk the next number, at its epoch. A restarted head has a new
-//!   epoch, unless it is alone.
-//! - *A write is acknowledged when every member has applied it*, those that catch up included. So whoever becomes head has it, and a
-//!   promotion changes nothing about what is on disk.
-//! - *A chunk is uncertain* on a replica from before it is first overwritten until the write is known to be committed. That is a
-//!   durable mark; uncertain chunks are not read. All others are equal on all replicas in sync.
-//! - *At a new epoch the head's content counts.* It gives its uncertain chunks a new version, so that content which a crash tore
-//!   has a name of its own. Each replica tells its predecessor what is uncertain there (a replica that catches up: all it has), and
-//!   is sent those chunks, and those that are uncertain at the predecessor, whole.
-//! - *A write goes to a successor as bytes only if the chunk was compared* at this epoch; until then the whole chunk goes, so writes
-//!   need not wait for a resync.
+//! - *Whoever is in front has made every change that one behind him has made*: he makes it before he passes it on. So what is read behind stays
+//!   true whoever becomes head, and what is in front counts where two differ.
+//! - *A change is acknowledged when everybody in sync has made it*, and so does one whose promotion was asked for.
+//! - *A chunk is read where it is not locked*: a change that is not everywhere behind is not seen here, unless who is in front has it, too.
+//! - *A chunk is unsettled* in front of a link if the target behind may lack a change of it: it was not answered, or a new epoch has begun meanwhile. It is
+//!   sent whole before it is read or changed here. That it is under way is noted so that the death of the process does not take the note away.
+//! - *A chunk is doubtful* at a target that was stopped in the middle of a change of it, or of a copy, until who is in front has sent it.
+//!   The head's content counts, so there it is only unsettled.
+//! - *Who is not in sync any more lacks what was changed since*: each target in sync notes which chunks that are, from the moment at which it knows. With that, and
+//!   with the chunks that he himself has noted, he is brought up to date. Without one of both he begins with nothing.
 //!
-//! Between two neighbours messages of an epoch travel over one ordered connection; when it breaks, either asks for a new epoch, which
-//! sends again what may be missing. (Messages that come late, twice or out of order are refused or change nothing.)
-//!
-//! One copy: the head is alone, and a write is acknowledged when it is applied.
+//! One target alone: a change is acknowledged when it is made.
 
-mod epoch;
-mod message;
+mod link;
 mod replica;
-mod version;
-mod write;
 
-pub use message::{Command, Message};
-pub use replica::ChainReplica;
-pub use version::{ChunkVersion, Holding, Holdings};
+pub use replica::{Begun, ChainReplica, Command, InFront, Outcome, Refused, Whole};

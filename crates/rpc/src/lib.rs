@@ -16,7 +16,7 @@ use ashlar_types::{
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use wire::{BackupStep, BackupTold, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
+use wire::{BackupStep, BackupTold, CopyUnder, MoveInfo, TakenTarget, TargetPlace, Withdrawal};
 
 pub mod capability;
 pub mod forced_codec;
@@ -306,6 +306,18 @@ pub trait OtherTargets: Send + Sync {
         payload: Payload<'_>,
         wait: Duration,
     ) -> Result<StorageReply, Errno>;
+
+    /// One call to another target that keeps copies of the same chain, which waits for at most `wait`. It may be carried out later than that, but not twice.
+    ///
+    /// # Errors
+    /// As [`StoragePeers::call_of_copy`], and `ETIMEDOUT`.
+    fn call_of_copy(
+        &self,
+        under: CopyUnder,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno>;
 }
 
 /// The storage services as other storage servers see them, which give them chains.
@@ -318,6 +330,18 @@ pub trait StoragePeers: Send + Sync {
     fn call_of_peer(
         &self,
         from: MoveAttempt,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno>;
+
+    /// One call of the server `node` for one of its targets, which keeps copies of the same chain as a target here.
+    ///
+    /// # Errors
+    /// As [`StorageCalls::call`]; `EREMCHG` when it is of another epoch than the one here, `EACCES` when it is not that server's to ask.
+    fn call_of_copy(
+        &self,
+        node: NodeId,
+        under: CopyUnder,
         request: &StorageRequest,
         payload: Payload<'_>,
     ) -> Result<StorageReply, Errno>;

@@ -244,6 +244,30 @@ pub enum Under {
     Capability(Box<SealedCapability>),
     /// The attempt of a storage server to move a chain, by which it tells its calls from those of earlier ones.
     Move(u64),
+    /// The place of a target in front in a chain of several copies.
+    Copy(CopyUnder),
+}
+
+/// What a target passes on in a chain of several copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyUnder {
+    /// The target that passes it on.
+    pub from: TargetId,
+    /// The epoch of the chain's group.
+    pub epoch: Epoch,
+    /// What is passed on, or sent whole, later has a greater one: by that a call is known that arrives when it was given up.
+    pub turn: u64,
+    /// The place in the chain of the target that gets it, from 1; 0 for what passes nothing on itself. Those with one place never wait for others with the same.
+    pub place: u8,
+    /// It is a piece of a chunk that is sent whole.
+    pub is_piece: bool,
+}
+
+impl CopyUnder {
+    /// Of a call that is about no chain alone.
+    pub fn between_servers(from: TargetId, place: u8) -> CopyUnder {
+        CopyUnder { from, epoch: Epoch(0), turn: 0, place, is_piece: false }
+    }
 }
 
 /// What a metadata server says to a storage server every few seconds, and at once when a session is to be fenced.
@@ -397,6 +421,10 @@ pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
         | StorageRequest::MoveBegin { .. }
         | StorageRequest::MoveSeal { .. }
         | StorageRequest::Moves { .. }
+        | StorageRequest::CopyBeacon { .. }
+        | StorageRequest::CopyCompare { .. }
+        | StorageRequest::CopyEmpty { .. }
+        | StorageRequest::CopySettled { .. }
         | StorageRequest::MoveRate { .. } => None,
     }
 }

@@ -10,6 +10,7 @@ use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Entropy, Env};
 use ashlar_kv::MemoryEngine;
 use ashlar_manager::{Manager, ManagerService};
+use ashlar_rpc::wire::CopyUnder;
 use ashlar_rpc::{MoveAttempt, OtherTargets, Payload, StorageCalls, StoragePeers};
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{End, Moves, Outside, Told};
@@ -156,6 +157,7 @@ impl Site {
                 is_kept: Box::new(move |epoch| kept.lock().epoch >= epoch),
                 peers: Arc::new(Wire { site: Arc::downgrade(self), at, life: number }),
                 end_move: end_move(Arc::downgrade(self), at, number),
+                change_chains: Box::new(|_, _| {}),
                 env: self.env.clone(),
                 piece_bytes: PIECE_BYTES,
             })
@@ -376,6 +378,16 @@ impl OtherTargets for Wire {
         let outcome = other.service.call_of_peer(from, request, payload);
         let is_lost = trouble == 2 || other.is_over.load(SeqCst) || is_over();
         if is_lost { Err(Errno::ETIMEDOUT) } else { outcome }
+    }
+
+    fn call_of_copy(
+        &self,
+        _: CopyUnder,
+        _: &StorageRequest,
+        _: Payload<'_>,
+        _: Duration,
+    ) -> Result<StorageReply, Errno> {
+        Err(Errno::EOPNOTSUPP)
     }
 }
 

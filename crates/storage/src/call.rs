@@ -136,18 +136,26 @@ pub(crate) fn carry_out(
         (StorageRequest::MoveRate { target }, _) => {
             Ok(StorageReply::MoveRate(service.moves.as_ref().map_or(0, |moves| moves.bytes_per_s(*target))))
         }
-        (StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. }, _) => {
-            Err(ChunkError::BadRequest("moves are between storage servers"))
-        }
-        (StorageRequest::Space { .. }, _) => {
-            // Nobody can use what a target has that has stopped.
-            if let Some(what) = store.stopped() {
-                return Err(ChunkError::Stopped { what });
-            }
-            let space = service.share_of(store.space()?);
-            Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
-        }
+        (
+            StorageRequest::MoveBegin { .. }
+            | StorageRequest::MoveSeal { .. }
+            | StorageRequest::CopyBeacon { .. }
+            | StorageRequest::CopyCompare { .. }
+            | StorageRequest::CopyEmpty { .. }
+            | StorageRequest::CopySettled { .. },
+            _,
+        ) => Err(ChunkError::BadRequest("that is between storage servers")),
+        (StorageRequest::Space { .. }, _) => space(service, store),
     }
+}
+
+fn space(service: &StorageService, store: &ChunkStore) -> Result<StorageReply, ChunkError> {
+    // Nobody can use what a target has that has stopped.
+    if let Some(what) = store.stopped() {
+        return Err(ChunkError::Stopped { what });
+    }
+    let space = service.share_of(store.space()?);
+    Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
 }
 
 /// Bytes read by one call of a scrub.

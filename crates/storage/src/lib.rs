@@ -6,8 +6,11 @@
 
 mod answer;
 mod call;
+mod copies;
 pub mod moves;
+mod piece;
 mod share;
+mod throttle;
 
 pub use moves::{Moves, Outside};
 

@@ -38,20 +38,20 @@ mod incoming;
 mod leftover;
 mod outgoing;
 mod pace;
-mod piece;
 mod report;
-mod throttle;
 
 pub use ashlar_replication::hand_over::chain::Told;
 pub use report::{REPORT_EVERY, REPORT_SELDOM};
 
 use crate::StorageService;
+use crate::copies::Copies;
+use crate::throttle::Throttle;
 use ashlar_chunkstore::ChunkError;
 use ashlar_env::Env;
 use ashlar_replication::hand_over::chain::Giving;
 use ashlar_rpc::OtherTargets;
 use ashlar_types::map::Move;
-use ashlar_types::message::MoveProgress;
+use ashlar_types::message::{ChainChange, MoveProgress};
 use ashlar_types::{ChainId, ClusterMap, Epoch, TargetId};
 use at_target::AtTarget;
 use gate::Stage;
@@ -62,7 +62,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use throttle::Throttle;
 
 /// A chain on a target.
 pub(crate) type Place = (TargetId, ChainId);
@@ -83,7 +82,10 @@ pub struct End {
 /// Asks a manager to end a move, and tells what has become of the question.
 pub type AskToEnd = dyn Fn(End) -> Told + Send + Sync;
 
-/// What moves need of others.
+/// Asks a manager for changes of the groups of chains, on behalf of a target that is in them. What has become of it the map says.
+pub type AskToChange = dyn Fn(TargetId, Vec<ChainChange>) + Send + Sync;
+
+/// What moves and copies need of others.
 pub struct Outside {
     /// The map, kept current.
     pub map: Arc<RwLock<Arc<ClusterMap>>>,
@@ -93,6 +95,8 @@ pub struct Outside {
     pub peers: Arc<dyn OtherTargets>,
     /// A manager.
     pub end_move: Box<AskToEnd>,
+    /// A manager, for groups of chains of several copies.
+    pub change_chains: Box<AskToChange>,
     /// Clock and threads.
     pub env: Env,
     /// Bytes of a chunk that are sent together, a whole number of blocks: whoever changes the chunk waits for so long at the most.
@@ -126,7 +130,8 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 
 /// See the module.
 pub struct Moves {
-    outside: Outside,
+    outside: Arc<Outside>,
+    pub(crate) copies: Arc<Copies>,
     // LIMIT: as targets here.
     targets: RwLock<BTreeMap<TargetId, Arc<AtTarget>>>,
     /// Chains that go, and whose mover runs.
@@ -153,7 +158,9 @@ pub struct Moves {
 impl Moves {
     /// Moves by the map of `outside`. [`Moves::take_target`] must follow for each target before it serves, and [`Moves::turn`] a few times a second.
     pub fn new(outside: Outside) -> Moves {
+        let outside = Arc::new(outside);
         Moves {
+            copies: Arc::new(Copies::new(outside.clone())),
             outside,
             targets: RwLock::default(),
             running: Mutex::default(),
@@ -184,7 +191,12 @@ impl Moves {
     ///
     /// # Errors
     /// Those of its index.
-    pub fn take_target(&self, id: TargetId, store: &ashlar_chunkstore::ChunkStore) -> Result<(), ChunkError> {
+    pub fn take_target(
+        &self,
+        id: TargetId,
+        store: &Arc<ashlar_chunkstore::ChunkStore>,
+    ) -> Result<(), ChunkError> {
+        self.copies.take_target(id, store)?;
         for (chain, note) in store.chain_notes()? {
             if let Some(giving) = Giving::recovered(at_target::note_of(note)) {
                 // ORDER: before anybody is answered.
@@ -197,6 +209,7 @@ impl Moves {
 
     /// Forgets what is known of a target that is not in service here any more, and was taken out of the file system: no chain is there.
     pub fn forget_target(&self, id: TargetId) {
+        self.copies.forget_target(id);
         self.targets.write().remove(&id);
         self.noted.lock().remove(&id);
         self.counted.lock().retain(|(target, _), _| *target != id);
@@ -226,11 +239,13 @@ impl Moves {
         self.forget_incoming();
         self.begin_moves(service);
         self.tend(service);
+        self.copies.turn();
     }
 
     /// Has every mover end, and waits for that for a few seconds at the most: what one is at then is found out by the next start.
     pub fn stop(&self) {
         self.is_stopping.store(true, SeqCst);
+        self.copies.stop();
         let clock = &self.outside.env.clock;
         let deadline = clock.monotonic() + STOP_MAX;
         while !self.running.lock().is_empty() && clock.monotonic() < deadline {
@@ -268,7 +283,7 @@ impl Moves {
             let is_known = self.running.lock().contains_key(&place) || self.at(target).is_doubtful(chain.id);
             let Some(store) = service.target(target).filter(|_| !waits && !is_known) else { continue };
             let attempt = self.attempts.fetch_add(1, SeqCst) + 1;
-            let Outside { peers, env, .. } = &self.outside;
+            let Outside { peers, env, .. } = &*self.outside;
             let outgoing = Outgoing::new((place, attempt), moving, peers.clone(), env.tasks.clone());
             let outgoing = Arc::new(outgoing);
             self.running.lock().insert(place, outgoing.clone());
@@ -320,6 +335,10 @@ impl Moves {
                 obstacle: obstacle.unwrap_or_default(),
             }
         });
-        progress.collect()
+        let copies = self.copies.progress(target).into_iter().map(|progress| {
+            let bytes_total = self.counted.lock().get(&(target, progress.chain)).copied().unwrap_or(0);
+            MoveProgress { bytes_total, ..progress }
+        });
+        progress.chain(copies).collect()
     }
 }

@@ -119,6 +119,10 @@ kinds! {
     TargetTaken = 34, "target-taken";
     /// Other machines than before keep copies of a metadata server.
     CopiesChanged = 35, "copies-changed";
+    /// Chains have a copy less than before, or fewer than they are to have.
+    ChainsShort = 36, "chains-short";
+    /// Chains have all copies again.
+    ChainsWhole = 37, "chains-whole";
 }
 
 impl EventKind {

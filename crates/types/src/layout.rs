@@ -1,5 +1,6 @@
 //! Where a file's bytes are: per-directory policy, and the layout a file got from it.
 
+use crate::map::ChainCopies;
 use crate::{ChainId, Errno, PoolId, ShardId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -88,6 +89,9 @@ pub struct LayoutPolicy {
     /// Where directories go that are made in the directory. With an inode `None` is what it is by default: so it is with those made before there was a
     /// choice, and with files, for which it means nothing.
     pub directories: Option<DirectoryChoice>,
+    /// Copies of each chunk, on different targets, 1 to [`crate::map::ChainCopies::COPIES_MAX`]. With an inode `None` is one: so it is with those made before there was
+    /// a choice.
+    pub copies: Option<u8>,
 }
 
 /// How [`LayoutPolicy`] is encoded.
@@ -110,28 +114,48 @@ enum Last {
     Nothing,
     Durability(Durability),
     Directories { durability: Option<Durability>, directories: DirectoryChoice },
+    Copies { durability: Option<Durability>, directories: Option<DirectoryChoice>, copies: u8 },
 }
 
 impl From<Encoded> for LayoutPolicy {
     fn from(encoded: Encoded) -> LayoutPolicy {
         let Encoded { pool, chunk_bytes, stripe_count, inline_bytes, choice, last } = encoded;
-        let (durability, directories) = match last {
-            Last::Nothing => (None, None),
-            Last::Durability(durability) => (Some(durability), None),
-            Last::Directories { durability, directories } => (durability, Some(directories)),
+        let (durability, directories, copies) = match last {
+            Last::Nothing => (None, None, None),
+            Last::Durability(durability) => (Some(durability), None, None),
+            Last::Directories { durability, directories } => (durability, Some(directories), None),
+            Last::Copies { durability, directories, copies } => (durability, directories, Some(copies)),
         };
-        LayoutPolicy { pool, chunk_bytes, stripe_count, inline_bytes, choice, durability, directories }
+        LayoutPolicy {
+            pool,
+            chunk_bytes,
+            stripe_count,
+            inline_bytes,
+            choice,
+            durability,
+            directories,
+            copies,
+        }
     }
 }
 
 impl From<LayoutPolicy> for Encoded {
     fn from(policy: LayoutPolicy) -> Encoded {
-        let LayoutPolicy { pool, chunk_bytes, stripe_count, inline_bytes, choice, durability, directories } =
-            policy;
-        let last = match (durability, directories) {
-            (durability, Some(directories)) => Last::Directories { durability, directories },
-            (Some(durability), None) => Last::Durability(durability),
-            (None, None) => Last::Nothing,
+        let LayoutPolicy {
+            pool,
+            chunk_bytes,
+            stripe_count,
+            inline_bytes,
+            choice,
+            durability,
+            directories,
+            copies,
+        } = policy;
+        let last = match (durability, directories, copies) {
+            (durability, directories, Some(copies)) => Last::Copies { durability, directories, copies },
+            (durability, Some(directories), None) => Last::Directories { durability, directories },
+            (Some(durability), None, None) => Last::Durability(durability),
+            (None, None, None) => Last::Nothing,
         };
         Encoded { pool, chunk_bytes, stripe_count, inline_bytes, choice, last }
     }
@@ -157,6 +181,7 @@ impl LayoutPolicy {
             choice: Some(TargetChoice::RoundRobin),
             durability: Some(Durability::Async),
             directories: None,
+            copies: None,
         }
     }
 
@@ -183,6 +208,7 @@ impl LayoutPolicy {
             choice: self.choice.or(parent.choice),
             durability: self.durability.or(parent.durability),
             directories: self.directories.or(parent.directories),
+            copies: self.copies.or(parent.copies),
         }
     }
 
@@ -195,7 +221,8 @@ impl LayoutPolicy {
         let is_valid = chunk.is_power_of_two()
             && (Self::CHUNK_BYTES_MIN..=Self::CHUNK_BYTES_MAX).contains(&chunk)
             && self.stripe_count.unwrap_or(0) <= Self::STRIPE_COUNT_MAX
-            && self.inline_bytes.unwrap_or(0) <= Self::INLINE_BYTES_MAX;
+            && self.inline_bytes.unwrap_or(0) <= Self::INLINE_BYTES_MAX
+            && (1..=ChainCopies::COPIES_MAX).contains(&self.copies.unwrap_or(1));
         if is_valid { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }
@@ -287,6 +314,8 @@ mod tests {
                 let bytes = codec::encode(&chosen);
                 assert_eq!(codec::decode::<LayoutPolicy>(&bytes, "settings"), Ok(chosen));
                 assert!(codec::decode::<LayoutPolicy>(&bytes[..bytes.len() - 1], "settings").is_err());
+                let copied = LayoutPolicy { copies: Some(2), ..chosen };
+                assert_eq!(codec::decode::<LayoutPolicy>(&codec::encode(&copied), "settings"), Ok(copied));
             }
         }
     }

@@ -11,6 +11,7 @@
 pub mod attr;
 pub mod block_sum;
 pub mod capability;
+pub mod chain;
 pub mod codec;
 pub mod coherence;
 pub mod copies;

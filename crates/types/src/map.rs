@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 
+pub use crate::chain::{Chain, ChainCopies, Move};
+
 /// Whether a target serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetState {
@@ -40,28 +42,6 @@ pub struct Pool {
     pub id: PoolId,
     /// Its unique name.
     pub name: String,
-}
-
-/// A virtual chain and the targets behind it, head first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Chain {
-    /// Its id.
-    pub id: ChainId,
-    /// The pool its targets are of.
-    pub pool: PoolId,
-    /// Copies of each chunk, head first; one entry without replication.
-    pub targets: SmallVec<[TargetId; 3]>,
-    /// The head copies its chunks to another target, which is to have the chain in its place.
-    pub moving: Option<Move>,
-}
-
-/// A chain that goes to another target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
-    /// Where it goes.
-    pub to: TargetId,
-    /// Of the map that said so first: tells this move from others of the same chain.
-    pub since: Epoch,
 }
 
 /// A metadata shard and the server that is its primary.
@@ -123,11 +103,10 @@ impl ClusterMap {
         let is_chain_sound = |(at, chain): (usize, &Chain)| {
             let is_known =
                 |target: &TargetId| self.targets.binary_search_by_key(target, |known| known.id).is_ok();
-            let has_targets = !chain.targets.is_empty() && chain.targets.iter().all(is_known);
-            let moves_well =
-                |to: TargetId| is_known(&to) && chain.targets.as_slice() != [to] && chain.targets.len() == 1;
-            let is_moving_well = chain.moving.is_none_or(|moving| moves_well(moving.to));
-            chain.id.0 as usize == at && has_pool(chain.pool) && has_targets && is_moving_well
+            chain.id.0 as usize == at
+                && has_pool(chain.pool)
+                && chain.is_sound()
+                && chain.everybody().all(|known| is_known(&known))
         };
         let rules = [
             (self.epoch.0 <= u64::MAX / 2, "its epoch is out of range"),
@@ -227,6 +206,11 @@ impl ClusterMap {
         places
     }
 
+    /// Chains of which `target` has, or is being given, all chunks.
+    pub fn chains_with(&self, target: TargetId) -> impl Iterator<Item = &Chain> {
+        self.chains.iter().filter(move |chain| chain.is_member(target))
+    }
+
     /// Chains whose head is `target`.
     pub fn chains_at(&self, target: TargetId) -> impl Iterator<Item = &Chain> {
         self.chains.iter().filter(move |chain| chain.targets.first() == Some(&target))
@@ -240,10 +224,11 @@ impl ClusterMap {
         targets
     }
 
-    /// Chains of `pool` whose head target is online; those that are to leave it among them.
-    pub fn chains_of(&self, pool: PoolId) -> impl Iterator<Item = &Chain> {
+    /// Chains of `pool` that keep `copies` copies and whose head target is online; those that are to leave it among them.
+    pub fn chains_of(&self, pool: PoolId, copies: u8) -> impl Iterator<Item = &Chain> {
         self.chains.iter().filter(move |chain| {
             chain.pool == pool
+                && chain.copies_wanted() == copies
                 && chain
                     .targets
                     .first()

@@ -2,8 +2,8 @@
 //! (on targets). `design.md` D6: one membership machine, two data paths.
 
 use crate::Epoch;
-use crate::map::{Chain, Shard};
-use crate::{NodeId, TargetId};
+use crate::NodeId;
+use crate::map::Shard;
 use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};
 
@@ -82,30 +82,14 @@ impl Shard {
     }
 }
 
-impl Chain {
-    /// The group that keeps this chain's chunks in a map of `epoch`: all its targets, in sync.
-    pub fn membership(&self, epoch: Epoch) -> Membership<TargetId> {
-        Membership::new(epoch, self.targets.iter().copied())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChainId, PoolId, ShardId};
+    use crate::ShardId;
 
     #[test]
     fn todays_map_is_groups_of_one_that_are_alone() {
         let shard = Shard { id: ShardId(3), primary: NodeId(1) }.membership(Epoch(7));
         assert!(shard.is_alone(NodeId(1)) && !shard.is_alone(NodeId(2)));
-        let chain = Chain {
-            id: ChainId(0),
-            pool: PoolId(0),
-            targets: smallvec![TargetId(5), TargetId(6)],
-            moving: None,
-        };
-        let chain = chain.membership(Epoch(7));
-        assert_eq!((chain.primary(), chain.is_in_sync(TargetId(6))), (TargetId(5), true));
-        assert!(!chain.is_alone(TargetId(5)));
     }
 }

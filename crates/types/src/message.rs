@@ -7,7 +7,9 @@ pub mod manager;
 pub mod meta;
 pub mod storage;
 
-pub use manager::{ManagerPapers, ManagerReply, ManagerRequest, MoveWork, ServerPresence, TargetReport};
+pub use manager::{
+    ChainChange, ManagerPapers, ManagerReply, ManagerRequest, MoveWork, ServerPresence, TargetReport,
+};
 pub use meta::{
     Addressee, DataGrant, DirEntry, Lease, LeaseSet, LockKind, LockRange, LockRequest, MetaReply,
     MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,

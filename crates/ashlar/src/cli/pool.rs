@@ -18,7 +18,8 @@ pub struct PoolArgs {
 pub enum PoolAction {
     /// Show the pools of the file system and their targets.
     List {
-        /// Print JSON: a list of objects with `id`, `name`, `targets` (numbers), `chains` and `is_rebalancing`.
+        /// Print JSON: a list of objects with `id`, `name`, `targets` (numbers), `chains`, `chains_by_copies` (a list of objects with `copies`, `chains`, and `short`: how many of these have fewer copies at
+        /// the moment) and `is_rebalancing`.
         #[arg(long)]
         json: bool,
     },
@@ -35,6 +36,17 @@ pub enum PoolAction {
     Add {
         /// Its name.
         name: String,
+        /// Print JSON: the pool, as `list` does for each.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have a pool keep chains of so many copies, each on another server: for directories with `ashlar layout set --copies`.
+    Copies {
+        /// Its name.
+        name: String,
+        /// How many copies.
+        #[arg(value_parser = clap::value_parser!(u8).range(2..=3))]
+        count: u8,
         /// Print JSON: the pool, as `list` does for each.
         #[arg(long)]
         json: bool,

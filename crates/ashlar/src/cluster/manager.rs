@@ -313,12 +313,15 @@ fn watch_servers(
     Ok([telling, Background::start(&*env.tasks, "ashlar-silence", look)?])
 }
 
-/// Begins moves of chains that are due, in a thread of its own.
+/// Begins moves of chains that are due, and has copies of them made that are missing, in a thread of its own.
 fn plan_moves(service: &Arc<ManagerService>, env: &Env) -> Result<Background> {
     let service = service.clone();
     let plan = move || {
         if let Err(error) = service.plan_moves() {
             tracing::warn!(%error, "moves of chains could not be begun");
+        }
+        if let Err(error) = service.plan_chain_copies() {
+            tracing::warn!(%error, "copies of chains could not be given to others");
         }
         PLAN_EVERY
     };

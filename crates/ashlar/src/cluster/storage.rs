@@ -26,7 +26,7 @@ use ashlar_rpc::serve::{Access, StorageEndpoint};
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{End, Moves, Outside, Told};
 use ashlar_types::map::TargetState;
-use ashlar_types::message::{ManagerReply, ManagerRequest};
+use ashlar_types::message::{ChainChange, ManagerReply, ManagerRequest};
 use ashlar_types::{ClusterMap, EventKind, KeySet, NodeId, Role, TargetId};
 use find::find_or_make;
 use in_service::{InService, Machine, Parts};
@@ -213,11 +213,19 @@ fn moves(member: &Member) -> Moves {
             None => Told::NotAsked,
         }
     };
+    let managers = member.managers.clone();
+    let change_chains = move |by: TargetId, changes: Vec<ChainChange>| {
+        let request = ManagerRequest::ChangeChains { by, changes };
+        if let Some(Err(error)) = managers.ask_once(&request, Instant::now() + END_MAX) {
+            tracing::warn!(%error, target = %by, "no manager changes who keeps copies of chains; it is asked again");
+        }
+    };
     Moves::new(Outside {
         map: member.map(),
         is_kept: Box::new(member.is_kept()),
         peers: Arc::new(RemoteStorage::new(member.routes(), Patience::new(PEER_MAX))),
         end_move: Box::new(end_move),
+        change_chains: Box::new(change_chains),
         env: member.env.clone(),
         piece_bytes: Outside::PIECE_BYTES,
     })

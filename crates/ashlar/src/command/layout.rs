@@ -47,6 +47,7 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
     pairs.extend(args.pool.as_ref().map(|pool| format!("pool={pool}")));
     pairs.extend(args.chunk_size.map(|bytes| format!("chunk_bytes={bytes}")));
     pairs.extend(args.stripe_count.map(|count| format!("stripe_count={count}")));
+    pairs.extend(args.copies.map(|count| format!("copies={count}")));
     pairs.extend(args.inline_size.map(|bytes| format!("inline_bytes={bytes}")));
     pairs.extend(args.choice.map(|choice| {
         let name = match choice {
@@ -65,7 +66,7 @@ fn set(args: &LayoutSetArgs) -> Result<()> {
     pairs.extend(args.slices_of_new.map(|count| format!("slices_of_new={count}")));
     if pairs.is_empty() {
         bail!(
-            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --inline-size, --choice, --durability, --directories, --slices, --slices-of-new"
+            "nothing to set; give at least one of --pool, --chunk-size, --stripe-count, --copies, --inline-size, --choice, --durability, --directories, --slices, --slices-of-new"
         );
     }
     let text = pairs.join(" ");
@@ -96,8 +97,9 @@ fn hint(args: &LayoutSetArgs, errno: Option<i32>) -> String {
         Some(libc::EINVAL) if splits && args.pool.is_none() => {
             "each slice is in a shard of its own, besides that of the directory: see `ashlar shard list` for how many there are"
         }
+        Some(libc::EINVAL) if args.copies.is_some_and(|copies| copies > 1) => return of_few_copies(args),
         Some(libc::EINVAL) if args.pool.is_some() => {
-            "is there a pool of this name, see `ashlar status`, and is it a directory, or a file without data outside of its inode?"
+            "is there a pool of this name, see `ashlar status`, with chains for as many copies as the directory is to have, see `ashlar pool list`, and is it a directory, or a file without data outside of its inode?"
         }
         Some(libc::EINVAL) => {
             "it is neither a directory nor a file without data outside of its inode; a copy of a file gets the layout of the directory it is made in"
@@ -107,6 +109,15 @@ fn hint(args: &LayoutSetArgs, errno: Option<i32>) -> String {
         _ => "see above",
     };
     hint.into()
+}
+
+fn of_few_copies(args: &LayoutSetArgs) -> String {
+    let (copies, pool) = (args.copies.unwrap_or(1), args.pool.as_deref());
+    format!(
+        "is there {}, with chains of {copies} copies? `ashlar pool list` shows that, and `ashlar pool copies {} {copies}` on a machine that may administer makes some; and is it a directory, or a file without data outside of its inode?",
+        pool.map_or("the pool of the directory".to_owned(), |pool| format!("a pool {pool}")),
+        pool.unwrap_or("POOL"),
+    )
 }
 
 fn of_unknown_shard(directories: Option<DirectoryChoice>) -> String {

@@ -5,7 +5,7 @@ use crate::cli::{PoolAction, PoolArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::{Context, Result};
-use ashlar_console::object::pool::{chains, moving, object, object_with_members, targets, total};
+use ashlar_console::object::pool::{by_copies, chains, moving, object, object_with_members, targets, total};
 use ashlar_console::object::{with, work};
 use ashlar_types::map::{Pool, Target};
 use ashlar_types::message::ManagerRequest;
@@ -28,6 +28,21 @@ pub fn run(args: &PoolArgs) -> Result<ExitCode> {
                 say_json(&object(&map, made))?;
             } else {
                 say(format_args!("there is a pool {name}"));
+            }
+        }
+        PoolAction::Copies { name, count, json } => {
+            member.ask(&ManagerRequest::CopyPool { pool: name.clone(), copies: *count })?;
+            let has_some = |map: &ClusterMap| {
+                find(map, name).is_ok_and(|pool| by_copies(map, pool).iter().any(|set| set.copies == *count))
+            };
+            let map = member.map_after(has_some);
+            let pool = find(&map, name)?;
+            if *json {
+                say_json(&object(&map, pool))?;
+            } else {
+                let made = by_copies(&map, pool).into_iter().find(|set| set.copies == *count);
+                let chains = made.context("no map that tells of the chains has come")?.chains;
+                say(format_args!("the pool {name} has {chains} chains of {count} copies"));
             }
         }
         PoolAction::Remove { name, json } => {
@@ -64,6 +79,10 @@ fn print(map: &ClusterMap, pool: &Pool) {
     let names: Vec<String> = targets(map, pool).iter().map(ToString::to_string).collect();
     let note = if map.moves.rebalancing.contains(&pool.id) { ", being rebalanced" } else { "" };
     say(format_args!("{:<24} {:>4} chains, targets {}{note}", pool.name, chains(map, pool), names.join(" ")));
+    for set in by_copies(map, pool).iter().filter(|set| set.copies > 1) {
+        let short = if set.short > 0 { format!(", {} with fewer", set.short) } else { String::new() };
+        say(format_args!("{:>24} {:>4} of them with {} copies{short}", "", set.chains, set.copies));
+    }
 }
 
 /// Shows a pool, its targets and the space of those whose server tells it.

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use ashlar_chunkstore::{ChunkError, ChunkStore, ListedChunk};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::{FileData, Inode, Kind, key};
+use ashlar_types::map::ChainCopies;
 use ashlar_types::{ChunkId, ClusterMap, FileLayout, InodeId, TargetId, codec};
 use std::ops::ControlFlow;
 
@@ -91,8 +92,10 @@ impl Comparison<'_> {
         match &owner.data {
             Data::Unknown => Ok(Verdict::Sound),
             Data::Chunks { layout, size } if layout.generation == generation => {
-                if let Some(what) = self.misplacement(chunk, layout) {
-                    return Ok(Verdict::Misplaced(what));
+                match place_of(self.map, self.target, chunk, layout) {
+                    Place::Here => {}
+                    Place::Behind => return Ok(Verdict::Sound),
+                    Place::Elsewhere(what) => return Ok(Verdict::Misplaced(what)),
                 }
                 let end =
                     index.saturating_mul(u64::from(layout.chunk_bytes)) + u64::from(chunk.len.unwrap_or(0));
@@ -108,20 +111,36 @@ impl Comparison<'_> {
             }
         }
     }
+}
 
-    fn misplacement(&self, chunk: &ListedChunk, layout: &FileLayout) -> Option<String> {
-        if layout.check().is_err() {
-            return None;
-        }
-        if chunk.chunk_bytes != layout.chunk_bytes {
-            return Some(format!(
-                "it has {} bytes, the file's have {}",
-                chunk.chunk_bytes, layout.chunk_bytes
-            ));
-        }
-        let chain = self.map.chain(layout.chain(chunk.id.index))?;
-        let is_here = chain.targets.contains(&self.target);
-        (!is_here).then(|| format!("the file has it on {:?}", chain.targets))
+/// What a target is to a chunk of a file that is on it.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// It is where it belongs.
+    Here,
+    /// The target has not all of the chain: those that have bring it up to date.
+    Behind,
+    /// It belongs elsewhere, as said here.
+    Elsewhere(String),
+}
+
+fn place_of(map: &ClusterMap, target: TargetId, chunk: &ListedChunk, layout: &FileLayout) -> Place {
+    if layout.check().is_err() {
+        return Place::Here;
+    }
+    if chunk.chunk_bytes != layout.chunk_bytes {
+        let (its, of_file) = (chunk.chunk_bytes, layout.chunk_bytes);
+        return Place::Elsewhere(format!("it has {its} bytes, the file's have {of_file}"));
+    }
+    let Some(chain) = map.chain(layout.chain(chunk.id.index)) else { return Place::Here };
+    let is_behind =
+        |copies: &ChainCopies| copies.catching_up.contains(&target) || copies.former.contains(&target);
+    if chain.targets.contains(&target) {
+        Place::Here
+    } else if chain.copies.as_ref().is_some_and(is_behind) {
+        Place::Behind
+    } else {
+        Place::Elsewhere(format!("the file has it on {:?}", chain.targets))
     }
 }
 
@@ -187,4 +206,33 @@ fn carry_out(
         state: ledger.state_after(true),
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_types::map::Chain;
+    use ashlar_types::testing::map_in_domains;
+    use ashlar_types::{ChainId, PoolId};
+
+    #[test]
+    fn a_copy_belongs_where_its_chain_is_kept_or_was_a_while_ago() {
+        let mut map = map_in_domains(&[0, 1, 2, 3, 4], &[""; 5]);
+        let (changed, catching_up) = (Default::default(), [TargetId(2)].into_iter().collect());
+        let former = [TargetId(3)].into_iter().collect();
+        let copies = Some(ChainCopies { wanted: 3, changed, catching_up, former });
+        let targets = [TargetId(0), TargetId(1)].into_iter().collect();
+        map.chains.push(Chain { id: ChainId(0), pool: PoolId(0), targets, moving: None, copies });
+        let chunk_bytes = 65_536;
+        let chains = [ChainId(0)].into_iter().collect();
+        let layout = FileLayout { generation: 1, chunk_bytes, chains };
+        let id = ChunkId { inode: InodeId(9), generation: 1, index: 0 };
+        let chunk = ListedChunk { id, chunk_bytes, len: Some(1), blocks: 8 };
+        let place = |target: u32| place_of(&map, TargetId(target), &chunk, &layout);
+        assert_eq!([place(0), place(1)], [Place::Here, Place::Here]);
+        assert_eq!([place(2), place(3)], [Place::Behind, Place::Behind]);
+        assert!(matches!(place(4), Place::Elsewhere(_)));
+        let odd = ListedChunk { chunk_bytes: 4096, ..chunk };
+        assert!(matches!(place_of(&map, TargetId(0), &odd, &layout), Place::Elsewhere(_)));
+    }
 }

@@ -2,14 +2,14 @@
 
 use super::chunks::has_writer;
 use super::problem::{Class, Ledger, NAMED_MAX, Problem, State};
-use super::remote::Remote;
+use super::remote::{Remote, in_front};
 use super::whole::Whole;
 use anyhow::{Context, Result};
 use ashlar_chunkstore::{ChunkError, ChunkStore};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::check::{ChunkedFile, for_each_chunked_file};
 use ashlar_namespace::key;
-use ashlar_types::{ClusterMap, InodeId, ShardId, TargetId};
+use ashlar_types::{ClusterMap, InodeId, OfChains, ShardId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,15 +31,20 @@ impl Targets<'_> {
             || self.remote.is_some_and(|remote| remote.targets().contains(&target))
     }
 
-    /// Units of 512 bytes that `target` has of a file's generation; `None` when something of it is damaged: that is told by its target's stage.
-    fn blocks(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<Option<u64>> {
+    /// Units of 512 bytes that `target` has of a file's generation, in those of its chains; `None` when something of it is damaged: that is told by its target's stage.
+    fn blocks(
+        &self,
+        target: TargetId,
+        (inode, generation): (InodeId, u32),
+        chains: OfChains,
+    ) -> Result<Option<u64>> {
         match (self.stores.get(&target), self.remote) {
-            (Some(store), _) => match store.extent(inode, generation) {
+            (Some(store), _) => match store.extent_of(inode, generation, &|chain| chains.has(chain)) {
                 Ok(extent) => Ok(Some(extent.map_or(0, |extent| extent.blocks))),
                 Err(ChunkError::Corrupt { .. }) => Ok(None),
                 Err(error) => Err(error).with_context(|| format!("cannot read the index of {target}")),
             },
-            (None, Some(remote)) => remote.blocks(target, inode, generation),
+            (None, Some(remote)) => remote.blocks(target, (inode, generation), chains),
             (None, None) => Ok(Some(0)),
         }
     }
@@ -148,7 +153,8 @@ fn judge(
     }
     let mut held = 0;
     for target in targets {
-        match all.blocks(target, file.inode, layout.generation)? {
+        // Copies that it keeps for others do not count.
+        match all.blocks(target, (file.inode, layout.generation), in_front(map, layout, target))? {
             Some(blocks) => held += blocks,
             // What a damaged chunk holds is not known.
             None => return Ok(Verdict::Sound),

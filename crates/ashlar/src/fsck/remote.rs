@@ -92,8 +92,13 @@ impl Remote {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn blocks(&self, target: TargetId, inode: InodeId, generation: u32) -> Result<Option<u64>> {
-        match self.extent(target, (inode, generation), OfChains::All) {
+    pub fn blocks(
+        &self,
+        target: TargetId,
+        (inode, generation): (InodeId, u32),
+        chains: OfChains,
+    ) -> Result<Option<u64>> {
+        match self.extent(target, (inode, generation), chains) {
             Ok(extent) => Ok(Some(extent.map_or(0, |(_, _, blocks)| blocks))),
             Err(Errno::EIO) => Ok(None),
             Err(errno) => Err(errno).with_context(|| format!("{target} does not answer")),
@@ -156,7 +161,11 @@ impl Remote {
     ) -> Result<()> {
         let Some(wrong) = judge(snapshot, map, target, file)? else { return Ok(()) };
         let (inode, generation) = file;
-        let chains = if let Wrong::Misplaced(chains) = &wrong { chains.clone() } else { OfChains::All };
+        let chains = match &wrong {
+            Wrong::Misplaced(chains) => chains.clone(),
+            Wrong::BeyondEnd(layout, _) => in_front(map, layout, target),
+            Wrong::Orphan => OfChains::All,
+        };
         let extent = match self.extent(target, file, chains.clone()) {
             Ok(Some(extent)) => extent,
             Ok(None) => return Ok(()),
@@ -237,6 +246,12 @@ impl Remote {
     fn has(&self, target: TargetId, chain: ChainId) -> bool {
         self.member.map().read().head(chain) == Some(target)
     }
+}
+
+/// The chains of a file that `target` is in front in: what it keeps of others are copies, which go by those in front.
+pub fn in_front(map: &ClusterMap, layout: &FileLayout, target: TargetId) -> OfChains {
+    let places = map.places_of(layout);
+    OfChains::Only(places.into_iter().find(|(known, _)| *known == target).unwrap_or_default().1)
 }
 
 fn judge(

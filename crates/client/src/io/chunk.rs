@@ -96,6 +96,23 @@ impl Client {
         Ok((ChunkId { inode, generation: layout.generation, index }, chain, target))
     }
 
+    /// As [`Client::locate`], of a target that is asked what is in the chunk: of a chain of several copies any one in sync, so that all of them have an equal part of what is read.
+    fn locate_to_read(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        index: u64,
+    ) -> Result<(ChunkId, ChainId, TargetId), Errno> {
+        let chain = layout.chain(index);
+        let map = self.map.read();
+        let targets = map.chain(chain).map(|chain| chain.targets.as_slice()).unwrap_or_default();
+        // Chunks of a stripe that follow one another in a chain go by turns, too.
+        let turn = (index / layout.chains.len() as u64).wrapping_add(index).wrapping_add(inode.0);
+        let at = usize::try_from(turn % targets.len().max(1) as u64).unwrap_or(0);
+        let target = targets.get(at).copied().ok_or(Errno::EIO)?;
+        Ok((ChunkId { inode, generation: layout.generation, index }, chain, target))
+    }
+
     /// Index of the first chunk of the file that there is, from `from_index` on. A file may be long and have few.
     pub(crate) fn next_chunk(
         &self,
@@ -239,7 +256,7 @@ impl Client {
             for (index, within, len) in pieces {
                 let (piece, behind) = rest.split_at_mut(len as usize);
                 rest = behind;
-                let place = self.locate(inode, layout, index)?;
+                let place = self.locate_to_read(inode, layout, index)?;
                 read_piece(&*self.storage, place, (layout.chunk_bytes, within), self.checks_payload, piece)?;
             }
             return Ok(());
@@ -247,7 +264,7 @@ impl Client {
         let chunk_bytes = layout.chunk_bytes;
         let mut jobs: Vec<Job<Result<Vec<u8>, Errno>>> = Vec::with_capacity(pieces.len());
         for (index, within, len) in &pieces {
-            let (place, storage) = (self.locate(inode, layout, *index)?, self.storage.clone());
+            let (place, storage) = (self.locate_to_read(inode, layout, *index)?, self.storage.clone());
             let (within, len) = (*within, *len as usize);
             jobs.push(Box::new(move || {
                 let mut piece = vec![0; len];

@@ -13,7 +13,7 @@ use ashlar_meta::{MetaConfig, MetaService};
 use ashlar_namespace::bootstrap::RootSettings;
 use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, SessionGrant, StorageCalls};
 use ashlar_storage::StorageService;
-use ashlar_types::map::{Chain, Pool, Shard, Target, TargetState};
+use ashlar_types::map::{Chain, ChainCopies, Pool, Shard, Target, TargetState};
 use ashlar_types::message::{
     LockKind, LockRange, LockRequest, MetaReply, MetaRequest, SessionEvent, StorageReply, StorageRequest,
 };
@@ -161,6 +161,7 @@ fn map(targets: u16) -> ClusterMap {
         pool,
         targets: [TargetId(u32::from(number))].into_iter().collect(),
         moving: None,
+        copies: None,
     };
     ClusterMap {
         cluster: CLUSTER,
@@ -235,6 +236,18 @@ impl World {
         let policy = LayoutPolicy { chunk_bytes: Some(KIB64 as u32), ..LayoutPolicy::root_default() };
         let (meta, _) = MetaService::start(meta, RootSettings { policy, ..RootSettings::default() }).unwrap();
         World { disk, meta, storage, clock, env, map }
+    }
+
+    /// Has the pool keep one more chain, with these targets.
+    pub fn add_chain_of(&self, targets: &[u32]) -> ChainId {
+        let mut map = ClusterMap::clone(&self.map.read());
+        let id = ChainId(map.chains.len() as u32);
+        let (changed, catching_up, former) = Default::default();
+        let copies = Some(ChainCopies { wanted: targets.len() as u8, changed, catching_up, former });
+        let targets = targets.iter().copied().map(TargetId).collect();
+        map.chains.push(Chain { id, pool: PoolId(0), targets, moving: None, copies });
+        *self.map.write() = Arc::new(map);
+        id
     }
 
     pub fn client(&self) -> Arc<Client> {

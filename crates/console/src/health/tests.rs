@@ -42,6 +42,7 @@ fn map() -> ClusterMap {
             pool: PoolId(0),
             targets: [TargetId(1)].into_iter().collect(),
             moving: None,
+            copies: None,
         }],
         shards: vec![Shard { id: ShardId(0), primary: NodeId(2) }],
         nodes: vec![

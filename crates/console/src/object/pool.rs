@@ -18,6 +18,28 @@ pub fn chains(map: &ClusterMap, pool: &Pool) -> usize {
     map.chains.iter().filter(|chain| chain.pool == pool.id).count()
 }
 
+/// Chains of a pool that are to have the same number of copies.
+pub struct Set {
+    /// How many copies.
+    pub copies: u8,
+    /// How many chains.
+    pub chains: usize,
+    /// How many of them have fewer copies.
+    pub short: usize,
+}
+
+/// Its chains by how many copies they are to have.
+pub fn by_copies(map: &ClusterMap, pool: &Pool) -> Vec<Set> {
+    let mut sets: BTreeMap<u8, Set> = BTreeMap::new();
+    for chain in map.chains.iter().filter(|chain| chain.pool == pool.id) {
+        let copies = chain.copies_wanted();
+        let set = sets.entry(copies).or_insert(Set { copies, chains: 0, short: 0 });
+        set.chains += 1;
+        set.short += usize::from(super::chain::is_short(chain));
+    }
+    sets.into_values().collect()
+}
+
 /// How many of them are moving.
 pub fn moving(map: &ClusterMap, pool: &Pool) -> usize {
     map.chains.iter().filter(|chain| chain.pool == pool.id && chain.moving.is_some()).count()
@@ -55,13 +77,16 @@ pub fn object_with_members(
     )
 }
 
-/// A pool: `id`, `name`, `targets`, `chains`, `is_rebalancing`.
+/// A pool: `id`, `name`, `targets`, `chains`, `chains_by_copies`, `is_rebalancing`.
 pub fn object(map: &ClusterMap, pool: &Pool) -> Value {
+    let by_copies = by_copies(map, pool);
+    let set = |set: &Set| json!({ "copies": set.copies, "chains": set.chains, "short": set.short });
     json!({
         "id": pool.id.0,
         "name": pool.name,
         "targets": targets(map, pool),
         "chains": chains(map, pool),
+        "chains_by_copies": by_copies.iter().map(set).collect::<Vec<_>>(),
         "is_rebalancing": map.moves.rebalancing.contains(&pool.id),
     })
 }

@@ -2,14 +2,14 @@
 
 use super::away::Away;
 use super::node;
-use ashlar_types::map::{Target, TargetState};
+use ashlar_types::map::{Chain, Target, TargetState};
 use ashlar_types::{ClusterMap, Role, TargetId};
 use serde_json::{Value, json};
 
 /// Total and free bytes.
 pub type Space = (u64, u64);
 
-/// How many chains a target has.
+/// How many chains a target has all of, the copies of several among them.
 pub fn chains(map: &ClusterMap, target: TargetId) -> usize {
     map.chains.iter().filter(|chain| chain.targets.contains(&target)).count()
 }
@@ -19,9 +19,13 @@ pub fn leaving(map: &ClusterMap, target: TargetId) -> usize {
     map.chains_at(target).filter(|chain| chain.moving.is_some()).count()
 }
 
-/// Chains that are just moving to it.
+/// Chains that are just moving to it, or of which it is being given a copy.
 pub fn coming(map: &ClusterMap, target: TargetId) -> usize {
-    map.chains.iter().filter(|chain| chain.moving.is_some_and(|moving| moving.to == target)).count()
+    let comes = |chain: &&Chain| {
+        let is_catching_up = chain.copies.as_ref().is_some_and(|copies| copies.catching_up.contains(&target));
+        is_catching_up || chain.moving.is_some_and(|moving| moving.to == target)
+    };
+    map.chains.iter().filter(comes).count()
 }
 
 /// The name of the pool of a target.

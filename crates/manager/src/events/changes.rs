@@ -1,8 +1,8 @@
 //! Which events a change of the state is: by comparing what was with what is, so that no change can forget to tell.
 
 use crate::{ClusterState, TokenRecord};
-use ashlar_types::map::{Target, TargetState};
-use ashlar_types::{ClusterMap, EventKind, Membership, Node, NodeId, Role, Timespec};
+use ashlar_types::map::{Chain, Target, TargetState};
+use ashlar_types::{ClusterMap, EventKind, Membership, Node, NodeId, Role, TargetId, Timespec};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -27,6 +27,7 @@ pub(crate) fn events_of(before: &ClusterState, after: &ClusterState) -> Vec<Chan
         nodes(&before.map, &after.map, &mut told);
         targets(&before.map, &after.map, &mut told);
         shards(&before.map, &after.map, &mut told);
+        chains(&before.map, &after.map, &mut told);
     }
     copies(before, after, &mut told);
     told
@@ -50,6 +51,45 @@ fn copies(before: &ClusterState, after: &ClusterState, told: &mut Vec<Change>) {
         }
         let (node, subject) = (membership.primary(), name(&after.map, &before.map, group.server));
         told.push(Change { node, kind: EventKind::CopiesChanged, subject, text });
+    }
+}
+
+/// A dead target is in many chains: its going, and its coming back, is one event for all that change at the same time.
+fn chains(before: &ClusterMap, after: &ClusterMap, told: &mut Vec<Change>) {
+    let is_whole = |chain: &Chain| chain.targets.len() >= usize::from(chain.copies_wanted());
+    let (mut fallen, mut whole): (BTreeMap<TargetId, usize>, BTreeMap<TargetId, usize>) = Default::default();
+    for (known, chain) in before.chains.iter().zip(&after.chains) {
+        if chain.copies.is_none() || known.targets == chain.targets {
+            continue;
+        }
+        if !is_whole(chain) {
+            let gone = known.targets.iter().filter(|target| !chain.targets.contains(target));
+            gone.for_each(|target| *fallen.entry(*target).or_default() += 1);
+        } else if !is_whole(known) {
+            let come = chain.targets.iter().filter(|target| !known.targets.contains(target));
+            come.for_each(|target| *whole.entry(*target).or_default() += 1);
+        }
+    }
+    let short = after.chains.iter().filter(|chain| !is_whole(chain)).count();
+    let counted = |count: usize| match count {
+        1 => "1 chain".to_owned(),
+        count => format!("{count} chains"),
+    };
+    let mut tell = |target: TargetId, kind, text| {
+        let node = after.target(target).map_or(NodeId(0), |known| known.node);
+        told.push(Change { node, kind, subject: target.to_string(), text });
+    };
+    for (target, count) in fallen {
+        let text = format!(
+            "{} without the copy on it from now on; of all, {short} have fewer copies than they are to have",
+            counted(count)
+        );
+        tell(target, EventKind::ChainsShort, text);
+    }
+    for (target, count) in whole {
+        let text =
+            format!("{} with all copies again, by the one on it; of all, {short} have fewer", counted(count));
+        tell(target, EventKind::ChainsWhole, text);
     }
 }
 

@@ -195,3 +195,42 @@ fn every_change_of_the_state_is_told_as_what_it_is() {
     policy.map.nodes[1].policy = NodePolicy::trusting();
     assert_eq!(told(&joined, &policy)[0].0, EventKind::PolicyChanged);
 }
+
+#[test]
+fn that_many_chains_lose_a_copy_is_one_event() {
+    use ashlar_types::map::{Chain, ChainCopies};
+    let mut map = ashlar_types::testing::map_in_domains(&[0, 1, 2], &[""; 3]);
+    let chain = |id: u32| {
+        let (changed, catching_up, former) = Default::default();
+        let copies = Some(ChainCopies { wanted: 2, changed, catching_up, former });
+        let targets = [TargetId(0), TargetId(1)].into_iter().collect();
+        Chain { id: ashlar_types::ChainId(id), pool: Default::default(), targets, moving: None, copies }
+    };
+    map.chains = (0..5).map(chain).collect();
+    let whole = ClusterState::new(map);
+    let mut short = whole.clone();
+    short.map.chains.iter_mut().take(3).for_each(|chain| chain.targets.truncate(1));
+    short.map.chains[3].targets.remove(0);
+    let told = |before: &ClusterState, after: &ClusterState| -> Vec<(EventKind, NodeId, String)> {
+        let told = events_of(before, after).into_iter();
+        told.map(|change| (change.kind, change.node, format!("{}: {}", change.subject, change.text)))
+            .collect()
+    };
+    let text = |what: &str| format!("{what}; of all, 4 have fewer copies than they are to have");
+    let expected = [(0, "target-0: 1 chain"), (1, "target-1: 3 chains")].map(|(node, what)| {
+        (EventKind::ChainsShort, NodeId(node), text(&format!("{what} without the copy on it from now on")))
+    });
+    assert_eq!(told(&whole, &short), expected);
+    let mut better = short.clone();
+    better.map.chains[..2].iter_mut().for_each(|chain| chain.targets.push(TargetId(2)));
+    let whole_again = "target-2: 2 chains with all copies again, by the one on it; of all, 2 have fewer";
+    assert_eq!(told(&short, &better), [(EventKind::ChainsWhole, NodeId(2), whole_again.to_owned())]);
+    // Of a chain of three that gets its second copy, and a member that is being brought up to date, nobody is told.
+    let mut three = short.clone();
+    let copies = three.map.chains[0].copies.as_mut().unwrap();
+    copies.wanted = 3;
+    copies.catching_up.push(TargetId(2));
+    let mut second = three.clone();
+    second.map.chains[0].targets.push(TargetId(1));
+    assert_eq!(told(&three, &second), []);
+}

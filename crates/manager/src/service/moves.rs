@@ -1,5 +1,6 @@
 //! Moves of chains between targets: who is to be drained, what targets have told, which moves begin and end.
 
+use super::chains::{forget_former, without_taker};
 use super::{ManagerService, refused, works};
 use crate::ManagerError;
 use crate::plan::{Avoidance, Avoided, Plan, plan};
@@ -90,7 +91,9 @@ impl ManagerService {
             });
             let (away, there): (Vec<_>, Vec<_>) =
                 others.partition(|other| self.away_for(other.node, Role::Storage).is_some());
-            if !there.is_empty() || map.chains_at(id).next().is_none() {
+            let is_led_to = map.chains_at(id).any(|chain| chain.copies.is_none());
+            let stuck = without_taker(map, id, (&there, targets));
+            if (!there.is_empty() || !is_led_to) && stuck == 0 {
                 continue;
             }
             let pool = map.pools.iter().find(|pool| pool.id == target.pool).map_or("", |pool| &pool.name);
@@ -99,6 +102,13 @@ impl ManagerService {
             silent.dedup();
             let silent: Vec<String> =
                 silent.into_iter().map(|node| self.silence_text(map, node, Role::Storage)).collect();
+            if !there.is_empty() {
+                return Err(refused(format!(
+                    "nobody in the pool {pool} can keep the copies of {} that are on {id}: the others are on servers that keep one of the same already{}; add a target on another server first (`ashlar storage --pool {pool}` there)",
+                    if stuck == 1 { "1 chain".to_owned() } else { format!("{stuck} chains") },
+                    silent.iter().map(|text| format!(", or {text}")).collect::<String>()
+                )));
+            }
             return Err(refused(match silent.is_empty() {
                 true => format!(
                     "no other target of the pool {pool} is there to take what is on {id}: add one first (`ashlar storage --pool {pool}` on a machine with a free disk)"
@@ -163,7 +173,7 @@ impl ManagerService {
         self.manager.change(|state| {
             let map = &mut state.map;
             let target = map.target(id).ok_or_else(|| no_target(id))?;
-            let chains = map.chains.iter().filter(|chain| chain.targets.contains(&id)).count();
+            let chains = map.chains_with(id).count();
             if chains > 0 {
                 let leading = leading(chains);
                 return Err(refused(match (target.is_draining, map.moves.is_paused) {
@@ -184,6 +194,7 @@ impl ManagerService {
                     chain.moving = None;
                 }
             }
+            forget_former(map, id);
             map.targets.retain(|target| target.id != id);
             works::note(state, now_s);
             Ok(())

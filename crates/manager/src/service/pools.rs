@@ -17,7 +17,7 @@ pub(super) fn of_new_target(map: &ClusterMap, name: &str) -> Result<PoolId, Mana
     find(map, name).map(|pool| pool.id)
 }
 
-fn find<'m>(map: &'m ClusterMap, name: &str) -> Result<&'m Pool, ManagerError> {
+pub(super) fn find<'m>(map: &'m ClusterMap, name: &str) -> Result<&'m Pool, ManagerError> {
     map.pools.iter().find(|pool| pool.name == name).ok_or_else(|| {
         let names: Vec<&str> = map.pools.iter().map(|pool| pool.name.as_str()).collect();
         refused(format!(

@@ -99,6 +99,12 @@ impl ManagerService {
         self.is_this((node, role)) || heard.is_some_and(|heard| heard.last.is_some() && !heard.is_away)
     }
 
+    /// When a server said last that it is there, if it is.
+    pub(super) fn last_word(&self, node: NodeId, role: Role) -> Option<Instant> {
+        let heard = self.presences.heard.lock().get(&(node, role)).copied();
+        heard.filter(|heard| !heard.is_away)?.last
+    }
+
     /// For how long a server has been silent that is away.
     pub(super) fn away_for(&self, node: NodeId, role: Role) -> Option<Duration> {
         let heard = self.presences.heard.lock().get(&(node, role)).copied();
@@ -210,5 +216,12 @@ impl ManagerService {
         let last = Instant::now().checked_sub(silence.unwrap_or_default());
         let heard = Heard { last, is_away: silence.is_some(), is_noted: false };
         self.presences.heard.lock().insert(server, heard);
+    }
+
+    /// As if this manager had run for long, and would have heard of everybody.
+    pub(super) fn suppose_it_can_tell(&mut self) {
+        let now = Instant::now();
+        self.presences.began = now.checked_sub(2 * AWAY_AFTER).unwrap_or(now);
+        *self.presences.looked.lock() = (now + Duration::from_secs(60 * 60), now);
     }
 }

@@ -145,7 +145,7 @@ fn require_empty(map: &ClusterMap, node: &Node) -> Result<(), ManagerError> {
             targets.iter().take(NAMED_MAX).map(|target| target.id.0.to_string()).collect();
         let more = if targets.len() > NAMED_MAX { " ..." } else { "" };
         let is_served = targets.iter().any(|target| target.state == TargetState::Online);
-        let chains: usize = targets.iter().map(|target| map.chains_at(target.id).count()).sum();
+        let chains: usize = targets.iter().map(|target| map.chains_with(target.id).count()).sum();
         let drain = match (chains, is_served) {
             (0, _) => String::new(),
             (_, true) => {

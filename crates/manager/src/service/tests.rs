@@ -1,6 +1,8 @@
 //! What an administrator is refused, and told to do instead.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod chains;
+
 use super::ManagerService;
 use super::removal::KnownMember;
 use crate::FoundTarget;

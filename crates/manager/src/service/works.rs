@@ -59,9 +59,9 @@ fn left(
         let excess = excess(map, work.pool, reports, &Sizes::told_in(reports));
         return (excess.map_or(0, |(chains, _)| chains), excess.map(|(_, bytes)| bytes));
     };
-    let is_here = |chain| map.head(chain) == Some(target);
+    let is_here = |chain| map.chain(chain).is_some_and(|chain| chain.is_member(target));
     let bytes = reports.get(&target).map(|report| bytes_of(report, is_here));
-    (map.chains_at(target).count() as u64, bytes)
+    (map.chains_with(target).count() as u64, bytes)
 }
 
 impl ManagerService {

@@ -133,7 +133,7 @@ fn placed(targets: Vec<Target3>, chains: Vec<Chain3>) -> (Vec<Target>, Vec<Chain
     };
     let chain = |chain: Chain3| {
         let Chain3 { id, pool, targets } = chain;
-        Chain { id, pool, targets, moving: None }
+        Chain { id, pool, targets, moving: None, copies: None }
     };
     (targets.into_iter().map(target).collect(), chains.into_iter().map(chain).collect())
 }

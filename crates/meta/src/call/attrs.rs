@@ -57,8 +57,15 @@ impl MetaService {
                 self.mutate(
                     caller,
                     number::LAYOUT_SET,
-                    |txn, context| verb::layout_set(txn, context, inode, &policy),
-                    |_, _| MetaReply::Done,
+                    |txn, context| {
+                        let set = verb::layout_set(txn, context, inode, &policy)?;
+                        // What it has already may be of a map that is gone.
+                        if policy.pool.is_some() || policy.copies.is_some() {
+                            self.require_chains(&set)?;
+                        }
+                        Ok(())
+                    },
+                    |(), _| MetaReply::Done,
                 )
             }
             MetaRequest::SetFileset { inode, from, fileset, slices } => self.mutate(

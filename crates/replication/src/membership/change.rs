@@ -4,7 +4,7 @@
 //! | change | who may ask | when | what comes of it |
 //! |---|---|---|---|
 //! | `Admit(r)` | the operator (or the manager's planner) | `r` is no member | `r` is catching up |
-//! | `Promote(r)` | the primary | `r` is catching up | `r` is in sync, as the last in order |
+//! | `Promote(r)` | who gives `r` what it gets: the primary of a log, the last in sync of a chain | `r` is catching up | `r` is in sync, as the last in order |
 //! | `Remove(r)` | a member in sync, also for itself; the operator while `r` is catching up | `r` is a member, and not the last in sync | `r` is no member; the order of the others stays |
 //! | `Renew` | a member | always | the same, at a new epoch |
 
@@ -75,7 +75,9 @@ pub fn plan<R: ReplicaId>(
             changed.catching_up.push(replica);
         }
         Change::Promote(replica) => {
-            allow(by == Proposer::Replica(current.primary()), Refusal::NotYours)?;
+            let gives = [Some(&current.primary()), current.in_sync.last()];
+            let is_giver = |replica: &R| by == Proposer::Replica(*replica);
+            allow(gives.into_iter().flatten().any(is_giver), Refusal::NotYours)?;
             allow(current.catching_up.contains(&replica), Refusal::WrongState)?;
             changed.catching_up.retain(|other| *other != replica);
             changed.in_sync.push(replica);
@@ -120,7 +122,9 @@ mod tests {
         use {Change::*, Proposer::*};
         let promoted = at(4, Replica(A), Promote(C)).unwrap();
         assert_eq!(promoted, Membership::new(Epoch(9), [A, B, C]));
-        assert_eq!(at(4, Replica(B), Promote(C)), Err(Refusal::NotYours));
+        assert_eq!(at(4, Replica(B), Promote(C)), Ok(promoted), "the last of a chain");
+        assert_eq!(at(4, Replica(C), Promote(C)), Err(Refusal::NotYours));
+        assert_eq!(at(4, Operator, Promote(C)), Err(Refusal::NotYours));
         let removed = at(4, Replica(B), Remove(A)).unwrap();
         assert_eq!((removed.primary(), removed.catching_up.as_slice()), (B, &[C][..]));
         assert_eq!(

@@ -301,6 +301,15 @@ impl<R: ReplicaId> Member<R> {
         }
     }
 
+    /// As [`Member::promote`], of a chain, where the last in sync has what the next one gets.
+    pub fn promote_behind<C: From<Command<R>>>(&mut self, replica: R, out: &mut Vec<C>) {
+        let is_last = self.is_active() && self.membership.in_sync.last() == Some(&self.id);
+        if is_last && self.membership.catching_up.contains(&replica) && !self.promoting.contains(&replica) {
+            self.promoting.push(replica);
+            self.propose(Change::Promote(replica), out);
+        }
+    }
+
     /// Goes by itself: it stops answering at once, so nobody has to wait for its leases.
     pub fn leave<C: From<Command<R>>>(&mut self, out: &mut Vec<C>) {
         if self.is_active() && self.membership.is_in_sync(self.id) && self.membership.in_sync.len() > 1 {
@@ -322,6 +331,11 @@ impl<R: ReplicaId> Member<R> {
             && !self.is_leaving
             && self.membership.is_in_sync(self.id)
             && self.peers.iter().all(has_lease)
+    }
+
+    /// Whether it goes by itself.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving
     }
 
     /// The membership it knows.

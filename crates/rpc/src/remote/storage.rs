@@ -5,7 +5,7 @@ mod window;
 
 use super::{Patience, RemoteMeta, Routes, errno_of};
 use crate::net::{Call, NetError, Service, Watch};
-use crate::wire::{AGAIN, StorageCallOf, Under};
+use crate::wire::{AGAIN, CopyUnder, StorageCallOf, Under};
 use crate::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
@@ -105,7 +105,7 @@ impl RemoteStorage {
         asking: &mut Asking<'_>,
         deadline: Instant,
     ) -> Result<StorageReply, NetError> {
-        if !waits_for_disk(request) || matches!(under, Under::Move(_)) {
+        if !waits_for_disk(request) || is_of_peer(under) {
             return self.ask(place, request, asking, deadline);
         }
         let target = request.target();
@@ -156,15 +156,14 @@ impl RemoteStorage {
             is_once: changes(request),
             may_repeat: false,
             // Calls of clients wait for it; it must not wait behind calls of clients.
-            is_urgent: matches!(under, Under::Move(_)),
+            is_urgent: is_of_peer(under),
         };
         // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same to the content:
         // the same bytes in the same place, once more.
         let is_there = || self.is_there(server, request);
         // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer.
-        let is_of_move = matches!(under, Under::Move(_));
-        let watch =
-            if may_leave(request) && !is_of_move { Watch::while_there(&is_there) } else { Watch::default() };
+        let is_watched = may_leave(request) && !is_of_peer(under);
+        let watch = if is_watched { Watch::while_there(&is_there) } else { Watch::default() };
         let answer = loop {
             match link.call_watched(&call, deadline, &watch) {
                 // The same bytes in the same place, once more, as often as the server is started anew: nobody was told that anything came after them.
@@ -204,7 +203,10 @@ impl RemoteStorage {
     /// Whether the map says that what `request` is about is at its target, and that on `server`.
     fn is_there(&self, server: NodeId, request: &StorageRequest) -> bool {
         let (map, target) = (self.routes.map(), request.target());
-        let is_at_target = |chain: &ChainId| map.head(*chain) == Some(target);
+        let is_at_target = |chain: &ChainId| match is_read(request) {
+            true => map.chain(*chain).is_some_and(|chain| chain.targets.contains(&target)),
+            false => map.head(*chain) == Some(target),
+        };
         let is_on_server = map.target(target).is_some_and(|target| target.node == server);
         is_on_server
             && match chains_of(request) {
@@ -256,9 +258,16 @@ impl RemoteStorage {
         (chain, deadline): (ChainId, Instant),
     ) -> Result<StorageReply, NetError> {
         let mut pause = MOVED_PAUSE_MIN;
+        // Any target in sync answers reads; if the one that was chosen does not, the head is asked.
+        let mut may_be_anywhere = is_read(request);
         loop {
-            let head = self.routes.map().head(chain).unwrap_or(request.target());
-            let placed = (head != request.target()).then(|| request.clone().at(head));
+            let map = self.routes.map();
+            let is_in_sync = map.chain(chain).is_some_and(|chain| chain.targets.contains(&request.target()));
+            let to = match std::mem::take(&mut may_be_anywhere) && is_in_sync {
+                true => request.target(),
+                false => map.head(chain).unwrap_or(request.target()),
+            };
+            let placed = (to != request.target()).then(|| request.clone().at(to));
             match self.exchange_once(session, placed.as_ref().unwrap_or(request), asking, deadline) {
                 Err(NetError::Errno(Errno::EREMCHG)) => {}
                 other => return other,
@@ -271,6 +280,11 @@ impl RemoteStorage {
             pause = (pause * 2).min(MOVED_PAUSE_MAX);
         }
     }
+}
+
+/// Whether a storage server asks another one. Who passes changes on, or moves a chain, waits as long as he said.
+fn is_of_peer(under: &Under) -> bool {
+    matches!(under, Under::Move(_) | Under::Copy(_))
 }
 
 /// The chains that a call about a file is for.
@@ -288,8 +302,16 @@ fn chains_of(request: &StorageRequest) -> Option<&[ChainId]> {
 fn waits_for_disk(request: &StorageRequest) -> bool {
     !matches!(
         request,
-        StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } | StorageRequest::Space { .. }
+        StorageRequest::Moves { .. }
+            | StorageRequest::MoveRate { .. }
+            | StorageRequest::CopyBeacon { .. }
+            | StorageRequest::Space { .. }
     )
+}
+
+/// Whether it is a look at one chunk.
+fn is_read(request: &StorageRequest) -> bool {
+    matches!(request, StorageRequest::Read { .. } | StorageRequest::Seek { .. })
 }
 
 /// Whether it is about chains, which may go to another target while their server does not answer; their callers ask where they are then.
@@ -307,7 +329,24 @@ fn changes(request: &StorageRequest) -> bool {
             | StorageRequest::Allocate { .. }
             | StorageRequest::DeleteGeneration { .. }
             | StorageRequest::MoveBegin { .. }
+            | StorageRequest::CopyEmpty { .. }
+            | StorageRequest::CopySettled { .. }
     )
+}
+
+impl RemoteStorage {
+    fn call_of_server(
+        &self,
+        under: &Under,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        let deadline = Instant::now() + wait;
+        let mut asking = Asking { payload, may_be_done: false };
+        let server = self.server_of(request).map_err(told)?;
+        self.exchange((server, under), request, &mut asking, deadline).map_err(told)
+    }
 }
 
 impl OtherTargets for RemoteStorage {
@@ -318,12 +357,17 @@ impl OtherTargets for RemoteStorage {
         payload: Payload<'_>,
         wait: Duration,
     ) -> Result<StorageReply, Errno> {
-        let deadline = Instant::now() + wait;
-        let mut asking = Asking { payload, may_be_done: false };
-        let done = self
-            .server_of(request)
-            .and_then(|server| self.exchange((server, &Under::Move(number)), request, &mut asking, deadline));
-        done.map_err(told)
+        self.call_of_server(&Under::Move(number), request, payload, wait)
+    }
+
+    fn call_of_copy(
+        &self,
+        under: CopyUnder,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        self.call_of_server(&Under::Copy(under), request, payload, wait)
     }
 }
 

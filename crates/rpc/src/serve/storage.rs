@@ -19,7 +19,7 @@ use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
 use ashlar_types::{ClusterMap, Errno, Role};
 use parking_lot::RwLock;
-use queues::{Kind, Queues, Waits};
+use queues::{Kind, PLACES_MAX, Queues, Waits};
 use std::sync::Arc;
 
 /// See the module.
@@ -149,15 +149,19 @@ impl StorageEndpoint {
         data: &[u8],
     ) -> Result<StorageReply, Errno> {
         let peers = self.peers.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-        let Under::Move(number) = *under else { return Err(Errno::EACCES) };
-        let owner = SessionOwner { node: peer.id.node, instance: peer.instance };
-        let from = MoveAttempt { owner, number };
         let payload = if matches!(request, StorageRequest::Write { .. }) {
             Payload::Write(data)
         } else {
             Payload::None
         };
-        peers.call_of_peer(from, request, payload)
+        match *under {
+            Under::Copy(under) => peers.call_of_copy(peer.id.node, under, request, payload),
+            Under::Move(number) => {
+                let owner = SessionOwner { node: peer.id.node, instance: peer.instance };
+                peers.call_of_peer(MoveAttempt { owner, number }, request, payload)
+            }
+            _ => Err(Errno::EACCES),
+        }
     }
 }
 
@@ -175,7 +179,12 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         StorageRequest::Truncate { .. } | StorageRequest::DeleteGeneration { .. } => {
             matches!(role, Role::Meta | Role::Storage)
         }
-        StorageRequest::MoveBegin { .. } | StorageRequest::MoveSeal { .. } => role == Role::Storage,
+        StorageRequest::MoveBegin { .. }
+        | StorageRequest::MoveSeal { .. }
+        | StorageRequest::CopyBeacon { .. }
+        | StorageRequest::CopyCompare { .. }
+        | StorageRequest::CopyEmpty { .. }
+        | StorageRequest::CopySettled { .. } => role == Role::Storage,
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => role.is_of_management(),
         StorageRequest::Scrub { .. } => role == Role::Admin,
         StorageRequest::GiveBack { .. }
@@ -183,7 +192,7 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         | StorageRequest::Files { .. }
         | StorageRequest::Confirm { .. } => role == Role::Meta,
         StorageRequest::Space { .. } => matches!(role, Role::Meta | Role::Admin),
-        StorageRequest::Sync { .. } => matches!(role, Role::Client | Role::Meta),
+        StorageRequest::Sync { .. } => matches!(role, Role::Client | Role::Meta | Role::Storage),
     }
 }
 
@@ -196,11 +205,15 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::Allocate { .. }
         | StorageRequest::MoveBegin { .. }
         | StorageRequest::MoveSeal { .. }
+        | StorageRequest::CopyEmpty { .. }
+        | StorageRequest::CopySettled { .. }
         | StorageRequest::DeleteGeneration { .. } => true,
         StorageRequest::Read { .. }
         | StorageRequest::Seek { .. }
         | StorageRequest::Moves { .. }
         | StorageRequest::MoveRate { .. }
+        | StorageRequest::CopyBeacon { .. }
+        | StorageRequest::CopyCompare { .. }
         | StorageRequest::Scrub { .. }
         | StorageRequest::Extent { .. }
         | StorageRequest::Sync { .. }
@@ -241,14 +254,23 @@ impl Endpoint for StorageEndpoint {
             let answer: Result<StorageReply, Errno> = Err(errno);
             return replier.reply(&encode(&answer), &[]);
         }
-        let kind = match &request {
+        let kind = match (&request, &under) {
+            // Who passes on waits for one further behind, never for one with the same place: so nobody waits in a circle.
+            (_, Under::Copy(under)) if peer.role == Role::Storage => {
+                Kind::Copies(under.place.min(PLACES_MAX))
+            }
             _ if peer.role == Role::Storage => Kind::Peers,
-            StorageRequest::Space { .. } => Kind::Looks,
+            (StorageRequest::Space { .. }, _) => Kind::Looks,
             _ => Kind::Work,
         };
         let line = (request.target(), kind);
         // What is asked of the server's memory alone does not wait for disks.
-        let is_of_disk = !matches!(request, StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. });
+        let is_of_disk = !matches!(
+            request,
+            StorageRequest::Moves { .. }
+                | StorageRequest::MoveRate { .. }
+                | StorageRequest::CopyBeacon { .. }
+        );
         let job = Job { peer: *peer, under, request, frame, replier };
         if is_of_disk {
             if let Some(refused) = self.queues.run(line, job, |job| self.answer(job)) {

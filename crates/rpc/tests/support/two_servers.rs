@@ -39,7 +39,13 @@ pub fn map(authority: &Authority, addresses: [SocketAddr; 2]) -> ClusterMap {
         path: String::new(),
         is_draining: false,
     };
-    let chain = Chain { id: ChainId(0), pool: PoolId(0), targets: smallvec![TargetId(1)], moving: None };
+    let chain = Chain {
+        id: ChainId(0),
+        pool: PoolId(0),
+        targets: smallvec![TargetId(1)],
+        moving: None,
+        copies: None,
+    };
     ClusterMap {
         cluster: authority.cluster,
         epoch: Epoch(1),

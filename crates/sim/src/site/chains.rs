@@ -45,6 +45,7 @@ pub(super) fn first_chains(plan: &SitePlan) -> Vec<Chain> {
         pool: PoolId(0),
         targets: [TargetId(1 + (number % targets) as u32)].into_iter().collect(),
         moving: None,
+        copies: None,
     };
     if targets == 0 { Vec::new() } else { (0..CHAINS).map(chain).collect() }
 }

@@ -6,6 +6,7 @@ use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, Entropy};
 use ashlar_kv::{Engine, MemoryEngine};
+use ashlar_rpc::wire::CopyUnder;
 use ashlar_rpc::{MoveAttempt, OtherTargets, Payload, StorageCalls, StoragePeers};
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{AskToEnd, Moves, Outside, Told};
@@ -131,6 +132,16 @@ impl OtherTargets for Wire {
                 Err(Errno::ETIMEDOUT)
             }
         }
+    }
+
+    fn call_of_copy(
+        &self,
+        _: CopyUnder,
+        _: &StorageRequest,
+        _: Payload<'_>,
+        _: Duration,
+    ) -> Result<StorageReply, Errno> {
+        Err(Errno::EOPNOTSUPP)
     }
 }
 
@@ -302,6 +313,7 @@ impl Storage {
             is_kept: Box::new(move |epoch| kept.lock().epoch >= epoch),
             peers: Arc::new(wire),
             end_move: end_move(site.me.clone(), self.at, switch.clone()),
+            change_chains: Box::new(|_, _| {}),
             env: site.env(&self.prefix()),
             piece_bytes: 2 * ashlar_types::block_sum::BLOCK_BYTES as u32,
         }));

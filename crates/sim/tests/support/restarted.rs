@@ -70,6 +70,7 @@ fn map() -> ClusterMap {
             pool: PoolId(0),
             targets: [TargetId(1)].into_iter().collect(),
             moving: None,
+            copies: None,
         }],
         shards: (0..4).map(|id| Shard { id: ShardId(id), primary: SERVER }).collect(),
         nodes: vec![node(SERVER, Role::Meta), node(MOUNT, Role::Client), node(OTHER, Role::Client)],

@@ -2,8 +2,8 @@
 
 use super::gate::Stage;
 use super::outgoing::Outgoing;
-use super::piece::Copy;
 use super::{End, Moves, Place, STAGE_MAX};
+use crate::piece::{Copy, Destination, NotSent};
 use ashlar_chunkstore::{ChainNote, ChunkError, ChunkStore};
 use ashlar_replication::hand_over::chain::{Giving, Seen, Step, Told};
 use ashlar_rpc::Payload;
@@ -49,6 +49,18 @@ impl From<ChunkError> for Stop {
     }
 }
 
+impl Destination for Outgoing {
+    fn target(&self) -> TargetId {
+        self.to()
+    }
+    fn chain(&self) -> ashlar_types::ChainId {
+        Outgoing::chain(self)
+    }
+    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        Outgoing::send(self, request, payload)
+    }
+}
+
 impl Moves {
     /// Moves the chain of `outgoing`, or says why not.
     pub(super) fn run(&self, store: &ChunkStore, outgoing: &Arc<Outgoing>) {
@@ -83,7 +95,7 @@ impl Moves {
     }
 
     /// Waits until the next piece of `copy` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
-    fn pay_for(&self, copy: &Copy<'_>) -> Result<(), Stop> {
+    fn pay_for(&self, outgoing: &Outgoing, copy: &Copy<'_>) -> Result<(), Stop> {
         let rate = self.map().moves.rate_mib_s;
         if rate == 0 {
             return Ok(());
@@ -95,7 +107,7 @@ impl Moves {
         let due = now + self.throttle.wait_for(bytes.into(), rate, now);
         while clock.monotonic() < due {
             self.outside.env.tasks.pause(LOOK.min(due.saturating_sub(clock.monotonic())));
-            self.go_on(copy.outgoing)?;
+            self.go_on(outgoing)?;
         }
         Ok(())
     }
@@ -352,31 +364,37 @@ impl Moves {
         chunk: ChunkId,
         served: Served,
     ) -> Result<(), Stop> {
-        let mut copy = Copy { store, outgoing, chunk, piece_bytes: self.outside.piece_bytes, at: None };
+        let mut copy = Copy::anew(store, outgoing, chunk, self.outside.piece_bytes);
+        let not_taken = |error| match error {
+            NotSent::Disk(error) => Stop::from(error),
+            NotSent::Refused(errno) => {
+                Stop::Obstacle(format!("{} does not take chunk {chunk}: {errno}", outgoing.to()))
+            }
+        };
         let mut is_paid = served == Served::No;
         loop {
             if served == Served::Yes {
                 self.go_on(outgoing)?;
             }
             if !is_paid {
-                self.pay_for(&copy)?;
+                self.pay_for(outgoing, &copy)?;
                 is_paid = true;
             }
             let alone = outgoing.lock(chunk);
             if outgoing.is_being_deleted(chunk) {
                 drop(alone);
                 // What was sent of it is deleted there, whatever becomes of it here.
-                copy.at = None;
+                copy.begin_anew();
                 self.outside.env.tasks.pause(LOOK);
                 continue;
             }
-            let Some(map) = store.map(chunk)? else { return copy.is_gone() };
-            let bytes = copy.send_piece(&map)?;
+            let Some(map) = store.map(chunk)? else { return copy.is_gone().map_err(not_taken) };
+            let bytes = copy.send_piece(&map).map_err(not_taken)?;
             outgoing.note_sent(0, bytes.into());
             self.note_copied(outgoing.place().0, bytes.into());
             // Changes since the chunk was begun are there already, each since its piece was.
             if copy.next_piece(&map).is_none() {
-                copy.end(&map)?;
+                copy.end(&map).map_err(not_taken)?;
                 outgoing.note_sent(1, 0);
                 return Ok(());
             }

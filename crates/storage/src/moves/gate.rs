@@ -92,6 +92,11 @@ fn passage(stages: &Stages, map: &ClusterMap, place @ (target, chain): Place) ->
     }
 }
 
+/// Whether a chain has several copies: who may do what with it is for its group to say.
+fn is_copied(map: &ClusterMap, chain: ChainId) -> bool {
+    map.chain(chain).is_some_and(|chain| chain.copies.is_some())
+}
+
 /// Whether the content of chunks is another one afterwards.
 fn is_change(request: &StorageRequest) -> bool {
     matches!(
@@ -117,6 +122,9 @@ impl Moves {
         let target = request.target();
         let at = self.at(target);
         if let Some(chain) = request.chain() {
+            if is_copied(&self.map(), chain) {
+                return self.copies.guard(chain, request, payload, |payload| run(payload, &|_| true));
+            }
             let stages = at.gates.of(chain).read();
             // The map is not locked while the call is carried out: a newer one must be able to come meanwhile.
             let passage = passage(&stages, &self.map(), (target, chain));
@@ -134,7 +142,7 @@ impl Moves {
             | StorageRequest::NextChunk { chains, .. } => {
                 self.guard_several(target, chains, request, |is_here| run(payload, is_here))
             }
-            StorageRequest::Sync { chains: OfChains::Only(chains), .. } => {
+            StorageRequest::Sync { chains: all @ OfChains::Only(chains), .. } => {
                 // What was written to a chain before it left was made durable where it went, and what was written since is there.
                 let is_elsewhere = |chain: &ChainId| {
                     let stages = at.gates.of(*chain).read();
@@ -142,8 +150,11 @@ impl Moves {
                 };
                 match chains.iter().any(is_elsewhere) {
                     true => Err(Errno::EREMCHG),
-                    false => run(payload, &|_| true),
+                    false => self.copies.sync(target, all, || run(payload, &|_| true)),
                 }
+            }
+            StorageRequest::Sync { chains, .. } => {
+                self.copies.sync(target, chains, || run(payload, &|_| true))
             }
             _ => run(payload, &|_| true),
         }
@@ -183,10 +194,16 @@ impl Moves {
         {
             return Err(Errno::EREMCHG);
         }
-        let is_here =
-            |chain: Option<ChainId>| chain.is_none_or(|chain| !matches!(passage(chain), Passage::Elsewhere));
         let StorageRequest::DeleteGeneration { inode, generation, from_index, .. } = request else {
-            return run(&is_here);
+            let is_told = |chain: ChainId| !is_copied(&map, chain) || self.copies.tells(target, chain);
+            if let OfChains::Only(chains) = chains
+                && !chains.iter().all(|chain| is_told(*chain))
+            {
+                return Err(Errno::EREMCHG);
+            }
+            return run(&|chain: Option<ChainId>| {
+                chain.is_none_or(|chain| !matches!(passage(chain), Passage::Elsewhere) && is_told(chain))
+            });
         };
         let copying =
             stages.iter().flat_map(|stages| stages.iter()).filter_map(|(place, stage)| match stage {
@@ -197,6 +214,15 @@ impl Moves {
             });
         let mut copying: Vec<Arc<Outgoing>> = copying.collect();
         copying.sort_by_key(|outgoing| outgoing.place());
-        Outgoing::delete(&copying, (*inode, *generation, *from_index), || run(&is_here))
+        Outgoing::delete(&copying, (*inode, *generation, *from_index), || {
+            self.copies.delete(request, &map, |is_deleted| {
+                run(&|chain: Option<ChainId>| {
+                    chain.is_none_or(|chain| match is_copied(&map, chain) {
+                        true => is_deleted(chain),
+                        false => !matches!(passage(chain), Passage::Elsewhere),
+                    })
+                })
+            })
+        })
     }
 }

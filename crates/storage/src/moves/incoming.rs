@@ -7,10 +7,11 @@ use crate::answer::answer;
 use crate::call::carry_out;
 use ashlar_chunkstore::{ChainNote, ChunkStore};
 use ashlar_replication::hand_over::chain::{self, Copier, Note, Seen, Taking};
+use ashlar_rpc::wire::CopyUnder;
 use ashlar_rpc::{MoveAttempt, Payload, StoragePeers};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::node::SessionOwner;
-use ashlar_types::{ChainId, ChunkId, Epoch, Errno, OfChains, TargetId};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, NodeId, OfChains, TargetId};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -140,6 +141,17 @@ fn chain_of(request: &StorageRequest) -> Option<ChainId> {
 }
 
 impl StoragePeers for StorageService {
+    fn call_of_copy(
+        &self,
+        node: NodeId,
+        under: CopyUnder,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        let moves = self.moves.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        moves.copies.call(self, (node, under), request, payload)
+    }
+
     fn call_of_peer(
         &self,
         from: MoveAttempt,

@@ -14,6 +14,11 @@ fn is_left_over(
     notes: &BTreeMap<ChainId, ChainNote>,
     is_coming: bool,
 ) -> bool {
+    if let Some(known) = map.chain(chain)
+        && let Some(copies) = &known.copies
+    {
+        return !known.is_member(target) && !copies.former.contains(&target);
+    }
     let note = notes.get(&chain).copied().map(note_of);
     Seen::of(map, chain).is_some_and(|seen| chain::is_left_over(seen, target, note, is_coming))
 }

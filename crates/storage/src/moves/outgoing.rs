@@ -292,6 +292,7 @@ mod tests {
 
     use super::*;
     use ashlar_env::Env;
+    use ashlar_rpc::wire::CopyUnder;
     use ashlar_types::Epoch;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -317,6 +318,16 @@ mod tests {
                 }
                 _ => StorageReply::Done,
             })
+        }
+
+        fn call_of_copy(
+            &self,
+            _: CopyUnder,
+            _: &StorageRequest,
+            _: Payload<'_>,
+            _: Duration,
+        ) -> Result<StorageReply, Errno> {
+            Err(Errno::EOPNOTSUPP)
         }
     }
 

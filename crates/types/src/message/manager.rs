@@ -294,6 +294,48 @@ pub enum ManagerRequest {
         /// The public key that it is for, as in `Join`.
         public_key: Vec<u8>,
     },
+    /// Changes of the groups of chains, by a target of the caller, a storage server, that is in them. Those that cannot be made (any more) are left out: the map says which were.
+    ChangeChains {
+        /// The target that asks for them.
+        by: TargetId,
+        /// The changes, each of another chain.
+        // LIMIT: [`ChainChange::AT_ONCE_MAX`].
+        changes: Vec<ChainChange>,
+    },
+    /// Have a pool keep chains with so many copies, for directories whose files are to have as many.
+    CopyPool {
+        /// Its name.
+        pool: String,
+        /// How many copies, 2 or 3.
+        copies: u8,
+    },
+}
+
+/// A change of the group that keeps a chain's chunks. Who may ask for it and when: `ashlar_replication::membership::plan`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainChange {
+    /// Which chain.
+    pub chain: ChainId,
+    /// The epoch of the group that is to be changed.
+    pub expected: Epoch,
+    /// The change.
+    #[serde(with = "ChangeOfChain")]
+    pub change: Change<TargetId>,
+}
+
+/// As [`Change`], under a name of its own: in the description of messages a name stands for one type.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Change<TargetId>", rename = "ChangeOfChain")]
+enum ChangeOfChain {
+    Admit(TargetId),
+    Promote(TargetId),
+    Remove(TargetId),
+    Renew,
+}
+
+impl ChainChange {
+    /// Most changes of one call.
+    pub const AT_ONCE_MAX: usize = 1024;
 }
 
 /// Chains that go from a target that is drained, or within a pool that is rebalanced.

@@ -219,6 +219,43 @@ pub enum StorageRequest {
         /// The target.
         target: TargetId,
     },
+    /// Another target that keeps copies of the same chains asks for leases.
+    CopyBeacon {
+        /// The target that is asked.
+        target: TargetId,
+        /// The target that asks.
+        from: TargetId,
+        /// The chains, each with the epoch of its group as the asker knows it.
+        // LIMIT: as chains of a target.
+        chains: Vec<(ChainId, Epoch)>,
+    },
+    /// The target in front in a chain asks what may differ, at the beginning of an epoch.
+    CopyCompare {
+        /// The target that is asked.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// Of uncertain chunks, only those behind this one.
+        after: Option<ChunkId>,
+    },
+    /// Delete what there is of a chain, as much as one call may: it is sent whole.
+    CopyEmpty {
+        /// The target.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// First chunk to delete; `None` at the beginning.
+        from: Option<ChunkId>,
+    },
+    /// A chunk is certain: it was sent as it is in front.
+    CopySettled {
+        /// The target.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// The chunk.
+        chunk: ChunkId,
+    },
 }
 
 /// The target of a request, by reference to whatever the request is a reference to.
@@ -244,6 +281,10 @@ macro_rules! target_of {
             | StorageRequest::Suspects { target, .. }
             | StorageRequest::Files { target, .. }
             | StorageRequest::Scrub { target, .. }
+            | StorageRequest::CopyBeacon { target, .. }
+            | StorageRequest::CopyCompare { target, .. }
+            | StorageRequest::CopyEmpty { target, .. }
+            | StorageRequest::CopySettled { target, .. }
             | StorageRequest::Confirm { target, .. } => target,
         }
     };
@@ -361,4 +402,17 @@ pub enum StorageReply {
     },
     /// What was copied from the target for moves in the last seconds, bytes per second.
     MoveRate(u64),
+    /// Of each chain that was asked for: the newest epoch of its group that is known here, and whether the lease is granted.
+    CopyGranted(Vec<(ChainId, Epoch, bool)>),
+    /// What a target has of a chain.
+    CopyCompared {
+        /// The last epoch of the group at which it was in sync, if it has had all since then that it has acknowledged; `None`: it may have anything.
+        in_sync_at: Option<Epoch>,
+        /// Chunks of which it is not known whether others have what is there, ascending.
+        uncertain: Vec<ChunkId>,
+        /// Whether there are more behind the last one.
+        has_more: bool,
+    },
+    /// The first chunk of the chain that is still there.
+    CopyEmptied(Option<ChunkId>),
 }

@@ -156,7 +156,7 @@ fn show(member: &Member, map: &ClusterMap, is_json: bool) -> Result<()> {
         .targets
         .iter()
         .filter(|target| target.is_draining)
-        .map(|target| map.chains_at(target.id).filter(|chain| chain.moving.is_none()).count())
+        .map(|target| map.chains_with(target.id).filter(|chain| chain.moving.is_none()).count())
         .sum();
     if waiting > 0 {
         say(format_args!("{waiting} more chains are to move"));

@@ -111,7 +111,7 @@ impl Access {
             return Err(Errno::EACCES);
         }
         let session = match under {
-            Under::Role | Under::Move(_) => return Err(Errno::EACCES),
+            Under::Role | Under::Move(_) | Under::Copy(_) => return Err(Errno::EACCES),
             Under::Session(session) => *session,
             Under::Capability(shown) => {
                 self.attach(peer, shown)?;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 // LIMIT: of a target; a server has four times as many threads. More calls wait, within the bounds of a server and of its connections.
 const AT_WORK_MAX: usize = 64;
 const PEERS_MAX: usize = 8;
+const COPIES_MAX: usize = 32;
 const LOOKS_MAX: usize = 4;
 
 /// Which calls wait for each other.
@@ -18,9 +19,14 @@ pub(super) enum Kind {
     Work,
     /// Of other storage servers; calls of their clients wait for them.
     Peers,
+    /// Of other storage servers that pass on what callers of theirs wait for: the places in their chains of the targets here.
+    Copies(u8),
     /// Questions how much there is, which read no chunk.
     Looks,
 }
+
+/// The last place in a chain.
+pub(super) const PLACES_MAX: u8 = 3;
 
 /// Calls of one kind for one target.
 type Line = (TargetId, Kind);
@@ -134,6 +140,7 @@ impl<T: Waits> Queues<T> {
         let most = match line.1 {
             Kind::Work => AT_WORK_MAX,
             Kind::Peers => PEERS_MAX,
+            Kind::Copies(_) => COPIES_MAX,
             Kind::Looks => LOOKS_MAX,
         };
         {

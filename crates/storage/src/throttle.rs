@@ -3,16 +3,16 @@
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// What was sent is paid for with time, by all movers of a server together.
+/// What was sent is paid for with time, by all who copy at a server together.
 #[derive(Default)]
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     /// When what was sent so far may have been sent, by the monotonic clock.
     paid_until: Mutex<Duration>,
 }
 
 impl Throttle {
     /// `bytes` are to be sent at `now`, at `rate_mib_s` (0: as fast as it goes): how long to wait first.
-    pub(super) fn wait_for(&self, bytes: u64, rate_mib_s: u32, now: Duration) -> Duration {
+    pub(crate) fn wait_for(&self, bytes: u64, rate_mib_s: u32, now: Duration) -> Duration {
         if rate_mib_s == 0 {
             return Duration::ZERO;
         }

@@ -1,28 +1,77 @@
 //! One chunk on its way to another target, piece by piece. Between two pieces it may be changed: what is changed goes to both targets, and what a piece is
 //! and how the chunk ends is looked up anew each time.
 
-use super::copy::Stop;
-use super::outgoing::Outgoing;
 use crate::call::keep_whole_blocks;
-use ashlar_chunkstore::{ChunkMap, ChunkStore, Run};
+use ashlar_chunkstore::{ChunkError, ChunkMap, ChunkStore, Run};
 use ashlar_rpc::Payload;
-use ashlar_types::message::StorageRequest;
-use ashlar_types::{ChunkId, LayoutPolicy};
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, Errno, LayoutPolicy, TargetId};
 
 const BLOCK_BYTES: u32 = ashlar_types::block_sum::BLOCK_BYTES as u32;
 
+/// Where it goes.
+pub(crate) trait Destination {
+    /// The target.
+    fn target(&self) -> TargetId;
+    /// The chain of the chunk.
+    fn chain(&self) -> ChainId;
+    /// Has it make a change.
+    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno>;
+}
+
+/// Why a piece was not sent.
+pub(crate) enum NotSent {
+    /// It cannot be read here.
+    Disk(ChunkError),
+    /// It is not taken there.
+    Refused(Errno),
+}
+
+impl From<ChunkError> for NotSent {
+    fn from(error: ChunkError) -> NotSent {
+        NotSent::Disk(error)
+    }
+}
+
 /// See the module. Whoever sends something holds the chunk's lock.
-pub(super) struct Copy<'a> {
+pub(crate) struct Copy<'a> {
     pub store: &'a ChunkStore,
-    pub outgoing: &'a Outgoing,
+    pub to: &'a dyn Destination,
     pub chunk: ChunkId,
     /// Bytes of a piece at the most.
     pub piece_bytes: u32,
     /// Up to where it was sent, bytes; nothing before it was begun.
-    pub at: Option<u32>,
+    at: Option<u32>,
+    /// What is there may be the only content that somebody was told of, and is taken away by nothing but what comes in its place.
+    is_over: bool,
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    /// A copy in the place of what is there, which counts for nothing.
+    pub fn anew(
+        store: &'a ChunkStore,
+        to: &'a dyn Destination,
+        chunk: ChunkId,
+        piece_bytes: u32,
+    ) -> Copy<'a> {
+        Copy { store, to, chunk, piece_bytes, at: None, is_over: false }
+    }
+
+    /// A copy over what is there.
+    pub fn over(
+        store: &'a ChunkStore,
+        to: &'a dyn Destination,
+        chunk: ChunkId,
+        piece_bytes: u32,
+    ) -> Copy<'a> {
+        Copy { is_over: true, ..Copy::anew(store, to, chunk, piece_bytes) }
+    }
+
+    /// Begins anew: what was sent may be gone.
+    pub fn begin_anew(&mut self) {
+        self.at = None;
+    }
+
     /// Offset and length of what is to be sent next, bytes.
     pub fn next_piece(&self, map: &ChunkMap) -> Option<(u32, u32)> {
         let at = self.at.unwrap_or(0);
@@ -33,10 +82,15 @@ impl Copy<'_> {
     }
 
     /// Sends it, with the checksums it has here; tells how many bytes that were.
-    pub fn send_piece(&mut self, map: &ChunkMap) -> Result<u32, Stop> {
+    pub fn send_piece(&mut self, map: &ChunkMap) -> Result<u32, NotSent> {
         let (target, chain, chunk, chunk_bytes) = self.names(map);
         if self.at.is_none() {
-            self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)?;
+            if !self.is_over {
+                self.send(
+                    StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 },
+                    Payload::None,
+                )?;
+            }
             self.at = Some(0);
         }
         let Some((offset, len)) = self.next_piece(map) else { return Ok(0) };
@@ -51,7 +105,7 @@ impl Copy<'_> {
     }
 
     /// Gives it its length, and reserves what is reserved here, when all of its data was sent.
-    pub fn end(&self, map: &ChunkMap) -> Result<(), Stop> {
+    pub fn end(&self, map: &ChunkMap) -> Result<(), NotSent> {
         let (target, chain, chunk, chunk_bytes) = self.names(map);
         let end = data_of(map).map(|(_, end)| end).max().unwrap_or(0);
         if end == 0 && map.len > 0 {
@@ -65,9 +119,14 @@ impl Copy<'_> {
                 StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset, len: 1 },
                 Payload::None,
             )?;
-        } else if end < map.len {
+        } else if end < map.len && !self.is_over {
             let len = map.len;
             self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
+        }
+        if self.is_over {
+            let len = map.len;
+            self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
+            self.punch_holes(map)?;
         }
         // ORDER: after the length is set, which gives back what is reserved behind it.
         for Run { offset, len, .. } in map.runs.iter().filter(|run| !run.has_data).copied() {
@@ -79,22 +138,37 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Has zeros there where there is no data here.
+    fn punch_holes(&self, map: &ChunkMap) -> Result<(), NotSent> {
+        let (target, chain, chunk, chunk_bytes) = self.names(map);
+        let mut at = 0;
+        let end = Run { offset: map.len.next_multiple_of(BLOCK_BYTES), len: 0, has_data: false };
+        for Run { offset, len, .. } in map.runs.iter().copied().filter(|run| run.has_data).chain([end]) {
+            if offset > at {
+                let len = offset - at;
+                self.send(
+                    StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: at, len },
+                    Payload::None,
+                )?;
+            }
+            at = at.max(offset + len);
+        }
+        Ok(())
+    }
+
     /// What there is of it on the other target, and of changes that went there, is taken back: here it is not any more.
-    pub fn is_gone(&self) -> Result<(), Stop> {
-        let (target, chain, chunk) = (self.outgoing.to(), self.outgoing.chain(), self.chunk);
+    pub fn is_gone(&self) -> Result<(), NotSent> {
+        let (target, chain, chunk) = (self.to.target(), self.to.chain(), self.chunk);
         let chunk_bytes = LayoutPolicy::CHUNK_BYTES_MIN;
         self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len: 0 }, Payload::None)
     }
 
-    fn names(&self, map: &ChunkMap) -> (ashlar_types::TargetId, ashlar_types::ChainId, ChunkId, u32) {
-        (self.outgoing.to(), self.outgoing.chain(), self.chunk, map.chunk_bytes)
+    fn names(&self, map: &ChunkMap) -> (TargetId, ChainId, ChunkId, u32) {
+        (self.to.target(), self.to.chain(), self.chunk, map.chunk_bytes)
     }
 
-    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<(), Stop> {
-        let (target, chunk) = (self.outgoing.to(), self.chunk);
-        let sent = self.outgoing.send(request, payload);
-        sent.map(drop)
-            .map_err(|errno| Stop::Obstacle(format!("{target} does not take chunk {chunk}: {errno}")))
+    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<(), NotSent> {
+        self.to.send(request, payload).map(drop).map_err(NotSent::Refused)
     }
 }
 

@@ -1,0 +1,55 @@
+//! `ashlar chain`: chains of several copies.
+
+use super::pool;
+use crate::cli::{ChainAction, ChainArgs};
+use crate::cluster::{Member, NodeDirectory};
+use crate::terminal::{say, say_json};
+use anyhow::Result;
+use ashlar_console::object::chain::{self, copied, is_short, object};
+use ashlar_types::map::{Chain, ChainCopies};
+use ashlar_types::{ClusterMap, Role, TargetId};
+use serde_json::Value;
+use std::process::ExitCode;
+
+pub fn run(args: &ChainArgs) -> Result<ExitCode> {
+    let member = Member::start(NodeDirectory::new(&args.node.node), Role::Admin)?;
+    let map = member.map().read().clone();
+    let ChainAction::List { short, pool, json } = &args.action;
+    let pool = pool.as_ref().map(|name| pool::find(&map, name)).transpose()?.map(|pool| pool.id);
+    let all: Vec<(&Chain, &ChainCopies)> = copied(&map, pool).collect();
+    let shown = all.iter().filter(|(chain, _)| !short || is_short(chain));
+    if *json {
+        let shown: Vec<Value> = shown.map(|(chain, copies)| object(&map, chain, copies)).collect();
+        say_json(&shown)?;
+    } else {
+        shown.for_each(|(chain, copies)| print(&map, chain, copies));
+        let short = all.iter().filter(|(chain, _)| is_short(chain)).count();
+        say(format_args!("{} chains of several copies, {short} with fewer than they are to have", all.len()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies) {
+    let named = |what: &str, targets: &[TargetId]| match targets {
+        [] => String::new(),
+        targets => format!("{what}{}", numbers(targets)),
+    };
+    let short = if is_short(chain) { format!(" of {}", copies.wanted) } else { String::new() };
+    say(format_args!(
+        "{:<12} {:<16} targets {}{short}{}{}",
+        chain.id.to_string(),
+        chain::pool(map, chain),
+        numbers(&chain.targets),
+        named(", catching up: ", &copies.catching_up),
+        named(", waited for: ", &awaited(copies)),
+    ));
+}
+
+/// Who had all of it, and is not being brought up to date.
+fn awaited(copies: &ChainCopies) -> Vec<TargetId> {
+    copies.former.iter().filter(|former| !copies.catching_up.contains(former)).copied().collect()
+}
+
+fn numbers(targets: &[TargetId]) -> String {
+    targets.iter().map(|target| target.0.to_string()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,204 @@
+//! Goal: of files whose directory asks for two copies, any storage server may be killed, hang or be stopped: programs wait for seconds, no call fails, nothing that was written is lost, and copies
+//! come back by themselves, whole. Method: three storage servers and two mounts as processes; programs that write, read back through the other mount, truncate and remove files meanwhile.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use support::cluster::{Lab, Role};
+use support::{PATIENCE, can_mount};
+
+/// For how long programs may wait. The promise is 10 s; a machine that is busy with other tests is slower.
+const STALL_MAX: Duration = Duration::from_secs(40);
+const FILE_BYTES: usize = 3 << 20;
+
+fn content(of: u64, turn: u64, len: usize) -> Vec<u8> {
+    let mut state = (of * 1_000_003 + turn).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// One turn of a program: a file is written, some of it over again, and read through the other mount; every third is removed again.
+fn work(lab: &Lab, of: u64, turn: u64) {
+    let name = format!("copied/w{of}/f{turn}");
+    let (own, other) =
+        (lab.path(&format!("m{}/{name}", of % 2)), lab.path(&format!("m{}/{name}", (of + 1) % 2)));
+    let mut bytes = content(of, turn, FILE_BYTES);
+    let mut file = File::create(&own).unwrap();
+    file.write_all(&bytes).unwrap();
+    let (at, piece) = ((turn as usize * 7919) % (FILE_BYTES - 5000), content(of, turn + 1, 5000));
+    file.write_all_at(&piece, at as u64).unwrap();
+    bytes[at..at + 5000].copy_from_slice(&piece);
+    if turn % 4 == 0 {
+        file.sync_all().unwrap();
+    }
+    drop(file);
+    assert!(fs::read(&other).unwrap() == bytes, "{name} is not what was written");
+    match turn % 3 {
+        0 => fs::remove_file(&other).unwrap(),
+        1 => File::options().write(true).open(&own).unwrap().set_len(FILE_BYTES as u64 / 2 + 77).unwrap(),
+        _ => {}
+    }
+}
+
+/// Whether files are as [`work`] has left them, up to `turns`.
+fn check(lab: &Lab, of: u64, turns: u64) {
+    for turn in 0..turns {
+        let path = lab.path(&format!("m{}/copied/w{of}/f{turn}", (of + 1) % 2));
+        if turn % 3 == 0 {
+            assert!(!path.exists(), "{} is back", path.display());
+            continue;
+        }
+        let mut bytes = content(of, turn, FILE_BYTES);
+        let at = (turn as usize * 7919) % (FILE_BYTES - 5000);
+        bytes[at..at + 5000].copy_from_slice(&content(of, turn + 1, 5000));
+        if turn % 3 == 1 {
+            bytes.truncate(FILE_BYTES / 2 + 77);
+        }
+        assert!(fs::read(&path).unwrap() == bytes, "{} is not what was written", path.display());
+    }
+}
+
+/// Ends work, also when what goes on beside it fails: whoever waits for the workers would wait for ever.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Work that goes on while `during` does something to servers, from turn `first` on of each worker; tells the turns and the longest time that one took.
+fn under_load(lab: &Lab, first: &[u64], during: impl FnOnce(&dyn Fn())) -> (Vec<u64>, Duration) {
+    let (is_done, total, longest_ms) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let turns: Vec<u64> = std::thread::scope(|scope| {
+        let start = |(of, first): (u64, &u64)| {
+            let (is_done, total, longest_ms, first) = (&is_done, &total, &longest_ms, *first);
+            scope.spawn(move || {
+                let mut turn = first;
+                while !is_done.load(SeqCst) {
+                    let begun = Instant::now();
+                    work(lab, of, turn);
+                    longest_ms.fetch_max(begun.elapsed().as_millis() as u64, SeqCst);
+                    turn += 1;
+                    total.fetch_add(1, SeqCst);
+                }
+                turn
+            })
+        };
+        let workers: Vec<_> = (0..).zip(first).map(start).collect();
+        // Everybody gets further, from when this is called on.
+        let goes_on = || {
+            let (before, since) = (total.load(SeqCst), Instant::now());
+            while total.load(SeqCst) < before + 12 {
+                assert!(since.elapsed() < STALL_MAX, "nothing goes on");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let ending = Ending(&is_done);
+        goes_on();
+        during(&goes_on);
+        goes_on();
+        drop(ending);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    turns.iter().zip(0..).for_each(|(turns, of)| check(lab, of, *turns));
+    (turns, Duration::from_millis(longest_ms.load(SeqCst)))
+}
+
+/// How many chains with copies there are, and how many of these lack some.
+fn chains(lab: &Lab) -> (usize, usize) {
+    let listed = lab.ashlar("chain list --json --identity @first").expect(0).stdout;
+    let chains: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let chains = chains.as_array().unwrap();
+    let in_sync = |chain: &&serde_json::Value| chain["in_sync"].as_array().unwrap().len() < 2;
+    (chains.len(), chains.iter().filter(in_sync).count())
+}
+
+#[track_caller]
+fn wait_for_copies(lab: &Lab, what: &str) {
+    let deadline = Instant::now() + PATIENCE * 2;
+    loop {
+        let (all, short) = chains(lab);
+        if all > 0 && short == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {short} of {all} chains lack a copy");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A file system of three storage servers with a directory whose files have two copies.
+fn start() -> Lab {
+    let lab = Lab::start(3, 2);
+    lab.ashlar("pool copies main 2 --identity @first").expect(0);
+    let dir = lab.path("m0/copied");
+    fs::create_dir(&dir).unwrap();
+    lab.ashlar(&format!("layout set --copies 2 {}", dir.display())).expect(0);
+    let dirs: Vec<PathBuf> = (0..4).map(|of| dir.join(format!("w{of}"))).collect();
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    wait_for_copies(&lab, "chains do not begin");
+    lab
+}
+
+fn stop(mut lab: Lab) {
+    lab.mounts.iter_mut().for_each(Role::stop);
+    lab.stop();
+    lab.ashlar("fsck --state @state --meta @meta --data @d0 --data @d1 --data @d2").expect(0);
+}
+
+#[test]
+fn others_serve_when_one_is_killed_or_stopped_and_copies_come_back() {
+    if !can_mount("a storage server that dies") {
+        return;
+    }
+    let mut lab = start();
+    let (turns, stall) = under_load(&lab, &[0; 4], |goes_on| {
+        lab.storage[0].signal(libc::SIGKILL);
+        goes_on();
+    });
+    eprintln!("killed: the longest turn took {stall:?}");
+    lab.storage[0].kill();
+    lab.start_storage(0);
+    wait_for_copies(&lab, "copies do not come back");
+    let (_, stall) = under_load(&lab, &turns, |goes_on| {
+        lab.storage[1].signal(libc::SIGTERM);
+        goes_on();
+    });
+    eprintln!("stopped: the longest turn took {stall:?}");
+    lab.storage[1].stop();
+    lab.start_storage(1);
+    wait_for_copies(&lab, "copies do not come back");
+    stop(lab);
+}
+
+#[test]
+fn a_machine_that_hangs_and_goes_on_changes_nothing() {
+    if !can_mount("a storage server that hangs") {
+        return;
+    }
+    let lab = start();
+    let (_, stall) = under_load(&lab, &[0; 4], |goes_on| {
+        lab.storage[2].pause();
+        goes_on();
+        // Longer than every lease.
+        std::thread::sleep(Duration::from_secs(8));
+        lab.storage[2].resume();
+        goes_on();
+        wait_for_copies(&lab, "copies do not come back");
+    });
+    eprintln!("paused: the longest turn took {stall:?}");
+    stop(lab);
+}

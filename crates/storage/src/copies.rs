@@ -1,0 +1,464 @@
+//! Chains of several copies: a target's part in each. [ADR 0030](../../../docs/adr/0030-chunks-are-copied-along-chains.md) has the reasons, `ashlar_replication::chain` the machine that decides.
+//!
+//! | who | answers |
+//! |---|---|
+//! | head | changes, once all in sync have made them; what there is of whole files |
+//! | any in sync, while all others grant it a lease | reads of chunks that are settled |
+//! | others | nobody but the target in front |
+//!
+//! ```text
+//!  caller     head                        next
+//!    │ Write   │ locks the chunk, notes it, writes
+//!    ├────────▶│ Write, epoch, turn         │ the same
+//!    │         ├───────────────────────────▶│
+//!    │◀────────┤◀───────────────────────────┤
+//! ```
+//!
+//! At each new epoch the target in front asks the one behind what it may lack (`CopyCompare`), and sends those chunks whole, each followed by `CopySettled`. One that has nothing is
+//! emptied first (`CopyEmpty`); one that was away gets what was noted of it ([`ashlar_chunkstore::Lack`]).
+//!
+//! Invariants:
+//! - Locks are taken in this order: file, chunk, state of the group. Nobody waits for another target while he holds the last.
+//! - Who waits for another target waits for one further behind in a chain, and calls by place have threads of their own (`ashlar_rpc::serve`).
+//! - What the next process must know of a chunk is noted before the chunk is changed.
+
+mod change;
+mod group;
+mod lease;
+mod note;
+mod peer;
+mod read;
+mod settle;
+
+use crate::moves::Outside;
+use crate::throttle::Throttle;
+use ashlar_chunkstore::{ChunkError, ChunkStore};
+use ashlar_replication::chain::ChainReplica;
+use ashlar_replication::membership::{self, Content, LeaseTerms, Stored};
+use ashlar_rpc::Payload;
+use ashlar_types::map::Chain;
+use ashlar_types::message::{MoveProgress, StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, OfChains, TargetId};
+use group::{Group, State};
+use note::{CopyNote, LackNote};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustc_hash::FxHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+type Command = ashlar_replication::chain::Command<TargetId>;
+
+/// For how long the target behind may take for a change, to say what it has, to say that it is there, and to make everything durable.
+const PASS_ON_MAX: Duration = Duration::from_secs(3);
+const COMPARE_MAX: Duration = Duration::from_secs(10);
+const BEACON_MAX: Duration = Duration::from_secs(1);
+const SYNC_MAX: Duration = Duration::from_secs(60);
+/// Time between two looks whether something is over.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Chunks and files are spread over so many locks.
+const CHUNK_LOCKS: usize = 1024;
+const FILE_LOCKS: usize = 64;
+
+/// What there is at one target.
+struct AtTarget {
+    id: TargetId,
+    store: Arc<ChunkStore>,
+    /// Chains that it has, or had, a copy of.
+    groups: RwLock<BTreeMap<ChainId, Arc<Group>>>,
+    /// What the process before has noted of chains that this one has not got to yet.
+    before: Mutex<Before>,
+    /// Written by who changes a chunk, from before it is changed here until it is behind; read by who reads it.
+    chunks: Vec<RwLock<()>>,
+    /// Written by who deletes chunks of a file, read by who changes one.
+    files: Vec<RwLock<()>>,
+    /// Targets that are just being asked for leases.
+    asking: Mutex<BTreeSet<TargetId>>,
+    is_proposing: AtomicBool,
+    looked_at: Mutex<Option<Epoch>>,
+    /// It may lack what it had acknowledged before it was opened, notes included, and not all of its chains have heard of that.
+    has_lost: AtomicBool,
+}
+
+#[derive(Default)]
+struct Before {
+    notes: BTreeMap<ChainId, CopyNote>,
+    uncertain: BTreeMap<ChainId, BTreeSet<ChunkId>>,
+    lacking: BTreeMap<ChainId, BTreeMap<TargetId, LackNote>>,
+}
+
+impl AtTarget {
+    fn group(&self, chain: ChainId) -> Option<Arc<Group>> {
+        self.groups.read().get(&chain).cloned()
+    }
+
+    fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups.read().values().cloned().collect()
+    }
+
+    fn chunk(&self, chain: ChainId, chunk: ChunkId) -> &RwLock<()> {
+        &self.chunks[spread((chain, chunk), CHUNK_LOCKS)]
+    }
+
+    fn file(&self, inode: InodeId) -> &RwLock<()> {
+        &self.files[spread(inode, FILE_LOCKS)]
+    }
+}
+
+fn spread(what: impl Hash, over: usize) -> usize {
+    let mut hasher = FxHasher::default();
+    what.hash(&mut hasher);
+    (hasher.finish() >> 32) as usize % over
+}
+
+/// Whether a lease is granted.
+fn is_grant(command: &Command) -> bool {
+    matches!(command, Command::Member(membership::Command::Grant { .. }))
+}
+
+/// See the module.
+pub(crate) struct Copies {
+    outside: Arc<Outside>,
+    // LIMIT: as targets here.
+    targets: RwLock<BTreeMap<TargetId, Arc<AtTarget>>>,
+    throttle: Throttle,
+    is_stopping: AtomicBool,
+}
+
+impl Copies {
+    pub fn new(outside: Arc<Outside>) -> Copies {
+        Copies {
+            outside,
+            targets: RwLock::default(),
+            throttle: Throttle::default(),
+            is_stopping: AtomicBool::new(false),
+        }
+    }
+
+    fn map(&self) -> Arc<ClusterMap> {
+        self.outside.map.read().clone()
+    }
+
+    fn at(&self, target: TargetId) -> Option<Arc<AtTarget>> {
+        self.targets.read().get(&target).cloned()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(SeqCst)
+    }
+
+    pub fn stop(&self) {
+        self.is_stopping.store(true, SeqCst);
+    }
+
+    /// Whoever holds it may be waiting for another target.
+    fn read_lock<'a>(&self, lock: &'a RwLock<()>) -> RwLockReadGuard<'a, ()> {
+        self.outside.env.tasks.take(|| lock.try_read(), || lock.read())
+    }
+
+    fn write_lock<'a>(&self, lock: &'a RwLock<()>) -> RwLockWriteGuard<'a, ()> {
+        self.outside.env.tasks.take(|| lock.try_write(), || lock.write())
+    }
+
+    /// Learns what a target that is about to be served has noted.
+    ///
+    /// # Errors
+    /// Those of its index.
+    pub fn take_target(&self, id: TargetId, store: &Arc<ChunkStore>) -> Result<(), ChunkError> {
+        let malformed = |what: String| ChunkError::Corrupt { file: "index".into(), what };
+        let mut before = Before::default();
+        let has_lost = store.has_lost()?;
+        for (chain, note) in store.copy_notes()? {
+            let mut note = CopyNote::decode(&note).map_err(|error| malformed(error.to_string()))?;
+            if has_lost {
+                // ORDER: durable before it begins; see `Member::recover`.
+                note.stored.content = Content::Short;
+                note.in_sync_at = None;
+                store.note_copy(chain, Some(note.encode()))?;
+            }
+            before.notes.insert(chain, note);
+        }
+        for (chain, chunk) in store.uncertain()? {
+            before.uncertain.entry(chain).or_default().insert(chunk);
+        }
+        for ((chain, target), note) in store.lack_notes()? {
+            if has_lost {
+                // Notes may be lost with the rest.
+                store.end_lacks((chain, target))?;
+                continue;
+            }
+            let note = LackNote::decode(&note).map_err(|error| malformed(error.to_string()))?;
+            before.lacking.entry(chain).or_default().insert(target, note);
+        }
+        let at = AtTarget {
+            id,
+            store: store.clone(),
+            groups: RwLock::default(),
+            before: Mutex::new(before),
+            chunks: (0..CHUNK_LOCKS).map(|_| RwLock::default()).collect(),
+            files: (0..FILE_LOCKS).map(|_| RwLock::default()).collect(),
+            asking: Mutex::default(),
+            is_proposing: AtomicBool::new(false),
+            looked_at: Mutex::default(),
+            has_lost: AtomicBool::new(has_lost),
+        };
+        self.targets.write().insert(id, Arc::new(at));
+        Ok(())
+    }
+
+    pub fn forget_target(&self, id: TargetId) {
+        self.targets.write().remove(&id);
+    }
+
+    /// Does what is due. To be called a few times a second, by one thread.
+    pub fn turn(self: &Arc<Self>) {
+        let targets: Vec<Arc<AtTarget>> = self.targets.read().values().cloned().collect();
+        for at in targets.into_iter().filter(|_| !self.is_stopping()) {
+            self.look_at_map(&at);
+            self.pass_time(&at);
+            for group in at.groups() {
+                self.tend(&at, &group);
+                if let Err(error) = group.forget_notes() {
+                    tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
+                }
+            }
+        }
+    }
+
+    /// Goes by the newest map.
+    fn look_at_map(&self, at: &AtTarget) {
+        let map = self.map();
+        if *at.looked_at.lock() == Some(map.epoch) {
+            return;
+        }
+        let known: BTreeSet<ChainId> = at.groups.read().keys().copied().collect();
+        let noted: BTreeSet<ChainId> = at.before.lock().notes.keys().copied().collect();
+        let mut is_done = true;
+        for chain in map.chains.iter().filter(|chain| chain.copies.is_some()) {
+            let is_of_here = chain.is_member(at.id) || known.contains(&chain.id) || noted.contains(&chain.id);
+            if is_of_here && let Err(error) = self.learn(at, chain) {
+                tracing::error!(%error, chain = %chain.id, target = %at.id, "what a copy is to be cannot be noted");
+                is_done = false;
+            }
+            if let Some(group) = at.group(chain.id).filter(|_| chain.is_member(at.id)) {
+                self.leave(at, &group, chain.copies_wanted());
+            }
+        }
+        if is_done && at.has_lost.load(SeqCst) {
+            match at.store.forget_loss() {
+                Ok(()) => at.has_lost.store(false, SeqCst),
+                Err(error) => {
+                    tracing::error!(%error, target = %at.id, "what was lost is noted again with the next start")
+                }
+            }
+        }
+        if is_done {
+            *at.looked_at.lock() = Some(map.epoch);
+        }
+    }
+
+    fn learn(&self, at: &AtTarget, chain: &Chain) -> Result<(), ChunkError> {
+        let Some(membership) = chain.group() else { return Ok(()) };
+        let now = self.outside.env.clock.monotonic();
+        let former = chain.copies.as_ref().map(|copies| copies.former.clone()).unwrap_or_default();
+        let group = match at.group(chain.id) {
+            Some(group) => group,
+            None => {
+                let group = Arc::new(self.begin(at, chain.id, &membership, now)?);
+                at.groups.write().insert(chain.id, group.clone());
+                group
+            }
+        };
+        let to_store = {
+            let mut state = group.state.lock();
+            let mut out = Vec::new();
+            state.replica.learn(&membership, now, &mut out);
+            let to_store = group.carry_out(&mut state, out)?;
+            let is_waiting = state.replica.member().is_storing();
+            let epoch = to_store.or(is_waiting.then(|| state.replica.member().epoch()));
+            epoch.map(|epoch| {
+                let note = state.note();
+                let is_in_sync = note.stored.membership.is_in_sync(at.id);
+                if is_in_sync && note.stored.content == Content::Whole {
+                    state.in_sync_at = Some(epoch);
+                }
+                (epoch, state.note())
+            })
+        };
+        if let Some((epoch, note)) = to_store {
+            group.store.note_copy(chain.id, Some(note.encode()))?;
+            group.stored(epoch, &former)?;
+        }
+        if !membership.is_member(at.id) && !former.contains(&at.id) {
+            self.forget(at, &group)?;
+        }
+        Ok(())
+    }
+
+    /// The target has nothing to do with a chain any more. What is left of its chunks is deleted as that of other chains which have gone (`moves::leftover`).
+    fn forget(&self, at: &AtTarget, group: &Group) -> Result<(), ChunkError> {
+        let noted: Vec<_> = group.state.lock().noted.iter().map(|chunk| (group.chain, *chunk)).collect();
+        group.store.forget_uncertain(&noted)?;
+        group.store.note_copy(group.chain, None)?;
+        at.groups.write().remove(&group.chain);
+        Ok(())
+    }
+
+    /// The group of a chain that this process has not seen yet.
+    fn begin(
+        &self,
+        at: &AtTarget,
+        chain: ChainId,
+        membership: &ashlar_types::Membership<TargetId>,
+        now: Duration,
+    ) -> Result<Group, ChunkError> {
+        let terms = LeaseTerms::DEFAULT;
+        let mut before = at.before.lock();
+        let noted = before.uncertain.get(&chain).cloned().unwrap_or_default();
+        let mut out = Vec::new();
+        let mut state = match before.notes.get(&chain) {
+            Some(note) => {
+                let stored = note.stored.clone();
+                let replica =
+                    ChainReplica::recover(at.id, terms, stored, noted.iter().copied(), now, &mut out);
+                State::new(replica, note.in_sync_at)
+            }
+            // A note may be lost with the rest.
+            None if at.has_lost.load(SeqCst) => {
+                let stored = Stored { membership: membership.clone(), content: Content::Short };
+                let replica = ChainReplica::recover(at.id, terms, stored, [], now, &mut out);
+                State::new(replica, None)
+            }
+            None => State::new(ChainReplica::join(at.id, terms, membership.clone(), now, &mut out), None),
+        };
+        state.noted = noted;
+        state.lacking = before.lacking.get(&chain).cloned().unwrap_or_default();
+        let group = Group::new(chain, at.store.clone(), state);
+        {
+            let mut state = group.state.lock();
+            group.carry_out(&mut state, out)?;
+        }
+        before.notes.remove(&chain);
+        before.uncertain.remove(&chain);
+        before.lacking.remove(&chain);
+        Ok(group)
+    }
+
+    /// Carries out a call about one chunk of a chain of several copies, which is not passed on by another target.
+    ///
+    /// # Errors
+    /// `EREMCHG` when it is not for this target, or not now, and what `run` answers.
+    pub fn guard(
+        &self,
+        chain: ChainId,
+        request: &StorageRequest,
+        payload: Payload<'_>,
+        run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
+    ) -> Result<StorageReply, Errno> {
+        let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
+        let group = at.group(chain).ok_or(Errno::EREMCHG)?;
+        match request {
+            StorageRequest::Read { chunk, .. } | StorageRequest::Seek { chunk, .. } => {
+                self.read((&at, &group), *chunk, payload, run)
+            }
+            _ => self.change((&at, &group), (request, payload), None, run),
+        }
+    }
+
+    /// Whether what there is of files on `chain` may be told at a target.
+    pub fn tells(&self, target: TargetId, chain: ChainId) -> bool {
+        let group = self.at(target).and_then(|at| at.group(chain));
+        group.is_some_and(|group| self.may_tell(&group))
+    }
+
+    /// Carries out a deletion of chunks of a file, also behind those of `chains` that have several copies. `run` is told which of these are deleted here.
+    ///
+    /// # Errors
+    /// As [`Copies::guard`].
+    pub fn delete(
+        &self,
+        request: &StorageRequest,
+        map: &ClusterMap,
+        run: impl FnOnce(&dyn Fn(ChainId) -> bool) -> Result<StorageReply, Errno>,
+    ) -> Result<StorageReply, Errno> {
+        let StorageRequest::DeleteGeneration { inode, generation, from_index, ref chains, .. } = *request
+        else {
+            return Err(Errno::EINVAL);
+        };
+        let copied = copied_of(map, request.target(), chains);
+        if copied.is_empty() {
+            return run(&|_| false);
+        }
+        let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
+        let groups = self.groups_of(&at, &copied)?;
+        let meant: BTreeSet<ChainId> = groups.iter().map(|group| group.chain).collect();
+        let _alone = self.write_lock(at.file(inode));
+        let first = ChunkId { inode, generation, index: from_index };
+        let begun = self.begin_deletions(&at, groups, first, None)?;
+        let deleted = run(&|chain| meant.contains(&chain));
+        self.end_deletions(&at, begun, (inode, generation, from_index))?;
+        deleted
+    }
+
+    /// Carries out a sync with `run`, also behind.
+    ///
+    /// # Errors
+    /// As [`Copies::guard`].
+    pub fn sync(
+        &self,
+        target: TargetId,
+        chains: &OfChains,
+        run: impl FnOnce() -> Result<StorageReply, Errno>,
+    ) -> Result<StorageReply, Errno> {
+        let copied = copied_of(&self.map(), target, chains);
+        if copied.is_empty() {
+            return run();
+        }
+        let at = self.at(target).ok_or(Errno::EREMCHG)?;
+        let groups: Vec<(Arc<Group>, Epoch)> =
+            self.groups_of(&at, &copied)?.into_iter().map(peer::with_epoch).collect();
+        let reply = run()?;
+        self.sync_behind(&at, &groups, None)?;
+        Ok(reply)
+    }
+
+    /// The groups of chains whose head is here by the map.
+    ///
+    /// # Errors
+    /// `EREMCHG` when one of them has not been begun yet: what it is to do is not known.
+    fn groups_of(&self, at: &AtTarget, chains: &[ChainId]) -> Result<Vec<Arc<Group>>, Errno> {
+        chains.iter().map(|chain| at.group(*chain).ok_or(Errno::EREMCHG)).collect()
+    }
+
+    /// Chains of a target of which the one behind is being brought up to date: how far that is.
+    pub fn progress(&self, target: TargetId) -> Vec<MoveProgress> {
+        let Some(at) = self.at(target) else { return Vec::new() };
+        let is_paused = self.map().moves.is_paused;
+        let open = |group: Arc<Group>| {
+            let state = group.state.lock();
+            let to = state.replica.successor().filter(|_| !state.replica.is_behind_required())?;
+            let (chunks_done, bytes_done) = (group.sent.0.load(Relaxed), group.sent.1.load(Relaxed));
+            let obstacle = if is_paused { "moves are paused".to_owned() } else { String::new() };
+            Some(MoveProgress { chain: group.chain, to, chunks_done, bytes_done, bytes_total: 0, obstacle })
+        };
+        at.groups().into_iter().filter_map(open).collect()
+    }
+}
+
+/// Those of `chains` that have several copies, and whose head is `target`, or that are named.
+fn copied_of(map: &ClusterMap, target: TargetId, chains: &OfChains) -> Vec<ChainId> {
+    let is_copied = |chain: &&Chain| chain.copies.is_some();
+    match chains {
+        OfChains::Only(chains) => {
+            let known = chains.iter().filter_map(|chain| map.chain(*chain));
+            known.filter(is_copied).map(|chain| chain.id).collect()
+        }
+        OfChains::All | OfChains::Except(_) => {
+            let here = map.chains_at(target).filter(|chain| chains.has(Some(chain.id)));
+            here.filter(is_copied).map(|chain| chain.id).collect()
+        }
+    }
+}

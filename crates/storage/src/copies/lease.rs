@@ -1,0 +1,116 @@
+//! Leases between targets that keep copies of the same chains, and what their groups ask of managers: both of many chains at a time.
+
+use super::{AtTarget, BEACON_MAX, Copies, Group};
+use ashlar_rpc::Payload;
+use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::message::{ChainChange, StorageReply, StorageRequest};
+use ashlar_types::{ChainId, Epoch, TargetId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// What two targets have between them.
+type Chains = Vec<(ChainId, Epoch)>;
+
+impl Copies {
+    /// Has time pass for all groups of a target: they ask for leases, and managers for changes.
+    pub(super) fn pass_time(self: &Arc<Self>, at: &Arc<AtTarget>) {
+        let now = self.outside.env.clock.monotonic();
+        let mut asked: BTreeMap<TargetId, Chains> = BTreeMap::new();
+        let mut proposals: Vec<ChainChange> = Vec::new();
+        for group in at.groups() {
+            let mut state = group.state.lock();
+            let mut out = Vec::new();
+            state.replica.member_mut().tick(now, &mut out);
+            if let Err(error) = group.carry_out(&mut state, out) {
+                tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
+            }
+            for (to, epoch) in std::mem::take(&mut state.beacons) {
+                asked.entry(to).or_default().push((group.chain, epoch));
+            }
+            proposals.append(&mut state.proposals);
+        }
+        for (to, chains) in asked {
+            self.ask_for_leases(at, to, chains);
+        }
+        self.propose(at, proposals);
+    }
+
+    /// Asks `to` for leases, by a thread of its own: it may not answer.
+    fn ask_for_leases(self: &Arc<Self>, at: &Arc<AtTarget>, to: TargetId, chains: Chains) {
+        if !at.asking.lock().insert(to) {
+            return;
+        }
+        let (copies, own) = (self.clone(), at.clone());
+        let run = Box::new(move || {
+            let sent_at = copies.outside.env.clock.monotonic();
+            let request = StorageRequest::CopyBeacon { target: to, from: own.id, chains };
+            let under = CopyUnder::between_servers(own.id, 0);
+            let answer = copies.outside.peers.call_of_copy(under, &request, Payload::None, BEACON_MAX);
+            own.asking.lock().remove(&to);
+            let Ok(StorageReply::CopyGranted(granted)) = answer else { return };
+            for (chain, epoch, is_granted) in granted {
+                let Some(group) = own.group(chain) else { continue };
+                let mut state = group.state.lock();
+                if is_granted {
+                    state.replica.member_mut().granted(to, epoch, sent_at, &mut Vec::<super::Command>::new());
+                }
+            }
+        });
+        if self.outside.env.tasks.spawn("ashlar-lease", run).is_err() {
+            at.asking.lock().remove(&to);
+        }
+    }
+
+    /// What a target that asks for leases is answered: for each chain the epoch here, and whether the lease is granted.
+    pub(super) fn grant(
+        &self,
+        at: &AtTarget,
+        from: TargetId,
+        chains: &[(ChainId, Epoch)],
+    ) -> Vec<(ChainId, Epoch, bool)> {
+        let now = self.outside.env.clock.monotonic();
+        let grant = |&(chain, epoch): &(ChainId, Epoch)| {
+            let group = at.group(chain)?;
+            let mut state = group.state.lock();
+            let mut out: Vec<super::Command> = Vec::new();
+            let member = state.replica.member_mut();
+            member.beacon(from, epoch, Duration::ZERO, now, &mut out);
+            let is_granted = out.iter().any(super::is_grant);
+            Some((chain, member.epoch(), is_granted))
+        };
+        chains.iter().filter_map(grant).collect()
+    }
+
+    /// Asks a manager for changes, by a thread of its own.
+    fn propose(self: &Arc<Self>, at: &Arc<AtTarget>, changes: Vec<ChainChange>) {
+        if changes.is_empty() || at.is_proposing.swap(true, SeqCst) {
+            return;
+        }
+        let (copies, own) = (self.clone(), at.clone());
+        let run = Box::new(move || {
+            for some in changes.chunks(ChainChange::AT_ONCE_MAX) {
+                (copies.outside.change_chains)(own.id, some.to_vec());
+            }
+            own.is_proposing.store(false, SeqCst);
+        });
+        if self.outside.env.tasks.spawn("ashlar-propose", run).is_err() {
+            at.is_proposing.store(false, SeqCst);
+        }
+    }
+
+    /// Has a target of a chain with more copies than are wanted leave it: it is drained.
+    pub(super) fn leave(&self, at: &AtTarget, group: &Group, wanted: u8) {
+        let is_draining = self.map().target(at.id).is_some_and(|target| target.is_draining);
+        let mut state = group.state.lock();
+        let has_more = state.replica.member().membership().in_sync.len() > usize::from(wanted);
+        if is_draining && has_more && !state.replica.member().is_leaving() {
+            let mut out = Vec::new();
+            state.replica.member_mut().leave(&mut out);
+            if let Err(error) = group.carry_out(&mut state, out) {
+                tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
+            }
+        }
+    }
+}

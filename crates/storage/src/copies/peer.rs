@@ -1,0 +1,158 @@
+//! What other targets of the same chains ask.
+
+use super::change::in_front;
+use super::{AtTarget, Copies, Group};
+use crate::StorageService;
+use crate::answer::answer;
+use crate::call::carry_out;
+use ashlar_rpc::Payload;
+use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, NodeId, OfChains};
+use std::sync::Arc;
+
+// LIMIT: of one answer.
+const UNCERTAIN_MAX: usize = 4096;
+
+impl Copies {
+    /// See [`ashlar_rpc::StoragePeers::call_of_copy`].
+    ///
+    /// # Errors
+    /// As of that.
+    pub(crate) fn call(
+        &self,
+        service: &StorageService,
+        (node, under): (NodeId, CopyUnder),
+        request: &StorageRequest,
+        payload: Payload<'_>,
+    ) -> Result<StorageReply, Errno> {
+        let is_his = self.map().target(under.from).is_some_and(|target| target.node == node);
+        if !is_his {
+            return Err(Errno::EACCES);
+        }
+        let at = self.at(request.target()).ok_or(Errno::ENODEV)?;
+        let group = |chain: ChainId| at.group(chain).ok_or(Errno::EREMCHG);
+        match request {
+            StorageRequest::CopyBeacon { from, chains, .. } if *from == under.from => {
+                Ok(StorageReply::CopyGranted(self.grant(&at, *from, chains)))
+            }
+            StorageRequest::CopyCompare { chain, after, .. } => {
+                self.tell_what_there_is(&*group(*chain)?, under, *after)
+            }
+            StorageRequest::CopyEmpty { chain, from, .. } => self.empty(&at, &*group(*chain)?, under, *from),
+            StorageRequest::CopySettled { chain, chunk, .. } => {
+                let group = group(*chain)?;
+                // ORDER: behind the pieces of it.
+                let _deletions = self.read_lock(at.file(chunk.inode));
+                let _alone = self.write_lock(at.chunk(*chain, *chunk));
+                self.take_settled((&at, &group), under, *chunk)
+            }
+            StorageRequest::DeleteGeneration { chains: OfChains::Only(chains), .. } if chains.len() == 1 => {
+                let group = group(chains[0])?;
+                self.delete_for(service, (&at, group), under, request)
+            }
+            StorageRequest::Sync { chains: OfChains::Only(chains), .. } => {
+                let groups = chains.iter().filter_map(|chain| Some(with_epoch(at.group(*chain)?)));
+                let groups: Vec<_> = groups.collect();
+                at.store.sync().map_err(|error| answer(at.id, &error))?;
+                self.sync_behind(&at, &groups, Some(under))?;
+                Ok(StorageReply::Done)
+            }
+            _ => {
+                let group = group(request.chain().ok_or(Errno::EINVAL)?)?;
+                self.change((&at, &group), (request, payload), Some(under), |payload| {
+                    carry_out(service, &at.store, request, payload, &|_| true)
+                        .map_err(|error| answer(at.id, &error))
+                })
+            }
+        }
+    }
+
+    /// What is here of a chain, for the target in front.
+    fn tell_what_there_is(
+        &self,
+        group: &Group,
+        under: CopyUnder,
+        after: Option<ChunkId>,
+    ) -> Result<StorageReply, Errno> {
+        let state = group.state.lock();
+        let is_in_front = state.replica.predecessor() == Some(under.from);
+        let member = state.replica.member();
+        if !is_in_front || !member.is_active() || member.epoch() != under.epoch {
+            return Err(Errno::EREMCHG);
+        }
+        let mut all = state.replica.uncertain();
+        all.extend(&state.noted);
+        let mut uncertain: Vec<ChunkId> =
+            all.into_iter().filter(|chunk| after.is_none_or(|after| *chunk > after)).collect();
+        let has_more = uncertain.len() > UNCERTAIN_MAX;
+        uncertain.truncate(UNCERTAIN_MAX);
+        Ok(StorageReply::CopyCompared { in_sync_at: state.in_sync_at, uncertain, has_more })
+    }
+
+    /// Deletes what there is of a chain that is sent whole.
+    fn empty(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        under: CopyUnder,
+        from: Option<ChunkId>,
+    ) -> Result<StorageReply, Errno> {
+        let failed = |error| answer(at.id, &error);
+        let note = {
+            let mut state = group.state.lock();
+            if !state.replica.empties_here(in_front(under), &mut Vec::new()) {
+                return Err(Errno::EREMCHG);
+            }
+            state.in_sync_at.take().map(|_| state.note())
+        };
+        if let Some(note) = note {
+            // ORDER: before anything is gone that it speaks of.
+            group.store.note_copy(group.chain, Some(note.encode())).map_err(failed)?;
+        }
+        let deleted = group.store.delete_of_chain(from, &|chain| chain == group.chain).map_err(failed)?;
+        Ok(StorageReply::CopyEmptied(deleted.next))
+    }
+
+    fn take_settled(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        under: CopyUnder,
+        chunk: ChunkId,
+    ) -> Result<StorageReply, Errno> {
+        let is_settled =
+            || group.state.lock().replica.settled_in_front(chunk, in_front(under), &mut Vec::new());
+        if is_settled() {
+            return Ok(StorageReply::Done);
+        }
+        // Who is further behind may lack it still.
+        self.settle_locked((at, group), chunk)?;
+        if is_settled() { Ok(StorageReply::Done) } else { Err(Errno::EREMCHG) }
+    }
+
+    fn delete_for(
+        &self,
+        service: &StorageService,
+        (at, group): (&AtTarget, Arc<Group>),
+        under: CopyUnder,
+        request: &StorageRequest,
+    ) -> Result<StorageReply, Errno> {
+        let StorageRequest::DeleteGeneration { inode, generation, from_index, .. } = *request else {
+            return Err(Errno::EINVAL);
+        };
+        let _alone = self.write_lock(at.file(inode));
+        let first = ChunkId { inode, generation, index: from_index };
+        let chain = group.chain;
+        let begun = self.begin_deletions(at, vec![group], first, Some(under))?;
+        let deleted = carry_out(service, &at.store, request, Payload::None, &|found| found == Some(chain))
+            .map_err(|error| answer(at.id, &error));
+        self.end_deletions(at, begun, (inode, generation, from_index))?;
+        deleted
+    }
+}
+
+/// A group with the epoch that it has now.
+pub(super) fn with_epoch(group: Arc<Group>) -> (Arc<Group>, Epoch) {
+    let epoch = group.state.lock().replica.member().epoch();
+    (group, epoch)
+}

@@ -1,0 +1,329 @@
+//! The target behind is brought up to date: what it may lack is found out, and sent whole.
+
+use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX, SYNC_MAX};
+use crate::answer::answer;
+use crate::piece::{Copy, Destination, NotSent};
+use ashlar_chunkstore::{ChunkError, Lack};
+use ashlar_replication::chain::Whole;
+use ashlar_rpc::Payload;
+use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, OfChains, TargetId};
+use smallvec::smallvec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// The target behind, at an epoch.
+#[derive(Clone, Copy)]
+struct Behind<'a> {
+    copies: &'a Copies,
+    chain: ChainId,
+    to: TargetId,
+    under: CopyUnder,
+}
+
+impl Destination for Behind<'_> {
+    fn target(&self) -> TargetId {
+        self.to
+    }
+    fn chain(&self) -> ChainId {
+        self.chain
+    }
+    fn send(&self, request: StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
+        self.copies.outside.peers.call_of_copy(self.under, &request, payload, PASS_ON_MAX)
+    }
+}
+
+impl Behind<'_> {
+    fn ask(&self, request: &StorageRequest) -> Result<StorageReply, Errno> {
+        self.copies.outside.peers.call_of_copy(self.under, request, Payload::None, COMPARE_MAX)
+    }
+}
+
+/// Ends also when what it is for panics.
+struct Tended(Arc<Group>);
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        self.0.is_tended.store(false, SeqCst);
+    }
+}
+
+/// What one has told of a chain that is asked what it has.
+struct Compared {
+    in_sync_at: Option<Epoch>,
+    uncertain: BTreeSet<ChunkId>,
+}
+
+impl Copies {
+    fn behind<'a>(&'a self, at: &AtTarget, group: &Group, whole: Whole<TargetId>) -> Behind<'a> {
+        let Whole { to, epoch, turn } = whole;
+        let place = group.state.lock().replica.place() + 1;
+        let under = CopyUnder { from: at.id, epoch, turn, place, is_piece: false };
+        Behind { copies: self, chain: group.chain, to, under }
+    }
+
+    /// Has the target behind brought up to date by a thread of its own, if there is something to do and nobody does it.
+    pub(super) fn tend(self: &Arc<Self>, at: &Arc<AtTarget>, group: &Arc<Group>) {
+        {
+            let state = group.state.lock();
+            let has_work = state.replica.to_compare().is_some()
+                || state.replica.has_caught_up().is_some()
+                || state.replica.next_unsettled(None).is_some();
+            if !has_work || group.is_tended.swap(true, SeqCst) {
+                return;
+            }
+        }
+        let tended = Tended(group.clone());
+        let (copies, at) = (self.clone(), at.clone());
+        let run = Box::new(move || {
+            let tended = tended;
+            if let Err(errno) = copies.bring_up(&at, &tended.0) {
+                tracing::debug!(chain = %tended.0.chain, target = %at.id, %errno, "the target behind is not brought up to date for now");
+            }
+        });
+        if let Err(error) = self.outside.env.tasks.spawn("ashlar-copy", run) {
+            tracing::error!(%error, "no thread can be started; a copy is brought up to date later");
+        }
+    }
+
+    /// # Errors
+    /// What the target behind, or the disk here, answers; it is tried again later.
+    fn bring_up(&self, at: &AtTarget, group: &Group) -> Result<(), Errno> {
+        loop {
+            if self.is_stopping() {
+                return Ok(());
+            }
+            let (to_compare, epoch, caught_up) = {
+                let state = group.state.lock();
+                let epoch = state.replica.member().epoch();
+                (state.replica.to_compare(), epoch, state.replica.has_caught_up())
+            };
+            if let Some((to, is_in_sync)) = to_compare {
+                self.compare((at, group), (to, epoch), is_in_sync)?;
+            } else if let Some(to) = caught_up {
+                let behind = self.behind(at, group, Whole { to, epoch, turn: 0 });
+                let chains = OfChains::Only(smallvec![group.chain]);
+                let request = StorageRequest::Sync { target: to, chains };
+                // ORDER: durable before it counts as a copy of what others have made durable here.
+                self.outside.peers.call_of_copy(behind.under, &request, Payload::None, SYNC_MAX)?;
+                let mut state = group.state.lock();
+                let mut out = Vec::new();
+                state.replica.promote(to, &mut out);
+                group.carry_out(&mut state, out).map_err(|error| answer(at.id, &error))?;
+            } else if !self.settle_all(at, group)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Finds out what the target behind may lack.
+    fn compare(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        (to, epoch): (TargetId, Epoch),
+        is_in_sync: bool,
+    ) -> Result<(), Errno> {
+        group.sent.0.store(0, Relaxed);
+        group.sent.1.store(0, Relaxed);
+        let mut behind = self.behind(at, group, Whole { to, epoch, turn: 0 });
+        let theirs = ask_what_it_has(&behind)?;
+        let mut lacks = theirs.uncertain;
+        if !is_in_sync {
+            let note = group.state.lock().lacking.get(&to).copied();
+            let is_noted = note.zip(theirs.in_sync_at).is_some_and(|(note, at)| note.covers(at));
+            let whole = group.state.lock().replica.empties().ok_or(Errno::EREMCHG)?;
+            behind.under.turn = whole.turn;
+            let made_ready = if is_noted {
+                tracing::info!(chain = %group.chain, from = %at.id, %to, "what changed while it was away is brought to a copy");
+                self.take_lacks((at, group), &behind, &mut lacks)
+            } else {
+                tracing::info!(chain = %group.chain, from = %at.id, %to, "a copy is made anew");
+                empty(&behind).and_then(|()| list((at, group), &mut lacks))
+            };
+            if let Err(errno) = made_ready {
+                group.state.lock().replica.gave_up(whole);
+                return Err(errno);
+            }
+        }
+        group.state.lock().replica.compared(epoch, lacks);
+        Ok(())
+    }
+
+    /// Has deletions that the target behind has missed made there, and adds the chunks that it lacks to `lacks`.
+    fn take_lacks(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        behind: &Behind<'_>,
+        lacks: &mut BTreeSet<ChunkId>,
+    ) -> Result<(), Errno> {
+        let mut after = None;
+        loop {
+            let page =
+                group.store.lacks((group.chain, behind.to), after).map_err(|error| answer(at.id, &error))?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(*last);
+            for lack in page {
+                match lack {
+                    Lack::Chunk(chunk) => {
+                        lacks.insert(chunk);
+                    }
+                    Lack::Deletion(ChunkId { inode, generation, index }) => {
+                        // Nothing of the file is changed here meanwhile, so what is sent after it is all that there is.
+                        let _alone = self.write_lock(at.file(inode));
+                        let chains = OfChains::Only(smallvec![group.chain]);
+                        let request = StorageRequest::DeleteGeneration {
+                            target: behind.to,
+                            inode,
+                            generation,
+                            chains,
+                            from_index: index,
+                        };
+                        self.delete_behind(behind.under, &request)?;
+                        let mut from = Some(index);
+                        while let Some(index) = from {
+                            let is_meant = |chain| chain == Some(group.chain);
+                            let next = group.store.next_chunk(inode, generation, index, &is_meant);
+                            let next = next.map_err(|error| answer(at.id, &error))?;
+                            lacks.extend(next.map(|index| ChunkId { inode, generation, index }));
+                            from = next.and_then(|index| index.checked_add(1));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends all chunks whole that are to be; false if none could be sent.
+    fn settle_all(&self, at: &AtTarget, group: &Group) -> Result<bool, Errno> {
+        let (mut after, mut is_any) = (None, false);
+        loop {
+            let (next, epoch, is_required) = {
+                let state = group.state.lock();
+                let (next, epoch) = (state.replica.next_unsettled(after), state.replica.member().epoch());
+                (next, epoch, state.replica.is_behind_required())
+            };
+            let Some(chunk) = next else { return Ok(is_any) };
+            after = Some(chunk);
+            if !is_required {
+                self.pay_for(at, group, (chunk, epoch))?;
+            }
+            if self.is_stopping() {
+                return Ok(false);
+            }
+            let _deletions = self.read_lock(at.file(chunk.inode));
+            let _alone = self.write_lock(at.chunk(group.chain, chunk));
+            is_any |= self.settle_locked((at, group), chunk)?;
+        }
+    }
+
+    /// Sends `chunk`, which the caller has locked, whole to the target behind; false if that is not to be, or not yet.
+    ///
+    /// # Errors
+    /// What became of it otherwise.
+    pub(super) fn settle_locked(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        chunk: ChunkId,
+    ) -> Result<bool, Errno> {
+        let Some(whole) = group.state.lock().replica.settles(chunk) else { return Ok(false) };
+        let mut behind = self.behind(at, group, whole);
+        behind.under.is_piece = true;
+        let mut copy = Copy::over(&group.store, &behind, chunk, self.outside.piece_bytes);
+        let sent = self.send_whole(group, &mut copy).map_err(|error| match error {
+            NotSent::Disk(error) => answer(at.id, &error),
+            NotSent::Refused(errno) => errno,
+        });
+        let request = StorageRequest::CopySettled { target: whole.to, chain: group.chain, chunk };
+        let settled = sent.and_then(|()| {
+            self.outside.peers.call_of_copy(behind.under, &request, Payload::None, PASS_ON_MAX)
+        });
+        let mut state = group.state.lock();
+        match settled {
+            Ok(_) => state.replica.settled(chunk, whole.epoch),
+            Err(_) => state.replica.gave_up(whole),
+        }
+        settled.map(|_| true)
+    }
+
+    fn send_whole(&self, group: &Group, copy: &mut Copy<'_>) -> Result<(), NotSent> {
+        loop {
+            let Some(map) = copy.store.map(copy.chunk)? else { return copy.is_gone() };
+            let bytes = copy.send_piece(&map)?;
+            group.sent.1.fetch_add(bytes.into(), Relaxed);
+            if copy.next_piece(&map).is_none() {
+                group.sent.0.fetch_add(1, Relaxed);
+                return copy.end(&map);
+            }
+        }
+    }
+
+    /// Waits until a chunk may be sent at the rate that is set. Before it is locked: nobody who uses it waits for that.
+    fn pay_for(&self, at: &AtTarget, group: &Group, (chunk, epoch): (ChunkId, Epoch)) -> Result<(), Errno> {
+        let policy = self.map().moves.clone();
+        if policy.rate_mib_s == 0 && !policy.is_paused {
+            return Ok(());
+        }
+        let map = group.store.map(chunk).map_err(|error| answer(at.id, &error))?;
+        let bytes = map.map_or(0, |map| u64::from(map.len));
+        let clock = &self.outside.env.clock;
+        let now = clock.monotonic();
+        let due = now + self.throttle.wait_for(bytes, policy.rate_mib_s, now);
+        while clock.monotonic() < due || self.map().moves.is_paused {
+            self.outside.env.tasks.pause(super::LOOK);
+            let is_over = group.state.lock().replica.member().epoch() != epoch;
+            if is_over || self.is_stopping() {
+                return Err(Errno::EREMCHG);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ask_what_it_has(behind: &Behind<'_>) -> Result<Compared, Errno> {
+    let mut all = Compared { in_sync_at: None, uncertain: BTreeSet::new() };
+    let mut after = None;
+    loop {
+        let request = StorageRequest::CopyCompare { target: behind.to, chain: behind.chain, after };
+        match behind.ask(&request)? {
+            StorageReply::CopyCompared { in_sync_at, uncertain, has_more } => {
+                all.in_sync_at = in_sync_at;
+                after = uncertain.last().copied().or(after);
+                let is_empty = uncertain.is_empty();
+                all.uncertain.extend(uncertain);
+                if !has_more || is_empty {
+                    return Ok(all);
+                }
+            }
+            _ => return Err(Errno::EPROTO),
+        }
+    }
+}
+
+/// Has all of the chain deleted there.
+fn empty(behind: &Behind<'_>) -> Result<(), Errno> {
+    let mut from = None;
+    loop {
+        let request = StorageRequest::CopyEmpty { target: behind.to, chain: behind.chain, from };
+        match behind.ask(&request)? {
+            StorageReply::CopyEmptied(None) => return Ok(()),
+            StorageReply::CopyEmptied(next) => from = next,
+            _ => return Err(Errno::EPROTO),
+        }
+    }
+}
+
+/// Adds all chunks of the chain to `lacks`.
+fn list((at, group): (&AtTarget, &Group), lacks: &mut BTreeSet<ChunkId>) -> Result<(), Errno> {
+    let mut from = None;
+    loop {
+        let page = group.store.list_chain(group.chain, from);
+        let page = page.map_err(|error: ChunkError| answer(at.id, &error))?;
+        lacks.extend(page.chunks);
+        match page.next {
+            Some(next) => from = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
