@@ -143,7 +143,7 @@ fn wait_for_copies(lab: &Lab, what: &str) {
 /// A file system of three storage servers with a directory whose files have two copies.
 fn start() -> Lab {
     let lab = Lab::start(3, 2);
-    lab.ashlar("pool copies main 2 --identity @first").expect(0);
+    lab.ashlar("pool copies default 2 --identity @first").expect(0);
     let dir = lab.path("m0/copied");
     fs::create_dir(&dir).unwrap();
     lab.ashlar(&format!("layout set --copies 2 {}", dir.display())).expect(0);
