@@ -15,7 +15,7 @@ use ashlar_rpc::{Caller, Payload};
 use ashlar_types::codec;
 use ashlar_types::map::TargetState;
 use ashlar_types::message::{StorageReply, StorageRequest};
-use ashlar_types::{ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, TargetId};
+use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -30,6 +30,16 @@ pub(crate) const SERVICE: SessionId = SessionId(0);
 const BATCH: usize = 256;
 /// Time between looks for garbage that an error left behind.
 const IDLE: Duration = Duration::from_secs(5);
+/// For how long a call waits for those who keep copies of a chain to be others, and the time between two looks.
+const GROUPS_MAX: Duration = Duration::from_secs(30);
+const GROUPS_PAUSE: Duration = Duration::from_millis(100);
+
+/// What became of a sync of several targets.
+struct Synced {
+    synced: BTreeSet<TargetId>,
+    /// One of them has not answered for a chain with copies: who keeps them is just changing.
+    is_changing: bool,
+}
 
 /// What became of the chunks that a record names.
 struct DeletedChunks {
@@ -173,7 +183,8 @@ impl MetaService {
                 }
             }
             // ORDER: the deletions are durable before the records go; else a power cut could bring back chunks that nobody knows of.
-            let synced = self.sync_targets_of(deleted.iter().map(|(_, garbage, _)| &garbage.layout));
+            let Synced { synced, .. } =
+                self.sync_targets_of(deleted.iter().map(|(_, garbage, _)| &garbage.layout));
             for (inode, garbage, freed) in deleted {
                 if self.map.read().targets_of(&garbage.layout).iter().all(|target| synced.contains(target)) {
                     self.forget_garbage(inode, garbage, freed, SERVICE)?;
@@ -236,15 +247,20 @@ impl MetaService {
             self.delete_chunks(inode, garbage, &|_| false)?;
         // ORDER: as in `collect_all`; here the old bytes behind the cut would be back.
         let layout = &garbage.layout;
+        let give_up = self.env.clock.monotonic() + GROUPS_MAX;
         loop {
             let targets = self.map.read().targets_of(layout);
-            let synced = self.sync_targets_of([layout]);
+            let Synced { synced, is_changing } = self.sync_targets_of([layout]);
             if targets.iter().all(|target| synced.contains(target)) {
                 break;
             }
-            // Unless a chain has gone to another target meanwhile.
-            if self.map.read().targets_of(layout) == targets {
+            // Unless a chain has gone to another target meanwhile, or who keeps its copies is just changing.
+            let may_change = is_changing && self.env.clock.monotonic() < give_up;
+            if !may_change && self.map.read().targets_of(layout) == targets {
                 return Err(Errno::EIO);
+            }
+            if may_change {
+                self.env.tasks.pause(GROUPS_PAUSE);
             }
         }
         if is_unsure {
@@ -254,22 +270,28 @@ impl MetaService {
         Ok(blocks_freed)
     }
 
-    /// Makes what the targets of `layouts` have acknowledged durable; tells those that could.
-    fn sync_targets_of<'l>(&self, layouts: impl IntoIterator<Item = &'l FileLayout>) -> BTreeSet<TargetId> {
+    /// Makes what the targets of `layouts` have acknowledged durable.
+    fn sync_targets_of<'l>(&self, layouts: impl IntoIterator<Item = &'l FileLayout>) -> Synced {
         let map = self.map.read().clone();
         let targets: BTreeSet<TargetId> =
             layouts.into_iter().flat_map(|layout| map.targets_of(layout)).collect();
+        let mut is_changing = false;
         let sync = |&target: &TargetId| match self
             .storage
             .call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)
         {
             Ok(_) => true,
+            Err(Errno::EREMCHG) => {
+                is_changing = true;
+                false
+            }
             Err(errno) => {
                 tracing::warn!(%errno, %target, "deleted chunks could not be made durable; they are deleted again later");
                 false
             }
         };
-        targets.into_iter().filter(sync).collect()
+        let synced = targets.into_iter().filter(sync).collect();
+        Synced { synced, is_changing }
     }
 
     /// Deletes or cuts the chunks that one record names, until `is_enough` for the units of 512 bytes that were freed so far.
@@ -418,7 +440,10 @@ impl MetaService {
     pub(crate) fn check_can_be_cut(&self, inode: &Inode) -> Result<(), NsError> {
         let Kind::Regular(FileData::Chunks { layout, .. }) = &inode.kind else { return Ok(()) };
         let map = self.map.read().clone();
-        for target in map.targets_of(layout) {
+        // Of a chain with copies somebody else is the head in a moment.
+        let is_alone = |chain: &&ChainId| map.chain(**chain).is_none_or(|chain| chain.copies.is_none());
+        let heads = layout.chains.iter().filter(is_alone).filter_map(|chain| map.head(*chain));
+        for target in heads.collect::<BTreeSet<TargetId>>() {
             if !map.targets.iter().any(|known| known.id == target && known.state == TargetState::Online) {
                 return Err(Errno::ENODEV.into());
             }

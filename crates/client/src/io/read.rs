@@ -43,9 +43,14 @@ impl Client {
                 Ok(Some(len)) => return Ok(len),
                 // It is not where it was: an open with O_TRUNC or a write of this client came between.
                 Err(Errno::EAGAIN) => handle.file.state.lock().leases = LeaseSet::NONE,
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    // The kernel makes EIO of whatever a program's read meets that fills pages.
+                    tracing::debug!(inode = %handle.file.inode, offset, len = out.len(), %errno, "a read fails");
+                    return Err(errno);
+                }
             }
         }
+        tracing::error!(inode = %handle.file.inode, offset, "a read did not come to an end: the file was another one each time");
         Err(Errno::EIO)
     }
 

@@ -428,6 +428,12 @@ impl<R: ReplicaId> ChainReplica<R> {
         self.link.as_ref().is_some_and(|link| link.is_required)
     }
 
+    /// Whether the target behind, whose answer is required, is not heard: a change would wait for it in vain.
+    pub fn is_behind_silent(&self, now: Duration) -> bool {
+        let behind = self.link.as_ref().filter(|link| link.is_required);
+        behind.is_some_and(|link| !self.member.is_granted_by(link.id, now))
+    }
+
     /// Who is behind at this epoch, and is sent what is changed.
     pub fn successor(&self) -> Option<R> {
         self.link.as_ref().map(|link| link.id)

@@ -333,6 +333,12 @@ impl<R: ReplicaId> Member<R> {
             && self.peers.iter().all(has_lease)
     }
 
+    /// Whether `peer` is heard: it has granted a lease that lasts still.
+    pub fn is_granted_by(&self, peer: R, now: Duration) -> bool {
+        let known = self.peers.iter().find(|known| known.id == peer);
+        known.and_then(|known| known.granted_until).is_some_and(|until| now < until)
+    }
+
     /// Whether it goes by itself.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving

@@ -34,6 +34,11 @@ pub(super) fn in_front(under: CopyUnder) -> InFront<TargetId> {
     InFront { id: under.from, epoch: under.epoch, turn: under.turn }
 }
 
+/// What a caller is told of an error of the target behind: to ask again, until the group is another one; but he can do something about a full disk.
+pub(super) fn of_behind(errno: Errno) -> Errno {
+    if errno == Errno::ENOSPC { errno } else { Errno::EREMCHG }
+}
+
 fn under_of(at: &AtTarget, begun: Begun<TargetId>, place: u8) -> CopyUnder {
     CopyUnder { from: at.id, epoch: begun.epoch, turn: begun.turn, place, is_piece: false }
 }
@@ -72,9 +77,8 @@ impl Copies {
         let reply = done?;
         match passed_on {
             _ if may_answer => Ok(reply),
-            // Its caller can do something about that.
-            Err(Errno::ENOSPC) => Err(Errno::ENOSPC),
-            _ => Err(Errno::EREMCHG),
+            Err(errno) => Err(of_behind(errno)),
+            Ok(()) => Err(Errno::EREMCHG),
         }
     }
 
@@ -88,6 +92,10 @@ impl Copies {
         let mut has_settled = false;
         loop {
             let mut state = group.state.lock();
+            // Who is not heard is about to be removed. Nobody waits for an answer that does not come, and everybody goes on at the moment at which it is.
+            if state.replica.is_behind_silent(self.outside.env.clock.monotonic()) {
+                return Err(Errno::EREMCHG);
+            }
             let mut out = Vec::new();
             let begun = match (from, under) {
                 (Some(from), Some(CopyUnder { is_piece: true, .. })) => {
@@ -110,7 +118,7 @@ impl Copies {
                 Err(Refused::Unsettled) => {
                     drop(state);
                     // Whoever calls holds the chunk.
-                    self.settle_locked((at, group), chunk)?;
+                    self.settle_locked((at, group), chunk).map_err(of_behind)?;
                     has_settled = true;
                 }
             }

@@ -42,7 +42,7 @@ impl Copies {
     /// Has what was made durable here of `groups` made durable behind. `under`: of the target in front, if one has passed it on.
     ///
     /// # Errors
-    /// `EREMCHG` when one of them has changed meanwhile, and what the targets behind answer.
+    /// `EREMCHG` when one of them has changed meanwhile, or a target behind has not done it.
     pub(super) fn sync_behind(
         &self,
         at: &AtTarget,
@@ -60,7 +60,8 @@ impl Copies {
         for (target, chains) in behind {
             let request = StorageRequest::Sync { target, chains: OfChains::Only(chains) };
             let under = CopyUnder::between_servers(at.id, place);
-            self.outside.peers.call_of_copy(under, &request, Payload::None, SYNC_MAX)?;
+            let synced = self.outside.peers.call_of_copy(under, &request, Payload::None, SYNC_MAX);
+            synced.map_err(super::change::of_behind)?;
         }
         // What was acknowledged at an epoch that began meanwhile may be where nobody has synced.
         let is_same = |(group, epoch): &(Arc<Group>, Epoch)| {
