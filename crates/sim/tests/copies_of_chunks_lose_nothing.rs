@@ -466,7 +466,7 @@ fn delete(site: &Arc<Site>, chain: u32, from_index: u64) {
         (register.known, register.deleted) = (0, register.issued);
     }
     site.counts.lock().deleted += 1;
-    chunks.iter().for_each(|chunk| drop(site.writers.lock().remove(chunk)));
+    site.writers.lock().retain(|writer| !chunks.contains(writer));
 }
 
 /// Reads at any of the targets that are in sync by a map that may be old.
