@@ -41,7 +41,7 @@ fn work(lab: &Lab, of: u64, turn: u64) {
     let (at, piece) = ((turn as usize * 7919) % (FILE_BYTES - 5000), content(of, turn + 1, 5000));
     file.write_all_at(&piece, at as u64).unwrap();
     bytes[at..at + 5000].copy_from_slice(&piece);
-    if turn % 4 == 0 {
+    if turn.is_multiple_of(4) {
         file.sync_all().unwrap();
     }
     drop(file);
