@@ -200,6 +200,8 @@ impl Rebuild {
             changes.insert(key, Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
             // With the last commit: an index that was not made to its end stays refused.
             changes.insert(key::mark(), Some(self.mark.encode()));
+            // What was damaged is missing, and what was deleted may be back: no copy of anything can be told by it.
+            changes.insert(key::loss(), Some(Bytes::new()));
         })?;
         self.index.close()?;
         tracing::info!(report = ?self.report, "index rebuilt");

@@ -18,7 +18,7 @@
 //! emptied first (`CopyEmpty`); one that was away gets what was noted of it ([`ashlar_chunkstore::Lack`]).
 //!
 //! Invariants:
-//! - Locks are taken in this order: file, chunk, state of the group. Nobody waits for another target while he holds the last.
+//! - Locks are of one chain, so that whoever waits for one waits for somebody further behind in the same chain. They are taken in this order: file, chunk, state of the group. Nobody waits for another target while he holds the last.
 //! - Who waits for another target waits for one further behind in a chain, and calls by place have threads of their own (`ashlar_rpc::serve`).
 //! - What the next process must know of a chunk is noted before the chunk is changed.
 
@@ -38,13 +38,11 @@ use ashlar_replication::membership::{self, Content, LeaseTerms, Stored};
 use ashlar_rpc::Payload;
 use ashlar_types::map::Chain;
 use ashlar_types::message::{MoveProgress, StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, InodeId, OfChains, TargetId};
+use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, OfChains, TargetId};
 use group::{Group, State};
 use note::{CopyNote, LackNote};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -59,10 +57,6 @@ const SYNC_MAX: Duration = Duration::from_secs(60);
 /// Time between two looks whether something is over.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Chunks and files are spread over so many locks.
-const CHUNK_LOCKS: usize = 1024;
-const FILE_LOCKS: usize = 64;
-
 /// What there is at one target.
 struct AtTarget {
     id: TargetId,
@@ -71,10 +65,6 @@ struct AtTarget {
     groups: RwLock<BTreeMap<ChainId, Arc<Group>>>,
     /// What the process before has noted of chains that this one has not got to yet.
     before: Mutex<Before>,
-    /// Written by who changes a chunk, from before it is changed here until it is behind; read by who reads it.
-    chunks: Vec<RwLock<()>>,
-    /// Written by who deletes chunks of a file, read by who changes one.
-    files: Vec<RwLock<()>>,
     /// Targets that are just being asked for leases.
     asking: Mutex<BTreeSet<TargetId>>,
     is_proposing: AtomicBool,
@@ -98,20 +88,6 @@ impl AtTarget {
     fn groups(&self) -> Vec<Arc<Group>> {
         self.groups.read().values().cloned().collect()
     }
-
-    fn chunk(&self, chain: ChainId, chunk: ChunkId) -> &RwLock<()> {
-        &self.chunks[spread((chain, chunk), CHUNK_LOCKS)]
-    }
-
-    fn file(&self, inode: InodeId) -> &RwLock<()> {
-        &self.files[spread(inode, FILE_LOCKS)]
-    }
-}
-
-fn spread(what: impl Hash, over: usize) -> usize {
-    let mut hasher = FxHasher::default();
-    what.hash(&mut hasher);
-    (hasher.finish() >> 32) as usize % over
 }
 
 /// Whether a lease is granted.
@@ -198,8 +174,6 @@ impl Copies {
             store: store.clone(),
             groups: RwLock::default(),
             before: Mutex::new(before),
-            chunks: (0..CHUNK_LOCKS).map(|_| RwLock::default()).collect(),
-            files: (0..FILE_LOCKS).map(|_| RwLock::default()).collect(),
             asking: Mutex::default(),
             is_proposing: AtomicBool::new(false),
             looked_at: Mutex::default(),
@@ -362,7 +336,7 @@ impl Copies {
         let group = at.group(chain).ok_or(Errno::EREMCHG)?;
         match request {
             StorageRequest::Read { chunk, .. } | StorageRequest::Seek { chunk, .. } => {
-                self.read((&at, &group), *chunk, payload, run)
+                self.read(&group, *chunk, payload, run)
             }
             _ => self.change((&at, &group), (request, payload), None, run),
         }
@@ -395,11 +369,13 @@ impl Copies {
         let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
         let groups = self.groups_of(&at, &copied)?;
         let meant: BTreeSet<ChainId> = groups.iter().map(|group| group.chain).collect();
-        let _alone = self.write_lock(at.file(inode));
+        // In the order of chains.
+        let alone: Vec<_> = groups.iter().map(|group| self.write_lock(group.file(inode))).collect();
         let first = ChunkId { inode, generation, index: from_index };
-        let begun = self.begin_deletions(&at, groups, first, None)?;
+        let begun = self.begin_deletions(&at, groups.clone(), first, None)?;
         let deleted = run(&|chain| meant.contains(&chain));
         self.end_deletions(&at, begun, (inode, generation, from_index))?;
+        drop(alone);
         deleted
     }
 
@@ -430,7 +406,8 @@ impl Copies {
     /// # Errors
     /// `EREMCHG` when one of them has not been begun yet: what it is to do is not known.
     fn groups_of(&self, at: &AtTarget, chains: &[ChainId]) -> Result<Vec<Arc<Group>>, Errno> {
-        chains.iter().map(|chain| at.group(*chain).ok_or(Errno::EREMCHG)).collect()
+        let chains: BTreeSet<ChainId> = chains.iter().copied().collect();
+        chains.into_iter().map(|chain| at.group(chain).ok_or(Errno::EREMCHG)).collect()
     }
 
     /// Chains of a target of which the one behind is being brought up to date: how far that is.

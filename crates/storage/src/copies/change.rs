@@ -56,8 +56,8 @@ impl Copies {
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
         let chunk = chunk_of(request).ok_or(Errno::EINVAL)?;
-        let _deletions = self.read_lock(at.file(chunk.inode));
-        let _alone = self.write_lock(at.chunk(group.chain, chunk));
+        let _deletions = self.read_lock(group.file(chunk.inode));
+        let _alone = self.write_lock(group.chunk(chunk));
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
         let done = run(payload);

@@ -5,15 +5,31 @@ use ashlar_chunkstore::{ChunkError, ChunkStore, Lack};
 use ashlar_replication::chain::{ChainReplica, Command};
 use ashlar_replication::membership;
 use ashlar_types::message::ChainChange;
-use ashlar_types::{ChainId, ChunkId, Epoch, TargetId};
-use parking_lot::Mutex;
+use ashlar_types::{ChainId, ChunkId, Epoch, InodeId, TargetId};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// What is known to be noted of what others lack, so that it is not noted again with each change.
 // LIMIT: of a chain; beyond it is noted anew.
 const KNOWN_LACKS_MAX: usize = 65_536;
+
+/// Chunks and files of a chain are spread over so many locks.
+const CHUNK_LOCKS: usize = 64;
+const FILE_LOCKS: usize = 16;
+
+fn locks(count: usize) -> Vec<RwLock<()>> {
+    (0..count).map(|_| RwLock::default()).collect()
+}
+
+fn spread(what: impl Hash, over: usize) -> usize {
+    let mut hasher = FxHasher::default();
+    what.hash(&mut hasher);
+    (hasher.finish() >> 32) as usize % over
+}
 
 /// See the module.
 pub(super) struct Group {
@@ -22,6 +38,10 @@ pub(super) struct Group {
     pub state: Mutex<State>,
     /// Somebody brings the target behind up to date.
     pub is_tended: AtomicBool,
+    /// Written by who changes a chunk, from before it is changed here until it is behind; read by who reads it.
+    chunks: Vec<RwLock<()>>,
+    /// Written by who deletes chunks of a file, read by who changes one.
+    files: Vec<RwLock<()>>,
     /// Chunks and bytes that were sent whole since it was compared last.
     pub sent: (AtomicU64, AtomicU64),
 }
@@ -70,8 +90,18 @@ impl Group {
             store,
             state: Mutex::new(state),
             is_tended: AtomicBool::new(false),
+            chunks: locks(CHUNK_LOCKS),
+            files: locks(FILE_LOCKS),
             sent: Default::default(),
         }
+    }
+
+    pub fn chunk(&self, chunk: ChunkId) -> &RwLock<()> {
+        &self.chunks[spread(chunk, CHUNK_LOCKS)]
+    }
+
+    pub fn file(&self, inode: InodeId) -> &RwLock<()> {
+        &self.files[spread(inode, FILE_LOCKS)]
     }
 
     /// Does what the machine wants but storing its membership, for which it tells the epoch: that waits for the disk.

@@ -43,8 +43,8 @@ impl Copies {
             StorageRequest::CopySettled { chain, chunk, .. } => {
                 let group = group(*chain)?;
                 // ORDER: behind the pieces of it.
-                let _deletions = self.read_lock(at.file(chunk.inode));
-                let _alone = self.write_lock(at.chunk(*chain, *chunk));
+                let _deletions = self.read_lock(group.file(chunk.inode));
+                let _alone = self.write_lock(group.chunk(*chunk));
                 self.take_settled((&at, &group), under, *chunk)
             }
             StorageRequest::DeleteGeneration { chains: OfChains::Only(chains), .. } if chains.len() == 1 => {
@@ -52,8 +52,9 @@ impl Copies {
                 self.delete_for(service, (&at, group), under, request)
             }
             StorageRequest::Sync { chains: OfChains::Only(chains), .. } => {
-                let groups = chains.iter().filter_map(|chain| Some(with_epoch(at.group(*chain)?)));
-                let groups: Vec<_> = groups.collect();
+                // One that has not begun yet cannot say who is behind.
+                let groups = chains.iter().map(|chain| group(*chain).map(with_epoch));
+                let groups: Vec<_> = groups.collect::<Result<_, _>>()?;
                 at.store.sync().map_err(|error| answer(at.id, &error))?;
                 self.sync_behind(&at, &groups, Some(under))?;
                 Ok(StorageReply::Done)
@@ -140,7 +141,8 @@ impl Copies {
         let StorageRequest::DeleteGeneration { inode, generation, from_index, .. } = *request else {
             return Err(Errno::EINVAL);
         };
-        let _alone = self.write_lock(at.file(inode));
+        let locked = group.clone();
+        let _alone = self.write_lock(locked.file(inode));
         let first = ChunkId { inode, generation, index: from_index };
         let chain = group.chain;
         let begun = self.begin_deletions(at, vec![group], first, Some(under))?;

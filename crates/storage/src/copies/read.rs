@@ -16,12 +16,12 @@ impl Copies {
     /// `EREMCHG` when it cannot be answered here for now, and what `run` answers.
     pub(super) fn read(
         &self,
-        (at, group): (&AtTarget, &Group),
+        group: &Group,
         chunk: ChunkId,
         payload: Payload<'_>,
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let _unchanged = self.read_lock(at.chunk(group.chain, chunk));
+        let _unchanged = self.read_lock(group.chunk(chunk));
         let may_read = || {
             let now = self.outside.env.clock.monotonic();
             if group.state.lock().replica.may_read(chunk, now) { Ok(()) } else { Err(Errno::EREMCHG) }
@@ -56,7 +56,7 @@ impl Copies {
                 behind.entry(next).or_default().push(group.chain);
             }
         }
-        let place = under.map_or(1, |under| under.place + 1);
+        let place = under.map_or(1, |under| under.place.saturating_add(1));
         for (target, chains) in behind {
             let request = StorageRequest::Sync { target, chains: OfChains::Only(chains) };
             let under = CopyUnder::between_servers(at.id, place);

@@ -171,7 +171,7 @@ impl Copies {
                     }
                     Lack::Deletion(ChunkId { inode, generation, index }) => {
                         // Nothing of the file is changed here meanwhile, so what is sent after it is all that there is.
-                        let _alone = self.write_lock(at.file(inode));
+                        let _alone = self.write_lock(group.file(inode));
                         let chains = OfChains::Only(smallvec![group.chain]);
                         let request = StorageRequest::DeleteGeneration {
                             target: behind.to,
@@ -197,14 +197,14 @@ impl Copies {
 
     /// Sends all chunks whole that are to be; false if none could be sent.
     fn settle_all(&self, at: &AtTarget, group: &Group) -> Result<bool, Errno> {
-        let (mut after, mut is_any) = (None, false);
+        let (mut after, mut is_any, mut failed) = (None, false, None);
         loop {
             let (next, epoch, is_required) = {
                 let state = group.state.lock();
                 let (next, epoch) = (state.replica.next_unsettled(after), state.replica.member().epoch());
                 (next, epoch, state.replica.is_behind_required())
             };
-            let Some(chunk) = next else { return Ok(is_any) };
+            let Some(chunk) = next else { return failed.map_or(Ok(is_any), Err) };
             after = Some(chunk);
             if !is_required {
                 self.pay_for(at, group, (chunk, epoch))?;
@@ -212,9 +212,17 @@ impl Copies {
             if self.is_stopping() {
                 return Ok(false);
             }
-            let _deletions = self.read_lock(at.file(chunk.inode));
-            let _alone = self.write_lock(at.chunk(group.chain, chunk));
-            is_any |= self.settle_locked((at, group), chunk)?;
+            let _deletions = self.read_lock(group.file(chunk.inode));
+            let _alone = self.write_lock(group.chunk(chunk));
+            match self.settle_locked((at, group), chunk) {
+                Ok(is_settled) => is_any |= is_settled,
+                // What is damaged here, or has no room there, does not hold up the others.
+                Err(errno @ (Errno::EIO | Errno::ENOSPC)) => {
+                    tracing::warn!(chain = %group.chain, target = %at.id, %chunk, %errno, "a chunk cannot be brought to a copy for now");
+                    failed = Some(errno);
+                }
+                Err(errno) => return Err(errno),
+            }
         }
     }
 
