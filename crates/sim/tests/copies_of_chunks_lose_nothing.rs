@@ -90,6 +90,8 @@ struct Site {
     /// Which node cannot hear which.
     cut: Mutex<BTreeSet<(usize, usize)>>,
     is_troubled: AtomicBool,
+    /// Callers end, each with what it is at: a deletion that nobody asks for any more may be made in front alone.
+    is_over: AtomicBool,
     registers: Mutex<BTreeMap<Place, Register>>,
     /// Chunks that somebody changes, as the leases of metadata would have it.
     writers: Mutex<BTreeSet<(u32, u64)>>,
@@ -525,7 +527,7 @@ fn start_caller(site: &Arc<Site>, number: usize) {
     let scheduler = site.scheduler.clone();
     let work = move || {
         let mut map = site.map();
-        loop {
+        while !site.is_over.load(SeqCst) {
             site.sleep(site.dice.below(20_000));
             if site.dice.below(4) == 0 {
                 map = site.map();
@@ -591,6 +593,7 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
         map,
         cut: Mutex::default(),
         is_troubled: AtomicBool::new(true),
+        is_over: AtomicBool::new(false),
         registers: Mutex::default(),
         writers: Mutex::default(),
         counts: Mutex::default(),
@@ -617,8 +620,8 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
         assert!(failures.is_empty() && panics.is_empty(), "seed {seed}: {failures:?} {panics:?}");
     };
     told(&site);
-    scheduler.kill("c");
-    step_until(site.now() + Duration::from_secs(5));
+    site.is_over.store(true, SeqCst);
+    step_until(site.now() + Duration::from_secs(10));
     told(&site);
     check_at_rest(&site, seed);
     let counts = std::mem::take(&mut *site.counts.lock());
