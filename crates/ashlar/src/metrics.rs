@@ -243,10 +243,10 @@ fn tell_copies(service: &ManagerService, text: &mut Text) {
 /// How many copies there are of what is in chains of several.
 fn tell_chains(map: &ClusterMap, text: &mut Text) {
     let (mut copies, mut wanted, mut short) = (0, 0, 0);
-    for chain in map.chains.iter().filter(|chain| chain.copies.is_some()) {
+    for (chain, group) in map.chains_of_copies() {
         copies += chain.targets.len();
-        wanted += usize::from(chain.copies_wanted());
-        short += usize::from(chain.targets.len() < usize::from(chain.copies_wanted()));
+        wanted += usize::from(group.wanted);
+        short += usize::from(chain.is_short());
     }
     let single = &mut |name, help, value: usize| text.single(name, Gauge, help, value);
     single(

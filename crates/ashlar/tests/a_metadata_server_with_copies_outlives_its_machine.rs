@@ -6,65 +6,22 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
 use support::names::{change_names, check_names};
-use support::{PATIENCE, can_mount};
-
-/// For how long programs may wait. The promise is 10 s; a machine that is busy with other tests is slower.
-const STALL_MAX: Duration = Duration::from_secs(40);
-
-/// Ends work, also when what goes on beside it fails: whoever waits for the workers would wait for ever.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
+use support::{PATIENCE, can_mount, load};
 
 /// Work that goes on while `during` does something to servers; tells the longest time in which nothing was done.
 fn under_load(lab: &Lab, name: &str, during: impl FnOnce(&dyn Fn())) -> Duration {
     let dirs: Vec<PathBuf> = (0..4).map(|at| lab.path(&format!("m{}/{name}{at}", at % 2))).collect();
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
-    let (is_done, total, longest_ms) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let turns: Vec<u64> = std::thread::scope(|scope| {
-        let work = |dir: &PathBuf| {
-            let (is_done, total, longest_ms, dir) = (&is_done, &total, &longest_ms, dir.clone());
-            scope.spawn(move || {
-                let mut turn = 0;
-                while !is_done.load(SeqCst) {
-                    let begun = Instant::now();
-                    change_names(&dir, turn);
-                    longest_ms.fetch_max(begun.elapsed().as_millis() as u64, SeqCst);
-                    turn += 1;
-                    total.fetch_add(1, SeqCst);
-                }
-                turn
-            })
-        };
-        let workers: Vec<_> = dirs.iter().map(work).collect();
-        // Everybody gets further, from when this is called on.
-        let goes_on = || {
-            let (before, since) = (total.load(SeqCst), Instant::now());
-            while total.load(SeqCst) < before + 24 {
-                assert!(since.elapsed() < STALL_MAX, "nothing goes on");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        let ending = Ending(&is_done);
-        goes_on();
-        during(&goes_on);
-        goes_on();
-        drop(ending);
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    });
+    let work = |worker: usize, turn| change_names(&dirs[worker], turn);
+    let (turns, longest) = load::under_load(&[0; 4], 24, work, during);
     for (at, turns) in turns.iter().enumerate() {
         // The other mount tells.
         check_names(&lab.path(&format!("m{}/{name}{at}", (at + 1) % 2)), *turns);
     }
-    Duration::from_millis(longest_ms.load(SeqCst))
+    longest
 }
 
 /// Who serves each metadata server, and how many copies there are.

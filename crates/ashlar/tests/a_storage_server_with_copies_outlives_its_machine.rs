@@ -8,13 +8,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
-use support::{PATIENCE, can_mount};
+use support::{PATIENCE, can_mount, load};
 
-/// For how long programs may wait. The promise is 10 s; a machine that is busy with other tests is slower.
-const STALL_MAX: Duration = Duration::from_secs(40);
 const FILE_BYTES: usize = 3 << 20;
 
 fn content(of: u64, turn: u64, len: usize) -> Vec<u8> {
@@ -71,51 +68,11 @@ fn check(lab: &Lab, of: u64, turns: u64) {
     }
 }
 
-/// Ends work, also when what goes on beside it fails: whoever waits for the workers would wait for ever.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
 /// Work that goes on while `during` does something to servers, from turn `first` on of each worker; tells the turns and the longest time that one took.
 fn under_load(lab: &Lab, first: &[u64], during: impl FnOnce(&dyn Fn())) -> (Vec<u64>, Duration) {
-    let (is_done, total, longest_ms) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let turns: Vec<u64> = std::thread::scope(|scope| {
-        let start = |(of, first): (u64, &u64)| {
-            let (is_done, total, longest_ms, first) = (&is_done, &total, &longest_ms, *first);
-            scope.spawn(move || {
-                let mut turn = first;
-                while !is_done.load(SeqCst) {
-                    let begun = Instant::now();
-                    work(lab, of, turn);
-                    longest_ms.fetch_max(begun.elapsed().as_millis() as u64, SeqCst);
-                    turn += 1;
-                    total.fetch_add(1, SeqCst);
-                }
-                turn
-            })
-        };
-        let workers: Vec<_> = (0..).zip(first).map(start).collect();
-        // Everybody gets further, from when this is called on.
-        let goes_on = || {
-            let (before, since) = (total.load(SeqCst), Instant::now());
-            while total.load(SeqCst) < before + 12 {
-                assert!(since.elapsed() < STALL_MAX, "nothing goes on");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        let ending = Ending(&is_done);
-        goes_on();
-        during(&goes_on);
-        goes_on();
-        drop(ending);
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    });
+    let (turns, longest) = load::under_load(first, 12, |of, turn| work(lab, of as u64, turn), during);
     turns.iter().zip(0..).for_each(|(turns, of)| check(lab, of, *turns));
-    (turns, Duration::from_millis(longest_ms.load(SeqCst)))
+    (turns, longest)
 }
 
 /// How many chains with copies there are, and how many of these lack some.

@@ -62,39 +62,35 @@ pub(crate) fn table_range(table: u8) -> (Key, Key) {
     (Key::from_slice(&[0, 0, table]), Key::from_slice(&[0, 0, table + 1]))
 }
 
+fn own_number(name: &[u8]) -> Key {
+    let mut key = Key::from_slice(&[0, 0, META]);
+    key.extend_from_slice(name);
+    key
+}
+
 /// The key under which the number of opens is kept.
 pub(crate) fn opens() -> Key {
-    let mut key = Key::from_slice(&[0, 0, META]);
-    key.extend_from_slice(b"opens");
-    key
+    own_number(b"opens")
 }
 
 /// The key under which the index says of which target it is, and which start it took part in last.
 pub(crate) fn mark() -> Key {
-    let mut key = Key::from_slice(&[0, 0, META]);
-    key.extend_from_slice(b"mark");
-    key
+    own_number(b"mark")
 }
 
 /// The key under which it says in which span of time the target was opened last.
 pub(crate) fn continuity() -> Key {
-    let mut key = Key::from_slice(&[0, 0, META]);
-    key.extend_from_slice(b"continuity");
-    key
+    own_number(b"continuity")
 }
 
 /// The key under which it says by which open it was closed last.
 pub(crate) fn closed() -> Key {
-    let mut key = Key::from_slice(&[0, 0, META]);
-    key.extend_from_slice(b"closed");
-    key
+    own_number(b"closed")
 }
 
 /// The key that is there while it may have lost what was acknowledged, and those who are to know have not noted it yet.
 pub(crate) fn loss() -> Key {
-    let mut key = Key::from_slice(&[0, 0, META]);
-    key.extend_from_slice(b"loss");
-    key
+    own_number(b"loss")
 }
 
 /// Where and when a target was open: a span of time, and the number of the open. Software that knows nothing of it counts opens all the same,
@@ -123,9 +119,7 @@ impl OpenedIn {
 /// The key of a chunk.
 pub(crate) fn chunk(id: ChunkId) -> Key {
     let mut key = Key::from_slice(&[0, 0, CHUNKS]);
-    key.extend_from_slice(&id.inode.0.to_be_bytes());
-    key.extend_from_slice(&id.generation.to_be_bytes());
-    key.extend_from_slice(&id.index.to_be_bytes());
+    put_chunk_be(id, &mut key);
     key
 }
 
@@ -139,12 +133,8 @@ pub(crate) fn generation_end(inode: InodeId, generation: u32) -> Key {
 /// The chunk of a key of table [`CHUNKS`].
 pub(crate) fn decode_chunk(key: &[u8]) -> Result<ChunkId, ChunkError> {
     let mut fields = Fields { rest: key.get(3..).unwrap_or_default() };
-    let id = ChunkId {
-        inode: InodeId(fields.u64_be().ok_or_else(|| corrupt("c"))?),
-        generation: fields.u32_be().ok_or_else(|| corrupt("c"))?,
-        index: fields.u64_be().ok_or_else(|| corrupt("c"))?,
-    };
-    if fields.rest.is_empty() { Ok(id) } else { Err(corrupt("c")) }
+    let id = fields.chunk_be().filter(|_| fields.rest.is_empty());
+    id.ok_or_else(|| corrupt("c"))
 }
 
 /// The key of a group's bits.

@@ -378,9 +378,9 @@ fn moves(situation: &Situation<'_>, all: &mut Vec<Finding>) {
 
 fn copies(situation: &Situation<'_>, all: &mut Vec<Finding>) {
     let (mut count, mut short, mut last) = (0, 0, 0);
-    for (chain, _) in crate::object::chain::copied(situation.map, None) {
+    for (chain, _) in situation.map.chains_of_copies() {
         count += 1;
-        if crate::object::chain::is_short(chain) {
+        if chain.is_short() {
             short += 1;
             last += usize::from(chain.targets.len() == 1);
         }

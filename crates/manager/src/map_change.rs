@@ -143,7 +143,7 @@ fn take_into_chains_of_copies(map: &mut ClusterMap, newcomer: TargetId, pool: Po
             continue;
         }
         let groups = Spread::of(map, pool, copies).set_with(newcomer);
-        let known = map.chains.iter().filter(|chain| chain.copies.is_some()).count();
+        let known = map.chains_of_copies().count();
         // Those that there are take it in where one is missing.
         if known + groups.len() <= CHAINS_OF_COPIES_MAX {
             push_chains(map, (pool, copies), groups);

@@ -190,7 +190,7 @@ impl ClusterState {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let has_copied_chains = self.map.chains.iter().any(|chain| chain.copies.is_some());
+        let has_copied_chains = self.map.chains_of_copies().next().is_some();
         let has_copies = has_copied_chains || self.copies != CopyNotes::default();
         let has_moves = self.moves != MoveNotes::default();
         let magic = match (has_copies, has_moves) {

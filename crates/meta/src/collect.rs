@@ -441,7 +441,7 @@ impl MetaService {
         let Kind::Regular(FileData::Chunks { layout, .. }) = &inode.kind else { return Ok(()) };
         let map = self.map.read().clone();
         // Of a chain with copies somebody else is the head in a moment.
-        let is_alone = |chain: &&ChainId| map.chain(**chain).is_none_or(|chain| chain.copies.is_none());
+        let is_alone = |chain: &&ChainId| !map.is_copied(**chain);
         let heads = layout.chains.iter().filter(is_alone).filter_map(|chain| map.head(*chain));
         for target in heads.collect::<BTreeSet<TargetId>>() {
             if !map.targets.iter().any(|known| known.id == target && known.state == TargetState::Online) {

@@ -302,7 +302,7 @@ fn chains_by_head(
     let usable: FxHashSet<TargetId> = usable.iter().copied().collect();
     let mut chains: Vec<&Chain> = map.chains_of(pool, copies).collect();
     let can_take = |chain: &&Chain| chain.targets.iter().all(|target| usable.contains(target));
-    let is_whole = |chain: &&Chain| chain.targets.len() >= usize::from(copies);
+    let is_whole = |chain: &&Chain| !chain.is_short();
     for is_better in [&can_take as &dyn Fn(&&Chain) -> bool, &is_whole] {
         if chains.iter().any(is_better) {
             chains.retain(is_better);
@@ -586,8 +586,8 @@ mod tests {
             let targets = targets.iter().copied().map(TargetId).collect();
             Chain { id: ChainId(id), pool: PoolId(0), targets, moving: None, copies }
         };
-        let of = |chains: &[&[u32]]| (0..).zip(chains.iter().copied()).map(chain).collect();
-        map.chains = of(&[&[0], &[0, 1], &[0, 2], &[1, 3], &[3, 1], &[0, 1, 2]]);
+        let chains: [&[u32]; 6] = [&[0], &[0, 1], &[0, 2], &[1, 3], &[3, 1], &[0, 1, 2]];
+        map.chains = (0..).zip(chains).map(chain).collect();
         let used = |map: &ClusterMap, usable: &[u32]| {
             let usable: Vec<TargetId> = usable.iter().copied().map(TargetId).collect();
             let by_head = chains_by_head(map, (PoolId(0), 2), &usable);

@@ -310,14 +310,16 @@ pub trait OtherTargets: Send + Sync {
     /// One call to another target that keeps copies of the same chain, which waits for at most `wait`. It may be carried out later than that, but not twice.
     ///
     /// # Errors
-    /// As [`StoragePeers::call_of_copy`], and `ETIMEDOUT`.
+    /// As [`StoragePeers::call_of_copy`], and `ETIMEDOUT`; `EOPNOTSUPP` where no chain has copies.
     fn call_of_copy(
         &self,
-        under: CopyUnder,
-        request: &StorageRequest,
-        payload: Payload<'_>,
-        wait: Duration,
-    ) -> Result<StorageReply, Errno>;
+        _under: CopyUnder,
+        _request: &StorageRequest,
+        _payload: Payload<'_>,
+        _wait: Duration,
+    ) -> Result<StorageReply, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 /// The storage services as other storage servers see them, which give them chains.

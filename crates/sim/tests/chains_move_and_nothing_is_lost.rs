@@ -10,7 +10,6 @@ use ashlar_env::sim::{SimDisk, SimEntropy};
 use ashlar_env::{Disk, Entropy, Env};
 use ashlar_kv::MemoryEngine;
 use ashlar_manager::{Manager, ManagerService};
-use ashlar_rpc::wire::CopyUnder;
 use ashlar_rpc::{MoveAttempt, OtherTargets, Payload, StorageCalls, StoragePeers};
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{End, Moves, Outside, Told};
@@ -378,16 +377,6 @@ impl OtherTargets for Wire {
         let outcome = other.service.call_of_peer(from, request, payload);
         let is_lost = trouble == 2 || other.is_over.load(SeqCst) || is_over();
         if is_lost { Err(Errno::ETIMEDOUT) } else { outcome }
-    }
-
-    fn call_of_copy(
-        &self,
-        _: CopyUnder,
-        _: &StorageRequest,
-        _: Payload<'_>,
-        _: Duration,
-    ) -> Result<StorageReply, Errno> {
-        Err(Errno::EOPNOTSUPP)
     }
 }
 

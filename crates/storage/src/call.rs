@@ -6,7 +6,7 @@ use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, ScrubCursor};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
-use ashlar_types::{ChainId, Errno, TargetId};
+use ashlar_types::{ChainId, ChunkId, Errno, TargetId};
 
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
@@ -36,6 +36,17 @@ impl StorageService {
 
 /// Whether a chunk of this chain is the target's to show; asked with `None` for one whose chain is not known.
 pub(crate) type IsHere<'a> = dyn Fn(Option<ChainId>) -> bool + 'a;
+
+/// The chunk whose content is another one afterwards, if there is one.
+pub(crate) fn changed_chunk(request: &StorageRequest) -> Option<ChunkId> {
+    match request {
+        StorageRequest::Write { chunk, .. }
+        | StorageRequest::Truncate { chunk, .. }
+        | StorageRequest::Punch { chunk, .. }
+        | StorageRequest::Allocate { chunk, .. } => Some(*chunk),
+        _ => None,
+    }
+}
 
 fn changed(blocks_delta: i64) -> StorageReply {
     StorageReply::Written(ChunkWritten { blocks_delta, may_be_second: false })

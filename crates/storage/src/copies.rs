@@ -34,9 +34,9 @@ use crate::moves::Outside;
 use crate::throttle::Throttle;
 use ashlar_chunkstore::{ChunkError, ChunkStore};
 use ashlar_replication::chain::ChainReplica;
-use ashlar_replication::membership::{self, Content, LeaseTerms, Stored};
+use ashlar_replication::membership::{Content, LeaseTerms, Stored};
 use ashlar_rpc::Payload;
-use ashlar_types::map::Chain;
+use ashlar_types::map::{Chain, ChainCopies};
 use ashlar_types::message::{MoveProgress, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, OfChains, TargetId};
 use group::{Group, State};
@@ -46,8 +46,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
-
-type Command = ashlar_replication::chain::Command<TargetId>;
 
 /// For how long the target behind may take for a change, to say what it has, to say that it is there, and to make everything durable.
 const PASS_ON_MAX: Duration = Duration::from_secs(3);
@@ -90,28 +88,19 @@ impl AtTarget {
     }
 }
 
-/// Whether a lease is granted.
-fn is_grant(command: &Command) -> bool {
-    matches!(command, Command::Member(membership::Command::Grant { .. }))
-}
-
 /// See the module.
 pub(crate) struct Copies {
     outside: Arc<Outside>,
     // LIMIT: as targets here.
     targets: RwLock<BTreeMap<TargetId, Arc<AtTarget>>>,
-    throttle: Throttle,
+    throttle: Arc<Throttle>,
     is_stopping: AtomicBool,
 }
 
 impl Copies {
-    pub fn new(outside: Arc<Outside>) -> Copies {
-        Copies {
-            outside,
-            targets: RwLock::default(),
-            throttle: Throttle::default(),
-            is_stopping: AtomicBool::new(false),
-        }
+    /// Copies at the rate that `throttle` allows, with whoever else copies by it.
+    pub fn new(outside: Arc<Outside>, throttle: Arc<Throttle>) -> Copies {
+        Copies { outside, targets: RwLock::default(), throttle, is_stopping: AtomicBool::new(false) }
     }
 
     fn map(&self) -> Arc<ClusterMap> {
@@ -211,14 +200,14 @@ impl Copies {
         let known: BTreeSet<ChainId> = at.groups.read().keys().copied().collect();
         let noted: BTreeSet<ChainId> = at.before.lock().notes.keys().copied().collect();
         let mut is_done = true;
-        for chain in map.chains.iter().filter(|chain| chain.copies.is_some()) {
+        for (chain, copies) in map.chains_of_copies() {
             let is_of_here = chain.is_member(at.id) || known.contains(&chain.id) || noted.contains(&chain.id);
-            if is_of_here && let Err(error) = self.learn(at, chain) {
+            if is_of_here && let Err(error) = self.learn(at, (chain, copies)) {
                 tracing::error!(%error, chain = %chain.id, target = %at.id, "what a copy is to be cannot be noted");
                 is_done = false;
             }
             if let Some(group) = at.group(chain.id).filter(|_| chain.is_member(at.id)) {
-                self.leave(at, &group, chain.copies_wanted());
+                self.leave(at, &group, copies.wanted);
             }
         }
         if is_done && at.has_lost.load(SeqCst) {
@@ -234,10 +223,9 @@ impl Copies {
         }
     }
 
-    fn learn(&self, at: &AtTarget, chain: &Chain) -> Result<(), ChunkError> {
+    fn learn(&self, at: &AtTarget, (chain, copies): (&Chain, &ChainCopies)) -> Result<(), ChunkError> {
         let Some(membership) = chain.group() else { return Ok(()) };
         let now = self.outside.env.clock.monotonic();
-        let former = chain.copies.as_ref().map(|copies| copies.former.clone()).unwrap_or_default();
         let group = match at.group(chain.id) {
             Some(group) => group,
             None => {
@@ -254,9 +242,8 @@ impl Copies {
             let is_waiting = state.replica.member().is_storing();
             let epoch = to_store.or(is_waiting.then(|| state.replica.member().epoch()));
             epoch.map(|epoch| {
-                let note = state.note();
-                let is_in_sync = note.stored.membership.is_in_sync(at.id);
-                if is_in_sync && note.stored.content == Content::Whole {
+                let Stored { membership, content } = state.replica.member().to_store();
+                if membership.is_in_sync(at.id) && content == Content::Whole {
                     state.in_sync_at = Some(epoch);
                 }
                 (epoch, state.note())
@@ -264,9 +251,9 @@ impl Copies {
         };
         if let Some((epoch, note)) = to_store {
             group.store.note_copy(chain.id, Some(note.encode()))?;
-            group.stored(epoch, &former)?;
+            group.stored(epoch, &copies.former)?;
         }
-        if !membership.is_member(at.id) && !former.contains(&at.id) {
+        if !chain.is_kept_at(at.id) {
             self.forget(at, &group)?;
         }
         Ok(())
@@ -427,15 +414,13 @@ impl Copies {
 
 /// Those of `chains` that have several copies, and whose head is `target`, or that are named.
 fn copied_of(map: &ClusterMap, target: TargetId, chains: &OfChains) -> Vec<ChainId> {
-    let is_copied = |chain: &&Chain| chain.copies.is_some();
     match chains {
-        OfChains::Only(chains) => {
-            let known = chains.iter().filter_map(|chain| map.chain(*chain));
-            known.filter(is_copied).map(|chain| chain.id).collect()
-        }
+        OfChains::Only(chains) => chains.iter().copied().filter(|chain| map.is_copied(*chain)).collect(),
         OfChains::All | OfChains::Except(_) => {
-            let here = map.chains_at(target).filter(|chain| chains.has(Some(chain.id)));
-            here.filter(is_copied).map(|chain| chain.id).collect()
+            let here = map.chains_of_copies().map(|(chain, _)| chain);
+            let is_meant =
+                |chain: &&Chain| chain.targets.first() == Some(&target) && chains.has(Some(chain.id));
+            here.filter(is_meant).map(|chain| chain.id).collect()
         }
     }
 }

@@ -139,7 +139,7 @@ pub struct Moves {
     running: Mutex<BTreeMap<Place, Arc<Outgoing>>>,
     // LIMIT: as moves in the map.
     setbacks: Mutex<BTreeMap<Place, Setback>>,
-    throttle: Throttle,
+    throttle: Arc<Throttle>,
     /// Attempts so far.
     attempts: AtomicU64,
     /// Targets of whose chunks all chains are known.
@@ -158,14 +158,14 @@ pub struct Moves {
 impl Moves {
     /// Moves by the map of `outside`. [`Moves::take_target`] must follow for each target before it serves, and [`Moves::turn`] a few times a second.
     pub fn new(outside: Outside) -> Moves {
-        let outside = Arc::new(outside);
+        let (outside, throttle) = (Arc::new(outside), Arc::new(Throttle::default()));
         Moves {
-            copies: Arc::new(Copies::new(outside.clone())),
+            copies: Arc::new(Copies::new(outside.clone(), throttle.clone())),
             outside,
             targets: RwLock::default(),
             running: Mutex::default(),
             setbacks: Mutex::default(),
-            throttle: Throttle::default(),
+            throttle,
             attempts: AtomicU64::new(0),
             noted: Mutex::default(),
             counted: Mutex::default(),

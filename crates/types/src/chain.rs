@@ -64,6 +64,20 @@ impl Chain {
         self.targets.contains(&target) || self.copies.as_ref().is_some_and(is_catching_up)
     }
 
+    /// Whether fewer targets have all of it than are to.
+    pub fn is_short(&self) -> bool {
+        self.targets.len() < usize::from(self.copies_wanted())
+    }
+
+    /// Whether chunks of it on `target` are there for good: it has them, is being given them, or, with several copies, had them and may come back. With one copy the one that
+    /// has them is the head.
+    pub fn is_kept_at(&self, target: TargetId) -> bool {
+        match &self.copies {
+            Some(copies) => self.is_member(target) || copies.former.contains(&target),
+            None => self.targets.first() == Some(&target),
+        }
+    }
+
     /// All targets that the chain names but former ones.
     pub(crate) fn everybody(&self) -> impl Iterator<Item = TargetId> + '_ {
         let others = self.copies.iter().flat_map(|copies| &copies.catching_up);

@@ -206,6 +206,16 @@ impl ClusterMap {
         places
     }
 
+    /// Chains of several copies, with the rest of their groups.
+    pub fn chains_of_copies(&self) -> impl Iterator<Item = (&Chain, &ChainCopies)> {
+        self.chains.iter().filter_map(|chain| Some((chain, chain.copies.as_ref()?)))
+    }
+
+    /// Whether chain `id` has several copies.
+    pub fn is_copied(&self, id: ChainId) -> bool {
+        self.chain(id).is_some_and(|chain| chain.copies.is_some())
+    }
+
     /// Chains of which `target` has, or is being given, all chunks.
     pub fn chains_with(&self, target: TargetId) -> impl Iterator<Item = &Chain> {
         self.chains.iter().filter(move |chain| chain.is_member(target))

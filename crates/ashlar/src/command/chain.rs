@@ -5,7 +5,7 @@ use crate::cli::{ChainAction, ChainArgs};
 use crate::cluster::{Member, NodeDirectory};
 use crate::terminal::{say, say_json};
 use anyhow::Result;
-use ashlar_console::object::chain::{self, copied, is_short, object};
+use ashlar_console::object::chain::{self, copied, object};
 use ashlar_types::map::{Chain, ChainCopies};
 use ashlar_types::{ClusterMap, Role, TargetId};
 use serde_json::Value;
@@ -17,13 +17,13 @@ pub fn run(args: &ChainArgs) -> Result<ExitCode> {
     let ChainAction::List { short, pool, json } = &args.action;
     let pool = pool.as_ref().map(|name| pool::find(&map, name)).transpose()?.map(|pool| pool.id);
     let all: Vec<(&Chain, &ChainCopies)> = copied(&map, pool).collect();
-    let shown = all.iter().filter(|(chain, _)| !short || is_short(chain));
+    let shown = all.iter().filter(|(chain, _)| !short || chain.is_short());
     if *json {
         let shown: Vec<Value> = shown.map(|(chain, copies)| object(&map, chain, copies)).collect();
         say_json(&shown)?;
     } else {
         shown.for_each(|(chain, copies)| print(&map, chain, copies));
-        let short = all.iter().filter(|(chain, _)| is_short(chain)).count();
+        let short = all.iter().filter(|(chain, _)| chain.is_short()).count();
         say(format_args!("{} chains of several copies, {short} with fewer than they are to have", all.len()));
     }
     Ok(ExitCode::SUCCESS)
@@ -34,7 +34,7 @@ fn print(map: &ClusterMap, chain: &Chain, copies: &ChainCopies) {
         [] => String::new(),
         targets => format!("{what}{}", numbers(targets)),
     };
-    let short = if is_short(chain) { format!(" of {}", copies.wanted) } else { String::new() };
+    let short = if chain.is_short() { format!(" of {}", copies.wanted) } else { String::new() };
     say(format_args!(
         "{:<12} {:<16} targets {}{short}{}{}",
         chain.id.to_string(),

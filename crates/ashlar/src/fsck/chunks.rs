@@ -5,7 +5,6 @@ use anyhow::{Context, Result};
 use ashlar_chunkstore::{ChunkError, ChunkStore, ListedChunk};
 use ashlar_kv::Snapshot;
 use ashlar_namespace::{FileData, Inode, Kind, key};
-use ashlar_types::map::ChainCopies;
 use ashlar_types::{ChunkId, ClusterMap, FileLayout, InodeId, TargetId, codec};
 use std::ops::ControlFlow;
 
@@ -133,11 +132,9 @@ fn place_of(map: &ClusterMap, target: TargetId, chunk: &ListedChunk, layout: &Fi
         return Place::Elsewhere(format!("it has {its} bytes, the file's have {of_file}"));
     }
     let Some(chain) = map.chain(layout.chain(chunk.id.index)) else { return Place::Here };
-    let is_behind =
-        |copies: &ChainCopies| copies.catching_up.contains(&target) || copies.former.contains(&target);
     if chain.targets.contains(&target) {
         Place::Here
-    } else if chain.copies.as_ref().is_some_and(is_behind) {
+    } else if chain.is_kept_at(target) {
         Place::Behind
     } else {
         Place::Elsewhere(format!("the file has it on {:?}", chain.targets))
@@ -211,7 +208,7 @@ fn carry_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ashlar_types::map::Chain;
+    use ashlar_types::map::{Chain, ChainCopies};
     use ashlar_types::testing::map_in_domains;
     use ashlar_types::{ChainId, PoolId};
 

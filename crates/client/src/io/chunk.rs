@@ -91,9 +91,7 @@ impl Client {
         layout: &FileLayout,
         index: u64,
     ) -> Result<(ChunkId, ChainId, TargetId), Errno> {
-        let chain = layout.chain(index);
-        let target = self.map.read().head(chain).ok_or(Errno::EIO)?;
-        Ok((ChunkId { inode, generation: layout.generation, index }, chain, target))
+        self.locate_by_turn(inode, layout, index, 0)
     }
 
     /// As [`Client::locate`], of a target that is asked what is in the chunk: of a chain of several copies any one in sync, so that all of them have an equal part of what is read.
@@ -103,11 +101,22 @@ impl Client {
         layout: &FileLayout,
         index: u64,
     ) -> Result<(ChunkId, ChainId, TargetId), Errno> {
+        // Chunks of a stripe that follow one another in a chain go by turns, too.
+        let turn = (index / layout.chains.len() as u64).wrapping_add(index).wrapping_add(inode.0);
+        self.locate_by_turn(inode, layout, index, turn)
+    }
+
+    /// The target whose turn it is of those in sync; the first turn is the head's.
+    fn locate_by_turn(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        index: u64,
+        turn: u64,
+    ) -> Result<(ChunkId, ChainId, TargetId), Errno> {
         let chain = layout.chain(index);
         let map = self.map.read();
         let targets = map.chain(chain).map(|chain| chain.targets.as_slice()).unwrap_or_default();
-        // Chunks of a stripe that follow one another in a chain go by turns, too.
-        let turn = (index / layout.chains.len() as u64).wrapping_add(index).wrapping_add(inode.0);
         let at = usize::try_from(turn % targets.len().max(1) as u64).unwrap_or(0);
         let target = targets.get(at).copied().ok_or(Errno::EIO)?;
         Ok((ChunkId { inode, generation: layout.generation, index }, chain, target))

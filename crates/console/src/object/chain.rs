@@ -7,13 +7,7 @@ use serde_json::{Value, json};
 
 /// Chains of several copies, of one pool or of all, with the rest of their groups.
 pub fn copied(map: &ClusterMap, pool: Option<PoolId>) -> impl Iterator<Item = (&Chain, &ChainCopies)> {
-    let is_of_pool = move |chain: &&Chain| pool.is_none_or(|pool| chain.pool == pool);
-    map.chains.iter().filter(is_of_pool).filter_map(|chain| Some((chain, chain.copies.as_ref()?)))
-}
-
-/// Whether fewer targets have all of a chain than are to.
-pub fn is_short(chain: &Chain) -> bool {
-    chain.targets.len() < usize::from(chain.copies_wanted())
+    map.chains_of_copies().filter(move |(chain, _)| pool.is_none_or(|pool| chain.pool == pool))
 }
 
 /// The name of its pool.
@@ -34,7 +28,7 @@ pub fn object(map: &ClusterMap, chain: &Chain, copies: &ChainCopies) -> Value {
         "in_sync": of(&chain.targets),
         "catching_up": of(&copies.catching_up),
         "former": of(&copies.former),
-        "is_short": is_short(chain),
+        "is_short": chain.is_short(),
         "epoch": copies.changed.0,
     })
 }

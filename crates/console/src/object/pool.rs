@@ -35,7 +35,7 @@ pub fn by_copies(map: &ClusterMap, pool: &Pool) -> Vec<Set> {
         let copies = chain.copies_wanted();
         let set = sets.entry(copies).or_insert(Set { copies, chains: 0, short: 0 });
         set.chains += 1;
-        set.short += usize::from(super::chain::is_short(chain));
+        set.short += usize::from(chain.is_short());
     }
     sets.into_values().collect()
 }

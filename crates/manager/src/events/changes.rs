@@ -1,7 +1,7 @@
 //! Which events a change of the state is: by comparing what was with what is, so that no change can forget to tell.
 
 use crate::{ClusterState, TokenRecord};
-use ashlar_types::map::{Chain, Target, TargetState};
+use ashlar_types::map::{Target, TargetState};
 use ashlar_types::{ClusterMap, EventKind, Membership, Node, NodeId, Role, TargetId, Timespec};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,21 +56,20 @@ fn copies(before: &ClusterState, after: &ClusterState, told: &mut Vec<Change>) {
 
 /// A dead target is in many chains: its going, and its coming back, is one event for all that change at the same time.
 fn chains(before: &ClusterMap, after: &ClusterMap, told: &mut Vec<Change>) {
-    let is_whole = |chain: &Chain| chain.targets.len() >= usize::from(chain.copies_wanted());
     let (mut fallen, mut whole): (BTreeMap<TargetId, usize>, BTreeMap<TargetId, usize>) = Default::default();
     for (known, chain) in before.chains.iter().zip(&after.chains) {
         if chain.copies.is_none() || known.targets == chain.targets {
             continue;
         }
-        if !is_whole(chain) {
+        if chain.is_short() {
             let gone = known.targets.iter().filter(|target| !chain.targets.contains(target));
             gone.for_each(|target| *fallen.entry(*target).or_default() += 1);
-        } else if !is_whole(known) {
+        } else if known.is_short() {
             let come = chain.targets.iter().filter(|target| !known.targets.contains(target));
             come.for_each(|target| *whole.entry(*target).or_default() += 1);
         }
     }
-    let short = after.chains.iter().filter(|chain| !is_whole(chain)).count();
+    let short = after.chains.iter().filter(|chain| chain.is_short()).count();
     let counted = |count: usize| match count {
         1 => "1 chain".to_owned(),
         count => format!("{count} chains"),

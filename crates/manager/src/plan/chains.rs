@@ -80,8 +80,7 @@ impl Lack {
         if !self.in_sync.iter().all(has_all) {
             self.fell = now;
         }
-        let is_short = chain.targets.len() < usize::from(copies.wanted);
-        self.since = if is_short { Some(self.since.unwrap_or(now)) } else { None };
+        self.since = if chain.is_short() { Some(self.since.unwrap_or(now)) } else { None };
         self.in_sync = chain.targets.clone();
         self.catching_up = copies.catching_up.clone();
     }
@@ -107,10 +106,8 @@ impl Lack {
 impl Lacks {
     /// Looks what has become of chains. To be called with every newer map, and again and again.
     pub fn look(&mut self, map: &ClusterMap, now: Instant) {
-        for chain in &map.chains {
-            let Some(copies) = &chain.copies else { continue };
-            let is_short = chain.targets.len() < usize::from(copies.wanted);
-            if is_short || !copies.catching_up.is_empty() {
+        for (chain, copies) in map.chains_of_copies() {
+            if chain.is_short() || !copies.catching_up.is_empty() {
                 let (in_sync, catching_up) = (chain.targets.clone(), copies.catching_up.clone());
                 let new = Lack { since: None, fell: now, in_sync, catching_up, failures: SmallVec::new() };
                 self.0.entry(chain.id).or_insert(new);
@@ -152,8 +149,7 @@ struct Planner<'a> {
 /// Changes that are due, no more than one of each chain. Chains that are nearest to losing their last copy come first.
 pub fn changes(map: &ClusterMap, heard: &Heard, lacks: &Lacks) -> Vec<(ChainId, Change<TargetId>)> {
     let mut planner = Planner::new(map, heard, lacks);
-    let mut copied: Vec<(&Chain, &ChainCopies)> =
-        map.chains.iter().filter_map(|chain| Some((chain, chain.copies.as_ref()?))).collect();
+    let mut copied: Vec<(&Chain, &ChainCopies)> = map.chains_of_copies().collect();
     copied.sort_by_key(|(chain, _)| chain.targets.len());
     let mut due = Vec::new();
     for (chain, copies) in copied {
@@ -171,7 +167,7 @@ impl<'a> Planner<'a> {
     fn new(map: &'a ClusterMap, heard: &'a Heard, lacks: &'a Lacks) -> Planner<'a> {
         let sizes = Sizes::told_in(&heard.reports);
         let mut planner = Planner { map, heard, lacks, sizes, loads: BTreeMap::new() };
-        for (chain, copies) in map.chains.iter().filter_map(|chain| Some((chain, chain.copies.as_ref()?))) {
+        for (chain, copies) in map.chains_of_copies() {
             chain.targets.iter().for_each(|target| planner.load(*target).chains += 1);
             for &target in &copies.catching_up {
                 planner.note(target, if copies.former.contains(&target) { How::Returns } else { How::Whole });

@@ -36,11 +36,12 @@ impl ManagerService {
                 return Err(refused(too_few_servers(map, &servers, (name, copies))));
             }
             let groups = spread.whole_set();
-            if copied(map) + groups.len() > CHAINS_OF_COPIES_MAX {
+            let known = map.chains_of_copies().count();
+            if known + groups.len() > CHAINS_OF_COPIES_MAX {
                 return Err(refused(format!(
                     "{} chains of several copies are too many for a file system that has {} of them: {CHAINS_OF_COPIES_MAX} at the most",
                     groups.len(),
-                    copied(map)
+                    known
                 )));
             }
             push_chains(map, (pool, copies), groups);
@@ -90,7 +91,7 @@ impl ManagerService {
     /// [`ManagerError`].
     pub fn plan_chain_copies(&self) -> Result<(), ManagerError> {
         let map = self.map().read().clone();
-        if copied(&map) == 0 {
+        if map.chains_of_copies().next().is_none() {
             return Ok(());
         }
         let heard = self.heard_of_targets(&map);
@@ -129,11 +130,6 @@ impl ManagerService {
 
 /// What a manager remembers of chains that lack a copy.
 pub(super) type Remembered = parking_lot::Mutex<Lacks>;
-
-/// Chains of several copies that there are.
-fn copied(map: &ClusterMap) -> usize {
-    map.chains.iter().filter(|chain| chain.copies.is_some()).count()
-}
 
 fn too_few_servers(map: &ClusterMap, servers: &BTreeSet<NodeId>, (pool, copies): (&str, u8)) -> String {
     let names: Vec<&str> =

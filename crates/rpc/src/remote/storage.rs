@@ -9,7 +9,7 @@ use crate::wire::{AGAIN, CopyUnder, StorageCallOf, Under};
 use crate::{OtherTargets, Payload, StorageCalls};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ClusterMap, Errno, NodeId, OfChains, SessionId, TargetId};
+use ashlar_types::{ChainId, Errno, NodeId, OfChains, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -223,15 +223,15 @@ impl RemoteStorage {
     ) -> Result<StorageReply, Errno> {
         let deadline = self.patience.deadline();
         // A deletion in a chain with copies may have been asked for before, and have been made by those in front: whoever asked was told to ask again.
-        let may_be_done = is_deletion_of_copies(&self.routes.map(), request);
+        let is_of_copies = || {
+            let map = self.routes.map();
+            chains_of(request).is_some_and(|chains| chains.iter().any(|chain| map.is_copied(*chain)))
+        };
+        let may_be_done = matches!(request, StorageRequest::DeleteGeneration { .. }) && is_of_copies();
         let mut asking = Asking { payload, may_be_done };
         let done = match request.chain() {
             Some(chain) => self.follow(session, request, &mut asking, (chain, deadline)),
             None => self.exchange_once(session, request, &mut asking, deadline),
-        };
-        let is_of_copies = || {
-            let map = self.routes.map();
-            chains_of(request).is_some_and(|chains| chains.iter().any(|chain| is_copied(&map, *chain)))
         };
         let done = done.map_err(|error| match is_silence(&error) && is_of_copies() {
             // Whoever asks for several chains asks where they are by now.
@@ -284,9 +284,9 @@ impl RemoteStorage {
             let placed = (to != request.target()).then(|| request.clone().at(to));
             match self.exchange_once(session, placed.as_ref().unwrap_or(request), asking, deadline) {
                 // A change of a chain with copies may have been made by those in front, and not be acknowledged.
-                Err(NetError::Errno(Errno::EREMCHG)) => asking.may_be_done |= is_copied(&map, chain),
+                Err(NetError::Errno(Errno::EREMCHG)) => asking.may_be_done |= map.is_copied(chain),
                 // Others have the same, and one of them is the head in a moment.
-                Err(error) if is_silence(&error) && is_copied(&map, chain) => asking.may_be_done = true,
+                Err(error) if is_silence(&error) && map.is_copied(chain) => asking.may_be_done = true,
                 other => return other,
             }
             if Instant::now() + pause >= deadline {
@@ -329,15 +329,6 @@ fn waits_for_disk(request: &StorageRequest) -> bool {
 /// Whether a server was not reached, or did not answer.
 fn is_silence(error: &NetError) -> bool {
     matches!(error, NetError::NoAddress | NetError::Io(_) | NetError::Closed | NetError::Stuck)
-}
-
-fn is_copied(map: &ClusterMap, chain: ChainId) -> bool {
-    map.chain(chain).is_some_and(|chain| chain.copies.is_some())
-}
-
-fn is_deletion_of_copies(map: &ClusterMap, request: &StorageRequest) -> bool {
-    let is_deletion = matches!(request, StorageRequest::DeleteGeneration { .. });
-    is_deletion && chains_of(request).is_some_and(|chains| chains.iter().any(|chain| is_copied(map, *chain)))
 }
 
 /// Whether it is a look at one chunk.

@@ -6,7 +6,6 @@ use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
 use ashlar_env::sim::SimDisk;
 use ashlar_env::{Disk, Entropy};
 use ashlar_kv::{Engine, MemoryEngine};
-use ashlar_rpc::wire::CopyUnder;
 use ashlar_rpc::{MoveAttempt, OtherTargets, Payload, StorageCalls, StoragePeers};
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{AskToEnd, Moves, Outside, Told};
@@ -132,16 +131,6 @@ impl OtherTargets for Wire {
                 Err(Errno::ETIMEDOUT)
             }
         }
-    }
-
-    fn call_of_copy(
-        &self,
-        _: CopyUnder,
-        _: &StorageRequest,
-        _: Payload<'_>,
-        _: Duration,
-    ) -> Result<StorageReply, Errno> {
-        Err(Errno::EOPNOTSUPP)
     }
 }
 

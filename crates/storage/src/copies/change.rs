@@ -2,6 +2,7 @@
 
 use super::{AtTarget, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
+use crate::call::changed_chunk;
 use ashlar_chunkstore::Lack;
 use ashlar_replication::chain::{Begun, InFront, Outcome, Refused};
 use ashlar_rpc::Payload;
@@ -16,17 +17,6 @@ pub(super) struct Deletion {
     group: Arc<Group>,
     begun: Begun<TargetId>,
     at_place: u8,
-}
-
-/// The chunk of a change.
-pub(super) fn chunk_of(request: &StorageRequest) -> Option<ChunkId> {
-    match request {
-        StorageRequest::Write { chunk, .. }
-        | StorageRequest::Truncate { chunk, .. }
-        | StorageRequest::Punch { chunk, .. }
-        | StorageRequest::Allocate { chunk, .. } => Some(*chunk),
-        _ => None,
-    }
 }
 
 /// Who has passed something on.
@@ -55,7 +45,7 @@ impl Copies {
         under: Option<CopyUnder>,
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let chunk = chunk_of(request).ok_or(Errno::EINVAL)?;
+        let chunk = changed_chunk(request).ok_or(Errno::EINVAL)?;
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
         let begun = self.begin_change((at, group), chunk, under)?;

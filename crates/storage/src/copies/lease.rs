@@ -1,6 +1,7 @@
 //! Leases between targets that keep copies of the same chains, and what their groups ask of managers: both of many chains at a time.
 
 use super::{AtTarget, BEACON_MAX, Copies, Group};
+use ashlar_replication::membership;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{ChainChange, StorageReply, StorageRequest};
@@ -9,6 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+
+type Command = ashlar_replication::chain::Command<TargetId>;
 
 /// What two targets have between them.
 type Chains = Vec<(ChainId, Epoch)>;
@@ -54,7 +57,7 @@ impl Copies {
                 let Some(group) = own.group(chain) else { continue };
                 let mut state = group.state.lock();
                 if is_granted {
-                    state.replica.member_mut().granted(to, epoch, sent_at, &mut Vec::<super::Command>::new());
+                    state.replica.member_mut().granted(to, epoch, sent_at, &mut Vec::<Command>::new());
                 }
             }
         });
@@ -74,10 +77,12 @@ impl Copies {
         let grant = |&(chain, epoch): &(ChainId, Epoch)| {
             let group = at.group(chain)?;
             let mut state = group.state.lock();
-            let mut out: Vec<super::Command> = Vec::new();
+            let mut out: Vec<Command> = Vec::new();
             let member = state.replica.member_mut();
             member.beacon(from, epoch, Duration::ZERO, now, &mut out);
-            let is_granted = out.iter().any(super::is_grant);
+            let is_grant =
+                |command: &Command| matches!(command, Command::Member(membership::Command::Grant { .. }));
+            let is_granted = out.iter().any(is_grant);
             Some((chain, member.epoch(), is_granted))
         };
         chains.iter().filter_map(grant).collect()

@@ -169,30 +169,34 @@ impl Copies {
                     Lack::Chunk(chunk) => {
                         lacks.insert(chunk);
                     }
-                    Lack::Deletion(ChunkId { inode, generation, index }) => {
-                        // Nothing of the file is changed here meanwhile, so what is sent after it is all that there is.
-                        let _alone = self.write_lock(group.file(inode));
-                        let chains = OfChains::Only(smallvec![group.chain]);
-                        let request = StorageRequest::DeleteGeneration {
-                            target: behind.to,
-                            inode,
-                            generation,
-                            chains,
-                            from_index: index,
-                        };
-                        self.delete_behind(behind.under, &request)?;
-                        let mut from = Some(index);
-                        while let Some(index) = from {
-                            let is_meant = |chain| chain == Some(group.chain);
-                            let next = group.store.next_chunk(inode, generation, index, &is_meant);
-                            let next = next.map_err(|error| answer(at.id, &error))?;
-                            lacks.extend(next.map(|index| ChunkId { inode, generation, index }));
-                            from = next.and_then(|index| index.checked_add(1));
-                        }
-                    }
+                    Lack::Deletion(first) => self.delete_again((at, group), behind, first, lacks)?,
                 }
             }
         }
+    }
+
+    /// Has chunks of one generation of a file deleted behind, from `first` on, and adds those to `lacks` that are here.
+    fn delete_again(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        behind: &Behind<'_>,
+        ChunkId { inode, generation, index: from_index }: ChunkId,
+        lacks: &mut BTreeSet<ChunkId>,
+    ) -> Result<(), Errno> {
+        // Nothing of the file is changed here meanwhile, so what is sent after it is all that there is.
+        let _alone = self.write_lock(group.file(inode));
+        let (target, chains) = (behind.to, OfChains::Only(smallvec![group.chain]));
+        let request = StorageRequest::DeleteGeneration { target, inode, generation, chains, from_index };
+        self.delete_behind(behind.under, &request)?;
+        let mut from = Some(from_index);
+        while let Some(index) = from {
+            let is_meant = |chain| chain == Some(group.chain);
+            let next = group.store.next_chunk(inode, generation, index, &is_meant);
+            let next = next.map_err(|error| answer(at.id, &error))?;
+            lacks.extend(next.map(|index| ChunkId { inode, generation, index }));
+            from = next.and_then(|index| index.checked_add(1));
+        }
+        Ok(())
     }
 
     /// Sends all chunks whole that are to be; false if none could be sent.

@@ -1,7 +1,7 @@
 //! Who may use a chain on a target: every call about it passes here.
 
 use super::{Moves, Place};
-use crate::call::IsHere;
+use crate::call::{IsHere, changed_chunk};
 use crate::moves::outgoing::Outgoing;
 use ashlar_env::Tasks;
 use ashlar_rpc::Payload;
@@ -92,22 +92,6 @@ fn passage(stages: &Stages, map: &ClusterMap, place @ (target, chain): Place) ->
     }
 }
 
-/// Whether a chain has several copies: who may do what with it is for its group to say.
-fn is_copied(map: &ClusterMap, chain: ChainId) -> bool {
-    map.chain(chain).is_some_and(|chain| chain.copies.is_some())
-}
-
-/// Whether the content of chunks is another one afterwards.
-fn is_change(request: &StorageRequest) -> bool {
-    matches!(
-        request,
-        StorageRequest::Write { .. }
-            | StorageRequest::Truncate { .. }
-            | StorageRequest::Punch { .. }
-            | StorageRequest::Allocate { .. }
-    )
-}
-
 impl Moves {
     /// Carries a call out with `run`, if the chains it is about are here.
     ///
@@ -122,7 +106,8 @@ impl Moves {
         let target = request.target();
         let at = self.at(target);
         if let Some(chain) = request.chain() {
-            if is_copied(&self.map(), chain) {
+            // Who may do what with a chain of several copies is for its group to say.
+            if self.map().is_copied(chain) {
                 return self.copies.guard(chain, request, payload, |payload| run(payload, &|_| true));
             }
             let stages = at.gates.of(chain).read();
@@ -130,7 +115,7 @@ impl Moves {
             let passage = passage(&stages, &self.map(), (target, chain));
             return match passage {
                 Passage::Elsewhere => Err(Errno::EREMCHG),
-                Passage::Copying(outgoing) if is_change(request) => {
+                Passage::Copying(outgoing) if changed_chunk(request).is_some() => {
                     outgoing.change(request, payload, |payload| run(payload, &|_| true))
                 }
                 Passage::Here | Passage::Copying(_) => run(payload, &|_| true),
@@ -195,7 +180,7 @@ impl Moves {
             return Err(Errno::EREMCHG);
         }
         let StorageRequest::DeleteGeneration { inode, generation, from_index, .. } = request else {
-            let is_told = |chain: ChainId| !is_copied(&map, chain) || self.copies.tells(target, chain);
+            let is_told = |chain: ChainId| !map.is_copied(chain) || self.copies.tells(target, chain);
             if let OfChains::Only(chains) = chains
                 && !chains.iter().all(|chain| is_told(*chain))
             {
@@ -217,7 +202,7 @@ impl Moves {
         Outgoing::delete(&copying, (*inode, *generation, *from_index), || {
             self.copies.delete(request, &map, |is_deleted| {
                 run(&|chain: Option<ChainId>| {
-                    chain.is_none_or(|chain| match is_copied(&map, chain) {
+                    chain.is_none_or(|chain| match map.is_copied(chain) {
                         true => is_deleted(chain),
                         false => !matches!(passage(chain), Passage::Elsewhere),
                     })

@@ -14,10 +14,8 @@ fn is_left_over(
     notes: &BTreeMap<ChainId, ChainNote>,
     is_coming: bool,
 ) -> bool {
-    if let Some(known) = map.chain(chain)
-        && let Some(copies) = &known.copies
-    {
-        return !known.is_member(target) && !copies.former.contains(&target);
+    if map.is_copied(chain) {
+        return map.chain(chain).is_some_and(|known| !known.is_kept_at(target));
     }
     let note = notes.get(&chain).copied().map(note_of);
     Seen::of(map, chain).is_some_and(|seen| chain::is_left_over(seen, target, note, is_coming))

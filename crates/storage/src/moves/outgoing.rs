@@ -1,6 +1,7 @@
 //! A chain that goes to another target: its copy, and changes of it meanwhile.
 
 use super::Place;
+use crate::call::changed_chunk;
 use ashlar_env::Tasks;
 use ashlar_rpc::{OtherTargets, Payload};
 use ashlar_types::map::Move;
@@ -205,7 +206,7 @@ impl Outgoing {
         payload: Payload<'_>,
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let Some(chunk) = chunk_of(request) else { return run(payload) };
+        let Some(chunk) = changed_chunk(request) else { return run(payload) };
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
         let frontier = self.frontier.read();
         let is_below = match &*frontier {
@@ -275,24 +276,12 @@ impl Outgoing {
     }
 }
 
-/// The chunk of a change.
-fn chunk_of(request: &StorageRequest) -> Option<ChunkId> {
-    match request {
-        StorageRequest::Write { chunk, .. }
-        | StorageRequest::Truncate { chunk, .. }
-        | StorageRequest::Punch { chunk, .. }
-        | StorageRequest::Allocate { chunk, .. } => Some(*chunk),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
     use ashlar_env::Env;
-    use ashlar_rpc::wire::CopyUnder;
     use ashlar_types::Epoch;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -318,16 +307,6 @@ mod tests {
                 }
                 _ => StorageReply::Done,
             })
-        }
-
-        fn call_of_copy(
-            &self,
-            _: CopyUnder,
-            _: &StorageRequest,
-            _: Payload<'_>,
-            _: Duration,
-        ) -> Result<StorageReply, Errno> {
-            Err(Errno::EOPNOTSUPP)
         }
     }
 

@@ -32,13 +32,7 @@ impl Moves {
             counted.retain(|(known, _), _| *known != target);
             counted.extend(bytes.iter().map(|(chain, bytes)| ((target, *chain), *bytes)));
         }
-        let is_here = |chain| {
-            let known = map.chain(chain);
-            known.is_some_and(|known| match &known.copies {
-                Some(copies) => known.is_member(target) || copies.former.contains(&target),
-                None => known.targets.first() == Some(&target),
-            })
-        };
+        let is_here = |chain| map.chain(chain).is_some_and(|known| known.is_kept_at(target));
         let is_noted_elsewhere = notes.into_keys().any(|chain| !is_here(chain));
         if is_noted_elsewhere || bytes.iter().any(|(chain, _)| !is_here(*chain)) {
             self.note_leftovers(target);
