@@ -235,16 +235,10 @@ fn recover_and_rebuild(slot: &[u8]) {
     assert!(content(&store, chunk(1, 0), KIB64).unwrap().1 == expected(0));
     world.kill(store);
     // A rebuild believes the headers; it refuses those of a newer format.
-    match rebuild(&world) {
+    match world.rebuild_index() {
         Ok(report) => assert!((4..=5).contains(&report.chunks), "{report:?}"),
         Err(error) => assert!(matches!(error, ChunkError::Newer { .. }), "{error}"),
     }
-}
-
-fn rebuild(world: &World) -> Result<ashlar_chunkstore::RebuildReport, ChunkError> {
-    let engine = world.engine.clone();
-    let disk = Arc::new(world.disk.clone());
-    ChunkStore::rebuild_index(disk, move || Ok(Box::new(engine)), &world.env, &IDENTITY, &Config::small())
 }
 
 #[test]
@@ -258,7 +252,7 @@ fn the_index_comes_back_from_the_slots() {
     store.write(chunk(1, 3), KIB64, 0, &pattern(8, KIB64 as usize), None).unwrap();
     store.close().unwrap();
     world.kill(store);
-    let report = rebuild(&world).unwrap();
+    let report = world.rebuild_index().unwrap();
     assert_eq!((report.chunks, report.superseded, report.damaged), (3, 1, 0), "{report:?}");
     let (store, recovery) = world.try_open().unwrap();
     assert!(recovery.is_clean());
@@ -284,7 +278,7 @@ fn chunks_that_come_back_with_a_new_index_are_compared_with_metadata_even_if_the
     store.confirm(u64::MAX, &ShardSet::below(64)).unwrap();
     assert!(store.suspects(None, 10, &ShardSet::below(64)).unwrap().found.is_empty());
     world.kill(store);
-    let report = rebuild(&world).unwrap();
+    let report = world.rebuild_index().unwrap();
     assert_eq!(report.chunks, 4, "the header does not know of the deletion yet: {report:?}");
     let (store, _) = world.try_open().unwrap();
     let ChunkId { inode, generation, .. } = chunk(1, 1);

@@ -95,3 +95,14 @@ fn a_power_cut_is_told_until_it_was_heard_of_and_nothing_else_is() {
     world.crash(store, 3);
     assert!(world.open().has_lost().unwrap(), "that it was closed once says nothing of later opens");
 }
+
+#[test]
+fn an_index_that_was_made_anew_tells_that_something_may_be_lost() {
+    let world = World::new();
+    let store = world.open();
+    store.write(chunk(5, 0), 64 << 10, 0, &pattern(1, 3000), None).unwrap();
+    store.close().unwrap();
+    world.kill(store);
+    world.rebuild_index().unwrap();
+    assert!(world.open().has_lost().unwrap(), "what was damaged is missing");
+}

@@ -729,3 +729,9 @@ fn one_seed_gives_one_run() {
     let (first, second) = (run_seed(3, false), run_seed(3, false));
     assert_eq!((first.trace, first.epochs), (second.trace, second.epochs));
 }
+
+/// A server that had just started answered a deletion before it knew its chains: nothing was deleted.
+#[test]
+fn a_deletion_is_not_answered_by_who_does_not_know_its_chains_yet() {
+    run_seed(117, false);
+}

@@ -2,7 +2,9 @@
 #![allow(dead_code)] // each test file uses its own part
 #![allow(clippy::unwrap_used)] // part of tests, which the lint does not see here
 
-use ashlar_chunkstore::{ChunkError, ChunkStore, Config, RecoveryReport, TargetIdentity, TargetUuid};
+use ashlar_chunkstore::{
+    ChunkError, ChunkStore, Config, RebuildReport, RecoveryReport, TargetIdentity, TargetUuid,
+};
 use ashlar_env::Env;
 use ashlar_env::sim::{SimClock, SimDisk};
 use ashlar_kv::MemoryEngine;
@@ -44,6 +46,13 @@ impl World {
     /// Opens the target, which must work.
     pub fn open(&self) -> ChunkStore {
         self.try_open().unwrap().0
+    }
+
+    /// Makes the index anew from what is in the slots.
+    pub fn rebuild_index(&self) -> Result<RebuildReport, ChunkError> {
+        let engine = self.engine.clone();
+        let disk = Arc::new(self.disk.clone());
+        ChunkStore::rebuild_index(disk, move || Ok(Box::new(engine)), &self.env, &IDENTITY, &self.config)
     }
 
     /// Ends the process.
