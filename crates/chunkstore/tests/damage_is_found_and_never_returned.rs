@@ -4,15 +4,14 @@
 
 mod support;
 
-use ashlar_chunkstore::{ChunkError, ChunkStore, Config, Finding};
+use ashlar_chunkstore::{ChunkError, ChunkStore, Finding};
 use ashlar_env::sim::SimEntropy;
 use ashlar_env::{Disk, Entropy, OpenMode};
 use ashlar_types::ShardSet;
 use ashlar_types::codec::crc32c;
 use ashlar_types::{ChunkId, InodeId};
-use std::sync::Arc;
 use std::time::Duration;
-use support::{IDENTITY, World, chunk, content, pattern, scrub_all};
+use support::{World, chunk, content, pattern, scrub_all};
 
 const KIB64: u32 = 64 << 10;
 const SLAB: &str = "slabs/65536/0.slab";
