@@ -196,6 +196,8 @@ impl Metrics {
             for (target, bytes) in moves.copied() {
                 text.sample(&[("target", &target.0.to_string())], bytes);
             }
+            let help = "Damaged blocks of 4 KiB that were brought back from other copies.";
+            text.single("ashlar_blocks_mended_total", Counter, help, moves.blocks_mended());
         });
     }
 

@@ -7,11 +7,11 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
+use support::disk::Disk;
 use support::{PATIENCE, Site, can_mount};
 
 const KIB: usize = 1 << 10;
@@ -25,64 +25,6 @@ const READS: usize = 3000;
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// For how long the mount waits that gives up early, seconds.
 const ERROR_AFTER_S: u64 = 4;
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A file system in a file, whose changes can be held back.
-struct Disk {
-    point: PathBuf,
-    /// Has it go on if this process does not.
-    watch: Option<Child>,
-}
-
-impl Disk {
-    #[track_caller]
-    fn mount(image: &Path, point: PathBuf) -> Disk {
-        File::create(image).unwrap().set_len(512 << 20).unwrap();
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image));
-        fs::create_dir(&point).unwrap();
-        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&point));
-        Disk { point, watch: None }
-    }
-
-    /// Has it hang for as long as what it returns lives.
-    #[track_caller]
-    fn hang(&mut self) -> Hung<'_> {
-        let watch = "sleep 60; exec fsfreeze --unfreeze \"$0\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", watch]).arg(&self.point).process_group(0).stderr(Stdio::null());
-        self.watch = Some(command.spawn().unwrap());
-        run(Command::new("fsfreeze").arg("--freeze").arg(&self.point));
-        Hung(self)
-    }
-
-    fn go_on(&mut self) {
-        let Some(mut watch) = self.watch.take() else { return };
-        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.point).status();
-        // SAFETY: kill takes no pointer; the group is that of a child that was not waited for.
-        unsafe { libc::kill(-(watch.id() as i32), libc::SIGKILL) };
-        let _ = watch.wait();
-    }
-}
-
-/// A disk hangs.
-struct Hung<'d>(&'d mut Disk);
-
-impl Drop for Hung<'_> {
-    fn drop(&mut self) {
-        self.0.go_on();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        self.go_on();
-        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
-    }
-}
 
 /// Programs that run; those that are left end with it.
 #[derive(Default)]

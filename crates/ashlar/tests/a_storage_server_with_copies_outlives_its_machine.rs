@@ -1,4 +1,4 @@
-//! Goal: of files whose directory asks for two copies, any storage server may be killed, hang or be stopped: programs wait for seconds, no call fails, nothing that was written is lost, and copies
+//! Goal: of files whose directory asks for two copies, any storage server may be killed, hang or be stopped, and any disk fail or hang: programs wait for seconds, no call fails, nothing that was written is lost, and copies
 //! come back by themselves, whole. Method: three storage servers and two mounts as processes; programs that write, read back through the other mount, truncate and remove files meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
+use support::disk::Disk;
 use support::{PATIENCE, can_mount, load};
 
 const FILE_BYTES: usize = 3 << 20;
@@ -99,7 +100,10 @@ fn wait_for_copies(lab: &Lab, what: &str) {
 
 /// A file system of three storage servers with a directory whose files have two copies.
 fn start() -> Lab {
-    let lab = Lab::start(3, 2);
+    with_copies(Lab::start(3, 2))
+}
+
+fn with_copies(lab: Lab) -> Lab {
     lab.ashlar("pool copies default 2 --identity @first").expect(0);
     let dir = lab.path("m0/copied");
     fs::create_dir(&dir).unwrap();
@@ -158,4 +162,60 @@ fn a_machine_that_hangs_and_goes_on_changes_nothing() {
     });
     eprintln!("paused: the longest turn took {stall:?}");
     stop(lab);
+}
+
+/// Has the third storage server serve a target on `disk`; where it listens stays.
+struct OnDisk {
+    line: String,
+}
+
+impl OnDisk {
+    fn start(lab: &Lab) -> (OnDisk, Role) {
+        let token = lab.ashlar("token --role storage --identity @first").expect(0).stdout;
+        lab.ashlar(&format!("join {} --name oss9 --identity @oss9", token.trim())).expect(0);
+        let line = format!("storage --data @disk/t --listen {} --identity @oss9", Lab::free_address());
+        let on_disk = OnDisk { line };
+        let role = on_disk.run(lab);
+        (on_disk, role)
+    }
+
+    fn run(&self, lab: &Lab) -> Role {
+        lab.run("oss9", &self.line, "serves")
+    }
+}
+
+#[test]
+fn others_serve_when_a_disk_hangs_or_fails_and_copies_come_back() {
+    if !can_mount("a disk with copies elsewhere") {
+        return;
+    }
+    let lab = Lab::start(2, 2);
+    let mut disk = Disk::mount(&lab.path("image"), lab.path("disk"));
+    let (on_disk, mut server) = OnDisk::start(&lab);
+    let lab = with_copies(lab);
+    let (turns, stall) = under_load(&lab, &[0; 4], |goes_on| {
+        let hung = disk.hang();
+        goes_on();
+        std::thread::sleep(Duration::from_secs(8));
+        goes_on();
+        drop(hung);
+    });
+    eprintln!("a disk that hangs: the longest turn took {stall:?}");
+    wait_for_copies(&lab, "copies do not come back");
+    let (_, stall) = under_load(&lab, &turns, |goes_on| {
+        disk.fail();
+        goes_on();
+    });
+    eprintln!("a disk that fails: the longest turn took {stall:?}");
+    let events = lab.ashlar("event list --identity @first").expect(0).stdout;
+    assert!(events.contains("target-stopped"), "{events}");
+    server.stop();
+    disk.repair();
+    let mut server = on_disk.run(&lab);
+    wait_for_copies(&lab, "copies do not come back");
+    server.stop();
+    let mut lab = lab;
+    lab.mounts.iter_mut().for_each(Role::stop);
+    lab.stop();
+    lab.ashlar("fsck --state @state --meta @meta --data @d0 --data @d1 --data @disk/t").expect(0);
 }

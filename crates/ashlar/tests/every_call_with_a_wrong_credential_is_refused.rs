@@ -135,7 +135,11 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         | StorageRequest::CopyBeacon { .. }
         | StorageRequest::CopyCompare { .. }
         | StorageRequest::CopyEmpty { .. }
-        | StorageRequest::CopySettled { .. } => &[Role::Storage],
+        | StorageRequest::CopySettled { .. }
+        | StorageRequest::CopyBlocks { .. }
+        | StorageRequest::CopyAgain { .. }
+        | StorageRequest::CopyLost { .. }
+        | StorageRequest::CopyDigests { .. } => &[Role::Storage],
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
@@ -295,6 +299,18 @@ fn storage_samples() -> Vec<StorageRequest> {
         StorageRequest::CopyBeacon { target, from: target, chains: vec![(chain, Epoch(1))] },
         StorageRequest::CopyCompare { target, chain, after: None },
         StorageRequest::CopyEmpty { target, chain, from: None },
+        StorageRequest::CopySettled { target, chain, chunk },
+        StorageRequest::CopyBlocks { target, chain, chunk, blocks: vec![(0, 1)] },
+        StorageRequest::CopyAgain { target, from: target, chain, chunk },
+        StorageRequest::CopyLost {
+            target,
+            chunk,
+            chain,
+            chunk_bytes,
+            len: chunk_bytes,
+            blocks: vec![(0, 1)],
+        },
+        StorageRequest::CopyDigests { target, chain, from: None, to: None },
         StorageRequest::Moves { target },
         StorageRequest::MoveRate { target },
         StorageRequest::Scrub { target, from: Vec::new() },

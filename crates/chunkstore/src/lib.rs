@@ -60,6 +60,6 @@ pub use store::ChunkStore;
 pub use target::{FORMAT, TargetHeader, TargetIdentity, TargetUuid};
 pub use tick::{TargetSpace, TickReport};
 pub use verb::{
-    ChainNote, ChainPage, ChunkMap, ChunkPage, Deleted, DeletedOfChain, Extent, Lack, LackNotes, ListedChunk,
-    Run, SuspectPage, Written,
+    BlockSum, ChainNote, ChainPage, ChunkMap, ChunkPage, Damage, Deleted, DeletedOfChain, Digest, Extent,
+    Lack, LackNotes, ListedChunk, Run, SuspectPage, Written,
 };

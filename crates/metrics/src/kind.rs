@@ -104,6 +104,10 @@ kinds! {
     CopyCompare => "copy_compare",
     CopyEmpty => "copy_empty",
     CopySettled => "copy_settled",
+    CopyBlocks => "copy_blocks",
+    CopyAgain => "copy_again",
+    CopyLost => "copy_lost",
+    CopyDigests => "copy_digests",
 }
 
 kinds! {

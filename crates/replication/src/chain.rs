@@ -32,4 +32,4 @@
 mod link;
 mod replica;
 
-pub use replica::{Begun, ChainReplica, Command, InFront, Outcome, Refused, Whole};
+pub use replica::{Begun, ChainReplica, Command, InFront, Mender, Outcome, Refused, Whole};

@@ -425,6 +425,10 @@ pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
         | StorageRequest::CopyCompare { .. }
         | StorageRequest::CopyEmpty { .. }
         | StorageRequest::CopySettled { .. }
+        | StorageRequest::CopyBlocks { .. }
+        | StorageRequest::CopyAgain { .. }
+        | StorageRequest::CopyLost { .. }
+        | StorageRequest::CopyDigests { .. }
         | StorageRequest::MoveRate { .. } => None,
     }
 }

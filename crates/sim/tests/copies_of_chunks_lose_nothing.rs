@@ -1,9 +1,9 @@
 //! Goal: what was acknowledged of chunks that have several copies is read at any target that may answer, whichever storage servers are killed, lose their power, hang, or cannot hear each other; and once
-//! nothing fails any more, all copies are in sync and equal. Method: the production storage services over simulated disks, in one thread, with callers that write, read and delete blocks
+//! nothing fails any more, all copies are in sync and equal. Bits that flip on one disk are found, and brought back from another one. Method: the production storage services over simulated disks, in one thread, with callers that write, read and delete blocks
 //! of chunks, and a map that is changed by compare-and-set. Each block is a register: what is read is no older than what was acknowledged, or read, before.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ashlar_chunkstore::{ChunkStore, Config, TargetIdentity, TargetUuid};
+use ashlar_chunkstore::{ChunkStore, Config, Finding, TargetIdentity, TargetUuid};
 use ashlar_env::sim::{SimClock, SimDisk, SimEntropy};
 use ashlar_env::{Clock, Disk, Entropy, Env};
 use ashlar_kv::{Engine, MemoryEngine};
@@ -79,6 +79,7 @@ struct Counts {
     read: u64,
     read_behind: u64,
     deleted: u64,
+    rotted: u64,
 }
 
 struct Site {
@@ -93,6 +94,8 @@ struct Site {
     /// Callers end, each with what it is at: a deletion that nobody asks for any more may be made in front alone.
     is_over: AtomicBool,
     registers: Mutex<BTreeMap<Place, Register>>,
+    /// Something on a disk may be damaged.
+    is_rotten: AtomicBool,
     /// Chunks that somebody changes, as the leases of metadata would have it.
     writers: Mutex<BTreeSet<(u32, u64)>>,
     /// Chains of which a file is being deleted.
@@ -311,12 +314,13 @@ fn kill_node(site: &Arc<Site>, at: usize, is_power_cut: bool) {
 /// Whether a power cut of `at` may take nothing that is promised: of each chain somebody else is in sync who has all.
 fn may_cut_power(site: &Site, at: usize, cut_at: &[u64]) -> bool {
     let map = site.map();
-    map.chains.iter().all(|chain| {
-        let group = chain.group().unwrap();
-        let others: Vec<_> = group.in_sync.iter().filter(|target| **target != target_of(at)).collect();
-        let is_whole = |target: &&TargetId| cut_at[target.0 as usize] < group.epoch.0;
-        !group.is_in_sync(target_of(at)) || (!others.is_empty() && others.iter().all(is_whole))
-    })
+    !site.is_rotten.load(SeqCst)
+        && map.chains.iter().all(|chain| {
+            let group = chain.group().unwrap();
+            let others: Vec<_> = group.in_sync.iter().filter(|target| **target != target_of(at)).collect();
+            let is_whole = |target: &&TargetId| cut_at[target.0 as usize] < group.epoch.0;
+            !group.is_in_sync(target_of(at)) || (!others.is_empty() && others.iter().all(is_whole))
+        })
 }
 
 fn admit_missing(site: &Site) {
@@ -343,10 +347,82 @@ fn remove_silent(site: &Site) {
     }
 }
 
+/// What a scrub finds on the disk of a node, of chains that it has all of; nothing if that does not run.
+fn findings(site: &Site, at: usize) -> Option<Vec<Finding>> {
+    let store = site.life(at)?.store.clone();
+    let map = site.map();
+    let counts = |finding: &Finding| match finding {
+        Finding::Data { chunk, .. } | Finding::Header { chunk, .. } => {
+            map.chains[(chunk.inode.0 - 100) as usize].targets.contains(&target_of(at))
+        }
+        // The index names the chunk, if it is one.
+        Finding::Slot { .. } => false,
+    };
+    let (mut all, mut from) = (Vec::new(), None);
+    loop {
+        let part = store.scrub(from, 1 << 20).ok()?;
+        all.extend(part.findings.into_iter().filter(counts));
+        from = part.next;
+        if from.is_none() {
+            return Some(all);
+        }
+    }
+}
+
+fn is_sound(site: &Site) -> bool {
+    (0..NODES).all(|at| findings(site, at).is_some_and(|found| found.is_empty()))
+}
+
+/// Flips a bit on the disk of a node, if each chain has another copy of all there is.
+fn rot(site: &Site, at: usize) {
+    let map = site.map();
+    let has_others = |chain: &Chain| chain.group().unwrap().in_sync.len() > 1;
+    if !map.chains.iter().all(has_others) || !is_sound(site) {
+        return;
+    }
+    // In front of a slot, or in a block that is used.
+    let slot = site.dice.below(10) * u64::from(BLOCK + CHUNK_BYTES);
+    let within = match site.dice.below(4) {
+        0 => site.dice.below(u64::from(BLOCK)),
+        _ => u64::from(BLOCK * (1 + BLOCKS[site.dice.below(3) as usize])) + site.dice.below(u64::from(BLOCK)),
+    };
+    let bit = (slot + within) * 8 + site.dice.below(8);
+    if site.nodes[at].disk.flip_bit("slabs/65536/0.slab", bit).is_err() {
+        return;
+    }
+    site.is_rotten.store(true, SeqCst);
+    let found = findings(site, at);
+    site.scheduler.note(&|| format!("bit {bit} of the disk of node {at} flips: {found:?}"));
+    site.counts.lock().rotted += u64::from(found.is_some_and(|found| !found.is_empty()));
+}
+
+/// Has a node look at all that it has.
+fn scrub(site: &Arc<Site>, at: usize) {
+    let (site, scheduler) = (site.clone(), site.scheduler.clone());
+    let work = move || {
+        let mut from = Vec::new();
+        loop {
+            let request = StorageRequest::Scrub { target: target_of(at), from };
+            let run = move |life: &Life| life.service.call(&request, Payload::None);
+            let answer = site.have((None, at), Duration::from_secs(60), run);
+            let Some((Ok(StorageReply::Scrubbed { next, findings, .. }), _)) = answer else { return };
+            site.scheduler.note(&|| format!("scrub of node {at}: {findings:?}"));
+            if next.is_empty() {
+                return;
+            }
+            from = next;
+        }
+    };
+    scheduler.start_detached(&format!("c-scrub{at}"), Box::new(work));
+}
+
 /// One action of the world.
 fn trouble(site: &Arc<Site>, cut_at: &mut [u64]) {
     let at = site.dice.below(NODES as u64) as usize;
-    match site.dice.below(18) {
+    if site.is_rotten.load(SeqCst) && is_sound(site) {
+        site.is_rotten.store(false, SeqCst);
+    }
+    match site.dice.below(20) {
         0..=2 => kill_node(site, at, false),
         3 if may_cut_power(site, at, cut_at) => {
             // It counts from now on as one that may lack what it has reported, until it is in sync at a later epoch.
@@ -371,6 +447,7 @@ fn trouble(site: &Arc<Site>, cut_at: &mut [u64]) {
             site.cut.lock().extend(others.flat_map(|other| [(at, other), (other, at)]));
         }
         9 => remove_silent(site),
+        18..=19 => scrub(site, at),
         // A cut heals soon.
         10..=14 => site.cut.lock().clear(),
         _ => admit_missing(site),
@@ -405,6 +482,8 @@ fn ask_head(site: &Arc<Site>, chain: u32, request: &StorageRequest, data: &[u8])
         match answer {
             Some((Ok(reply), _)) => return reply,
             Some((Err(Errno::EREMCHG | Errno::ETIMEDOUT), _)) | None => site.sleep(10_000),
+            // While those that have it whole are away.
+            Some((Err(Errno::EIO), _)) if site.is_rotten.load(SeqCst) => site.sleep(1_000_000),
             Some((Err(errno), _)) => {
                 site.fail(format!("chain {chain}: {errno}"));
                 site.sleep(1_000_000);
@@ -595,6 +674,7 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
         is_troubled: AtomicBool::new(true),
         is_over: AtomicBool::new(false),
         registers: Mutex::default(),
+        is_rotten: AtomicBool::new(false),
         writers: Mutex::default(),
         counts: Mutex::default(),
         failures: Mutex::default(),
@@ -613,6 +693,7 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
     for _ in 0..40 {
         step_until(site.now() + Duration::from_millis(site.dice.below(3_000)));
         trouble(&site, &mut cut_at);
+        rot(&site, site.dice.below(NODES as u64) as usize);
     }
     heal(&site, seed, &step_until);
     let told = |site: &Site| {
@@ -624,6 +705,11 @@ fn run_seed(seed: u64, is_traced: bool) -> Outcome {
     step_until(site.now() + Duration::from_secs(10));
     told(&site);
     check_at_rest(&site, seed);
+    assert!(
+        is_sound(&site),
+        "seed {seed}: {:?}",
+        (0..NODES).map(|at| findings(&site, at)).collect::<Vec<_>>()
+    );
     let counts = std::mem::take(&mut *site.counts.lock());
     let outcome = Outcome { counts, epochs: site.map().epoch.0, trace: scheduler.trace_hash() };
     scheduler.kill_all();
@@ -652,6 +738,10 @@ fn heal(site: &Arc<Site>, seed: u64, step_until: &dyn Fn(Duration)) {
             site.map().chains
         );
         admit_missing(site);
+    }
+    for _ in 0..2 {
+        (0..NODES).for_each(|at| scrub(site, at));
+        step_until(site.now() + Duration::from_secs(2));
     }
     let before = site.counts.lock().written;
     let whole = site.now();
@@ -715,13 +805,14 @@ fn copies_of_chunks_lose_nothing() {
         all.read += counts.read;
         all.read_behind += counts.read_behind;
         all.deleted += counts.deleted;
+        all.rotted += counts.rotted;
         epochs += seen;
     }
     eprintln!(
-        "{count} seeds: {} written, {} read, {} of these not at the head, {} deletions, {epochs} epochs",
-        all.written, all.read, all.read_behind, all.deleted
+        "{count} seeds: {} written, {} read, {} of these not at the head, {} deletions, {} bits flipped, {epochs} epochs",
+        all.written, all.read, all.read_behind, all.deleted, all.rotted
     );
-    assert!(all.read_behind > 0 && all.deleted > 0 && all.written > 100 * count);
+    assert!(all.rotted > 0 && all.read_behind > 0 && all.deleted > 0 && all.written > 100 * count);
 }
 
 #[test]

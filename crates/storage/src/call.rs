@@ -2,11 +2,13 @@
 
 use crate::StorageService;
 use crate::answer::answer;
+use crate::copies::{ComparePlace, Copies, Mended};
 use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, ScrubCursor};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, TargetId};
+use std::collections::BTreeSet;
 
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
@@ -43,7 +45,8 @@ pub(crate) fn changed_chunk(request: &StorageRequest) -> Option<ChunkId> {
         StorageRequest::Write { chunk, .. }
         | StorageRequest::Truncate { chunk, .. }
         | StorageRequest::Punch { chunk, .. }
-        | StorageRequest::Allocate { chunk, .. } => Some(*chunk),
+        | StorageRequest::Allocate { chunk, .. }
+        | StorageRequest::CopyLost { chunk, .. } => Some(*chunk),
         _ => None,
     }
 }
@@ -96,6 +99,10 @@ pub(crate) fn carry_out(
         }
         (StorageRequest::Allocate { chunk, chain, chunk_bytes, offset, len, .. }, _) => {
             Ok(changed(store.allocate(*chunk, (*chunk_bytes, *chain), *offset, *len)?))
+        }
+        (StorageRequest::CopyLost { chunk, chain, chunk_bytes, len, blocks, .. }, _) => {
+            store.lose_blocks(*chunk, (*chunk_bytes, *chain), *len, blocks)?;
+            Ok(changed(0))
         }
         (StorageRequest::DeleteGeneration { inode, generation, chains, from_index, .. }, _) => {
             let is_meant = |chain| chains.has(chain) && is_here(chain);
@@ -153,7 +160,10 @@ pub(crate) fn carry_out(
             | StorageRequest::CopyBeacon { .. }
             | StorageRequest::CopyCompare { .. }
             | StorageRequest::CopyEmpty { .. }
-            | StorageRequest::CopySettled { .. },
+            | StorageRequest::CopySettled { .. }
+            | StorageRequest::CopyBlocks { .. }
+            | StorageRequest::CopyAgain { .. }
+            | StorageRequest::CopyDigests { .. },
             _,
         ) => Err(ChunkError::BadRequest("that is between storage servers")),
         (StorageRequest::Space { .. }, _) => space(service, store),
@@ -169,6 +179,39 @@ fn space(service: &StorageService, store: &ChunkStore) -> Result<StorageReply, C
     Ok(StorageReply::Space { bytes_total: space.bytes_total, bytes_free: space.bytes_free })
 }
 
+fn chunk_of(finding: &Finding) -> Option<ChunkId> {
+    match finding {
+        Finding::Data { chunk, .. } | Finding::Header { chunk, .. } => Some(*chunk),
+        Finding::Slot { .. } => None,
+    }
+}
+
+fn in_words(mended: Result<Mended, Errno>) -> String {
+    match mended {
+        Ok(Mended::Whole(_)) => "it is whole again".to_owned(),
+        Ok(Mended::ByOthers) => "the target that has it whole is to bring it back".to_owned(),
+        Ok(Mended::Lost) => "no copy has what is damaged here".to_owned(),
+        Err(errno) => format!("it is not brought back for now: {errno}"),
+    }
+}
+
+/// The next part of a comparison of copies. What differs is told to administrators besides.
+fn compare(service: &StorageService, target: TargetId, copies: &Copies, place: ComparePlace) -> StorageReply {
+    let (found, next) = copies.compare_copies(target, place).unwrap_or_else(|errno| {
+        tracing::warn!(%target, chain = %place.chain, %errno, "copies of a chain are not compared");
+        (Vec::new(), copies.next_compared(target, Some(place.chain)))
+    });
+    for (_, what) in &found {
+        service.report_damage(target, what);
+    }
+    let findings = found.into_iter().map(|(chunk, what)| (Some(chunk.inode), what)).collect();
+    StorageReply::Scrubbed {
+        findings,
+        next: next.map(ComparePlace::encode).unwrap_or_default(),
+        bytes_read: 0,
+    }
+}
+
 /// Bytes read by one call of a scrub.
 const SCRUB_BYTES: u64 = 4 << 20;
 
@@ -179,6 +222,10 @@ fn scrub(
     store: &ChunkStore,
     from: &[u8],
 ) -> Result<StorageReply, ChunkError> {
+    let copies = service.moves.as_ref().map(|moves| &moves.copies);
+    if let (Some(place), Some(copies)) = (ComparePlace::decode(from), copies) {
+        return Ok(compare(service, target, copies, place));
+    }
     let from = match from {
         [] => None,
         from => Some(
@@ -195,10 +242,18 @@ fn scrub(
         Finding::Header { chunk, what } => (Some(chunk.inode), format!("chunk {chunk}: {what}")),
         Finding::Slot { place, what } => (None, format!("{place}: {what}")),
     };
-    let findings: Vec<_> = scrubbed.findings.into_iter().map(tell).collect();
+    let damaged: BTreeSet<ChunkId> = scrubbed.findings.iter().filter_map(chunk_of).collect();
+    let mut findings: Vec<_> = scrubbed.findings.into_iter().map(tell).collect();
     for (_, what) in &findings {
         service.report_damage(target, what);
     }
-    let next = scrubbed.next.map(ScrubCursor::encode).unwrap_or_default();
+    for chunk in damaged {
+        let mended = copies.and_then(|copies| copies.mend_named(target, chunk));
+        findings
+            .extend(mended.map(|mended| (Some(chunk.inode), format!("chunk {chunk}: {}", in_words(mended)))));
+    }
+    let compared_next =
+        || copies.and_then(|copies| copies.next_compared(target, None)).map(ComparePlace::encode);
+    let next = scrubbed.next.map(ScrubCursor::encode).or_else(compared_next).unwrap_or_default();
     Ok(StorageReply::Scrubbed { findings, next, bytes_read: scrubbed.bytes_read })
 }

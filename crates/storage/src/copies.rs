@@ -23,35 +23,44 @@
 //! - What the next process must know of a chunk is noted before the chunk is changed.
 
 mod change;
+mod compare;
 mod group;
 mod lease;
+mod mend;
 mod note;
 mod peer;
 mod read;
 mod settle;
+mod watch;
 
 use crate::moves::Outside;
 use crate::throttle::Throttle;
 use ashlar_chunkstore::{ChunkError, ChunkStore};
+use ashlar_env::Signal;
 use ashlar_replication::chain::ChainReplica;
 use ashlar_replication::membership::{Content, LeaseTerms, Stored};
-use ashlar_rpc::Payload;
+use ashlar_rpc::{Payload, Reports};
 use ashlar_types::map::{Chain, ChainCopies};
 use ashlar_types::message::{MoveProgress, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Epoch, Errno, OfChains, TargetId};
+pub(crate) use compare::ComparePlace;
 use group::{Group, State};
+pub(crate) use mend::Mended;
 use note::{CopyNote, LackNote};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use watch::{AtDisk, HANG_AFTER, SYNC_HANG_AFTER, Watch};
 
 /// For how long the target behind may take for a change, to say what it has, to say that it is there, and to make everything durable.
 const PASS_ON_MAX: Duration = Duration::from_secs(3);
 const COMPARE_MAX: Duration = Duration::from_secs(10);
 const BEACON_MAX: Duration = Duration::from_secs(1);
 const SYNC_MAX: Duration = Duration::from_secs(60);
+/// When the thread of a target ends that nobody has do anything.
+const TURNS_END_AFTER: Duration = Duration::from_secs(2);
 /// Time between two looks whether something is over.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -66,9 +75,19 @@ struct AtTarget {
     /// Targets that are just being asked for leases.
     asking: Mutex<BTreeSet<TargetId>>,
     is_proposing: AtomicBool,
+    is_asking_again: AtomicBool,
     looked_at: Mutex<Option<Epoch>>,
+    watch: Watch,
+    turns: Arc<Turns>,
     /// It may lack what it had acknowledged before it was opened, notes included, and not all of its chains have heard of that.
     has_lost: AtomicBool,
+}
+
+/// When the thread that tends a target is to look around.
+struct Turns {
+    /// Whether that is due; nothing while there is no such thread.
+    is_due: Mutex<Option<bool>>,
+    signal: Signal,
 }
 
 #[derive(Default)]
@@ -95,12 +114,28 @@ pub(crate) struct Copies {
     targets: RwLock<BTreeMap<TargetId, Arc<AtTarget>>>,
     throttle: Arc<Throttle>,
     is_stopping: AtomicBool,
+    /// Who is told of damage that is none any more.
+    reports: OnceLock<Arc<dyn Reports>>,
+    /// Blocks that were brought back from other copies.
+    mended: AtomicU64,
 }
 
 impl Copies {
     /// Copies at the rate that `throttle` allows, with whoever else copies by it.
     pub fn new(outside: Arc<Outside>, throttle: Arc<Throttle>) -> Copies {
-        Copies { outside, targets: RwLock::default(), throttle, is_stopping: AtomicBool::new(false) }
+        Copies {
+            outside,
+            targets: RwLock::default(),
+            throttle,
+            is_stopping: AtomicBool::new(false),
+            reports: OnceLock::new(),
+            mended: AtomicU64::new(0),
+        }
+    }
+
+    /// Has `reports` told of damage that was mended. Only the first one that is given counts.
+    pub fn report_to(&self, reports: Arc<dyn Reports>) {
+        let _ = self.reports.set(reports);
     }
 
     fn map(&self) -> Arc<ClusterMap> {
@@ -113,6 +148,21 @@ impl Copies {
 
     fn is_stopping(&self) -> bool {
         self.is_stopping.load(SeqCst)
+    }
+
+    /// Whether a target is of no use: its disk has failed, or does not answer.
+    fn is_out(&self, at: &AtTarget) -> bool {
+        at.store.stopped().is_some() || at.watch.is_hanging(self.outside.env.clock.monotonic())
+    }
+
+    /// The same of a target by its name.
+    pub fn is_target_out(&self, target: TargetId) -> bool {
+        self.at(target).is_some_and(|at| self.is_out(&at))
+    }
+
+    /// To be held while something is at the disk of a target.
+    fn at_disk<'a>(&self, at: &'a AtTarget) -> AtDisk<'a> {
+        at.watch.enter(self.outside.env.clock.monotonic() + HANG_AFTER)
     }
 
     pub fn stop(&self) {
@@ -165,7 +215,10 @@ impl Copies {
             before: Mutex::new(before),
             asking: Mutex::default(),
             is_proposing: AtomicBool::new(false),
+            is_asking_again: AtomicBool::new(false),
             looked_at: Mutex::default(),
+            watch: Watch::default(),
+            turns: Arc::new(Turns { is_due: Mutex::new(None), signal: self.outside.env.tasks.signal() }),
             has_lost: AtomicBool::new(has_lost),
         };
         self.targets.write().insert(id, Arc::new(at));
@@ -176,19 +229,76 @@ impl Copies {
         self.targets.write().remove(&id);
     }
 
-    /// Does what is due. To be called a few times a second, by one thread.
+    /// Has what is due be done, for each target by a thread of its own: its disk may not answer. To be called a few times a second, by one thread.
     pub fn turn(self: &Arc<Self>) {
         let targets: Vec<Arc<AtTarget>> = self.targets.read().values().cloned().collect();
         for at in targets.into_iter().filter(|_| !self.is_stopping()) {
-            self.look_at_map(&at);
-            self.pass_time(&at);
-            for group in at.groups() {
-                self.tend(&at, &group);
-                if let Err(error) = group.forget_notes() {
-                    tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
-                }
+            if self.is_out(&at) {
+                self.leave_all(&at);
+            }
+            let mut is_due = at.turns.is_due.lock();
+            let is_first = is_due.replace(true).is_none();
+            at.turns.signal.notify_all();
+            drop(is_due);
+            if is_first {
+                self.start_turns(&at);
             }
         }
+    }
+
+    fn start_turns(self: &Arc<Self>, at: &AtTarget) {
+        // It keeps neither the target nor this from going.
+        let (copies, id, turns) = (Arc::downgrade(self), at.id, at.turns.clone());
+        let run = Box::new(move || {
+            loop {
+                let mut is_due = turns.is_due.lock();
+                if *is_due != Some(true) {
+                    turns.signal.wait_for(&mut is_due, TURNS_END_AFTER);
+                }
+                let goes_on = is_due.replace(false) == Some(true);
+                if !goes_on {
+                    // Nobody calls any more; the next one who does starts another thread.
+                    *is_due = None;
+                    return;
+                }
+                drop(is_due);
+                let Some(copies) = copies.upgrade() else { return };
+                let Some(at) = copies.at(id).filter(|at| Arc::ptr_eq(&at.turns, &turns)) else { return };
+                if !copies.is_stopping() {
+                    copies.turn_at(&at);
+                }
+            }
+        });
+        if let Err(error) = self.outside.env.tasks.spawn("ashlar-copies", run) {
+            tracing::error!(%error, target = %at.id, "no thread can be started; copies are tended later");
+            *at.turns.is_due.lock() = None;
+        }
+    }
+
+    fn turn_at(self: &Arc<Self>, at: &Arc<AtTarget>) {
+        if at.store.stopped().is_some() {
+            self.forget_left(at);
+            return self.pass_time(at);
+        }
+        self.look_at_map(at);
+        self.pass_time(at);
+        self.ask_again(at);
+        for group in at.groups() {
+            self.tend(at, &group);
+            if let Err(error) = group.forget_notes() {
+                tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
+            }
+        }
+    }
+
+    /// Ends what there is of chains that a target which can note nothing any more has left, or that have begun an epoch without it knowing.
+    fn forget_left(&self, at: &AtTarget) {
+        let map = self.map();
+        let is_newer = |chain: &ChainId, group: &Group| {
+            let epoch = map.chain(*chain).and_then(Chain::group).map(|group| group.epoch);
+            epoch.is_some_and(|epoch| epoch > group.state.lock().replica.member().epoch())
+        };
+        at.groups.write().retain(|chain, group| !is_newer(chain, group));
     }
 
     /// Goes by the newest map.
@@ -320,10 +430,13 @@ impl Copies {
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
         let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
+        if self.is_out(&at) {
+            return Err(self.of_target_out(chain));
+        }
         let group = at.group(chain).ok_or(Errno::EREMCHG)?;
         match request {
             StorageRequest::Read { chunk, .. } | StorageRequest::Seek { chunk, .. } => {
-                self.read(&group, *chunk, payload, run)
+                self.read((&at, &group), *chunk, payload, run)
             }
             _ => self.change((&at, &group), (request, payload), None, run),
         }
@@ -360,7 +473,10 @@ impl Copies {
         let alone: Vec<_> = groups.iter().map(|group| self.write_lock(group.file(inode))).collect();
         let first = ChunkId { inode, generation, index: from_index };
         let begun = self.begin_deletions(&at, groups.clone(), first, None)?;
-        let deleted = run(&|chain| meant.contains(&chain));
+        let deleted = {
+            let _at_disk = self.at_disk(&at);
+            run(&|chain| meant.contains(&chain))
+        };
         self.end_deletions(&at, begun, (inode, generation, from_index))?;
         drop(alone);
         deleted
@@ -383,9 +499,17 @@ impl Copies {
         let at = self.at(target).ok_or(Errno::EREMCHG)?;
         let groups: Vec<(Arc<Group>, Epoch)> =
             self.groups_of(&at, &copied)?.into_iter().map(peer::with_epoch).collect();
-        let reply = run()?;
+        let reply = {
+            let now = self.outside.env.clock.monotonic();
+            let _at_disk = at.watch.enter(now + SYNC_HANG_AFTER);
+            run()
+        };
+        if reply == Err(Errno::EIO) && groups.iter().all(|(group, _)| self.has_others(group.chain)) {
+            // Those behind have what is to be durable, and one of them is head in a moment.
+            return Err(Errno::EREMCHG);
+        }
         self.sync_behind(&at, &groups, None)?;
-        Ok(reply)
+        reply
     }
 
     /// The groups of chains whose head is here by the map.

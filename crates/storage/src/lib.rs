@@ -49,11 +49,14 @@ impl StorageService {
 
     /// Has damage told to `reports`. Only the first one that is given counts.
     pub fn report_to(&self, reports: Arc<dyn Reports>) {
+        if let Some(moves) = &self.moves {
+            moves.copies.report_to(reports.clone());
+        }
         let _ = self.reports.set(reports);
     }
 
     /// Tells administrators of an error that is damage.
-    fn report(&self, target: TargetId, error: &ChunkError) {
+    pub(crate) fn report(&self, target: TargetId, error: &ChunkError) {
         if let (Some(reports), ChunkError::Checksum { .. } | ChunkError::Corrupt { .. }) =
             (self.reports.get(), error)
         {

@@ -234,6 +234,11 @@ impl Moves {
         self.paces.lock().iter().map(|(target, pace)| (*target, pace.total())).collect()
     }
 
+    /// Damaged blocks that were brought back from other copies since this server was started.
+    pub fn blocks_mended(&self) -> u64 {
+        self.copies.blocks_mended()
+    }
+
     /// Begins what is due and ends what is over. To be called a few times a second, by one thread.
     pub fn turn(self: &Arc<Self>, service: &Arc<StorageService>) {
         self.forget_incoming();

@@ -44,6 +44,8 @@ pub(crate) struct Copy<'a> {
     at: Option<u32>,
     /// What is there may be the only content that somebody was told of, and is taken away by nothing but what comes in its place.
     is_over: bool,
+    /// Blocks that cannot be read here, ascending: what is there of them stays.
+    skipped: Vec<u32>,
 }
 
 impl<'a> Copy<'a> {
@@ -54,7 +56,7 @@ impl<'a> Copy<'a> {
         chunk: ChunkId,
         piece_bytes: u32,
     ) -> Copy<'a> {
-        Copy { store, to, chunk, piece_bytes, at: None, is_over: false }
+        Copy { store, to, chunk, piece_bytes, at: None, is_over: false, skipped: Vec::new() }
     }
 
     /// A copy over what is there.
@@ -72,13 +74,25 @@ impl<'a> Copy<'a> {
         self.at = None;
     }
 
+    /// Begins anew, without these blocks, which are ascending.
+    pub fn begin_without(&mut self, blocks: Vec<u32>) {
+        self.skipped = blocks;
+        self.begin_anew();
+    }
+
     /// Offset and length of what is to be sent next, bytes.
     pub fn next_piece(&self, map: &ChunkMap) -> Option<(u32, u32)> {
         let at = self.at.unwrap_or(0);
-        data_of(map).find(|(begin, end)| *end > at.max(*begin)).map(|(begin, end)| {
-            let begin = begin.max(at);
-            (begin, (end - begin).min(self.piece_bytes))
-        })
+        let pieces = data_of(map).filter_map(|(begin, end)| {
+            let mut begin = begin.max(at);
+            while begin < end && self.skipped.binary_search(&(begin / BLOCK_BYTES)).is_ok() {
+                begin = (begin / BLOCK_BYTES + 1) * BLOCK_BYTES;
+            }
+            let next = self.skipped.partition_point(|block| *block <= begin / BLOCK_BYTES);
+            let end = self.skipped.get(next).map_or(end, |block| end.min(block * BLOCK_BYTES));
+            (begin < end).then(|| (begin, (end - begin).min(self.piece_bytes)))
+        });
+        pieces.take(1).next()
     }
 
     /// Sends it, with the checksums it has here; tells how many bytes that were.

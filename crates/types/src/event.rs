@@ -123,6 +123,8 @@ kinds! {
     ChainsShort = 36, "chains-short";
     /// Chains have all copies again.
     ChainsWhole = 37, "chains-whole";
+    /// What was damaged of stored data was brought back from another copy.
+    DamageMended = 38, "damage-mended";
 }
 
 impl EventKind {
@@ -141,6 +143,7 @@ impl EventKind {
                 | EventKind::SessionEvicted
                 | EventKind::SessionRemoved
                 | EventKind::DamageFound
+                | EventKind::DamageMended
                 | EventKind::DirectorySplit
                 | EventKind::ServerStarted
                 | EventKind::ServerStopped

@@ -7,6 +7,7 @@ pub mod browser;
 pub mod cluster;
 pub mod counts;
 pub mod desk;
+pub mod disk;
 pub mod load;
 pub mod more_meta;
 pub mod names;

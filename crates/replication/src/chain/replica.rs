@@ -76,6 +76,15 @@ pub struct Whole<R> {
     pub turn: u64,
 }
 
+/// Who brings back a chunk that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mender<R> {
+    /// The target in front sends it whole, when it is told.
+    InFront(R),
+    /// Whoever is head next.
+    WhoIsNext,
+}
+
 /// How a change has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -366,6 +375,40 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
         self.doubtful.remove(&chunk);
         !self.link.as_ref().is_some_and(|link| link.holds_back(chunk))
+    }
+
+    /// What is here of `chunk` cannot be read, and not be brought back from behind. Tells who is to do something about it; nobody where no other copy counts.
+    ///
+    /// It counts for nothing from here on: the caller notes the chunk. A head leaves, and gets it with what it lacks when it comes back.
+    pub fn damaged(&mut self, chunk: ChunkId, out: &mut Vec<Command<R>>) -> Option<Mender<R>> {
+        let membership = self.member.membership();
+        let has_others = membership.in_sync.iter().any(|other| *other != self.member.id());
+        if !self.member.is_active() || !has_others {
+            return None;
+        }
+        let mender = self.predecessor().map(Mender::InFront);
+        self.doubtful.insert(chunk);
+        if mender.is_none() {
+            self.member.leave(out);
+        }
+        Some(mender.unwrap_or(Mender::WhoIsNext))
+    }
+
+    /// The target behind has found that what it has of `chunk` cannot be read. Tells whether it is sent whole, once the caller gets to it.
+    pub fn wanted_again(&mut self, chunk: ChunkId, by: R, epoch: Epoch) -> bool {
+        let is_current = self.member.is_active() && self.member.epoch() == epoch;
+        let link = self.link.as_mut().filter(|link| is_current && link.is_compared && link.id == by);
+        link.map(|link| link.unsettled.insert(chunk)).is_some()
+    }
+
+    /// Whether what is here of `chunk` counts for nothing before the target in front has sent it.
+    pub fn is_doubtful(&self, chunk: ChunkId) -> bool {
+        self.doubtful.contains(&chunk)
+    }
+
+    /// Whether the target behind may lack something of `chunk`, which is locked.
+    pub fn is_unsettled(&self, chunk: ChunkId) -> bool {
+        self.link.as_ref().is_none_or(|link| !link.is_compared || link.unsettled.contains(&chunk))
     }
 
     /// Chunks that the target in front is to send, ascending: of what is here nobody else may know.

@@ -276,3 +276,50 @@ fn a_deletion_that_was_given_up_does_not_delete_what_was_written_since() {
     assert!(behind.end(CHUNK, taken, Outcome::Made) && head.end(CHUNK, begun, Outcome::Made));
     assert_eq!(behind.begin_deletion(Some(of(late)), &mut Vec::new()), Err(Refused::NotNow));
 }
+
+#[test]
+fn what_is_damaged_behind_counts_for_nothing_until_it_was_sent_again() {
+    let (mut head, mut tail) = two();
+    assert_eq!(tail.damaged(CHUNK, &mut Vec::new()), Some(Mender::InFront(A)));
+    assert!(!tail.may_read(CHUNK, NOW) && tail.may_read(chunk(1), NOW) && tail.is_doubtful(CHUNK));
+    assert!(tail.is_noted(CHUNK) && tail.uncertain().contains(&CHUNK), "the next process is to know it");
+    assert!(!head.wanted_again(CHUNK, C, Epoch(1)) && !head.wanted_again(CHUNK, B, Epoch(2)));
+    assert!(head.wanted_again(CHUNK, B, Epoch(1)));
+    assert!(
+        head.is_unsettled(CHUNK) && !head.may_read(CHUNK, NOW),
+        "it could be taken back if the head died now"
+    );
+    let whole = head.settles(CHUNK).unwrap();
+    let piece = InFront { id: A, epoch: whole.epoch, turn: whole.turn };
+    let begun = tail.begin_piece(CHUNK, piece, &mut Vec::new()).unwrap();
+    assert!(tail.end(CHUNK, begun, Outcome::Made) && !tail.may_read(CHUNK, NOW));
+    assert!(tail.settled_in_front(CHUNK, piece, &mut Vec::new()));
+    head.settled(CHUNK, whole.epoch);
+    assert!(head.may_read(CHUNK, NOW) && tail.may_read(CHUNK, NOW) && !tail.is_doubtful(CHUNK));
+}
+
+#[test]
+fn a_head_that_cannot_read_a_chunk_leaves_and_gets_it_when_it_comes_back() {
+    let (mut head, tail) = two();
+    let mut out = Vec::new();
+    assert_eq!(head.damaged(CHUNK, &mut out), Some(Mender::WhoIsNext));
+    let leaves = |command: &Command<NodeId>| {
+        matches!(
+            command,
+            Command::Member(membership::Command::Propose { change: membership::Change::Remove(A), .. })
+        )
+    };
+    assert!(out.iter().any(leaves) && !head.may_read(chunk(1), NOW) && begin(&mut head, chunk(1)).is_err());
+    enter(&mut head, &group(2, &[B], &[]));
+    enter(&mut head, &group(3, &[B], &[A]));
+    assert_eq!(head.uncertain().into_iter().collect::<Vec<_>>(), [CHUNK]);
+    drop(tail);
+}
+
+#[test]
+fn the_only_copy_has_nobody_to_bring_back_what_is_damaged() {
+    let alone = group(1, &[A], &[]);
+    let mut one = at(A, &alone);
+    assert_eq!(one.damaged(CHUNK, &mut Vec::new()), None);
+    assert!(!one.is_doubtful(CHUNK), "what can be read of it goes on being read");
+}

@@ -353,6 +353,7 @@ fn changes(request: &StorageRequest) -> bool {
             | StorageRequest::MoveBegin { .. }
             | StorageRequest::CopyEmpty { .. }
             | StorageRequest::CopySettled { .. }
+            | StorageRequest::CopyLost { .. }
     )
 }
 

@@ -184,7 +184,11 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         | StorageRequest::CopyBeacon { .. }
         | StorageRequest::CopyCompare { .. }
         | StorageRequest::CopyEmpty { .. }
-        | StorageRequest::CopySettled { .. } => role == Role::Storage,
+        | StorageRequest::CopySettled { .. }
+        | StorageRequest::CopyBlocks { .. }
+        | StorageRequest::CopyAgain { .. }
+        | StorageRequest::CopyLost { .. }
+        | StorageRequest::CopyDigests { .. } => role == Role::Storage,
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => role.is_of_management(),
         StorageRequest::Scrub { .. } => role == Role::Admin,
         StorageRequest::GiveBack { .. }
@@ -207,6 +211,7 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::MoveSeal { .. }
         | StorageRequest::CopyEmpty { .. }
         | StorageRequest::CopySettled { .. }
+        | StorageRequest::CopyLost { .. }
         | StorageRequest::DeleteGeneration { .. } => true,
         StorageRequest::Read { .. }
         | StorageRequest::Seek { .. }
@@ -214,6 +219,9 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::MoveRate { .. }
         | StorageRequest::CopyBeacon { .. }
         | StorageRequest::CopyCompare { .. }
+        | StorageRequest::CopyBlocks { .. }
+        | StorageRequest::CopyAgain { .. }
+        | StorageRequest::CopyDigests { .. }
         | StorageRequest::Scrub { .. }
         | StorageRequest::Extent { .. }
         | StorageRequest::Sync { .. }

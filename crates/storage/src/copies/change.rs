@@ -3,7 +3,7 @@
 use super::{AtTarget, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
 use crate::call::changed_chunk;
-use ashlar_chunkstore::Lack;
+use ashlar_chunkstore::{ChunkError, Lack};
 use ashlar_replication::chain::{Begun, InFront, Outcome, Refused};
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
@@ -48,9 +48,20 @@ impl Copies {
         let chunk = changed_chunk(request).ok_or(Errno::EINVAL)?;
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
+        if under.is_none()
+            && let Err(ChunkError::Corrupt { .. }) = group.store.look(chunk)
+        {
+            // ORDER: before it is noted as changed. Nothing of it can be, and who is away may have it whole.
+            return Err(self.of_damaged(at, group, chunk));
+        }
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
-        let done = run(payload);
+        let is_piece = under.is_some_and(|under| under.is_piece);
+        let way = if is_piece { self.make_way(at, chunk) } else { Ok(()) };
+        let done = way.and_then(|()| {
+            let _at_disk = self.at_disk(at);
+            run(payload)
+        });
         let passed_on = match (&done, begun.on) {
             (Ok(_), Some(next)) => {
                 let payload = data.map_or(Payload::None, Payload::Write);
@@ -64,7 +75,12 @@ impl Copies {
             (Err(_), _) => Outcome::Failed,
         };
         let may_answer = group.state.lock().replica.end(chunk, begun, outcome);
-        let reply = done?;
+        let reply = match done {
+            Err(Errno::EIO) if self.is_out(at) => return Err(self.of_target_out(group.chain)),
+            // Something of it is to be kept and cannot be read: it is brought back, and the caller asks again.
+            Err(Errno::EIO) if under.is_none() => return Err(self.of_damaged(at, group, chunk)),
+            done => done?,
+        };
         match passed_on {
             _ if may_answer => Ok(reply),
             Err(errno) => Err(of_behind(errno)),
@@ -81,6 +97,7 @@ impl Copies {
         let from = under.map(in_front);
         let mut has_settled = false;
         loop {
+            let at_disk = self.at_disk(at);
             let mut state = group.state.lock();
             // Who is not heard is about to be removed. Nobody waits for an answer that does not come, and everybody goes on at the moment at which it is.
             if state.replica.is_behind_silent(self.outside.env.clock.monotonic()) {
@@ -106,7 +123,7 @@ impl Copies {
                 Err(Refused::NotNow) => return Err(Errno::EREMCHG),
                 Err(Refused::Unsettled) if has_settled => return Err(Errno::EREMCHG),
                 Err(Refused::Unsettled) => {
-                    drop(state);
+                    drop((state, at_disk));
                     // Whoever calls holds the chunk.
                     self.settle_locked((at, group), chunk).map_err(of_behind)?;
                     has_settled = true;
@@ -143,6 +160,7 @@ impl Copies {
         let from = under.map(in_front);
         let mut deletions = Vec::with_capacity(groups.len());
         for group in groups {
+            let _at_disk = self.at_disk(at);
             let mut state = group.state.lock();
             let begun = state.replica.begin_deletion(from, &mut Vec::new()).map_err(|_| Errno::EREMCHG)?;
             let noted = group.note_lack(&mut state, Lack::Deletion(first));

@@ -1,5 +1,6 @@
 //! One chain at one target: the machine, and what is noted on the disk for it.
 
+use super::mend::Damaged;
 use super::note::{CopyNote, LackNote};
 use ashlar_chunkstore::{ChunkError, ChunkStore, Lack};
 use ashlar_replication::chain::{ChainReplica, Command};
@@ -44,6 +45,7 @@ pub(super) struct Group {
     files: Vec<RwLock<()>>,
     /// Chunks and bytes that were sent whole since it was compared last.
     pub sent: (AtomicU64, AtomicU64),
+    pub damaged: Damaged,
 }
 
 /// What happens to a group is under this lock, and nobody waits for another target while he holds it.
@@ -93,6 +95,7 @@ impl Group {
             chunks: locks(CHUNK_LOCKS),
             files: locks(FILE_LOCKS),
             sent: Default::default(),
+            damaged: Damaged::default(),
         }
     }
 
@@ -168,11 +171,20 @@ impl Group {
     /// # Errors
     /// Those of the index; `NoSpace` when it is full.
     pub fn note_change(&self, state: &mut State, chunk: ChunkId) -> Result<(), ChunkError> {
+        self.note_uncertain(state, chunk)?;
+        self.note_lack(state, Lack::Chunk(chunk))
+    }
+
+    /// Notes that what is here of `chunk` may not be what counts.
+    ///
+    /// # Errors
+    /// As [`Group::note_change`].
+    pub fn note_uncertain(&self, state: &mut State, chunk: ChunkId) -> Result<(), ChunkError> {
         if !state.noted.contains(&chunk) {
             self.store.note_uncertain(self.chain, chunk)?;
             state.noted.insert(chunk);
         }
-        self.note_lack(state, Lack::Chunk(chunk))
+        Ok(())
     }
 
     /// Notes that those who are away lack something more.

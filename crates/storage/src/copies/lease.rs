@@ -13,6 +13,9 @@ use std::time::Duration;
 
 type Command = ashlar_replication::chain::Command<TargetId>;
 
+/// For how long a group may be busy that is asked for a lease.
+const GRANT_MAX: Duration = Duration::from_millis(100);
+
 /// What two targets have between them.
 type Chains = Vec<(ChainId, Epoch)>;
 
@@ -74,9 +77,14 @@ impl Copies {
         chains: &[(ChainId, Epoch)],
     ) -> Vec<(ChainId, Epoch, bool)> {
         let now = self.outside.env.clock.monotonic();
+        if self.is_out(at) {
+            // Others are to do without it.
+            return Vec::new();
+        }
         let grant = |&(chain, epoch): &(ChainId, Epoch)| {
             let group = at.group(chain)?;
-            let mut state = group.state.lock();
+            // Whoever holds it for long waits for a disk that does not answer, and must not hold up those who ask.
+            let mut state = group.state.try_lock_for(GRANT_MAX)?;
             let mut out: Vec<Command> = Vec::new();
             let member = state.replica.member_mut();
             member.beacon(from, epoch, Duration::ZERO, now, &mut out);
@@ -103,6 +111,28 @@ impl Copies {
         if self.outside.env.tasks.spawn("ashlar-propose", run).is_err() {
             at.is_proposing.store(false, SeqCst);
         }
+    }
+
+    /// Has a target whose disk does not work leave its chains, where it is not the last one in sync.
+    pub(super) fn leave_all(self: &Arc<Self>, at: &Arc<AtTarget>) {
+        let mut proposals = Vec::new();
+        for group in at.groups() {
+            // Somebody may have it who waits for the disk: others remove the target then, which grants them nothing.
+            let Some(mut state) = group.state.try_lock() else { continue };
+            if state.replica.member().is_leaving() {
+                continue;
+            }
+            let mut out: Vec<Command> = Vec::new();
+            state.replica.member_mut().leave(&mut out);
+            if !out.is_empty() {
+                tracing::warn!(chain = %group.chain, target = %at.id, "the target leaves a chain: its disk does not work");
+            }
+            if let Err(error) = group.carry_out(&mut state, out) {
+                tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
+            }
+            proposals.append(&mut state.proposals);
+        }
+        self.propose(at, proposals);
     }
 
     /// Has a target of a chain with more copies than are wanted leave it: it is drained.

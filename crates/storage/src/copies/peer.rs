@@ -5,6 +5,7 @@ use super::{AtTarget, Copies, Group};
 use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
+use ashlar_chunkstore::ChunkError;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -40,6 +41,20 @@ impl Copies {
                 self.tell_what_there_is(&*group(*chain)?, under, *after)
             }
             StorageRequest::CopyEmpty { chain, from, .. } => self.empty(&at, &*group(*chain)?, under, *from),
+            StorageRequest::CopyBlocks { chain, chunk, blocks, .. } => {
+                self.tell_blocks(&at, &*group(*chain)?, (*chunk, blocks, under.place))
+            }
+            StorageRequest::CopyAgain { from, chain, chunk, .. } if *from == under.from => {
+                let is_taken = group(*chain)?.state.lock().replica.wanted_again(*chunk, *from, under.epoch);
+                if is_taken { Ok(StorageReply::Done) } else { Err(Errno::EREMCHG) }
+            }
+            StorageRequest::CopyDigests { chain, from, to, .. } => {
+                let digests = at.store.digests(*chain, *from, *to);
+                let (digests, next) = digests.map_err(|error| answer(at.id, &error))?;
+                let digests = digests.into_iter().map(|digest| (digest.chunk, digest.sum)).collect();
+                Ok(StorageReply::CopyDigests { digests, next })
+            }
+            StorageRequest::CopyBeacon { .. } | StorageRequest::CopyAgain { .. } => Err(Errno::EACCES),
             StorageRequest::CopySettled { chain, chunk, .. } => {
                 let group = group(*chain)?;
                 // ORDER: behind the pieces of it.
@@ -62,11 +77,23 @@ impl Copies {
             _ => {
                 let group = group(request.chain().ok_or(Errno::EINVAL)?)?;
                 self.change((&at, &group), (request, payload), Some(under), |payload| {
-                    carry_out(service, &at.store, request, payload, &|_| true)
-                        .map_err(|error| answer(at.id, &error))
+                    let done = carry_out(service, &at.store, request, payload, &|_| true);
+                    done.map_err(|error| {
+                        service.report(at.id, &error);
+                        answer(at.id, &error)
+                    })
                 })
             }
         }
+    }
+
+    /// Removes what is here of a chunk that is sent whole if it cannot be used at all: nothing can be written over it.
+    pub(super) fn make_way(&self, at: &AtTarget, chunk: ChunkId) -> Result<(), Errno> {
+        if let Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) = at.store.look(chunk) {
+            tracing::warn!(target = %at.id, %chunk, "a chunk whose header is damaged goes for the one that is sent");
+            at.store.delete(chunk).map_err(|error| answer(at.id, &error))?;
+        }
+        Ok(())
     }
 
     /// What is here of a chain, for the target in front.
@@ -123,12 +150,15 @@ impl Copies {
     ) -> Result<StorageReply, Errno> {
         let is_settled =
             || group.state.lock().replica.settled_in_front(chunk, in_front(under), &mut Vec::new());
-        if is_settled() {
-            return Ok(StorageReply::Done);
+        if !is_settled() {
+            // Who is further behind may lack it still.
+            self.settle_locked((at, group), chunk)?;
+            if !is_settled() {
+                return Err(Errno::EREMCHG);
+            }
         }
-        // Who is further behind may lack it still.
-        self.settle_locked((at, group), chunk)?;
-        if is_settled() { Ok(StorageReply::Done) } else { Err(Errno::EREMCHG) }
+        self.was_sent_again(at, group, chunk);
+        Ok(StorageReply::Done)
     }
 
     fn delete_for(

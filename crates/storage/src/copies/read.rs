@@ -16,21 +16,28 @@ impl Copies {
     /// `EREMCHG` when it cannot be answered here for now, and what `run` answers.
     pub(super) fn read(
         &self,
-        group: &Group,
+        (at, group): (&AtTarget, &Group),
         chunk: ChunkId,
         payload: Payload<'_>,
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
-        let _unchanged = self.read_lock(group.chunk(chunk));
+        let unchanged = self.read_lock(group.chunk(chunk));
         let may_read = || {
             let now = self.outside.env.clock.monotonic();
             if group.state.lock().replica.may_read(chunk, now) { Ok(()) } else { Err(Errno::EREMCHG) }
         };
         may_read()?;
-        let reply = run(payload)?;
+        let reply = {
+            let _at_disk = self.at_disk(at);
+            run(payload)
+        };
+        if reply == Err(Errno::EIO) {
+            drop(unchanged);
+            return Err(self.failed_here(at, group, chunk));
+        }
         // ORDER: once more: whoever has taken this one's place meanwhile may have changed it.
         may_read()?;
-        Ok(reply)
+        reply
     }
 
     /// Whether what there is of whole files on a chain may be told here.

@@ -3,7 +3,7 @@
 use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX, SYNC_MAX};
 use crate::answer::answer;
 use crate::piece::{Copy, Destination, NotSent};
-use ashlar_chunkstore::{ChunkError, Lack};
+use ashlar_chunkstore::{ChunkError, Damage, Lack};
 use ashlar_replication::chain::Whole;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
@@ -242,11 +242,7 @@ impl Copies {
         let Some(whole) = group.state.lock().replica.settles(chunk) else { return Ok(false) };
         let mut behind = self.behind(at, group, whole);
         behind.under.is_piece = true;
-        let mut copy = Copy::over(&group.store, &behind, chunk, self.outside.piece_bytes);
-        let sent = self.send_whole(group, &mut copy).map_err(|error| match error {
-            NotSent::Disk(error) => answer(at.id, &error),
-            NotSent::Refused(errno) => errno,
-        });
+        let sent = self.send_readable((at, group), &behind, chunk);
         let request = StorageRequest::CopySettled { target: whole.to, chain: group.chain, chunk };
         let settled = sent.and_then(|()| {
             self.outside.peers.call_of_copy(behind.under, &request, Payload::None, PASS_ON_MAX)
@@ -257,6 +253,56 @@ impl Copies {
             Err(_) => state.replica.gave_up(whole),
         }
         settled.map(|_| true)
+    }
+
+    /// Sends what can be read of a chunk, once that was brought back which the target behind has. To one in sync, which is to have it in any case, nothing else;
+    /// to one that is brought up to date, that the rest is lost.
+    fn send_readable(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        behind: &Behind<'_>,
+        chunk: ChunkId,
+    ) -> Result<(), Errno> {
+        let mut copy = Copy::over(&group.store, behind, chunk, self.outside.piece_bytes);
+        let of_copy = |error: NotSent| match error {
+            NotSent::Disk(error) => answer(at.id, &error),
+            NotSent::Refused(errno) => errno,
+        };
+        match self.send_whole(group, &mut copy) {
+            Err(NotSent::Disk(
+                ChunkError::Checksum { .. } | ChunkError::Corrupt { .. } | ChunkError::Io { .. },
+            )) => {}
+            sent => return sent.map_err(of_copy),
+        }
+        let is_required = group.state.lock().replica.is_behind_required();
+        let damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
+        let lost = match damage {
+            None => return self.send_whole(group, &mut copy).map_err(of_copy),
+            Some(Damage::Header { .. }) if is_required => {
+                self.mend_locked(at, group, chunk)?;
+                return Err(Errno::EREMCHG);
+            }
+            Some(Damage::Header { chunk_bytes }) => {
+                copy.is_gone().map_err(of_copy)?;
+                let blocks = Damage::all_blocks(chunk_bytes);
+                Damage::Blocks { chunk_bytes, len: chunk_bytes, blocks }
+            }
+            Some(Damage::Blocks { chunk_bytes, len, ref blocks }) => {
+                let damage = Damage::Blocks { chunk_bytes, len, blocks: blocks.clone() };
+                let blocks = self.bring_back(at, group, chunk, &damage)?;
+                copy.begin_without(blocks.iter().map(|(block, _)| *block).collect());
+                self.send_whole(group, &mut copy).map_err(of_copy)?;
+                Damage::Blocks { chunk_bytes, len, blocks }
+            }
+        };
+        let Damage::Blocks { chunk_bytes, len, blocks } = lost else { return Ok(()) };
+        if blocks.is_empty() || is_required {
+            return Ok(());
+        }
+        tracing::error!(target = %at.id, chain = %group.chain, %chunk, blocks = blocks.len(), "what is damaged here is lost in a copy, too");
+        let (target, chain) = (behind.to, group.chain);
+        let request = StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks };
+        behind.send(request, Payload::None).map(drop)
     }
 
     fn send_whole(&self, group: &Group, copy: &mut Copy<'_>) -> Result<(), NotSent> {

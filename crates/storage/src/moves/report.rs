@@ -16,6 +16,10 @@ impl Moves {
     /// Counts what `target` has; nothing where it does not tell. Looks at all of its index.
     pub fn count(&self, service: &StorageService, target: TargetId) -> Option<TargetReport> {
         let store = service.target(target)?;
+        if self.copies.is_target_out(target) {
+            // Managers are to give it nothing.
+            return None;
+        }
         let count =
             || Ok::<_, ChunkError>((store.bytes_by_chain()?, store.chain_notes()?, service.space(target)?));
         let (bytes, notes, space) = match count() {

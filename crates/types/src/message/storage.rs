@@ -256,6 +256,56 @@ pub enum StorageRequest {
         /// The chunk.
         chunk: ChunkId,
     },
+    /// The target in front cannot read blocks of a chunk, and asks for those of them that have the checksum that it has of them.
+    CopyBlocks {
+        /// The target that is asked.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The 4 KiB blocks in the chunk, each with its sealed checksum ([`crate::block_sum`]).
+        // LIMIT: 64.
+        blocks: Vec<(u32, u32)>,
+    },
+    /// The target behind cannot read what it has of a chunk, and asks for it.
+    CopyAgain {
+        /// The target in front.
+        target: TargetId,
+        /// The target that asks.
+        from: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Blocks of a chunk that is sent whole cannot be read in front: what was in them is lost, and reads of them are to fail here, too.
+    CopyLost {
+        /// The target.
+        target: TargetId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its chain.
+        chain: ChainId,
+        /// Chunk size of the file's layout, bytes.
+        chunk_bytes: u32,
+        /// Length of the chunk, bytes.
+        len: u32,
+        /// The 4 KiB blocks in the chunk, ascending, each with the sealed checksum of what was there.
+        // LIMIT: those of a chunk.
+        blocks: Vec<(u32, u32)>,
+    },
+    /// The chunks of a chain in short, for a comparison by the target in front.
+    CopyDigests {
+        /// The target that is asked.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// The first chunk; `None` for the first one there is.
+        from: Option<ChunkId>,
+        /// The first one that is not meant; `None`: up to the end.
+        to: Option<ChunkId>,
+    },
 }
 
 /// The target of a request, by reference to whatever the request is a reference to.
@@ -285,6 +335,10 @@ macro_rules! target_of {
             | StorageRequest::CopyCompare { target, .. }
             | StorageRequest::CopyEmpty { target, .. }
             | StorageRequest::CopySettled { target, .. }
+            | StorageRequest::CopyBlocks { target, .. }
+            | StorageRequest::CopyAgain { target, .. }
+            | StorageRequest::CopyLost { target, .. }
+            | StorageRequest::CopyDigests { target, .. }
             | StorageRequest::Confirm { target, .. } => target,
         }
     };
@@ -311,7 +365,8 @@ impl StorageRequest {
             | StorageRequest::Truncate { chain, .. }
             | StorageRequest::Punch { chain, .. }
             | StorageRequest::Allocate { chain, .. }
-            | StorageRequest::Seek { chain, .. } => Some(*chain),
+            | StorageRequest::Seek { chain, .. }
+            | StorageRequest::CopyLost { chain, .. } => Some(*chain),
             _ => None,
         }
     }
@@ -415,4 +470,14 @@ pub enum StorageReply {
     },
     /// The first chunk of the chain that is still there.
     CopyEmptied(Option<ChunkId>),
+    /// Of each block that was asked for: its content up to the chunk's length, if it has that checksum there.
+    CopyBlocks(Vec<Option<Vec<u8>>>),
+    /// What a target has of a part of a chain.
+    CopyDigests {
+        /// Chunks, ascending, each with a sum over its length and the checksums of its blocks; without one if it cannot be read.
+        // LIMIT: 512.
+        digests: Vec<(ChunkId, Option<u64>)>,
+        /// Where to go on; `None` at the end.
+        next: Option<ChunkId>,
+    },
 }

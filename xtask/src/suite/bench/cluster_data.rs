@@ -40,6 +40,12 @@ pub(super) struct Arguments {
     /// Bytes on one server before the next one's turn (`ashlar layout set --chunk-size`): small enough for one request of 1 MiB to be at all of eight servers.
     #[arg(long, default_value = "128k")]
     chunk_size: String,
+    /// Copies of content, beside one: a file per client is written and read with each.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(2..=3))]
+    copies: Vec<u8>,
+    /// Nothing but a file per client.
+    #[arg(long)]
+    separate_only: bool,
 }
 
 /// How content is spread over files.
@@ -91,22 +97,41 @@ impl Arguments {
         let mbit = self.link_mbit.to_string();
         let lab = Lab::up(&bench.programs.join("ashlar"), &dir, count, clients, &["--link-mbit", &mbit])?;
         let first = lab.mounts().into_iter().next().context("a lab without clients")?;
-        let mut layout = std::process::Command::new(lab.binary());
-        // Small files are not what is measured; a stripe over all targets is what one large file gets the most from.
-        let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
-        shell::run(layout.args(words).arg(&first))?;
+        let set_layout = |copies: u8| {
+            let mut layout = std::process::Command::new(lab.binary());
+            // Small files are not what is measured; a stripe over all targets is what one large file gets the most from.
+            let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
+            let copies =
+                if self.copies.is_empty() { vec![] } else { vec!["--copies".to_owned(), copies.to_string()] };
+            shell::run(layout.args(words).args(copies).arg(&first))
+        };
+        for copies in &self.copies {
+            let copies = copies.to_string();
+            shell::output(&mut lab.administer(&["pool", "copies", "default", &copies]))?;
+        }
         let mut row = Row { servers, rates: Default::default() };
         for _ in 0..bench.shared.rounds {
             for ((_, direction), rates) in PHASES.iter().zip(&mut row.rates) {
                 rates.push(GOODPUT, goodput::measure(&lab, count, *direction)?);
             }
-            for case in &CASES {
+            set_layout(1)?;
+            let cases = if self.separate_only { &CASES[..1] } else { &CASES };
+            for case in cases {
                 for ((phase, direction), rates) in PHASES.iter().zip(&mut row.rates) {
                     let words = self.words(case, *direction, servers, clients);
                     let figures =
                         lab_agents::run(&lab, &bench.directory, "run", &words).with_context(|| case.name)?;
                     let figure = figures.iter().find(|figure| figure.what == *phase);
                     rates.push(case.name, figure.context("a phase was not measured")?.mib_per_second);
+                }
+            }
+            for &copies in &self.copies {
+                set_layout(copies)?;
+                for ((phase, direction), rates) in PHASES.iter().zip(&mut row.rates) {
+                    let words = self.words(&CASES[0], *direction, servers, clients);
+                    let figures = lab_agents::run(&lab, &bench.directory, "run", &words)?;
+                    let figure = figures.iter().find(|figure| figure.what == *phase);
+                    rates.push(&with(copies), figure.context("a phase was not measured")?.mib_per_second);
                 }
             }
         }
@@ -152,6 +177,10 @@ impl Arguments {
             }
         }
         report.table(&head.map(str::to_owned), &lines);
+        self.show_copies(report, rows);
+        if self.separate_only {
+            return;
+        }
         let targets = rows.iter().flat_map(|row| {
             let target = |what: &str, phase: usize, case: &str, reference: &str, least: f64| {
                 let ratio = median(&row.rates[phase].ratios(case, reference));
@@ -168,4 +197,38 @@ impl Arguments {
         });
         report.targets(&targets.collect::<Vec<_>>());
     }
+
+    fn show_copies(&self, report: &mut Report, rows: &[Row]) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let head = ["servers", "phase", "copies", "MiB/s", "of one copy"];
+        let (mut lines, mut targets) = (Vec::new(), Vec::new());
+        for row in rows {
+            for (((phase, _), rates), least) in PHASES.iter().zip(&row.rates).zip([0.45, 1.0]) {
+                for copies in &self.copies {
+                    let name = with(*copies);
+                    let ratios = rates.ratios(&name, SEPARATE);
+                    lines.push(vec![
+                        row.servers.to_string(),
+                        (*phase).to_owned(),
+                        copies.to_string(),
+                        show(rates.of(&name), 1),
+                        show_percent(&ratios),
+                    ]);
+                    if *copies == 2 {
+                        let what = format!("{} servers: {phase} with 2 copies of one", row.servers);
+                        targets.push(Target::percent(what, median(&ratios), Wanted::AtLeast(least)));
+                    }
+                }
+            }
+        }
+        report.table(&head.map(str::to_owned), &lines);
+        report.targets(&targets);
+    }
+}
+
+/// What the figures of a file per client are called with so many copies of content.
+fn with(copies: u8) -> String {
+    format!("{SEPARATE}, {copies} copies")
 }

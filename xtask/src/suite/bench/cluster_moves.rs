@@ -45,6 +45,12 @@ pub(super) struct Arguments {
     /// Chunk size of all files.
     #[arg(long, default_value = "512k")]
     chunk_size: String,
+    /// Copies of all content.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    copies: u8,
+    /// MiB per second that each server may copy, if that is to be limited (`ashlar target moves --rate`).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
 }
 
 /// What one phase has come to.
@@ -81,7 +87,17 @@ impl Arguments {
         let mounts = lab.mounts();
         let mut layout = std::process::Command::new(lab.binary());
         let words = ["layout", "set", "--stripe-count", "0", "--chunk-size", &self.chunk_size];
-        shell::run(layout.args(words).arg(&mounts[0]))?;
+        let copies = self.copies.to_string();
+        if self.copies > 1 {
+            shell::output(&mut lab.administer(&["pool", "copies", "default", &copies]))?;
+            layout.args(words).args(["--copies", &copies]);
+        } else {
+            layout.args(words);
+        }
+        if let Some(rate) = self.rate {
+            shell::output(&mut lab.administer(&["target", "moves", "--rate", &rate.to_string()]))?;
+        }
+        shell::run(layout.arg(&mounts[0]))?;
         let stored = store(&mounts[0].join("still"), self.gib << 30)?;
         let mut dirs = Vec::new();
         for number in 0..PROGRAMS {
@@ -126,12 +142,17 @@ impl Arguments {
 
     fn show(&self, report: &mut Report, phases: &mut [Phase]) {
         let links = self.link_mbit.map_or_else(String::new, |mbit| format!(", links of {mbit} Mbit/s"));
+        let rate =
+            self.rate.map_or_else(String::new, |rate| format!(", {rate} MiB/s for each server that copies"));
         report.say(&format!(
-            "{} GiB in files of {} chunks over {} servers, one target each{links}; {PROGRAMS} programs on {CLIENTS} mounts read, write, sync, make and remove all the time. \
+            "{} GiB in files of {} chunks over {} servers, one target each, copies: {}{links}{rate}; {PROGRAMS} programs on {CLIENTS} mounts read, write, sync, make and remove all the time. \
              Everything on one disk and on the processors of this machine.\n",
-            self.gib, self.chunk_size, self.servers
+            self.gib, self.chunk_size, self.servers, self.copies
         ));
-        let head = ["", "s", "MiB moved", "calls", "p50 ms", "p99 ms", "longest ms"];
+        let head =
+            ["", "s", "MiB moved", "MiB/s", "calls", "calls/s of quiet", "p50 ms", "p99 ms", "longest ms"];
+        let per_second = |phase: &Phase| phase.latencies.calls() as f64 / phase.took.as_secs_f64();
+        let quiet = phases.first().map_or(0.0, per_second);
         let row = |phase: &mut Phase| {
             let [half, p99, longest] = [500, 990, 1000].map(|part| phase.latencies.milliseconds(part));
             let (seconds, calls) = (phase.took.as_secs(), phase.latencies.calls());
@@ -139,7 +160,9 @@ impl Arguments {
                 phase.name.to_owned(),
                 seconds.to_string(),
                 (phase.moved >> 20).to_string(),
+                format!("{:.1}", phase.moved as f64 / 1_048_576.0 / phase.took.as_secs_f64()),
                 calls.to_string(),
+                format!("{:.0} %", 100.0 * per_second(phase) / quiet),
                 format!("{half:.2}"),
                 format!("{p99:.1}"),
                 format!("{longest:.0}"),

@@ -1,0 +1,86 @@
+//! A disk of its own for a target, which can hang or fail.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// `_IOR('X', 125, u32)`: ends a mounted ext4 or XFS where it stands.
+const FS_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A file system in a file, whose changes can be held back, or end.
+pub struct Disk {
+    image: PathBuf,
+    point: PathBuf,
+    /// Has it go on if this process does not.
+    watch: Option<Child>,
+}
+
+impl Disk {
+    #[track_caller]
+    pub fn mount(image: &Path, point: PathBuf) -> Disk {
+        File::create(image).unwrap().set_len(512 << 20).unwrap();
+        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image));
+        fs::create_dir(&point).unwrap();
+        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&point));
+        Disk { image: image.to_owned(), point, watch: None }
+    }
+
+    /// Has it hang for as long as what it returns lives.
+    #[track_caller]
+    pub fn hang(&mut self) -> Hung<'_> {
+        let watch = "sleep 60; exec fsfreeze --unfreeze \"$0\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", watch]).arg(&self.point).process_group(0).stderr(Stdio::null());
+        self.watch = Some(command.spawn().unwrap());
+        run(Command::new("fsfreeze").arg("--freeze").arg(&self.point));
+        Hung(self)
+    }
+
+    /// Has it fail, as a disk whose power is cut: what was not synced is lost, and nothing can be done with it before [`Disk::repair`].
+    #[track_caller]
+    pub fn fail(&mut self) {
+        let point = File::open(&self.point).unwrap();
+        let without_log: u32 = 2;
+        // SAFETY: the call reads four bytes at the address, which are there, and the descriptor is open.
+        let outcome = unsafe { libc::ioctl(point.as_raw_fd(), FS_IOC_SHUTDOWN, &raw const without_log) };
+        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Mounts it again, once nobody uses it any more.
+    #[track_caller]
+    pub fn repair(&mut self) {
+        run(Command::new("umount").arg(&self.point));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.point));
+    }
+
+    fn go_on(&mut self) {
+        let Some(mut watch) = self.watch.take() else { return };
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.point).status();
+        // SAFETY: kill takes no pointer; the group is that of a child that was not waited for.
+        unsafe { libc::kill(-(watch.id() as i32), libc::SIGKILL) };
+        let _ = watch.wait();
+    }
+}
+
+/// A disk hangs.
+pub struct Hung<'d>(&'d mut Disk);
+
+impl Drop for Hung<'_> {
+    fn drop(&mut self) {
+        self.0.go_on();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.go_on();
+        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
+    }
+}

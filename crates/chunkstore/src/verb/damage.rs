@@ -1,0 +1,233 @@
+//! Damage: what of a chunk cannot be read, so that another copy can be asked for it, and that something of it is lost everywhere.
+
+use crate::cache::{Chunk, State};
+use crate::checksum::{BLOCK, BLOCK_BYTES, SUM_HOLE, ZEROS, has_data, seal, sum_of};
+use crate::error::ChunkError;
+use crate::header::SlotContent;
+use crate::key::Placement;
+use crate::piece::Pieces;
+use crate::shape::Shape;
+use crate::store::ChunkStore;
+use ashlar_types::{ChainId, ChunkId};
+
+/// A block, and the sealed checksum that its content has, or had.
+pub type BlockSum = (u32, u32);
+
+/// What of a chunk cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Everything: its header cannot be used.
+    Header {
+        /// The size of the chunk, bytes.
+        chunk_bytes: u32,
+    },
+    /// Some of its 4 KiB blocks.
+    Blocks {
+        /// The size of the chunk, bytes.
+        chunk_bytes: u32,
+        /// Its length, bytes.
+        len: u32,
+        /// The blocks, ascending, with the checksum of what was written.
+        blocks: Vec<BlockSum>,
+    },
+}
+
+/// A chunk in short, for whoever compares copies: equal where length and content are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Of its length and the checksums of its blocks; `None` when its header cannot be used.
+    pub sum: Option<u64>,
+}
+
+impl Damage {
+    /// All blocks of a chunk of this size as lost: what was in them nobody knows.
+    pub fn all_blocks(chunk_bytes: u32) -> Vec<BlockSum> {
+        (0..chunk_bytes / BLOCK).map(|block| (block, lost_sum())).collect()
+    }
+}
+
+/// The checksum of a block of which not even that is known: not that of zeros, which are below it.
+fn lost_sum() -> u32 {
+    seal(sum_of(&ZEROS) ^ 1)
+}
+
+impl ChunkStore {
+    /// The chain that a chunk is on; `None` where the chunk is not here, or its chain is not known.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn chain_of(&self, id: ChunkId) -> Result<Option<ChainId>, ChunkError> {
+        self.check()?;
+        Ok(self.index.placement(id)?.and_then(|placement| placement.chain))
+    }
+
+    /// Makes sure that a chunk that is here has a header by which it can be used.
+    ///
+    /// # Errors
+    /// [`ChunkError::Corrupt`] if it has not.
+    pub fn look(&self, id: ChunkId) -> Result<(), ChunkError> {
+        self.check()?;
+        let entry = self.cache.entry(id);
+        self.read_state(&entry).map(drop)
+    }
+
+    /// Reads all of a chunk, and tells what of it cannot be used; `None` where everything can, or the chunk is not here.
+    ///
+    /// # Errors
+    /// [`ChunkError::Stopped`] and those of the index.
+    pub fn damage(&self, id: ChunkId) -> Result<Option<Damage>, ChunkError> {
+        self.check()?;
+        let Some(Placement { slot, .. }) = self.index.placement(id)? else { return Ok(None) };
+        let chunk_bytes = slot.slab.class.chunk_bytes();
+        let entry = self.cache.entry(id);
+        let state = match self.read_state(&entry) {
+            Ok(state) => state,
+            Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => {
+                return Ok(Some(Damage::Header { chunk_bytes }));
+            }
+            Err(error) => return Err(error),
+        };
+        let State::Present(chunk) = &*state else { return Ok(None) };
+        let mut blocks = Vec::new();
+        for (block, expected) in (0..).zip(&*chunk.sums).filter(|(_, sum)| has_data(**sum)) {
+            if self.content_of(chunk, block)?.is_none() {
+                blocks.push((block, *expected));
+            }
+        }
+        Ok((!blocks.is_empty()).then_some(Damage::Blocks { chunk_bytes, len: chunk.len, blocks }))
+    }
+
+    /// The content of those of `wanted` that have this checksum here; up to the chunk's length, so that a last block may be shorter than 4 KiB.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::read`] for a damaged header. A damaged block is none: it has not the checksum.
+    pub fn blocks_matching(
+        &self,
+        id: ChunkId,
+        wanted: &[BlockSum],
+    ) -> Result<Vec<Option<Vec<u8>>>, ChunkError> {
+        self.check()?;
+        let entry = self.cache.entry(id);
+        let state = self.read_state(&entry)?;
+        let State::Present(chunk) = &*state else { return Ok(vec![None; wanted.len()]) };
+        let one = |&(block, sum): &BlockSum| {
+            if !has_data(sum) || chunk.sum(block) != sum {
+                return Ok(None);
+            }
+            let len = chunk.len.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+            let content = self.content_of(chunk, block)?;
+            Ok(content.map(|mut bytes| {
+                bytes.truncate(len);
+                bytes
+            }))
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    /// What a block with data has, if that is what was written.
+    fn content_of(&self, chunk: &Chunk, block: u32) -> Result<Option<Vec<u8>>, ChunkError> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        match self.slabs.read(&chunk.slab, chunk.slot.data_offset(block * BLOCK), &mut bytes) {
+            Ok(()) => Ok((sum_of(&bytes) == chunk.sum(block)).then_some(bytes)),
+            // A place of the disk that cannot be read.
+            Err(ChunkError::Io { .. } | ChunkError::Corrupt { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that the content of blocks is lost, in a chunk of `shape` that is made if it is not here: reads of them fail until they are written again. `blocks` are
+    /// ascending, each with the checksum of what was there; `len` is the length of the chunk, bytes.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::write`].
+    pub fn lose_blocks(
+        &self,
+        id: ChunkId,
+        shape: impl Into<Shape>,
+        len: u32,
+        blocks: &[BlockSum],
+    ) -> Result<(), ChunkError> {
+        let shape = shape.into();
+        let is_ascending = blocks.is_sorted_by(|(one, _), (next, _)| one < next);
+        let end = blocks.last().map_or(0, |(last, _)| last.saturating_add(1).saturating_mul(BLOCK));
+        if !is_ascending || len > shape.chunk_bytes || end > len.next_multiple_of(BLOCK) {
+            return Err(ChunkError::BadRequest("these are not blocks of the chunk"));
+        }
+        let zeros = sum_of(&ZEROS);
+        let sum_of_lost = |sum: u32| if sum == zeros { lost_sum() } else { seal(sum) };
+        let mut rest = blocks;
+        while let Some((first, _)) = rest.first().copied() {
+            let run = rest.iter().zip(first..).take_while(|((block, _), at)| block == at).count();
+            let sums = rest[..run].iter().map(|(_, sum)| sum_of_lost(*sum));
+            let data = vec![0; run * BLOCK_BYTES];
+            let end = (first + run as u32) * BLOCK;
+            self.write_pieces(id, shape, (first * BLOCK, end.min(len)), Pieces::lost(first, &data, sums))?;
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+
+    /// Writes the header of a chunk again whose header on disk cannot be used while the one in memory can; tells whether that was so.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::write`].
+    pub fn mend_header(&self, id: ChunkId) -> Result<bool, ChunkError> {
+        self.check()?;
+        let entry = self.cache.entry(id);
+        let (state, change) = match self.begin_change(&entry, (0, BLOCK)) {
+            Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => return Ok(false),
+            begun => begun?,
+        };
+        let (State::Present(chunk), Some(_change)) = (&*state, change) else { return Ok(false) };
+        let is_sound = |content: &SlotContent| matches!(content, SlotContent::Used(header) if header.identity == chunk.identity && header.sums == chunk.sums && header.len == chunk.len);
+        match self.read_header(&chunk.slab, chunk.slot) {
+            Ok(content) if is_sound(&content) => return Ok(false),
+            Ok(_) | Err(ChunkError::Io { .. } | ChunkError::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let header = self.encode_header(chunk);
+        self.slabs.change(&chunk.slab, |file| file.write_at(chunk.slot.offset(), &header))?;
+        Ok(true)
+    }
+
+    /// Chunks of `chain` from `from` on and before `to`, in short, and where the next page begins. Looks at up to 512 chunks of any chain.
+    ///
+    /// # Errors
+    /// [`ChunkError::Stopped`] and those of the index.
+    pub fn digests(
+        &self,
+        chain: ChainId,
+        from: Option<ChunkId>,
+        to: Option<ChunkId>,
+    ) -> Result<(Vec<Digest>, Option<ChunkId>), ChunkError> {
+        let page = self.list_chain(chain, from)?;
+        let is_before = |chunk: &ChunkId| to.is_none_or(|to| *chunk < to);
+        let mut all = Vec::with_capacity(page.chunks.len());
+        for chunk in page.chunks.into_iter().filter(is_before) {
+            let entry = self.cache.entry(chunk);
+            let sum = match self.read_state(&entry) {
+                Ok(state) => match &*state {
+                    State::Present(chunk) => Some(digest_of(chunk)),
+                    State::Absent | State::Unknown => continue,
+                },
+                Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            all.push(Digest { chunk, sum });
+        }
+        Ok((all, page.next.filter(is_before)))
+    }
+}
+
+/// FNV-1a over the length and the checksums. A hole, what is reserved, and zeros that were written are the same content.
+fn digest_of(chunk: &Chunk) -> u64 {
+    let zeros = sum_of(&ZEROS);
+    let plain = |sum: u32| if has_data(sum) && sum != zeros { sum } else { SUM_HOLE };
+    let end = chunk.sums.iter().rposition(|sum| plain(*sum) != SUM_HOLE).map_or(0, |last| last + 1);
+    let numbers = std::iter::once(chunk.len).chain(chunk.sums[..end].iter().map(|sum| plain(*sum)));
+    numbers
+        .flat_map(u32::to_le_bytes)
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

@@ -1,0 +1,209 @@
+//! The copies of a chain are compared, by whoever is at its head: for a scrub. What each has is checked against its checksums beside that; here is found what is sound and yet not the same.
+
+use super::{AtTarget, COMPARE_MAX, Copies, Group};
+use crate::answer::answer;
+use ashlar_chunkstore::Digest;
+use ashlar_rpc::Payload;
+use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, Errno, InodeId, TargetId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Where a comparison goes on: at a chain, and a chunk of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ComparePlace {
+    pub chain: ChainId,
+    /// `None`: from the first one on.
+    pub from: Option<ChunkId>,
+}
+
+/// Tells it from the place of a scrub.
+const TAG: u8 = 2;
+const PLACE_BYTES: usize = 26;
+
+impl ComparePlace {
+    /// For whoever is elsewhere.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = vec![TAG];
+        out.extend_from_slice(&self.chain.0.to_le_bytes());
+        out.push(u8::from(self.from.is_some()));
+        let ChunkId { inode, generation, index } =
+            self.from.unwrap_or(ChunkId { inode: InodeId(0), generation: 0, index: 0 });
+        out.extend_from_slice(&inode.0.to_le_bytes());
+        out.extend_from_slice(&generation.to_le_bytes());
+        out.extend_from_slice(&index.to_le_bytes());
+        out
+    }
+
+    /// What [`ComparePlace::encode`] gave; `None` for anything else.
+    pub fn decode(bytes: &[u8]) -> Option<ComparePlace> {
+        let bytes: &[u8; PLACE_BYTES] = bytes.try_into().ok()?;
+        if bytes[0] != TAG || bytes[5] > 1 {
+            return None;
+        }
+        let chain = ChainId(u32::from_le_bytes(bytes[1..5].try_into().ok()?));
+        let chunk = ChunkId {
+            inode: InodeId(u64::from_le_bytes(bytes[6..14].try_into().ok()?)),
+            generation: u32::from_le_bytes(bytes[14..18].try_into().ok()?),
+            index: u64::from_le_bytes(bytes[18..].try_into().ok()?),
+        };
+        Some(ComparePlace { chain, from: (bytes[5] == 1).then_some(chunk) })
+    }
+}
+
+/// Chunks that were not the same, in words, and where to go on.
+pub(crate) type Compared = (Vec<(ChunkId, String)>, Option<ComparePlace>);
+
+impl Copies {
+    /// The first chain behind `after` with several copies whose head is `target`.
+    pub(crate) fn next_compared(&self, target: TargetId, after: Option<ChainId>) -> Option<ComparePlace> {
+        let map = self.map();
+        let is_headed = |chain: &ashlar_types::map::Chain| {
+            chain.targets.first() == Some(&target) && after.is_none_or(|after| chain.id > after)
+        };
+        let headed = map.chains_of_copies().map(|(chain, _)| chain).filter(|chain| is_headed(chain));
+        headed.map(|chain| chain.id).min().map(|chain| ComparePlace { chain, from: None })
+    }
+
+    /// Compares some of a chain with what the target behind has, and has that brought into line with what is here. What is being changed, or copied anyway, is left out, and so is a
+    /// chain whose head is another target by now.
+    ///
+    /// # Errors
+    /// Those of the disk here.
+    pub(crate) fn compare_copies(&self, target: TargetId, place: ComparePlace) -> Result<Compared, Errno> {
+        let next_chain = || self.next_compared(target, Some(place.chain));
+        let Some(at) = self.at(target) else { return Ok((Vec::new(), None)) };
+        let Some(group) = at.group(place.chain) else { return Ok((Vec::new(), next_chain())) };
+        let (ours, next) =
+            at.store.digests(place.chain, place.from, None).map_err(|error| answer(at.id, &error))?;
+        let Some(theirs) = self.digests_behind(&at, &group, (place.from, next)) else {
+            return Ok((Vec::new(), next_chain()));
+        };
+        let mut found = Vec::new();
+        for chunk in differing(&ours, &theirs) {
+            let what = self.bring_into_line(&at, &group, chunk)?;
+            found.extend(what.map(|what| (chunk, what)));
+        }
+        let next = next.map(|next| ComparePlace { from: Some(next), ..place });
+        Ok((found, next.or_else(next_chain)))
+    }
+
+    /// What the target behind has of chunks in a range; nothing where it is not in sync, or does not tell.
+    fn digests_behind(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        (from, to): (Option<ChunkId>, Option<ChunkId>),
+    ) -> Option<BTreeMap<ChunkId, Option<u64>>> {
+        let (target, under) = {
+            let state = group.state.lock();
+            if !state.replica.is_behind_required() || !state.replica.member().is_primary() {
+                return None;
+            }
+            let epoch = state.replica.member().epoch();
+            (state.replica.successor()?, CopyUnder { epoch, ..CopyUnder::between_servers(at.id, 1) })
+        };
+        let mut all = BTreeMap::new();
+        let mut next = from;
+        loop {
+            let request = StorageRequest::CopyDigests { target, chain: group.chain, from: next, to };
+            match self.outside.peers.call_of_copy(under, &request, Payload::None, COMPARE_MAX) {
+                Ok(StorageReply::CopyDigests { digests, next: further }) => {
+                    all.extend(digests);
+                    if further.is_none() || further <= next {
+                        return Some(all);
+                    }
+                    next = further;
+                }
+                Ok(_) => return None,
+                Err(errno) => {
+                    tracing::debug!(chain = %group.chain, %target, %errno, "copies are not compared for now");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Looks at a chunk once more while nobody changes it, and sends it whole if it is not the same behind. Tells what it found.
+    fn bring_into_line(
+        &self,
+        at: &Arc<AtTarget>,
+        group: &Arc<Group>,
+        chunk: ChunkId,
+    ) -> Result<Option<String>, Errno> {
+        let _deletions = self.read_lock(group.file(chunk.inode));
+        let _alone = self.write_lock(group.chunk(chunk));
+        if group.state.lock().replica.is_unsettled(chunk) {
+            return Ok(None);
+        }
+        let behind = ChunkId { index: chunk.index.saturating_add(1), ..chunk };
+        let range = (Some(chunk), Some(behind));
+        let failed = |error| answer(at.id, &error);
+        let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
+        let Some(theirs) = self.digests_behind(at, group, range) else { return Ok(None) };
+        if differing(&ours, &theirs).is_empty() {
+            return Ok(None);
+        }
+        let (to, epoch) = {
+            let state = group.state.lock();
+            let Some(to) = state.replica.successor() else { return Ok(None) };
+            (to, state.replica.member().epoch())
+        };
+        if !group.state.lock().replica.wanted_again(chunk, to, epoch) {
+            return Ok(None);
+        }
+        // Otherwise the next turn sends it.
+        let sent = self.settle_locked((at, group), chunk);
+        let outcome = match sent {
+            Ok(true) => "it was sent there again".to_owned(),
+            Ok(false) => "it is sent there again".to_owned(),
+            Err(errno) => format!("it could not be sent there again: {errno}"),
+        };
+        Ok(Some(format!(
+            "chunk {chunk}: the copy on {to} is not the same as the one on {}: {outcome}",
+            at.id
+        )))
+    }
+}
+
+/// Chunks that are not the same, or at one of both alone. Of those that cannot be read the checksums tell.
+fn differing(ours: &[Digest], theirs: &BTreeMap<ChunkId, Option<u64>>) -> Vec<ChunkId> {
+    let own: BTreeMap<ChunkId, Option<u64>> = ours.iter().map(|digest| (digest.chunk, digest.sum)).collect();
+    let mut all: Vec<ChunkId> = own.keys().chain(theirs.keys()).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    let is_unreadable =
+        |chunk: &ChunkId| [&own, theirs].into_iter().any(|side| matches!(side.get(chunk), Some(None)));
+    all.retain(|chunk| !is_unreadable(chunk) && own.get(chunk) != theirs.get(chunk));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn chunk(index: u64) -> ChunkId {
+        ChunkId { inode: InodeId(7), generation: 1, index }
+    }
+
+    #[test]
+    fn a_place_comes_back_and_nothing_else_is_one() {
+        for from in [None, Some(chunk(u64::MAX))] {
+            let place = ComparePlace { chain: ChainId(77), from };
+            assert_eq!(ComparePlace::decode(&place.encode()), Some(place));
+            assert_eq!(ComparePlace::decode(&place.encode()[1..]), None);
+        }
+        assert_eq!(ComparePlace::decode(&[9; PLACE_BYTES]), None);
+    }
+
+    #[test]
+    fn what_is_at_one_alone_differs_and_what_cannot_be_read_is_left_out() {
+        let ours: Vec<Digest> = [(1, Some(10)), (2, Some(20)), (3, None), (4, Some(40))]
+            .map(|(index, sum)| Digest { chunk: chunk(index), sum })
+            .into();
+        let theirs = [(1, Some(10)), (2, Some(21)), (3, Some(30)), (5, Some(50))]
+            .map(|(index, sum)| (chunk(index), sum));
+        assert_eq!(differing(&ours, &theirs.into()), [chunk(2), chunk(4), chunk(5)]);
+    }
+}

@@ -1,0 +1,352 @@
+//! A chunk that cannot be read here is brought back from another copy.
+//!
+//! | what is damaged | where | what is done |
+//! |---|---|---|
+//! | blocks | anywhere | those that have the same checksum behind are written here again |
+//! | blocks that nobody behind has, a header | behind somebody | who is in front sends the chunk whole |
+//! | a header | at the head | the target leaves the chain, and gets the chunk when it comes back |
+//! | what nobody has | everywhere | stays as it is: reads fail |
+//!
+//! Nothing damaged is ever copied as if it were sound: a block is taken by its checksum alone, and one that is lost is lost in every copy that is made from then on
+//! ([`ashlar_chunkstore::ChunkStore::lose_blocks`]).
+
+use super::{AtTarget, BEACON_MAX, Copies, Group, PASS_ON_MAX};
+use crate::answer::answer;
+use ashlar_chunkstore::{BlockSum, Damage, sum_of};
+use ashlar_replication::chain::Mender;
+use ashlar_rpc::Payload;
+use ashlar_rpc::wire::CopyUnder;
+use ashlar_types::block_sum::BLOCK_BYTES;
+use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::{ChainId, ChunkId, Epoch, Errno, EventKind, TargetId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+/// Blocks that one call asks for.
+pub(super) const BLOCKS_MAX: usize = 64;
+/// Time until the target in front is asked again for a chunk.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// For how long it is believed that nobody has what a chunk lacks.
+const LOST_FOR: Duration = Duration::from_secs(10);
+// LIMIT: of a chain; of a disk with more damage than that the rest is found out anew with each read.
+const REMEMBERED_MAX: usize = 4096;
+
+/// What has become of a damaged chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mended {
+    /// It can be read; so many blocks were brought back.
+    Whole(usize),
+    /// Others bring it back, or have it while this target has left.
+    ByOthers,
+    /// Nobody has it.
+    Lost,
+}
+
+/// What is known of a damaged chunk.
+#[derive(Clone, Copy)]
+enum Known {
+    /// The target in front was asked for it; ask again then.
+    Asked(Duration),
+    /// Nobody has all of it, as was found out then.
+    Lost(Duration),
+}
+
+/// Damaged chunks of a chain.
+#[derive(Default)]
+pub(super) struct Damaged(Mutex<BTreeMap<ChunkId, Known>>);
+
+impl Damaged {
+    fn set(&self, chunk: ChunkId, known: Known) {
+        let mut all = self.0.lock();
+        if all.len() < REMEMBERED_MAX || all.contains_key(&chunk) {
+            all.insert(chunk, known);
+        }
+    }
+
+    fn is_lost(&self, chunk: ChunkId, now: Duration) -> bool {
+        matches!(self.0.lock().get(&chunk), Some(Known::Lost(at)) if now < *at + LOST_FOR)
+    }
+
+    fn is_asked_for(&self, chunk: ChunkId) -> bool {
+        matches!(self.0.lock().get(&chunk), Some(Known::Asked(_)))
+    }
+
+    fn forget(&self, chunk: ChunkId) {
+        self.0.lock().remove(&chunk);
+    }
+}
+
+impl Copies {
+    /// Brings a chunk back that cannot be read at `at`. The caller has it not locked.
+    ///
+    /// # Errors
+    /// When that is to be tried again.
+    pub(super) fn mend(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<Mended, Errno> {
+        let _deletions = self.read_lock(group.file(chunk.inode));
+        let _alone = self.write_lock(group.chunk(chunk));
+        self.mend_locked(at, group, chunk)
+    }
+
+    /// As [`Copies::mend`], of a target and a chunk by their names; `None` where no other target has copies of the chunk.
+    pub(crate) fn mend_named(&self, target: TargetId, chunk: ChunkId) -> Option<Result<Mended, Errno>> {
+        let at = self.at(target)?;
+        let chain = at.store.chain_of(chunk).ok().flatten()?;
+        let group = at.group(chain).filter(|_| self.has_others(chain))?;
+        Some(self.mend(&at, &group, chunk))
+    }
+
+    /// What a call is answered that has failed at the disk of `at`, with `chunk` not locked: to be asked again where another copy can stand for it.
+    pub(super) fn failed_here(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
+        if self.is_out(at) {
+            return self.of_target_out(group.chain);
+        }
+        let _deletions = self.read_lock(group.file(chunk.inode));
+        let _alone = self.write_lock(group.chunk(chunk));
+        self.of_damaged(at, group, chunk)
+    }
+
+    /// As [`Copies::failed_here`], with the chunk locked: it is brought back first, if that is possible.
+    pub(super) fn of_damaged(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
+        match self.mend_locked(at, group, chunk) {
+            Ok(Mended::Lost) => Errno::EIO,
+            Ok(Mended::Whole(_) | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
+        }
+    }
+
+    /// What is answered by a target whose disk does not work.
+    pub(super) fn of_target_out(&self, chain: ChainId) -> Errno {
+        if self.has_others(chain) { Errno::EREMCHG } else { Errno::EIO }
+    }
+
+    /// Whether another target has all of a chain, too, by the map.
+    pub(super) fn has_others(&self, chain: ChainId) -> bool {
+        self.map().chain(chain).is_some_and(|chain| chain.targets.len() > 1)
+    }
+
+    /// As [`Copies::mend`], with the chunk locked.
+    ///
+    /// # Errors
+    /// As of that.
+    pub(super) fn mend_locked(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<Mended, Errno> {
+        let now = self.outside.env.clock.monotonic();
+        if group.damaged.is_lost(chunk, now) {
+            return Ok(Mended::Lost);
+        }
+        let failed = |error| answer(at.id, &error);
+        let has_header_back = at.store.mend_header(chunk).map_err(failed)?;
+        let Some(damage) = at.store.damage(chunk).map_err(failed)? else {
+            if has_header_back {
+                self.tell_mended(at, chunk, "its header was written again");
+            }
+            return Ok(Mended::Whole(usize::from(has_header_back)));
+        };
+        let is_header = matches!(damage, Damage::Header { .. });
+        let left = self.bring_back(at, group, chunk, &damage)?;
+        if let Damage::Blocks { blocks, .. } = &damage
+            && left.is_empty()
+        {
+            return Ok(Mended::Whole(blocks.len()));
+        }
+        let is_head = group.state.lock().replica.predecessor().is_none();
+        let mender = if is_head && !is_header { None } else { self.ask_others(at, group, chunk)? };
+        match mender {
+            Some(Mender::InFront(_)) => {
+                // Asked with the next turn.
+                group.damaged.set(chunk, Known::Asked(now));
+                Ok(Mended::ByOthers)
+            }
+            Some(Mender::WhoIsNext) => Ok(Mended::ByOthers),
+            None => {
+                group.damaged.set(chunk, Known::Lost(now));
+                tracing::error!(target = %at.id, chain = %group.chain, %chunk, "no copy has what is damaged here");
+                Ok(Mended::Lost)
+            }
+        }
+    }
+
+    fn ask_others(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        chunk: ChunkId,
+    ) -> Result<Option<Mender<TargetId>>, Errno> {
+        let failed = |error| answer(at.id, &error);
+        let mut state = group.state.lock();
+        // ORDER: noted before the machine may ask to leave: who comes back must know that it lacks this.
+        group.note_uncertain(&mut state, chunk).map_err(failed)?;
+        let mut out = Vec::new();
+        let mender = state.replica.damaged(chunk, &mut out);
+        group.carry_out(&mut state, out).map_err(failed)?;
+        Ok(mender)
+    }
+
+    /// Writes those blocks again that a target behind has, and tells which are left. The caller has the chunk locked.
+    ///
+    /// # Errors
+    /// When the target behind is not heard, and those of the disk here.
+    pub(super) fn bring_back(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        chunk: ChunkId,
+        damage: &Damage,
+    ) -> Result<Vec<BlockSum>, Errno> {
+        let Damage::Blocks { chunk_bytes, blocks, .. } = damage else { return Ok(Vec::new()) };
+        let mut left = Vec::new();
+        let mut from = None;
+        for some in blocks.chunks(BLOCKS_MAX) {
+            let Some((to, found)) = self.blocks_behind((at, group), chunk, some, 0)? else {
+                left.extend_from_slice(some);
+                continue;
+            };
+            for (&(block, sum), bytes) in some.iter().zip(found) {
+                // By what is here of it: whoever sends something else is not believed.
+                let Some(bytes) = bytes.filter(|bytes| bytes.len() <= BLOCK_BYTES && sum_of(bytes) == sum)
+                else {
+                    left.push((block, sum));
+                    continue;
+                };
+                let (shape, offset) = ((*chunk_bytes, group.chain), block * BLOCK_BYTES as u32);
+                let written = at.store.write(chunk, shape, offset, &bytes, None);
+                written.map_err(|error| answer(at.id, &error))?;
+                from = Some(to);
+            }
+        }
+        if let Some(from) = from {
+            let count = blocks.len() - left.len();
+            self.mended.fetch_add(count as u64, Relaxed);
+            self.tell_mended(at, chunk, &format!("{count} blocks of 4 KiB were brought back from {from}"));
+        }
+        Ok(left)
+    }
+
+    /// What targets behind have of blocks, and who is asked; `None` where nobody is behind.
+    ///
+    /// # Errors
+    /// When the next one does not answer.
+    fn blocks_behind(
+        &self,
+        (at, group): (&AtTarget, &Group),
+        chunk: ChunkId,
+        blocks: &[BlockSum],
+        place: u8,
+    ) -> Result<Option<(TargetId, Vec<Option<Vec<u8>>>)>, Errno> {
+        let (next, epoch) = {
+            let state = group.state.lock();
+            (state.replica.successor(), state.replica.member().epoch())
+        };
+        let Some(target) = next else { return Ok(None) };
+        let request =
+            StorageRequest::CopyBlocks { target, chain: group.chain, chunk, blocks: blocks.to_vec() };
+        let under =
+            CopyUnder { from: at.id, epoch, turn: 0, place: place.saturating_add(1), is_piece: false };
+        match self.outside.peers.call_of_copy(under, &request, Payload::None, PASS_ON_MAX)? {
+            StorageReply::CopyBlocks(found) if found.len() == blocks.len() => Ok(Some((target, found))),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Tells the target in front what there is here, or further behind, of blocks that it cannot read.
+    pub(super) fn tell_blocks(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        (chunk, blocks, place): (ChunkId, &[BlockSum], u8),
+    ) -> Result<StorageReply, Errno> {
+        if blocks.len() > BLOCKS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        // Without the chunk's lock: what has that checksum is what is meant, whatever happens to it.
+        let found = at.store.blocks_matching(chunk, blocks);
+        let mut found = found.unwrap_or_else(|error| {
+            tracing::debug!(target = %at.id, %chunk, %error, "a chunk that is damaged in front is damaged here, too");
+            vec![None; blocks.len()]
+        });
+        let missing: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
+        let wanted: Vec<BlockSum> = missing.iter().map(|at| blocks[*at]).collect();
+        if !wanted.is_empty()
+            && let Ok(Some((_, further))) = self.blocks_behind((at, group), chunk, &wanted, place)
+        {
+            missing.into_iter().zip(further).for_each(|(at, bytes)| found[at] = bytes);
+        }
+        Ok(StorageReply::CopyBlocks(found))
+    }
+
+    /// The target in front has sent a chunk whole: if it was asked for that and damage is left, nobody has better.
+    pub(super) fn was_sent_again(&self, at: &AtTarget, group: &Group, chunk: ChunkId) {
+        if !group.damaged.is_asked_for(chunk) {
+            return;
+        }
+        match at.store.damage(chunk) {
+            Ok(None) => {
+                group.damaged.forget(chunk);
+                self.tell_mended(at, chunk, "it was sent again by the target in front");
+            }
+            Ok(Some(_)) => group.damaged.set(chunk, Known::Lost(self.outside.env.clock.monotonic())),
+            Err(error) => {
+                tracing::debug!(target = %at.id, %chunk, %error, "a chunk that was sent again cannot be looked at")
+            }
+        }
+    }
+
+    /// Asks targets in front for chunks that are damaged here, by a thread of its own.
+    pub(super) fn ask_again(self: &Arc<Self>, at: &Arc<AtTarget>) {
+        let now = self.outside.env.clock.monotonic();
+        let mut due: Vec<(TargetId, ChainId, Epoch, ChunkId)> = Vec::new();
+        for group in at.groups() {
+            let mut damaged = group.damaged.0.lock();
+            if damaged.is_empty() {
+                continue;
+            }
+            let state = group.state.lock();
+            let (in_front, epoch) = (state.replica.predecessor(), state.replica.member().epoch());
+            damaged.retain(|chunk, known| match known {
+                Known::Asked(_) => in_front.is_some() && state.replica.is_doubtful(*chunk),
+                Known::Lost(at) => now < *at + LOST_FOR,
+            });
+            let Some(in_front) = in_front else { continue };
+            for (chunk, known) in damaged.iter_mut() {
+                if let Known::Asked(next) = known
+                    && *next <= now
+                {
+                    *next = now + ASK_EVERY;
+                    due.push((in_front, group.chain, epoch, *chunk));
+                }
+            }
+        }
+        if due.is_empty() || at.is_asking_again.swap(true, SeqCst) {
+            return;
+        }
+        let (copies, own) = (self.clone(), at.clone());
+        let run = Box::new(move || {
+            for (target, chain, epoch, chunk) in due {
+                let request = StorageRequest::CopyAgain { target, from: own.id, chain, chunk };
+                let under = CopyUnder { epoch, ..CopyUnder::between_servers(own.id, 0) };
+                let asked = copies.outside.peers.call_of_copy(under, &request, Payload::None, BEACON_MAX);
+                if let Err(errno) = asked {
+                    tracing::debug!(%target, %chain, %chunk, %errno, "the target in front does not take that a chunk is to be sent again");
+                }
+            }
+            own.is_asking_again.store(false, SeqCst);
+        });
+        if self.outside.env.tasks.spawn("ashlar-mend", run).is_err() {
+            at.is_asking_again.store(false, SeqCst);
+        }
+    }
+
+    fn tell_mended(&self, at: &AtTarget, chunk: ChunkId, how: &str) {
+        tracing::info!(target = %at.id, %chunk, how, "a damaged chunk is whole again");
+        if let Some(reports) = self.reports.get() {
+            let text = format!("chunk {chunk}: {how}");
+            reports.report(EventKind::DamageMended, &at.id.to_string(), &text);
+        }
+    }
+
+    /// Blocks that were brought back since this server was started.
+    pub fn blocks_mended(&self) -> u64 {
+        self.mended.load(Relaxed)
+    }
+}
