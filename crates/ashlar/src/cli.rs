@@ -5,6 +5,7 @@ mod chain;
 mod cluster;
 mod console;
 mod copies;
+mod drill;
 mod etcd;
 mod event;
 mod key;
@@ -36,6 +37,7 @@ pub use cluster::{
 };
 pub use console::{ConsoleAction, ConsoleArgs};
 pub use copies::{CopiesAction, CopiesArgs};
+pub use drill::{DrillAction, DrillArgs, DrillRunArgs};
 pub use etcd::{
     EtcdAction, EtcdArgs, EtcdInitArgs, EtcdJoinArgs, EtcdListArgs, EtcdListen, EtcdRemoveArgs, EtcdRunArgs,
 };
@@ -117,6 +119,8 @@ pub enum Command {
     Console(ConsoleArgs),
     /// Try out a file system of many servers on this machine alone.
     Lab(LabArgs),
+    /// Have servers, disks and links fail while programs work, and report what these have seen.
+    Drill(DrillArgs),
     /// Show targets, space, inodes and mounts of a running file system.
     Status(StatusArgs),
     /// Show or change where the data of new files goes.
@@ -558,22 +562,31 @@ mod tests {
         assert!(count >= 30, "{count} commands");
     }
 
-    #[test]
-    fn the_commands_of_the_guide_for_benchmarks_are_understood_as_they_stand_there() {
-        let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/bench.md");
-        let text = std::fs::read_to_string(guide).unwrap();
+    /// Has every command that a guide shows be parsed; tells how many there are.
+    fn parse_all_of(guide: &str) -> usize {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides").join(guide);
+        let text = std::fs::read_to_string(path).unwrap();
         let mut count = 0;
-        for line in text.lines().filter_map(|line| line.trim().strip_prefix("$ ashlar bench ")) {
+        for line in text.lines().filter_map(|line| line.trim().strip_prefix("$ ashlar ")) {
             // What stands in quotes is one word.
             let words = line.split('"').enumerate().flat_map(|(at, part)| match at % 2 {
                 0 => part.split_whitespace().collect(),
                 _ => vec![part],
             });
-            let words = ["ashlar", "bench"].into_iter().chain(words);
-            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            if let Err(error) = Cli::try_parse_from(["ashlar"].into_iter().chain(words)) {
+                panic!("{line}: {error}");
+            }
             count += 1;
         }
-        assert!(count > 20, "{count} commands");
+        count
+    }
+
+    #[test]
+    fn the_commands_of_guides_are_understood_as_they_stand_there() {
+        for (guide, least) in [("bench.md", 21), ("drill.md", 7)] {
+            let count = parse_all_of(guide);
+            assert!(count >= least, "{guide}: {count} commands");
+        }
     }
 
     #[test]

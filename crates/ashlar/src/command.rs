@@ -6,6 +6,7 @@ mod chain;
 mod cluster;
 mod completions;
 mod copies;
+mod drill;
 mod etcd;
 mod event;
 mod fsck;
@@ -57,6 +58,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Event(args) => event::run(&args),
         Command::Console(args) => cluster::console(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Drill(args) => drill::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Umount(args) => umount::run(&args),

@@ -12,9 +12,12 @@
 //!
 //! What listens in such a name space is not reached from the machine's own network. For the console there is a [`mod@gateway`].
 //!
+//! With `--disks`, each storage server has [disks](mod@disk) of its own, which `ashlar drill` can break.
+//!
 //! `lab.json` in the directory of the lab says what there is ([`record`]). What can be left behind is written down there before it is made, so that
 //! `down` removes all, whenever something was killed.
 
+mod disk;
 mod down;
 mod exec;
 mod gateway;
@@ -23,11 +26,16 @@ mod network;
 mod plan;
 pub mod process;
 mod record;
+mod start;
 mod status;
 mod up;
 
-pub use down::down;
+pub use disk::{BLKIO, Disk, limit};
+pub use down::{down, require_root};
 pub use exec::exec;
 pub use gateway::gateway;
+pub use name_space::{enter, ip};
+pub use plan::{FIRST_MANAGER, LabRole, manager_beside};
+pub use start::Lab;
 pub use status::status;
 pub use up::up;

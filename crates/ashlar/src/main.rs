@@ -5,6 +5,7 @@ mod backup;
 mod cli;
 mod cluster;
 mod command;
+mod drill;
 mod fsck;
 mod guard;
 mod keeper;

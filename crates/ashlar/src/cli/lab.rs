@@ -69,9 +69,16 @@ pub struct LabUpArgs {
     /// Copies of the metadata of each metadata server, on as many of them (`ashlar copies`).
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub copies: u8,
-    /// Storage servers, each with one target.
+    /// Storage servers, each with one target or those of --disks.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub storage: u32,
+    /// Give each storage server so many disks of its own, each with a target: local file systems in files, which `ashlar drill` can break. 0: its target is a
+    /// directory of this machine.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=8))]
+    pub disks: u32,
+    /// What each of these holds. It takes as much of this machine's as is written to it.
+    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = super::parse_bytes)]
+    pub disk_size: u64,
     /// Clients, each with a mount.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub clients: u32,

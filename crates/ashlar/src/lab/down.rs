@@ -4,7 +4,7 @@ use super::name_space::path_of;
 use super::plan::{LabRole, Places};
 use super::process::{ProcessId, in_name_space, wait_for_end};
 use super::record::Record;
-use super::{network, record};
+use super::{disk, network, record};
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use std::ffi::CString;
@@ -42,9 +42,12 @@ pub fn require_root() -> Result<()> {
 
 /// Removes all of `record`; what cannot be removed is told after the rest is gone.
 pub fn remove(places: &Places, record: &record::Record) -> Result<()> {
+    // ORDER: first, because nothing ends that waits for a disk that hangs.
+    disk::let_go_on(places, record);
     stop(record);
     kill_rest(record)?;
     unmount(places, record)?;
+    disk::remove(places, record)?;
     network::remove(record).context("cannot remove the network of the lab; try again")?;
     // ORDER: the record last, as long as there is anything it is needed for.
     remove_files(places, record)

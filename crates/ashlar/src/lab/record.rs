@@ -3,6 +3,7 @@
 use super::plan::{LabNode, Places};
 use super::process::ProcessId;
 use anyhow::{Context, Result, bail};
+use ashlar_types::Coherence;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,6 +11,26 @@ use std::os::unix::fs::OpenOptionsExt;
 
 /// Version of `lab.json`.
 const VERSION: u32 = 1;
+
+/// What processes of the lab are started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadeWith {
+    pub coherence: String,
+    pub keep: u32,
+    pub split_at: u64,
+    /// Of each storage server; 0 when its target is a directory of this machine.
+    pub disks: u32,
+    pub disk_bytes: u64,
+}
+
+impl Default for MadeWith {
+    /// What labs were made with that do not say it.
+    fn default() -> MadeWith {
+        let coherence = Coherence::Strict.name().to_owned();
+        MadeWith { coherence, keep: 0, split_at: 50_000, disks: 0, disk_bytes: 0 }
+    }
+}
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +46,8 @@ pub struct Record {
     /// The port of this machine's loopback at which browsers get to the console, if there is one.
     #[serde(default)]
     pub console_port: Option<u16>,
+    #[serde(default)]
+    pub made_with: MadeWith,
     /// `ashlar lab up`, while it is at work.
     pub maker: Option<ProcessId>,
     pub nodes: Vec<LabNode>,
@@ -38,7 +61,7 @@ impl Record {
         places: &Places,
         nodes: Vec<LabNode>,
         (link_mbit, console_port): (Option<u32>, Option<u16>),
-        id: String,
+        (id, made_with): (String, MadeWith),
     ) -> Result<Record> {
         let made_directory = make_directory(places)?;
         let record = Record {
@@ -47,6 +70,7 @@ impl Record {
             made_directory,
             link_mbit,
             console_port,
+            made_with,
             maker: Some(ProcessId::own()?),
             nodes,
             processes: Vec::new(),

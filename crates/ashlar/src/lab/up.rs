@@ -1,40 +1,27 @@
 //! `ashlar lab up`: makes a lab and starts it.
 
 use super::down::{remove, require_root};
-use super::name_space::{enter, require_programs};
-use super::network;
+use super::name_space::require_programs;
 use super::plan::{ETCD_MEMBERS, FIRST_MANAGER, LabNode, LabRole, Places, Shape, manager_beside, nodes};
-use super::process::ProcessId;
-use super::record::Record;
+use super::record::{MadeWith, Record};
+use super::start::{Lab, START_MAX};
+use super::{disk, network};
 use crate::cli::LabUpArgs;
 use crate::cluster::etcd::find_program;
 use crate::terminal::{say, shown};
 use anyhow::{Context, Result, bail};
 use ashlar_env::Env;
-use ashlar_types::Coherence;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs::{self, File};
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// LIMIT: for how long a process may take until it serves.
-const START_MAX: Duration = Duration::from_secs(120);
-/// Time between looks at its log.
-const TURN: Duration = Duration::from_millis(10);
 /// Time between looks at the members of etcd.
 const MEMBER_TURN: Duration = Duration::from_millis(200);
-/// Where a console listens.
-const CONSOLE_PORT: u16 = 7403;
-/// LIMIT: bytes of a log that an error repeats.
-const LOG_BYTES_MAX: usize = 4096;
 
 /// Makes the lab at `dir`. What could not be finished is taken away again.
 pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
@@ -47,6 +34,9 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
     if shape.has_etcd {
         find_program(None)?;
     }
+    if args.disks > 0 {
+        disk::require_programs()?;
+    }
     let browsers = args.console.map(listen_for_browsers).transpose()?;
     let console_port = browsers.as_ref().map(|(_, port)| *port);
     let is_told_to_stop = Arc::new(AtomicBool::new(false));
@@ -55,15 +45,19 @@ pub fn up(dir: &Path, args: &LabUpArgs) -> Result<()> {
     }
     let id = format!("{:08x}", Env::os().entropy.next_u64() as u32);
     let mut places = Places::of(dir);
-    let record = Record::begin(&places, nodes(&shape), (args.link_mbit, console_port), id)?;
+    let made_with = MadeWith {
+        coherence: args.coherence.name().to_owned(),
+        keep: args.keep,
+        split_at: args.split_at,
+        disks: args.disks,
+        disk_bytes: args.disk_size,
+    };
+    let record = Record::begin(&places, nodes(&shape), (args.link_mbit, console_port), (id, made_with))?;
     places = Places::of(&places.dir);
     let mut lab = Lab {
         places,
         record,
         is_told_to_stop,
-        coherence: args.coherence,
-        keep: args.keep,
-        split_at: args.split_at,
         copies: args.copies,
         browsers: browsers.map(|(listener, _)| listener),
     };
@@ -110,19 +104,6 @@ fn listen_for_browsers(port: u16) -> Result<(TcpListener, u16)> {
     })?;
     let port = listener.local_addr().context("cannot find the port for browsers")?.port();
     Ok((listener, port))
-}
-
-/// A lab being made.
-struct Lab {
-    places: Places,
-    record: Record,
-    is_told_to_stop: Arc<AtomicBool>,
-    coherence: Coherence,
-    keep: u32,
-    split_at: u64,
-    copies: u8,
-    /// For the gateway.
-    browsers: Option<TcpListener>,
 }
 
 impl Lab {
@@ -174,6 +155,15 @@ impl Lab {
                 }
             }
             LabRole::Gateway => Ok(()),
+            LabRole::Client => {
+                let mountpoint = self.places.mountpoint(&node.name);
+                fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", shown(&mountpoint)))?;
+                self.join(node)
+            }
+            LabRole::Storage => {
+                disk::make(&self.places, &self.record, &node.name)?;
+                self.join(node)
+            }
             _ => self.join(node),
         }
     }
@@ -243,133 +233,6 @@ impl Lab {
             command.arg("--state").arg(self.places.data(&node.name));
         }
         self.finish(&mut command, &token).map(drop)
-    }
-
-    /// The command that is what the node is there for, and what it says when it serves.
-    fn role_of(&self, node: &LabNode) -> Result<(Command, &'static str)> {
-        let data = self.places.data(&node.name);
-        let (mut command, address) = (self.command(node)?, node.address.to_string());
-        let ready = match node.role {
-            LabRole::Manager => {
-                command.arg("manager").arg("--state").arg(&data).args(["--listen", &address]);
-                "manager serves at "
-            }
-            LabRole::Etcd => {
-                let data = self.places.data(&manager_beside(&node.name));
-                command.args(["etcd", "run", "--state"]).arg(data);
-                return Ok((command, "serving client"));
-            }
-            LabRole::Meta => {
-                command.arg("meta").arg("--meta").arg(&data).args(["--listen", &address]);
-                command.arg("--split-at").arg(self.split_at.to_string());
-                // It serves, or keeps copies.
-                "meta "
-            }
-            LabRole::Storage => {
-                command.arg("storage").arg("--data").arg(&data).args(["--listen", &address]);
-                "storage serves at "
-            }
-            LabRole::Client => {
-                let mountpoint = self.places.mountpoint(&node.name);
-                fs::create_dir(&mountpoint).with_context(|| format!("cannot make {}", shown(&mountpoint)))?;
-                command.arg("mount").arg(&mountpoint).args(["--coherence", self.coherence.name()]);
-                command.arg("--keep").arg(self.keep.to_string());
-                "mounted "
-            }
-            LabRole::Console => {
-                command.args(["console", "--listen", &address]);
-                if let Some(url) = self.record.console_url() {
-                    command.args(["--url", &url]);
-                }
-                "console serves at "
-            }
-            LabRole::Gateway => {
-                let console = self.record.node(LabRole::Console.name())?;
-                let to = SocketAddr::from((console.address, CONSOLE_PORT));
-                command.args(["lab", "gateway", "--to", &to.to_string()]);
-                return Ok((command, "gateway serves"));
-            }
-        };
-        command.arg("--identity").arg(self.places.identity(&node.name));
-        Ok((command, ready))
-    }
-
-    /// Starts what the node is there for, and waits until it serves.
-    fn start(&mut self, node: &LabNode) -> Result<()> {
-        let (mut command, ready) = self.role_of(node)?;
-        let log = self.places.log(&node.name);
-        let input = match self.browsers.take_if(|_| node.role == LabRole::Gateway) {
-            Some(listener) => Stdio::from(OwnedFd::from(listener)),
-            None => Stdio::null(),
-        };
-        let out = File::create(&log).with_context(|| format!("cannot make {}", shown(&log)))?;
-        command.stdin(input).stdout(out.try_clone().context("cannot share a log")?).stderr(out);
-        // SAFETY: setsid is async-signal-safe and takes no pointer.
-        unsafe {
-            command.pre_exec(|| {
-                // It outlives the terminal.
-                if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-            });
-        }
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", node.name))?;
-        self.record.processes.push((node.name.clone(), ProcessId::of(child.id().try_into()?)?));
-        self.record.store(&self.places)?;
-        self.wait_until_ready(node, &mut child, ready)
-    }
-
-    fn wait_until_ready(&self, node: &LabNode, child: &mut Child, ready: &str) -> Result<()> {
-        let log = self.places.log(&node.name);
-        let deadline = Instant::now() + START_MAX;
-        loop {
-            let bytes = fs::read(&log).unwrap_or_default();
-            let text = String::from_utf8_lossy(&bytes);
-            // Lines of etcd begin with other things.
-            let is_it =
-                |line: &str| line.starts_with(ready) || (node.role == LabRole::Etcd && line.contains(ready));
-            if text.lines().any(is_it) {
-                return Ok(());
-            }
-            let said = || {
-                let tail = &bytes[bytes.len().saturating_sub(LOG_BYTES_MAX)..];
-                String::from_utf8_lossy(tail).trim().to_owned()
-            };
-            if self.is_told_to_stop.load(Relaxed) {
-                bail!("told to stop");
-            }
-            if let Some(status) = child.try_wait().context("cannot wait for a process")? {
-                bail!("{} has ended with {status}: {}", node.name, said());
-            }
-            if Instant::now() >= deadline {
-                bail!("{} does not serve after {} s: {}", node.name, START_MAX.as_secs(), said());
-            }
-            std::thread::sleep(TURN);
-        }
-    }
-
-    /// This program in the network of `node`.
-    fn command(&self, node: &LabNode) -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find the ashlar binary")?);
-        command.current_dir("/");
-        enter(&mut command, &self.record.name_space(&node.name))?;
-        Ok(command)
-    }
-
-    /// Runs a command to its end; tells what it printed.
-    fn finish(&self, command: &mut Command, input: &str) -> Result<String> {
-        if self.is_told_to_stop.load(Relaxed) {
-            bail!("told to stop");
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("cannot start ashlar")?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // One that does not want it says why.
-            let _ = stdin.write_all(input.as_bytes());
-        }
-        let output = child.wait_with_output().context("cannot wait for ashlar")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     fn tell(&self) {
