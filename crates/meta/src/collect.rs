@@ -18,7 +18,7 @@ use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, FileLayout, InodeId, OfChains, OpId, SessionId, TargetId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Weak};
@@ -31,8 +31,8 @@ const BATCH: usize = 256;
 /// Time between looks for garbage that an error left behind.
 const IDLE: Duration = Duration::from_secs(5);
 /// For how long a call waits for those who keep copies of a chain to be others, and the time between two looks.
-const GROUPS_MAX: Duration = Duration::from_secs(30);
-const GROUPS_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const GROUPS_MAX: Duration = Duration::from_secs(30);
+pub(crate) const GROUPS_PAUSE: Duration = Duration::from_millis(100);
 
 /// What became of a sync of several targets.
 struct Synced {
@@ -273,24 +273,26 @@ impl MetaService {
     /// Makes what the targets of `layouts` have acknowledged durable.
     fn sync_targets_of<'l>(&self, layouts: impl IntoIterator<Item = &'l FileLayout>) -> Synced {
         let map = self.map.read().clone();
-        let targets: BTreeSet<TargetId> =
-            layouts.into_iter().flat_map(|layout| map.targets_of(layout)).collect();
-        let mut is_changing = false;
-        let sync = |&target: &TargetId| match self
-            .storage
-            .call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)
-        {
-            Ok(_) => true,
-            Err(Errno::EREMCHG) => {
-                is_changing = true;
-                false
+        // By chains: one that goes to another target is asked for there, and a target that is silent is not waited for once others have its chains.
+        let mut chains: BTreeMap<TargetId, BTreeSet<ChainId>> = BTreeMap::new();
+        for chain in layouts.into_iter().flat_map(|layout| layout.chains.iter().copied()) {
+            if let Some(target) = map.head(chain) {
+                chains.entry(target).or_default().insert(chain);
             }
-            Err(errno) => {
-                tracing::warn!(%errno, %target, "deleted chunks could not be made durable; they are deleted again later");
-                false
+        }
+        let (mut synced, mut is_changing) = (BTreeSet::new(), false);
+        for (target, chains) in chains {
+            let chains = OfChains::Only(chains.into_iter().collect());
+            match self.storage.call(&StorageRequest::Sync { target, chains }, Payload::None) {
+                Ok(_) => {
+                    synced.insert(target);
+                }
+                Err(Errno::EREMCHG) => is_changing = true,
+                Err(errno) => {
+                    tracing::warn!(%errno, %target, "deleted chunks could not be made durable; they are deleted again later");
+                }
             }
-        };
-        let synced = targets.into_iter().filter(sync).collect();
+        }
         Synced { synced, is_changing }
     }
 

@@ -9,6 +9,7 @@
 
 use crate::MetaService;
 use crate::call::verb as number;
+use crate::collect::{GROUPS_MAX, GROUPS_PAUSE};
 use crate::execute::itself;
 use ashlar_kv::{Key, Snapshot};
 use ashlar_namespace::record::Garbage;
@@ -73,9 +74,7 @@ impl MetaService {
             return Ok(0);
         }
         // ORDER: what was deleted and cut is durable, then what metadata was told, and only then the suspects are forgotten.
-        for &target in &compared {
-            self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)?;
-        }
+        compared.iter().try_for_each(|target| self.sync_target(*target))?;
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))?;
         for &target in &compared {
             self.storage.call(&self.confirmation(target, u64::MAX), Payload::None)?;
@@ -114,10 +113,21 @@ impl MetaService {
         for shard in shards.iter() {
             self.settle_all_blocks(shard)?;
         }
-        for &target in targets {
-            self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None)?;
-        }
+        targets.iter().try_for_each(|target| self.sync_target(*target))?;
         self.lane.flush_all().map_err(|error| self.answer(&error.into()))
+    }
+
+    /// Has everything that a target has acknowledged made durable. While who keeps copies of its chains is just changing, it is asked again.
+    fn sync_target(&self, target: TargetId) -> Result<(), Errno> {
+        let give_up = self.env.clock.monotonic() + GROUPS_MAX;
+        loop {
+            match self.storage.call(&StorageRequest::Sync { target, chains: OfChains::All }, Payload::None) {
+                Err(Errno::EREMCHG) if self.env.clock.monotonic() < give_up => {
+                    self.env.tasks.pause(GROUPS_PAUSE);
+                }
+                done => return done.map(drop),
+            }
+        }
     }
 
     /// Has all files of a shard account for what their chunks hold.

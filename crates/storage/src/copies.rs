@@ -107,6 +107,14 @@ impl AtTarget {
     }
 }
 
+/// What is to be stored of a group.
+struct Learned {
+    group: Arc<Group>,
+    epoch: Epoch,
+    note: CopyNote,
+    former: Vec<TargetId>,
+}
+
 /// See the module.
 pub(crate) struct Copies {
     outside: Arc<Outside>,
@@ -309,11 +317,28 @@ impl Copies {
         }
         let known: BTreeSet<ChainId> = at.groups.read().keys().copied().collect();
         let noted: BTreeSet<ChainId> = at.before.lock().notes.keys().copied().collect();
+        let is_of_here =
+            |chain: &Chain| chain.is_member(at.id) || known.contains(&chain.id) || noted.contains(&chain.id);
         let mut is_done = true;
+        let mut learned = Vec::new();
+        for (chain, copies) in map.chains_of_copies().filter(|(chain, _)| is_of_here(chain)) {
+            match self.learn(at, (chain, copies)) {
+                Ok(one) => learned.extend(one),
+                Err(error) => {
+                    tracing::error!(%error, chain = %chain.id, target = %at.id, "what a copy is to be cannot be noted");
+                    is_done = false;
+                }
+            }
+        }
+        if let Err(error) = self.store_all(at, learned) {
+            tracing::error!(%error, target = %at.id, "what copies are to be cannot be noted");
+            is_done = false;
+        }
         for (chain, copies) in map.chains_of_copies() {
-            let is_of_here = chain.is_member(at.id) || known.contains(&chain.id) || noted.contains(&chain.id);
-            if is_of_here && let Err(error) = self.learn(at, (chain, copies)) {
-                tracing::error!(%error, chain = %chain.id, target = %at.id, "what a copy is to be cannot be noted");
+            if let Some(group) = at.group(chain.id).filter(|_| !chain.is_kept_at(at.id))
+                && let Err(error) = self.forget(at, &group)
+            {
+                tracing::error!(%error, chain = %chain.id, target = %at.id, "a chain that has left is not forgotten");
                 is_done = false;
             }
             if let Some(group) = at.group(chain.id).filter(|_| chain.is_member(at.id)) {
@@ -333,8 +358,13 @@ impl Copies {
         }
     }
 
-    fn learn(&self, at: &AtTarget, (chain, copies): (&Chain, &ChainCopies)) -> Result<(), ChunkError> {
-        let Some(membership) = chain.group() else { return Ok(()) };
+    /// Has a group learn what the map says of it; what it wants to be stored before it takes part, if it does.
+    fn learn(
+        &self,
+        at: &AtTarget,
+        (chain, copies): (&Chain, &ChainCopies),
+    ) -> Result<Option<Learned>, ChunkError> {
+        let Some(membership) = chain.group() else { return Ok(None) };
         let now = self.outside.env.clock.monotonic();
         let group = match at.group(chain.id) {
             Some(group) => group,
@@ -359,14 +389,15 @@ impl Copies {
                 (epoch, state.note())
             })
         };
-        if let Some((epoch, note)) = to_store {
-            group.store.note_copy(chain.id, Some(note.encode()))?;
-            group.stored(epoch, &copies.former)?;
-        }
-        if !chain.is_kept_at(at.id) {
-            self.forget(at, &group)?;
-        }
-        Ok(())
+        let former = copies.former.to_vec();
+        Ok(to_store.map(|(epoch, note)| Learned { group, epoch, note, former }))
+    }
+
+    /// Stores what groups are to be, with one wait for the disk for all of them, and has them take part.
+    fn store_all(&self, at: &AtTarget, learned: Vec<Learned>) -> Result<(), ChunkError> {
+        let notes = learned.iter().map(|one| (one.group.chain, Some(one.note.encode())));
+        at.store.note_copies(notes.collect())?;
+        learned.into_iter().try_for_each(|Learned { group, epoch, former, .. }| group.stored(epoch, &former))
     }
 
     /// The target has nothing to do with a chain any more. What is left of its chunks is deleted as that of other chains which have gone (`moves::leftover`).
@@ -431,7 +462,7 @@ impl Copies {
     ) -> Result<StorageReply, Errno> {
         let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
         if self.is_out(&at) {
-            return Err(self.of_target_out(chain));
+            return Err(self.of_target_out(&at, chain));
         }
         let group = at.group(chain).ok_or(Errno::EREMCHG)?;
         match request {
@@ -504,7 +535,8 @@ impl Copies {
             let _at_disk = at.watch.enter(now + SYNC_HANG_AFTER);
             run()
         };
-        if reply == Err(Errno::EIO) && groups.iter().all(|(group, _)| self.has_others(group.chain)) {
+        let is_elsewhere = |group: &Group| self.of_target_out(&at, group.chain) == Errno::EREMCHG;
+        if reply == Err(Errno::EIO) && groups.iter().all(|(group, _)| is_elsewhere(group)) {
             // Those behind have what is to be durable, and one of them is head in a moment.
             return Err(Errno::EREMCHG);
         }

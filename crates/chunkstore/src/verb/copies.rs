@@ -12,6 +12,8 @@ use ashlar_types::{ChainId, ChunkId, TargetId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
+/// Memberships noted by one commit.
+const NOTED_AT_ONCE: usize = 128;
 /// Notes removed by one commit.
 const REMOVED_AT_ONCE: usize = 256;
 
@@ -33,11 +35,24 @@ impl ChunkStore {
     /// # Errors
     /// Those of the index.
     pub fn note_copy(&self, chain: ChainId, note: Option<Bytes>) -> Result<(), ChunkError> {
+        self.note_copies(vec![(chain, note)])
+    }
+
+    /// As [`ChunkStore::note_copy`], of many chains, with one wait for the disk.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn note_copies(&self, notes: Vec<(ChainId, Option<Bytes>)>) -> Result<(), ChunkError> {
         self.check()?;
-        let position = self.index.commit(Verb::NoteCopy, Urgency::FreesSpace, |changes| {
-            changes.insert(CopyKey::Membership.of(chain), note);
-        })?;
-        self.index.flush(position)
+        let mut notes = notes.into_iter().peekable();
+        let mut newest = None;
+        while notes.peek().is_some() {
+            let some = notes.by_ref().take(NOTED_AT_ONCE);
+            newest = Some(self.index.commit(Verb::NoteCopy, Urgency::FreesSpace, |changes| {
+                changes.extend(some.map(|(chain, note)| (CopyKey::Membership.of(chain), note)));
+            })?);
+        }
+        newest.map_or(Ok(()), |position| self.index.flush(position))
     }
 
     /// All that [`ChunkStore::note_copy`] has noted.

@@ -54,6 +54,9 @@ const CROWDED_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// For how long a server that did not answer is not asked, by who does not wait for it.
 const AWAY_MAX: Duration = Duration::from_secs(5);
 
+/// For how long somebody who does without targets that do not answer waits for one whose content others have, too: until these have taken over, also on a busy machine.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(30);
+
 impl RemoteStorage {
     /// The targets of the map of `routes`; a server that does not answer is waited for with `patience`. What may be asked for says the role of the caller.
     pub fn new(routes: Arc<Routes>, patience: Patience) -> RemoteStorage {
@@ -160,9 +163,14 @@ impl RemoteStorage {
         };
         // A server that does not answer is waited for while what is asked about is there by the newest map. Whether it has carried the call out before that went is all the same to the content:
         // the same bytes in the same place, once more.
-        let is_there = || self.is_there(server, request);
-        // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer.
-        let is_watched = may_leave(request) && !is_of_peer(under);
+        let is_there = || match under {
+            Under::Copy(_) => self.is_member(request),
+            _ => self.is_there(server, request),
+        };
+        // A chain that is on its way to a target is not there by the map. Its mover waits for the server for as long as it said, and no longer. A sync behind may wait for long, for a disk that
+        // hangs and is not behind any more.
+        let is_synced_behind = matches!((under, request), (Under::Copy(_), StorageRequest::Sync { .. }));
+        let is_watched = (may_leave(request) && !is_of_peer(under)) || is_synced_behind;
         let watch = if is_watched { Watch::while_there(&is_there) } else { Watch::default() };
         let answer = loop {
             match link.call_watched(&call, deadline, &watch) {
@@ -200,6 +208,13 @@ impl RemoteStorage {
         }
     }
 
+    /// Whether the target of `request` has, or is given, copies of all chains that it names, by the map.
+    fn is_member(&self, request: &StorageRequest) -> bool {
+        let (map, target) = (self.routes.map(), request.target());
+        let is_member = |chain: &ChainId| map.chain(*chain).is_some_and(|chain| chain.is_member(target));
+        chains_of(request).is_none_or(|chains| chains.iter().all(is_member))
+    }
+
     /// Whether the map says that what `request` is about is at its target, and that on `server`.
     fn is_there(&self, server: NodeId, request: &StorageRequest) -> bool {
         let (map, target) = (self.routes.map(), request.target());
@@ -221,7 +236,16 @@ impl RemoteStorage {
         request: &StorageRequest,
         payload: Payload<'_>,
     ) -> Result<StorageReply, Errno> {
-        let deadline = self.patience.deadline();
+        let is_of_several = {
+            let map = self.routes.map();
+            let mut chains = chains_of(request).unwrap_or_default().iter().copied().chain(request.chain());
+            chains.any(|chain| map.is_copied(chain))
+        };
+        let deadline = match self.away.is_some() && is_of_several {
+            // Another target has the same, and takes over from one that is silent in less than that.
+            true => self.patience.deadline().max(Instant::now() + TAKE_OVER_MAX),
+            false => self.patience.deadline(),
+        };
         // A deletion in a chain with copies may have been asked for before, and have been made by those in front: whoever asked was told to ask again.
         let is_of_copies = || {
             let map = self.routes.map();

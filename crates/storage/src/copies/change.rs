@@ -76,7 +76,7 @@ impl Copies {
         };
         let may_answer = group.state.lock().replica.end(chunk, begun, outcome);
         let reply = match done {
-            Err(Errno::EIO) if self.is_out(at) => return Err(self.of_target_out(group.chain)),
+            Err(Errno::EIO) if self.is_out(at) => return Err(self.of_target_out(at, group.chain)),
             // Something of it is to be kept and cannot be read: it is brought back, and the caller asks again.
             Err(Errno::EIO) if under.is_none() => return Err(self.of_damaged(at, group, chunk)),
             done => done?,

@@ -101,7 +101,7 @@ impl Copies {
     /// What a call is answered that has failed at the disk of `at`, with `chunk` not locked: to be asked again where another copy can stand for it.
     pub(super) fn failed_here(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
         if self.is_out(at) {
-            return self.of_target_out(group.chain);
+            return self.of_target_out(at, group.chain);
         }
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
@@ -116,9 +116,11 @@ impl Copies {
         }
     }
 
-    /// What is answered by a target whose disk does not work.
-    pub(super) fn of_target_out(&self, chain: ChainId) -> Errno {
-        if self.has_others(chain) { Errno::EREMCHG } else { Errno::EIO }
+    /// What is answered by a target whose disk does not work, and that is one of several, or was.
+    pub(super) fn of_target_out(&self, at: &AtTarget, chain: ChainId) -> Errno {
+        let map = self.map();
+        let is_alone = map.chain(chain).is_some_and(|chain| chain.targets.as_slice() == [at.id]);
+        if is_alone { Errno::EIO } else { Errno::EREMCHG }
     }
 
     /// Whether another target has all of a chain, too, by the map.

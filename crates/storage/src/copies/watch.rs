@@ -8,7 +8,7 @@ use std::time::Duration;
 /// For how long a disk may be at one change, read, or note before it counts as hanging: shorter than anybody waits, and longer than a busy disk takes.
 pub(super) const HANG_AFTER: Duration = Duration::from_secs(6);
 /// The same for making durable all that there is.
-pub(super) const SYNC_HANG_AFTER: Duration = Duration::from_secs(30);
+pub(super) const SYNC_HANG_AFTER: Duration = Duration::from_secs(15);
 
 /// See the module.
 #[derive(Default)]

@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(50);
 /// Time between two tries to begin the service.
 const AGAIN: Duration = Duration::from_millis(500);
 /// The longest such time.
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+const AGAIN_MAX: Duration = Duration::from_secs(2);
 /// A service that could not be begun so often in turn is left to another machine.
 const FAILURES_MAX: u32 = 3;
 /// For how long managers are told where the service is.
