@@ -2,7 +2,7 @@
 
 use crate::MetaService;
 use ashlar_namespace::Placement;
-use ashlar_rpc::Payload;
+use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::map::{Chain, Shard, TargetState};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{
@@ -24,6 +24,9 @@ const SPACE_AGE_NEARLY_FULL: Duration = Duration::from_millis(250);
 const SPACE_ASKING_PART: u32 = 4;
 /// LIMIT: how long one asks for all. A disk that hangs longer does not keep the others from asking.
 const SPACE_ASKING_MAX: Duration = Duration::from_secs(10);
+
+/// For how long somebody waits for new figures who could use older ones.
+const SPACE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// A target with less free space than so many hundredths of its size gets no new files while another one has more. Chains are not moved to it either (`manager/src/plan.rs`).
 const FULL_BELOW_HUNDREDTHS: u64 = 3;
@@ -48,7 +51,7 @@ pub(crate) struct PlacementState {
     /// All shards, servers alternating, by the map of that epoch.
     shards: Mutex<Option<(Epoch, Arc<[ShardId]>)>>,
     /// Of the online targets that answered when they were last asked.
-    space: Mutex<KnownSpace>,
+    space: Arc<Mutex<KnownSpace>>,
     /// Metadata servers that did not answer, and until when they are left alone, by the monotonic clock.
     // LIMIT: as there are servers.
     silent: Mutex<FxHashMap<NodeId, Duration>>,
@@ -430,32 +433,55 @@ impl MetaService {
     }
 
     /// Total and free bytes of the online targets, about [`SPACE_AGE_MAX`] old at most, and less of those that are about to be full; older where it takes long to ask,
-    /// and while somebody else does. A target that does not answer is left out.
+    /// while somebody else does, and while a target does not answer. One that does not answer in the end is left out.
     pub(crate) fn space(&self, map: &ClusterMap) -> SpaceByTarget {
-        let asking = {
+        let (asking, has_older) = {
             let mut known = self.placement.space.lock();
             match known.begin(self.env.clock.monotonic()) {
-                Some(asking) => asking,
+                Some(asking) => (asking, !known.by_target.is_empty()),
                 None => return known.by_target.clone(),
             }
         };
-        // Not under the lock: a disk that hangs holds up nobody but whoever asks it.
         let online = map.targets.iter().filter(|target| target.state == TargetState::Online);
         let is_asked = |id: &TargetId| asking.only.as_ref().is_none_or(|only| only.contains(id));
-        let (mut answered, mut silent) = (SpaceByTarget::default(), FxHashSet::default());
-        for target in online.map(|target| target.id).filter(is_asked) {
-            match self.storage.call(&StorageRequest::Space { target }, Payload::None) {
-                Ok(StorageReply::Space { bytes_total, bytes_free }) => {
-                    answered.insert(target, (bytes_total, bytes_free));
-                }
-                _ => {
-                    silent.insert(target);
-                }
-            }
+        let targets: Vec<TargetId> = online.map(|target| target.id).filter(is_asked).collect();
+        let (storage, space, clock) =
+            (self.storage.clone(), self.placement.space.clone(), self.env.clock.clone());
+        // Not under the lock: a disk that hangs holds up nobody but whoever asks it.
+        let ask = move || {
+            let (answered, silent) = ask_for_space(&*storage, targets);
+            space.lock().take(clock.monotonic(), &asking, answered, silent);
+        };
+        if has_older {
+            self.ask_beside(ask);
+        } else {
+            ask();
         }
-        let mut known = self.placement.space.lock();
-        known.take(self.env.clock.monotonic(), &asking, answered, silent);
-        known.by_target.clone()
+        self.placement.space.lock().by_target.clone()
+    }
+
+    /// Has `ask` be done, and waits for it for a moment: a server that has just died must not hold up whoever makes a file.
+    fn ask_beside(&self, ask: impl FnOnce() + Send + 'static) {
+        let is_over = Arc::new((Mutex::new(false), self.env.tasks.signal()));
+        let told = is_over.clone();
+        let run = move || {
+            ask();
+            *told.0.lock() = true;
+            told.1.notify_all();
+        };
+        if let Err(error) = self.env.tasks.spawn("ashlar-space", Box::new(run)) {
+            tracing::warn!(%error, "no thread can be started that asks how much space targets have; older figures are used");
+            return;
+        }
+        let give_up = self.env.clock.monotonic() + SPACE_WAIT_MAX;
+        let mut is_done = is_over.0.lock();
+        while !*is_done {
+            let left = give_up.saturating_sub(self.env.clock.monotonic());
+            if left.is_zero() {
+                return;
+            }
+            is_over.1.wait_for(&mut is_done, left);
+        }
     }
 
     /// Whether `target` answered when the targets were last asked ([`MetaService::space`]), or was not there yet; one that has stopped does not. Asks nobody, so
@@ -464,6 +490,22 @@ impl MetaService {
         let known = self.placement.space.lock();
         known.by_target.is_empty() || !known.silent.contains(&target)
     }
+}
+
+/// Asks each of `targets`: what they answer, and who does not.
+fn ask_for_space(storage: &dyn StorageCalls, targets: Vec<TargetId>) -> (SpaceByTarget, FxHashSet<TargetId>) {
+    let (mut answered, mut silent) = (SpaceByTarget::default(), FxHashSet::default());
+    for target in targets {
+        match storage.call(&StorageRequest::Space { target }, Payload::None) {
+            Ok(StorageReply::Space { bytes_total, bytes_free }) => {
+                answered.insert(target, (bytes_total, bytes_free));
+            }
+            _ => {
+                silent.insert(target);
+            }
+        }
+    }
+    (answered, silent)
 }
 
 #[cfg(test)]

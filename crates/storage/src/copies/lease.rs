@@ -115,7 +115,7 @@ impl Copies {
 
     /// Has a target whose disk does not work leave its chains, where it is not the last one in sync.
     pub(super) fn leave_all(self: &Arc<Self>, at: &Arc<AtTarget>) {
-        let mut proposals = Vec::new();
+        let (mut proposals, mut count) = (Vec::new(), 0);
         for group in at.groups() {
             // Somebody may have it who waits for the disk: others remove the target then, which grants them nothing.
             let Some(mut state) = group.state.try_lock() else { continue };
@@ -124,13 +124,14 @@ impl Copies {
             }
             let mut out: Vec<Command> = Vec::new();
             state.replica.member_mut().leave(&mut out);
-            if !out.is_empty() {
-                tracing::warn!(chain = %group.chain, target = %at.id, "the target leaves a chain: its disk does not work");
-            }
+            count += usize::from(!out.is_empty());
             if let Err(error) = group.carry_out(&mut state, out) {
                 tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");
             }
             proposals.append(&mut state.proposals);
+        }
+        if count > 0 {
+            tracing::warn!(target = %at.id, chains = count, "the target leaves its chains: its disk does not work");
         }
         self.propose(at, proposals);
     }

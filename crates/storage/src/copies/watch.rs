@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// For how long a disk may be at one change, read, or note before it counts as hanging: shorter than anybody waits, and longer than a busy disk takes.
-pub(super) const HANG_AFTER: Duration = Duration::from_secs(6);
+pub(super) const HANG_AFTER: Duration = Duration::from_secs(5);
 /// The same for making durable all that there is.
 pub(super) const SYNC_HANG_AFTER: Duration = Duration::from_secs(15);
 
