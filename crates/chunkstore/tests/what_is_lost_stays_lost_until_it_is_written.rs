@@ -51,7 +51,9 @@ fn damage_is_named_and_what_a_copy_has_of_it_mends_it() {
     let last = found[1].clone().unwrap();
     assert_eq!(last.len(), 50_000 - 12 * 4096, "up to the length of the chunk");
     assert_eq!(sum_of(&last), wanted[1].1);
-    store.write(chunk(1, 0), (KIB64, CHAIN), 12 * 4096, &last, None).unwrap();
+    assert!(!store.mend_block(chunk(1, 0), 12, &pattern(5, 4096)).unwrap(), "that is not what was there");
+    assert!(!store.mend_block(chunk(1, 0), 13, &last).unwrap(), "there is no data");
+    assert!(store.mend_block(chunk(1, 0), 12, &last).unwrap());
     assert_eq!(blocks(store.damage(chunk(1, 0)).unwrap()), [2]);
     assert_eq!(store.map(chunk(1, 0)).unwrap().unwrap().len, 50_000);
     assert_eq!(
@@ -93,6 +95,13 @@ fn a_lost_block_is_an_error_until_all_of_it_is_written() {
     assert!(!is_lost(&store, 0, 1) && is_lost(&store, 0, 2));
     store.delete(chunk(1, 1)).unwrap();
     assert_eq!(content(&store, chunk(1, 1), KIB64).unwrap().0, 0);
+    // One that ends within a lost block ends there, and the block stays lost.
+    store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), 9000, &[(2, 5)]).unwrap();
+    assert_eq!(store.map(chunk(1, 0)).unwrap().unwrap().len, 9000);
+    let mut part = [0; 100];
+    assert!(store.read(chunk(1, 0), KIB64, 8200, &mut part).is_err());
+    let refused = store.lose_blocks(chunk(1, 0), (u32::MAX, CHAIN), u32::MAX, &[(2, 5)]);
+    assert!(matches!(refused, Err(ChunkError::BadRequest(_))), "{refused:?}");
     for wrong in [vec![(2, 5), (2, 5)], vec![(16, 5)], vec![(5, 5)]] {
         let refused = store.lose_blocks(chunk(1, 0), (KIB64, CHAIN), 20_000, &wrong);
         assert!(matches!(refused, Err(ChunkError::BadRequest(_))), "{wrong:?}: {refused:?}");

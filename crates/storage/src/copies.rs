@@ -302,11 +302,16 @@ impl Copies {
     /// Ends what there is of chains that a target which can note nothing any more has left, or that have begun an epoch without it knowing.
     fn forget_left(&self, at: &AtTarget) {
         let map = self.map();
-        let is_newer = |chain: &ChainId, group: &Group| {
-            let epoch = map.chain(*chain).and_then(Chain::group).map(|group| group.epoch);
-            epoch.is_some_and(|epoch| epoch > group.state.lock().replica.member().epoch())
+        let is_newer = |group: &Arc<Group>| {
+            let epoch = map.chain(group.chain).and_then(Chain::group).map(|group| group.epoch);
+            // Who has it for long waits for the disk.
+            let known = group.state.try_lock().map(|state| state.replica.member().epoch());
+            epoch.zip(known).is_some_and(|(epoch, known)| epoch > known)
         };
-        at.groups.write().retain(|chain, group| !is_newer(chain, group));
+        let left: Vec<ChainId> =
+            at.groups().iter().filter(|group| is_newer(group)).map(|group| group.chain).collect();
+        let mut groups = at.groups.write();
+        left.iter().for_each(|chain| drop(groups.remove(chain)));
     }
 
     /// Goes by the newest map.
@@ -461,7 +466,8 @@ impl Copies {
         run: impl FnOnce(Payload<'_>) -> Result<StorageReply, Errno>,
     ) -> Result<StorageReply, Errno> {
         let at = self.at(request.target()).ok_or(Errno::EREMCHG)?;
-        if self.is_out(&at) {
+        // Who waits for a disk that hangs has nobody else to ask if it has the only copy.
+        if at.store.stopped().is_some() || self.is_out(&at) && !self.is_alone(&at, chain) {
             return Err(self.of_target_out(&at, chain));
         }
         let group = at.group(chain).ok_or(Errno::EREMCHG)?;

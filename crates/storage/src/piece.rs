@@ -110,7 +110,11 @@ impl<'a> Copy<'a> {
         let Some((offset, len)) = self.next_piece(map) else { return Ok(0) };
         let (mut piece, mut sums) = (vec![0; len as usize], Vec::new());
         self.store.read_with_sums(chunk, chunk_bytes, offset, &mut piece, &mut sums)?;
-        keep_whole_blocks(&mut sums, offset as usize, len as usize);
+        if self.is_over {
+            // The last block with its zeros: of what is there nothing is to be kept, and it may be damaged.
+            piece.resize(piece.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        }
+        keep_whole_blocks(&mut sums, offset as usize, piece.len());
         let request = StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums };
         self.send(request, Payload::Write(&piece))?;
         // What comes behind the end in the same block comes to both targets.
@@ -122,7 +126,14 @@ impl<'a> Copy<'a> {
     pub fn end(&self, map: &ChunkMap) -> Result<(), NotSent> {
         let (target, chain, chunk, chunk_bytes) = self.names(map);
         let end = data_of(map).map(|(_, end)| end).max().unwrap_or(0);
-        if end == 0 && map.len > 0 {
+        if end == 0 && map.len > 0 && self.is_over {
+            // As below, of a block whose content there counts for nothing.
+            let (offset, sums) = ((map.len - 1) / BLOCK_BYTES * BLOCK_BYTES, Vec::new());
+            self.send(
+                StorageRequest::Write { target, chunk, chain, chunk_bytes, offset, sums },
+                Payload::Write(&[0; BLOCK_BYTES as usize]),
+            )?;
+        } else if end == 0 && map.len > 0 {
             // All of it is a hole, or reserved, and has a length.
             let (offset, sums) = (map.len - 1, Vec::new());
             self.send(
@@ -138,8 +149,7 @@ impl<'a> Copy<'a> {
             self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
         }
         if self.is_over {
-            let len = map.len;
-            self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
+            self.cut(map)?;
             self.punch_holes(map)?;
         }
         // ORDER: after the length is set, which gives back what is reserved behind it.
@@ -150,6 +160,23 @@ impl<'a> Copy<'a> {
             )?;
         }
         Ok(())
+    }
+
+    /// Has it end there where it ends here. If it ends within a block that cannot be read, here nor there, that is lost.
+    fn cut(&self, map: &ChunkMap) -> Result<(), NotSent> {
+        let ((target, chain, chunk, chunk_bytes), len) = (self.names(map), map.len);
+        let last = len / BLOCK_BYTES;
+        let is_within_skipped = len % BLOCK_BYTES > 0 && self.skipped.binary_search(&last).is_ok();
+        match self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None) {
+            Err(NotSent::Refused(Errno::EIO)) if is_within_skipped => {
+                let blocks = vec![(last, 0)];
+                self.send(
+                    StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks },
+                    Payload::None,
+                )
+            }
+            done => done,
+        }
     }
 
     /// Has zeros there where there is no data here.

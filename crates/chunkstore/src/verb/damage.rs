@@ -138,7 +138,7 @@ impl ChunkStore {
     }
 
     /// Notes that the content of blocks is lost, in a chunk of `shape` that is made if it is not here: reads of them fail until they are written again. `blocks` are
-    /// ascending, each with the checksum of what was there; `len` is the length of the chunk, bytes.
+    /// ascending, each with the checksum of what was there; `len` is the length of the chunk, bytes, which ends there if the block at its end is lost.
     ///
     /// # Errors
     /// As [`ChunkStore::write`].
@@ -150,9 +150,10 @@ impl ChunkStore {
         blocks: &[BlockSum],
     ) -> Result<(), ChunkError> {
         let shape = shape.into();
+        ChunkStore::class_for(shape.chunk_bytes, len, 0)?;
         let is_ascending = blocks.is_sorted_by(|(one, _), (next, _)| one < next);
         let end = blocks.last().map_or(0, |(last, _)| last.saturating_add(1).saturating_mul(BLOCK));
-        if !is_ascending || len > shape.chunk_bytes || end > len.next_multiple_of(BLOCK) {
+        if !is_ascending || end > len.next_multiple_of(BLOCK) {
             return Err(ChunkError::BadRequest("these are not blocks of the chunk"));
         }
         let zeros = sum_of(&ZEROS);
@@ -166,7 +167,43 @@ impl ChunkStore {
             self.write_pieces(id, shape, (first * BLOCK, end.min(len)), Pieces::lost(first, &data, sums))?;
             rest = &rest[run..];
         }
-        Ok(())
+        if end > len { self.shorten(id, shape.chunk_bytes, len) } else { Ok(()) }
+    }
+
+    /// Ends a chunk within a block that is lost: what is in front of the end is lost as well as what is behind it, so nothing is made zeros.
+    fn shorten(&self, id: ChunkId, chunk_bytes: u32, len: u32) -> Result<(), ChunkError> {
+        let end = len.next_multiple_of(BLOCK);
+        self.truncate(id, chunk_bytes, end)?;
+        let entry = self.cache.entry(id);
+        let (mut state, change) = self.begin_change(&entry, (len, end))?;
+        let (State::Present(chunk), Some(mut change)) = (&mut *state, change) else { return Ok(()) };
+        chunk.len = chunk.len.min(len);
+        change.open_end = chunk.open_end();
+        self.touched.note(id);
+        self.write_sums(chunk, 0, 0, true)
+    }
+
+    /// Writes the content of a block again that cannot be read, up to the chunk's length at least; tells whether `bytes` are what was written there. Nothing but its data is
+    /// changed, so that it is damaged or whole whatever stops when.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::write`].
+    pub fn mend_block(&self, id: ChunkId, block: u32, bytes: &[u8]) -> Result<bool, ChunkError> {
+        self.check()?;
+        if bytes.len() > BLOCK_BYTES {
+            return Err(ChunkError::BadRequest("that is more than a block"));
+        }
+        let entry = self.cache.entry(id);
+        let state = self.write_state(&entry)?;
+        let State::Present(chunk) = &*state else { return Ok(false) };
+        if !has_data(chunk.sum(block)) || chunk.sum(block) != sum_of(bytes) {
+            return Ok(false);
+        }
+        let mut whole = vec![0; BLOCK_BYTES];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        let place = chunk.slot.data_offset(block * BLOCK);
+        self.slabs.change(&chunk.slab, |file| file.write_at(place, &whole))?;
+        Ok(true)
     }
 
     /// Writes the header of a chunk again whose header on disk cannot be used while the one in memory can; tells whether that was so.
@@ -176,11 +213,12 @@ impl ChunkStore {
     pub fn mend_header(&self, id: ChunkId) -> Result<bool, ChunkError> {
         self.check()?;
         let entry = self.cache.entry(id);
-        let (state, change) = match self.begin_change(&entry, (0, BLOCK)) {
+        // Without a mark that something is being changed here: after a power cut the blocks below it would be taken as they are.
+        let state = match self.write_state(&entry) {
             Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) => return Ok(false),
-            begun => begun?,
+            state => state?,
         };
-        let (State::Present(chunk), Some(_change)) = (&*state, change) else { return Ok(false) };
+        let State::Present(chunk) = &*state else { return Ok(false) };
         let is_sound = |content: &SlotContent| matches!(content, SlotContent::Used(header) if header.identity == chunk.identity && header.sums == chunk.sums && header.len == chunk.len);
         match self.read_header(&chunk.slab, chunk.slot) {
             Ok(content) if is_sound(&content) => return Ok(false),

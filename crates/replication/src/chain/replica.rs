@@ -110,6 +110,9 @@ pub struct ChainReplica<R> {
     /// Chunks whose content here counts for nothing before it has come from in front.
     // LIMIT: as were under way when the process died, or are being sent here.
     doubtful: BTreeSet<ChunkId>,
+    /// Chunks that cannot be read here, and that are to come from somebody else. Nobody lacks them because of that.
+    // LIMIT: as the host remembers.
+    spoiled: BTreeSet<ChunkId>,
     /// The newest turn of what has come from in front at this epoch: what is of an earlier one was given up.
     newest_turn: u64,
     link: Option<Link<R>>,
@@ -157,6 +160,7 @@ impl<R: ReplicaId> ChainReplica<R> {
             in_sync_since: SmallVec::new(),
             under_way: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
             newest_turn: 0,
             link: None,
         }
@@ -274,7 +278,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         let is_held_back = self.link.as_ref().is_some_and(|link| link.holds_back(chunk));
         self.member.may_serve(now)
             && !is_held_back
-            && !self.doubtful.contains(&chunk)
+            && !self.is_doubtful(chunk)
             && !self.under_way.contains(&chunk)
     }
 
@@ -311,7 +315,7 @@ impl<R: ReplicaId> ChainReplica<R> {
 
     /// To whom `chunk`, which is locked, is to be sent whole, if it is: that begins now. Not while what is here is doubtful.
     pub fn settles(&mut self, chunk: ChunkId) -> Option<Whole<R>> {
-        let is_active = self.member.is_active() && !self.doubtful.contains(&chunk);
+        let is_active = self.member.is_active() && !self.is_doubtful(chunk);
         let epoch = self.member.epoch();
         let link = self.link.as_mut().filter(|link| is_active && link.is_compared)?;
         link.unsettled.contains(&chunk).then_some(Whole { to: link.id, epoch, turn: link.turn })
@@ -374,21 +378,24 @@ impl<R: ReplicaId> ChainReplica<R> {
             return false;
         }
         self.doubtful.remove(&chunk);
+        self.spoiled.remove(&chunk);
         !self.link.as_ref().is_some_and(|link| link.holds_back(chunk))
     }
 
     /// What is here of `chunk` cannot be read, and not be brought back from behind. Tells who is to do something about it; nobody where no other copy counts.
     ///
-    /// It counts for nothing from here on: the caller notes the chunk. A head leaves, and gets it with what it lacks when it comes back.
-    pub fn damaged(&mut self, chunk: ChunkId, out: &mut Vec<Command<R>>) -> Option<Mender<R>> {
+    /// It counts for nothing from here on: the caller notes the chunk. A head leaves, once all others are heard, and gets it with what it lacks when it comes back.
+    pub fn damaged(&mut self, chunk: ChunkId, now: Duration, out: &mut Vec<Command<R>>) -> Option<Mender<R>> {
         let membership = self.member.membership();
         let has_others = membership.in_sync.iter().any(|other| *other != self.member.id());
         if !self.member.is_active() || !has_others {
             return None;
         }
         let mender = self.predecessor().map(Mender::InFront);
-        self.doubtful.insert(chunk);
-        if mender.is_none() {
+        if mender.is_some() || self.member.may_serve(now) {
+            self.spoiled.insert(chunk);
+        }
+        if mender.is_none() && self.member.may_serve(now) {
             self.member.leave(out);
         }
         Some(mender.unwrap_or(Mender::WhoIsNext))
@@ -403,7 +410,7 @@ impl<R: ReplicaId> ChainReplica<R> {
 
     /// Whether what is here of `chunk` counts for nothing before the target in front has sent it.
     pub fn is_doubtful(&self, chunk: ChunkId) -> bool {
-        self.doubtful.contains(&chunk)
+        self.doubtful.contains(&chunk) || self.spoiled.contains(&chunk)
     }
 
     /// Whether the target behind may lack something of `chunk`, which is locked.
@@ -414,6 +421,7 @@ impl<R: ReplicaId> ChainReplica<R> {
     /// Chunks that the target in front is to send, ascending: of what is here nobody else may know.
     pub fn uncertain(&self) -> BTreeSet<ChunkId> {
         let mut all: BTreeSet<ChunkId> = self.doubtful.union(&self.under_way).copied().collect();
+        all.extend(&self.spoiled);
         if let Some(link) = self.link.as_ref().filter(|link| link.is_required) {
             all.extend(&link.unsettled);
         }
@@ -423,7 +431,7 @@ impl<R: ReplicaId> ChainReplica<R> {
     /// Whether `chunk` is to be noted: were the process to die now, nobody else would know of it.
     pub fn is_noted(&self, chunk: ChunkId) -> bool {
         let is_held_back = self.link.as_ref().is_some_and(|link| link.holds_back(chunk));
-        is_held_back || self.under_way.contains(&chunk) || self.doubtful.contains(&chunk)
+        is_held_back || self.under_way.contains(&chunk) || self.is_doubtful(chunk)
     }
 
     /// The target behind, if it is not in sync and lacks nothing.
@@ -515,6 +523,7 @@ impl<R: ReplicaId> ChainReplica<R> {
         if self.member.is_primary() {
             // What is in front counts.
             self.doubtful.clear();
+            self.spoiled.clear();
         }
         self.entered = Some(membership);
     }

@@ -48,16 +48,18 @@ impl Copies {
         let chunk = changed_chunk(request).ok_or(Errno::EINVAL)?;
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
-        if under.is_none()
-            && let Err(ChunkError::Corrupt { .. }) = group.store.look(chunk)
-        {
+        let looked = {
+            let _at_disk = self.at_disk(at);
+            if under.is_none() { group.store.look(chunk) } else { Ok(()) }
+        };
+        if let Err(ChunkError::Corrupt { .. }) = looked {
             // ORDER: before it is noted as changed. Nothing of it can be, and who is away may have it whole.
             return Err(self.of_damaged(at, group, chunk));
         }
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
         let is_piece = under.is_some_and(|under| under.is_piece);
-        let way = if is_piece { self.make_way(at, chunk) } else { Ok(()) };
+        let way = if is_piece { self.make_way(at, group, chunk) } else { Ok(()) };
         let done = way.and_then(|()| {
             let _at_disk = self.at_disk(at);
             run(payload)
@@ -76,7 +78,9 @@ impl Copies {
         };
         let may_answer = group.state.lock().replica.end(chunk, begun, outcome);
         let reply = match done {
-            Err(Errno::EIO) if self.is_out(at) => return Err(self.of_target_out(at, group.chain)),
+            Err(Errno::EIO) if at.store.stopped().is_some() => {
+                return Err(self.of_target_out(at, group.chain));
+            }
             // Something of it is to be kept and cannot be read: it is brought back, and the caller asks again.
             Err(Errno::EIO) if under.is_none() => return Err(self.of_damaged(at, group, chunk)),
             done => done?,

@@ -1,6 +1,6 @@
 //! The copies of a chain are compared, by whoever is at its head: for a scrub. What each has is checked against its checksums beside that; here is found what is sound and yet not the same.
 
-use super::{AtTarget, COMPARE_MAX, Copies, Group};
+use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
 use ashlar_chunkstore::Digest;
 use ashlar_rpc::Payload;
@@ -9,6 +9,7 @@ use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, InodeId, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where a comparison goes on: at a chain, and a chunk of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Copies {
         let Some(group) = at.group(place.chain) else { return Ok((Vec::new(), next_chain())) };
         let (ours, next) =
             at.store.digests(place.chain, place.from, None).map_err(|error| answer(at.id, &error))?;
-        let Some(theirs) = self.digests_behind(&at, &group, (place.from, next)) else {
+        let Some(theirs) = self.digests_behind(&at, &group, (place.from, next), COMPARE_MAX) else {
             return Ok((Vec::new(), next_chain()));
         };
         let mut found = Vec::new();
@@ -95,6 +96,7 @@ impl Copies {
         at: &AtTarget,
         group: &Group,
         (from, to): (Option<ChunkId>, Option<ChunkId>),
+        wait: Duration,
     ) -> Option<BTreeMap<ChunkId, Option<u64>>> {
         let (target, under) = {
             let state = group.state.lock();
@@ -108,7 +110,7 @@ impl Copies {
         let mut next = from;
         loop {
             let request = StorageRequest::CopyDigests { target, chain: group.chain, from: next, to };
-            match self.outside.peers.call_of_copy(under, &request, Payload::None, COMPARE_MAX) {
+            match self.outside.peers.call_of_copy(under, &request, Payload::None, wait) {
                 Ok(StorageReply::CopyDigests { digests, next: further }) => {
                     all.extend(digests);
                     if further.is_none() || further <= next {
@@ -141,7 +143,7 @@ impl Copies {
         let range = (Some(chunk), Some(behind));
         let failed = |error| answer(at.id, &error);
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
-        let Some(theirs) = self.digests_behind(at, group, range) else { return Ok(None) };
+        let Some(theirs) = self.digests_behind(at, group, range, PASS_ON_MAX) else { return Ok(None) };
         if differing(&ours, &theirs).is_empty() {
             return Ok(None);
         }

@@ -9,12 +9,12 @@ use ashlar_types::{ChainId, Epoch, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Command = ashlar_replication::chain::Command<TargetId>;
 
-/// For how long a group may be busy that is asked for a lease.
-const GRANT_MAX: Duration = Duration::from_millis(100);
+/// For how long groups may be busy, all together, that are asked for leases.
+const GRANT_MAX: Duration = Duration::from_millis(300);
 
 /// What two targets have between them.
 type Chains = Vec<(ChainId, Epoch)>;
@@ -77,6 +77,7 @@ impl Copies {
         chains: &[(ChainId, Epoch)],
     ) -> Vec<(ChainId, Epoch, bool)> {
         let now = self.outside.env.clock.monotonic();
+        let give_up = Instant::now() + GRANT_MAX;
         if self.is_out(at) {
             // Others are to do without it.
             return Vec::new();
@@ -84,7 +85,7 @@ impl Copies {
         let grant = |&(chain, epoch): &(ChainId, Epoch)| {
             let group = at.group(chain)?;
             // Whoever holds it for long waits for a disk that does not answer, and must not hold up those who ask.
-            let mut state = group.state.try_lock_for(GRANT_MAX)?;
+            let mut state = group.state.try_lock_until(give_up)?;
             let mut out: Vec<Command> = Vec::new();
             let member = state.replica.member_mut();
             member.beacon(from, epoch, Duration::ZERO, now, &mut out);
@@ -115,11 +116,13 @@ impl Copies {
 
     /// Has a target whose disk does not work leave its chains, where it is not the last one in sync.
     pub(super) fn leave_all(self: &Arc<Self>, at: &Arc<AtTarget>) {
+        let now = self.outside.env.clock.monotonic();
         let (mut proposals, mut count) = (Vec::new(), 0);
         for group in at.groups() {
             // Somebody may have it who waits for the disk: others remove the target then, which grants them nothing.
             let Some(mut state) = group.state.try_lock() else { continue };
-            if state.replica.member().is_leaving() {
+            // Not in favour of somebody who is not there.
+            if state.replica.member().is_leaving() || !state.replica.member().may_serve(now) {
                 continue;
             }
             let mut out: Vec<Command> = Vec::new();

@@ -74,6 +74,11 @@ impl Damaged {
         matches!(self.0.lock().get(&chunk), Some(Known::Asked(_)))
     }
 
+    /// Somebody else may have what nobody had.
+    pub fn forget_lost(&self) {
+        self.0.lock().retain(|_, known| !matches!(known, Known::Lost(_)));
+    }
+
     fn forget(&self, chunk: ChunkId) {
         self.0.lock().remove(&chunk);
     }
@@ -100,7 +105,7 @@ impl Copies {
 
     /// What a call is answered that has failed at the disk of `at`, with `chunk` not locked: to be asked again where another copy can stand for it.
     pub(super) fn failed_here(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
-        if self.is_out(at) {
+        if at.store.stopped().is_some() {
             return self.of_target_out(at, group.chain);
         }
         let _deletions = self.read_lock(group.file(chunk.inode));
@@ -118,9 +123,12 @@ impl Copies {
 
     /// What is answered by a target whose disk does not work, and that is one of several, or was.
     pub(super) fn of_target_out(&self, at: &AtTarget, chain: ChainId) -> Errno {
-        let map = self.map();
-        let is_alone = map.chain(chain).is_some_and(|chain| chain.targets.as_slice() == [at.id]);
-        if is_alone { Errno::EIO } else { Errno::EREMCHG }
+        if self.is_alone(at, chain) { Errno::EIO } else { Errno::EREMCHG }
+    }
+
+    /// Whether `at` is the only one that has all of a chain, by the map.
+    pub(super) fn is_alone(&self, at: &AtTarget, chain: ChainId) -> bool {
+        self.map().chain(chain).is_some_and(|chain| chain.targets.as_slice() == [at.id])
     }
 
     /// Whether another target has all of a chain, too, by the map.
@@ -180,7 +188,7 @@ impl Copies {
         // ORDER: noted before the machine may ask to leave: who comes back must know that it lacks this.
         group.note_uncertain(&mut state, chunk).map_err(failed)?;
         let mut out = Vec::new();
-        let mender = state.replica.damaged(chunk, &mut out);
+        let mender = state.replica.damaged(chunk, self.outside.env.clock.monotonic(), &mut out);
         group.carry_out(&mut state, out).map_err(failed)?;
         Ok(mender)
     }
@@ -196,7 +204,7 @@ impl Copies {
         chunk: ChunkId,
         damage: &Damage,
     ) -> Result<Vec<BlockSum>, Errno> {
-        let Damage::Blocks { chunk_bytes, blocks, .. } = damage else { return Ok(Vec::new()) };
+        let Damage::Blocks { blocks, .. } = damage else { return Ok(Vec::new()) };
         let mut left = Vec::new();
         let mut from = None;
         for some in blocks.chunks(BLOCKS_MAX) {
@@ -211,10 +219,12 @@ impl Copies {
                     left.push((block, sum));
                     continue;
                 };
-                let (shape, offset) = ((*chunk_bytes, group.chain), block * BLOCK_BYTES as u32);
-                let written = at.store.write(chunk, shape, offset, &bytes, None);
-                written.map_err(|error| answer(at.id, &error))?;
-                from = Some(to);
+                let mended = at.store.mend_block(chunk, block, &bytes);
+                if mended.map_err(|error| answer(at.id, &error))? {
+                    from = Some(to);
+                } else {
+                    left.push((block, sum));
+                }
             }
         }
         if let Some(from) = from {
@@ -256,11 +266,12 @@ impl Copies {
         &self,
         at: &AtTarget,
         group: &Group,
-        (chunk, blocks, place): (ChunkId, &[BlockSum], u8),
+        (chunk, blocks, under): (ChunkId, &[BlockSum], CopyUnder),
     ) -> Result<StorageReply, Errno> {
         if blocks.len() > BLOCKS_MAX {
             return Err(Errno::EINVAL);
         }
+        self.require_in_front(group, under)?;
         // Without the chunk's lock: what has that checksum is what is meant, whatever happens to it.
         let found = at.store.blocks_matching(chunk, blocks);
         let mut found = found.unwrap_or_else(|error| {
@@ -270,11 +281,20 @@ impl Copies {
         let missing: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
         let wanted: Vec<BlockSum> = missing.iter().map(|at| blocks[*at]).collect();
         if !wanted.is_empty()
-            && let Ok(Some((_, further))) = self.blocks_behind((at, group), chunk, &wanted, place)
+            && let Some((_, further)) = self.blocks_behind((at, group), chunk, &wanted, under.place)?
         {
             missing.into_iter().zip(further).for_each(|(at, bytes)| found[at] = bytes);
         }
         Ok(StorageReply::CopyBlocks(found))
+    }
+
+    /// Refuses what only the target in front may ask for.
+    ///
+    /// # Errors
+    /// `EREMCHG`: it may be in front by another map.
+    pub(super) fn require_in_front(&self, group: &Group, under: CopyUnder) -> Result<(), Errno> {
+        let is_in_front = group.state.lock().replica.predecessor() == Some(under.from);
+        if is_in_front { Ok(()) } else { Err(Errno::EREMCHG) }
     }
 
     /// The target in front has sent a chunk whole: if it was asked for that and damage is left, nobody has better.

@@ -1,11 +1,11 @@
 //! What other targets of the same chains ask.
 
 use super::change::in_front;
-use super::{AtTarget, Copies, Group};
+use super::{AtTarget, Copies, Group, SYNC_HANG_AFTER};
 use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
-use ashlar_chunkstore::ChunkError;
+use ashlar_chunkstore::Damage;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -42,13 +42,14 @@ impl Copies {
             }
             StorageRequest::CopyEmpty { chain, from, .. } => self.empty(&at, &*group(*chain)?, under, *from),
             StorageRequest::CopyBlocks { chain, chunk, blocks, .. } => {
-                self.tell_blocks(&at, &*group(*chain)?, (*chunk, blocks, under.place))
+                self.tell_blocks(&at, &*group(*chain)?, (*chunk, blocks, under))
             }
             StorageRequest::CopyAgain { from, chain, chunk, .. } if *from == under.from => {
                 let is_taken = group(*chain)?.state.lock().replica.wanted_again(*chunk, *from, under.epoch);
                 if is_taken { Ok(StorageReply::Done) } else { Err(Errno::EREMCHG) }
             }
             StorageRequest::CopyDigests { chain, from, to, .. } => {
+                self.require_in_front(&*group(*chain)?, under)?;
                 let digests = at.store.digests(*chain, *from, *to);
                 let (digests, next) = digests.map_err(|error| answer(at.id, &error))?;
                 let digests = digests.into_iter().map(|digest| (digest.chunk, digest.sum)).collect();
@@ -70,7 +71,10 @@ impl Copies {
                 // One that has not begun yet cannot say who is behind.
                 let groups = chains.iter().map(|chain| group(*chain).map(with_epoch));
                 let groups: Vec<_> = groups.collect::<Result<_, _>>()?;
-                at.store.sync().map_err(|error| answer(at.id, &error))?;
+                {
+                    let _at_disk = at.watch.enter(self.outside.env.clock.monotonic() + SYNC_HANG_AFTER);
+                    at.store.sync().map_err(|error| answer(at.id, &error))?;
+                }
                 self.sync_behind(&at, &groups, Some(under))?;
                 Ok(StorageReply::Done)
             }
@@ -87,11 +91,19 @@ impl Copies {
         }
     }
 
-    /// Removes what is here of a chunk that is sent whole if it cannot be used at all: nothing can be written over it.
-    pub(super) fn make_way(&self, at: &AtTarget, chunk: ChunkId) -> Result<(), Errno> {
-        if let Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) = at.store.look(chunk) {
+    /// Makes a chunk that is sent whole one in which everything is lost, if what is here of it cannot be used at all: nothing can be written over that, and what has not come yet is to be
+    /// an error and not zeros.
+    pub(super) fn make_way(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<(), Errno> {
+        let failed = |error| answer(at.id, &error);
+        let _at_disk = self.at_disk(at);
+        if at.store.look(chunk).is_ok() {
+            return Ok(());
+        }
+        if let Some(Damage::Header { chunk_bytes }) = at.store.damage(chunk).map_err(failed)? {
             tracing::warn!(target = %at.id, %chunk, "a chunk whose header is damaged goes for the one that is sent");
-            at.store.delete(chunk).map_err(|error| answer(at.id, &error))?;
+            at.store.delete(chunk).map_err(failed)?;
+            let blocks = Damage::all_blocks(chunk_bytes);
+            at.store.lose_blocks(chunk, (chunk_bytes, group.chain), chunk_bytes, &blocks).map_err(failed)?;
         }
         Ok(())
     }
@@ -176,8 +188,11 @@ impl Copies {
         let first = ChunkId { inode, generation, index: from_index };
         let chain = group.chain;
         let begun = self.begin_deletions(at, vec![group], first, Some(under))?;
-        let deleted = carry_out(service, &at.store, request, Payload::None, &|found| found == Some(chain))
-            .map_err(|error| answer(at.id, &error));
+        let deleted = {
+            let _at_disk = self.at_disk(at);
+            carry_out(service, &at.store, request, Payload::None, &|found| found == Some(chain))
+                .map_err(|error| answer(at.id, &error))
+        };
         self.end_deletions(at, begun, (inode, generation, from_index))?;
         deleted
     }

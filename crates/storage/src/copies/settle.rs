@@ -148,6 +148,7 @@ impl Copies {
             }
         }
         group.state.lock().replica.compared(epoch, lacks);
+        group.damaged.forget_lost();
         Ok(())
     }
 
