@@ -78,15 +78,7 @@ pub(crate) fn carry_out(
             Ok(changed(store.write(*chunk, (*chunk_bytes, *chain), *offset, data, sums)?.blocks_delta))
         }
         (StorageRequest::Read { chunk, chunk_bytes, offset, want_sums, .. }, Payload::Read(out)) => {
-            let mut sums = Vec::new();
-            if *want_sums {
-                let len = out.len();
-                store.read_with_sums(*chunk, *chunk_bytes, *offset, out, &mut sums)?;
-                keep_whole_blocks(&mut sums, *offset as usize, len);
-            } else {
-                store.read(*chunk, *chunk_bytes, *offset, out)?;
-            }
-            Ok(StorageReply::Read { sums })
+            read(store, *chunk, (*chunk_bytes, *offset, out), *want_sums)
         }
         (StorageRequest::Write { .. } | StorageRequest::Read { .. }, _) => {
             Err(ChunkError::BadRequest("a read or write came without its payload"))
@@ -168,6 +160,23 @@ pub(crate) fn carry_out(
         ) => Err(ChunkError::BadRequest("that is between storage servers")),
         (StorageRequest::Space { .. }, _) => space(service, store),
     }
+}
+
+fn read(
+    store: &ChunkStore,
+    chunk: ChunkId,
+    (chunk_bytes, offset, out): (u32, u32, &mut [u8]),
+    want_sums: bool,
+) -> Result<StorageReply, ChunkError> {
+    let mut sums = Vec::new();
+    if want_sums {
+        let len = out.len();
+        store.read_with_sums(chunk, chunk_bytes, offset, out, &mut sums)?;
+        keep_whole_blocks(&mut sums, offset as usize, len);
+    } else {
+        store.read(chunk, chunk_bytes, offset, out)?;
+    }
+    Ok(StorageReply::Read { sums })
 }
 
 fn space(service: &StorageService, store: &ChunkStore) -> Result<StorageReply, ChunkError> {

@@ -45,6 +45,9 @@ pub(crate) enum Mended {
     Lost,
 }
 
+/// Of each block that was asked for its content, if it is there.
+type Found = Vec<Option<Vec<u8>>>;
+
 /// What is known of a damaged chunk.
 #[derive(Clone, Copy)]
 enum Known {
@@ -245,7 +248,7 @@ impl Copies {
         chunk: ChunkId,
         blocks: &[BlockSum],
         place: u8,
-    ) -> Result<Option<(TargetId, Vec<Option<Vec<u8>>>)>, Errno> {
+    ) -> Result<Option<(TargetId, Found)>, Errno> {
         let (next, epoch) = {
             let state = group.state.lock();
             (state.replica.successor(), state.replica.member().epoch())
