@@ -75,11 +75,6 @@ impl<'d> Pieces<'d> {
         Ok(Pieces { head, body_block, body, body_sums, tail })
     }
 
-    /// Whole blocks from `first` on, of whose content `data` is nothing; `sums` are kept of them all the same.
-    pub(crate) fn lost(first: u32, data: &'d [u8], sums: impl Iterator<Item = u32>) -> Pieces<'d> {
-        Pieces { head: None, body_block: first, body: data, body_sums: sums.collect(), tail: None }
-    }
-
     /// First block and number of blocks.
     pub(crate) fn span(&self) -> (u32, u32) {
         let first = self.head.map_or(self.body_block, |head| head.block);

@@ -65,6 +65,8 @@ struct KnownSpace {
     nearly_full: Asked,
     /// Since when somebody asks, by the monotonic clock.
     asking_since: Option<Duration>,
+    /// When the asking began whose answers were taken last.
+    taken: Duration,
     /// How often the figures were said to be no good.
     forgotten: u64,
     by_target: SpaceByTarget,
@@ -135,8 +137,12 @@ impl KnownSpace {
         Some(Asking { only, begun: now, forgotten: self.forgotten })
     }
 
-    /// Takes answers; those that did not answer are as full as they were.
+    /// Takes answers; those that did not answer are as full as they were. Of two who have asked at the same time the one who began later counts.
     fn take(&mut self, now: Duration, asking: &Asking, answered: SpaceByTarget, silent: FxHashSet<TargetId>) {
+        if asking.begun < self.taken {
+            return;
+        }
+        self.taken = asking.begun;
         if asking.only.is_none() {
             (self.by_target, self.silent) = (answered, silent);
         } else {
@@ -452,7 +458,9 @@ impl MetaService {
             let (answered, silent) = ask_for_space(&*storage, targets);
             space.lock().take(clock.monotonic(), &asking, answered, silent);
         };
-        if has_older {
+        // Where all content has one copy, whoever cuts a file is to know whether its target is there (`check_can_be_cut`), and waits for that.
+        let has_copies = map.chains_of_copies().next().is_some();
+        if has_older && has_copies {
             self.ask_beside(ask);
         } else {
             ask();

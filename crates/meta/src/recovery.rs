@@ -130,7 +130,9 @@ impl MetaService {
         for (inode, garbage) in &cuts {
             match self.collect_one(*inode, garbage, SERVICE) {
                 // The record stays; whoever writes the file next cuts first, once its target is back.
-                Err(Errno::ENODEV) => tracing::warn!(%inode, "a truncation waits for a missing target"),
+                Err(Errno::ENODEV | Errno::ETIMEDOUT | Errno::EREMCHG) => {
+                    tracing::warn!(%inode, "a truncation waits for a missing target");
+                }
                 // One damaged block does not keep everything else from being served: whoever writes the file is told.
                 Err(Errno::EIO) => {
                     tracing::error!(%inode, "a truncation could not be carried out; run `ashlar fsck`")

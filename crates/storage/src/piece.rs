@@ -2,7 +2,7 @@
 //! and how the chunk ends is looked up anew each time.
 
 use crate::call::keep_whole_blocks;
-use ashlar_chunkstore::{ChunkError, ChunkMap, ChunkStore, Run};
+use ashlar_chunkstore::{BlockSum, ChunkError, ChunkMap, ChunkStore, Run};
 use ashlar_rpc::Payload;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Errno, LayoutPolicy, TargetId};
@@ -45,7 +45,7 @@ pub(crate) struct Copy<'a> {
     /// What is there may be the only content that somebody was told of, and is taken away by nothing but what comes in its place.
     is_over: bool,
     /// Blocks that cannot be read here, ascending: what is there of them stays.
-    skipped: Vec<u32>,
+    skipped: Vec<BlockSum>,
 }
 
 impl<'a> Copy<'a> {
@@ -75,7 +75,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Begins anew, without these blocks, which are ascending.
-    pub fn begin_without(&mut self, blocks: Vec<u32>) {
+    pub fn begin_without(&mut self, blocks: Vec<BlockSum>) {
         self.skipped = blocks;
         self.begin_anew();
     }
@@ -85,11 +85,13 @@ impl<'a> Copy<'a> {
         let at = self.at.unwrap_or(0);
         let pieces = data_of(map).filter_map(|(begin, end)| {
             let mut begin = begin.max(at);
-            while begin < end && self.skipped.binary_search(&(begin / BLOCK_BYTES)).is_ok() {
+            let is_skipped =
+                |at: u32| self.skipped.binary_search_by_key(&(at / BLOCK_BYTES), |(block, _)| *block);
+            while begin < end && is_skipped(begin).is_ok() {
                 begin = (begin / BLOCK_BYTES + 1) * BLOCK_BYTES;
             }
-            let next = self.skipped.partition_point(|block| *block <= begin / BLOCK_BYTES);
-            let end = self.skipped.get(next).map_or(end, |block| end.min(block * BLOCK_BYTES));
+            let next = self.skipped.partition_point(|(block, _)| *block <= begin / BLOCK_BYTES);
+            let end = self.skipped.get(next).map_or(end, |(block, _)| end.min(block * BLOCK_BYTES));
             (begin < end).then(|| (begin, (end - begin).min(self.piece_bytes)))
         });
         pieces.take(1).next()
@@ -149,8 +151,9 @@ impl<'a> Copy<'a> {
             self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None)?;
         }
         if self.is_over {
-            self.cut(map)?;
+            // ORDER: what is a hole here may be damaged there, where the end is to be.
             self.punch_holes(map)?;
+            self.cut(map)?;
         }
         // ORDER: after the length is set, which gives back what is reserved behind it.
         for Run { offset, len, .. } in map.runs.iter().filter(|run| !run.has_data).copied() {
@@ -166,10 +169,10 @@ impl<'a> Copy<'a> {
     fn cut(&self, map: &ChunkMap) -> Result<(), NotSent> {
         let ((target, chain, chunk, chunk_bytes), len) = (self.names(map), map.len);
         let last = len / BLOCK_BYTES;
-        let is_within_skipped = len % BLOCK_BYTES > 0 && self.skipped.binary_search(&last).is_ok();
+        let skipped = self.skipped.iter().find(|(block, _)| len % BLOCK_BYTES > 0 && *block == last);
         match self.send(StorageRequest::Truncate { target, chunk, chain, chunk_bytes, len }, Payload::None) {
-            Err(NotSent::Refused(Errno::EIO)) if is_within_skipped => {
-                let blocks = vec![(last, 0)];
+            Err(NotSent::Refused(Errno::EIO)) if let Some(lost) = skipped => {
+                let blocks = vec![*lost];
                 self.send(
                     StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks },
                     Payload::None,

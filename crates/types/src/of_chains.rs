@@ -10,7 +10,7 @@ pub enum OfChains {
     /// Those of every chain that the target has.
     All,
     /// Those of these chains, each of which the target is to have.
-    // LIMIT: as chains in a layout.
+    // LIMIT: as chains of a target.
     Only(SmallVec<[ChainId; 4]>),
     /// Those of every chain that the target has, but for these.
     // LIMIT: as chains in a layout.

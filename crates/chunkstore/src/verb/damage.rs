@@ -1,13 +1,14 @@
 //! Damage: what of a chunk cannot be read, so that another copy can be asked for it, and that something of it is lost everywhere.
 
+use crate::alloc::Purpose;
 use crate::cache::{Chunk, State};
 use crate::checksum::{BLOCK, BLOCK_BYTES, SUM_HOLE, ZEROS, has_data, seal, sum_of};
 use crate::error::ChunkError;
 use crate::header::SlotContent;
 use crate::key::Placement;
-use crate::piece::Pieces;
 use crate::shape::Shape;
 use crate::store::ChunkStore;
+use ashlar_kv::Urgency;
 use ashlar_types::{ChainId, ChunkId};
 
 /// A block, and the sealed checksum that its content has, or had.
@@ -149,38 +150,70 @@ impl ChunkStore {
         len: u32,
         blocks: &[BlockSum],
     ) -> Result<(), ChunkError> {
-        let shape = shape.into();
-        ChunkStore::class_for(shape.chunk_bytes, len, 0)?;
+        self.check()?;
+        let Shape { chunk_bytes, chain } = shape.into();
+        let class = ChunkStore::class_for(chunk_bytes, len, 0)?;
         let is_ascending = blocks.is_sorted_by(|(one, _), (next, _)| one < next);
         let end = blocks.last().map_or(0, |(last, _)| last.saturating_add(1).saturating_mul(BLOCK));
         if !is_ascending || end > len.next_multiple_of(BLOCK) {
             return Err(ChunkError::BadRequest("these are not blocks of the chunk"));
         }
-        let zeros = sum_of(&ZEROS);
-        let sum_of_lost = |sum: u32| if sum == zeros { lost_sum() } else { seal(sum) };
-        let mut rest = blocks;
-        while let Some((first, _)) = rest.first().copied() {
-            let run = rest.iter().zip(first..).take_while(|((block, _), at)| block == at).count();
-            let sums = rest[..run].iter().map(|(_, sum)| sum_of_lost(*sum));
-            let data = vec![0; run * BLOCK_BYTES];
-            let end = (first + run as u32) * BLOCK;
-            self.write_pieces(id, shape, (first * BLOCK, end.min(len)), Pieces::lost(first, &data, sums))?;
-            rest = &rest[run..];
+        if blocks.is_empty() {
+            return Ok(());
         }
-        if end > len { self.shorten(id, shape.chunk_bytes, len) } else { Ok(()) }
+        let entry = self.cache.entry(id);
+        let (mut state, change) = self.begin_change(&entry, (0, end))?;
+        let zeros = sum_of(&ZEROS);
+        let lose = |chunk: &mut Chunk| {
+            for &(block, sum) in blocks {
+                chunk.set_sum(block, if sum == zeros { lost_sum() } else { seal(sum) });
+            }
+        };
+        if let (State::Present(chunk), Some(mut change)) = (&mut *state, change) {
+            ChunkStore::check_class(chunk, class)?;
+            ChunkStore::check_chain(chunk, chain)?;
+            self.touched.note(id);
+            // ORDER: the index stops to call the chunk full before it is not.
+            self.note_full(chunk, false, Urgency::FreesSpace)?;
+            // What is below them stays: it is not what the checksums say, or it is what was there.
+            lose(chunk);
+            let ends_within = end > len && chunk.len > len;
+            let held_end = if ends_within { self.end_within(chunk, len) } else { end };
+            chunk.len = if ends_within { len } else { chunk.len.max(len) };
+            change.open_end = chunk.open_end();
+            return self.write_sums(chunk, 0, (held_end / BLOCK).max(end / BLOCK), true);
+        }
+        let chunk = self.create_with((id, chain), class, Purpose::Part, 0, |chunk| {
+            lose(chunk);
+            chunk.len = len;
+            let header = self.encode_header(chunk);
+            let place = chunk.slot.offset();
+            self.slabs.change(&chunk.slab, |file| file.write_at(place, &header))
+        })?;
+        *state = State::Present(chunk);
+        self.cache.recharge(&entry, &state);
+        Ok(())
     }
 
-    /// Ends a chunk within a block that is lost: what is in front of the end is lost as well as what is behind it, so nothing is made zeros.
-    fn shorten(&self, id: ChunkId, chunk_bytes: u32, len: u32) -> Result<(), ChunkError> {
-        let end = len.next_multiple_of(BLOCK);
-        self.truncate(id, chunk_bytes, end)?;
+    /// Takes away what there is of a chunk behind the block that `len` is in, which is lost; tells up to where something was, bytes.
+    fn end_within(&self, chunk: &mut Chunk, len: u32) -> u32 {
+        let first_gone = len.div_ceil(BLOCK);
+        let held_end = chunk.sums.iter().rposition(|sum| *sum != SUM_HOLE).map_or(0, |last| last as u32 + 1);
+        (first_gone..held_end).for_each(|block| chunk.set_sum(block, SUM_HOLE));
+        held_end * BLOCK
+    }
+
+    /// What a chunk consists of: its size and length, bytes, and its blocks that have data; `None` when it is not here.
+    ///
+    /// # Errors
+    /// [`ChunkError::Corrupt`] when its header is damaged.
+    pub fn sums(&self, id: ChunkId) -> Result<Option<(u32, u32, Vec<BlockSum>)>, ChunkError> {
+        self.check()?;
         let entry = self.cache.entry(id);
-        let (mut state, change) = self.begin_change(&entry, (len, end))?;
-        let (State::Present(chunk), Some(mut change)) = (&mut *state, change) else { return Ok(()) };
-        chunk.len = chunk.len.min(len);
-        change.open_end = chunk.open_end();
-        self.touched.note(id);
-        self.write_sums(chunk, 0, 0, true)
+        let state = self.read_state(&entry)?;
+        let State::Present(chunk) = &*state else { return Ok(None) };
+        let blocks = (0..).zip(chunk.sums.iter().copied()).filter(|(_, sum)| has_data(*sum)).collect();
+        Ok(Some((chunk.slot.slab.class.chunk_bytes(), chunk.len, blocks)))
     }
 
     /// Writes the content of a block again that cannot be read, up to the chunk's length at least; tells whether `bytes` are what was written there. Nothing but its data is

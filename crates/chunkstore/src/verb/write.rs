@@ -48,27 +48,13 @@ impl ChunkStore {
         sums: Option<&[u32]>,
     ) -> Result<Written, ChunkError> {
         self.check()?;
-        let shape = shape.into();
-        ChunkStore::class_for(shape.chunk_bytes, offset, data.len())?;
+        let Shape { chunk_bytes, chain } = shape.into();
+        let class = ChunkStore::class_for(chunk_bytes, offset, data.len())?;
         if data.is_empty() {
             return Err(ChunkError::BadRequest("nothing to write"));
         }
         let pieces = Pieces::cut(id, offset, data, sums)?;
-        let written = self.write_pieces(id, shape, (offset, offset + data.len() as u32), pieces)?;
-        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
-        Ok(written)
-    }
-
-    /// Writes what was cut of the range `[offset, end)`, which is inside the chunk.
-    pub(super) fn write_pieces(
-        &self,
-        id: ChunkId,
-        Shape { chunk_bytes, chain }: Shape,
-        (offset, end): (u32, u32),
-        pieces: Pieces<'_>,
-    ) -> Result<Written, ChunkError> {
-        self.check()?;
-        let class = ChunkStore::class_for(chunk_bytes, offset, (end - offset) as usize)?;
+        let end = offset + data.len() as u32;
         let entry = self.cache.entry(id);
         let (mut state, change) = self.begin_change(&entry, (offset, end))?;
         let written = match (&mut *state, change) {
@@ -81,6 +67,7 @@ impl ChunkStore {
             }
             (state, _) => self.create(&entry, state, (class, chain), pieces, end)?,
         };
+        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(written)
     }
 

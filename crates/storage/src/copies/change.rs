@@ -58,8 +58,8 @@ impl Copies {
         }
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };
-        let is_piece = under.is_some_and(|under| under.is_piece);
-        let way = if is_piece { self.make_way(at, group, chunk) } else { Ok(()) };
+        let is_lost = matches!(request, StorageRequest::CopyLost { .. });
+        let way = if is_lost { self.make_way(at, chunk) } else { Ok(()) };
         let done = way.and_then(|()| {
             let _at_disk = self.at_disk(at);
             run(payload)

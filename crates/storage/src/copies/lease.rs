@@ -78,10 +78,8 @@ impl Copies {
     ) -> Vec<(ChainId, Epoch, bool)> {
         let now = self.outside.env.clock.monotonic();
         let give_up = Instant::now() + GRANT_MAX;
-        if self.is_out(at) {
-            // Others are to do without it.
-            return Vec::new();
-        }
+        // Others are to do without it; that they are there it hears all the same.
+        let is_out = self.is_out(at);
         let grant = |&(chain, epoch): &(ChainId, Epoch)| {
             let group = at.group(chain)?;
             // Whoever holds it for long waits for a disk that does not answer, and must not hold up those who ask.
@@ -91,7 +89,7 @@ impl Copies {
             member.beacon(from, epoch, Duration::ZERO, now, &mut out);
             let is_grant =
                 |command: &Command| matches!(command, Command::Member(membership::Command::Grant { .. }));
-            let is_granted = out.iter().any(is_grant);
+            let is_granted = !is_out && out.iter().any(is_grant);
             Some((chain, member.epoch(), is_granted))
         };
         chains.iter().filter_map(grant).collect()

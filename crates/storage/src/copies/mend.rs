@@ -69,6 +69,11 @@ impl Damaged {
         }
     }
 
+    fn has_room(&self, chunk: ChunkId) -> bool {
+        let all = self.0.lock();
+        all.len() < REMEMBERED_MAX || all.contains_key(&chunk)
+    }
+
     fn is_lost(&self, chunk: ChunkId, now: Duration) -> bool {
         matches!(self.0.lock().get(&chunk), Some(Known::Lost(at)) if now < *at + LOST_FOR)
     }
@@ -158,10 +163,16 @@ impl Copies {
         };
         let is_header = matches!(damage, Damage::Header { .. });
         let left = self.bring_back(at, group, chunk, &damage)?;
+        // Looked at once more: a place may take what is written and not give it back.
         if let Damage::Blocks { blocks, .. } = &damage
             && left.is_empty()
+            && at.store.damage(chunk).map_err(failed)?.is_none()
         {
             return Ok(Mended::Whole(blocks.len()));
+        }
+        if !group.damaged.has_room(chunk) {
+            // Of those that are known some are to be brought back first.
+            return Err(Errno::EREMCHG);
         }
         let is_head = group.state.lock().replica.predecessor().is_none();
         let mender = if is_head && !is_header { None } else { self.ask_others(at, group, chunk)? };

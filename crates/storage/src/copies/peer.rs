@@ -5,7 +5,7 @@ use super::{AtTarget, Copies, Group, SYNC_HANG_AFTER};
 use crate::StorageService;
 use crate::answer::answer;
 use crate::call::carry_out;
-use ashlar_chunkstore::Damage;
+use ashlar_chunkstore::ChunkError;
 use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -91,19 +91,12 @@ impl Copies {
         }
     }
 
-    /// Makes a chunk that is sent whole one in which everything is lost, if what is here of it cannot be used at all: nothing can be written over that, and what has not come yet is to be
-    /// an error and not zeros.
-    pub(super) fn make_way(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<(), Errno> {
-        let failed = |error| answer(at.id, &error);
+    /// Removes what is here of a chunk that becomes one in which blocks are lost, if it cannot be used at all: nothing can be written over that.
+    pub(super) fn make_way(&self, at: &AtTarget, chunk: ChunkId) -> Result<(), Errno> {
         let _at_disk = self.at_disk(at);
-        if at.store.look(chunk).is_ok() {
-            return Ok(());
-        }
-        if let Some(Damage::Header { chunk_bytes }) = at.store.damage(chunk).map_err(failed)? {
+        if let Err(ChunkError::Corrupt { .. } | ChunkError::Io { .. }) = at.store.look(chunk) {
             tracing::warn!(target = %at.id, %chunk, "a chunk whose header is damaged goes for the one that is sent");
-            at.store.delete(chunk).map_err(failed)?;
-            let blocks = Damage::all_blocks(chunk_bytes);
-            at.store.lose_blocks(chunk, (chunk_bytes, group.chain), chunk_bytes, &blocks).map_err(failed)?;
+            at.store.delete(chunk).map_err(|error| answer(at.id, &error))?;
         }
         Ok(())
     }

@@ -269,7 +269,7 @@ impl Copies {
             NotSent::Disk(error) => answer(at.id, &error),
             NotSent::Refused(errno) => errno,
         };
-        match self.send_whole(group, &mut copy) {
+        match self.send_or_make_way(group, behind, &mut copy) {
             Err(NotSent::Disk(
                 ChunkError::Checksum { .. } | ChunkError::Corrupt { .. } | ChunkError::Io { .. },
             )) => {}
@@ -278,7 +278,7 @@ impl Copies {
         let is_required = group.state.lock().replica.is_behind_required();
         let damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
         let lost = match damage {
-            None => return self.send_whole(group, &mut copy).map_err(of_copy),
+            None => return self.send_or_make_way(group, behind, &mut copy).map_err(of_copy),
             Some(Damage::Header { .. }) if is_required => {
                 self.mend_locked(at, group, chunk)?;
                 return Err(Errno::EREMCHG);
@@ -291,8 +291,8 @@ impl Copies {
             Some(Damage::Blocks { chunk_bytes, len, ref blocks }) => {
                 let damage = Damage::Blocks { chunk_bytes, len, blocks: blocks.clone() };
                 let blocks = self.bring_back(at, group, chunk, &damage)?;
-                copy.begin_without(blocks.iter().map(|(block, _)| *block).collect());
-                self.send_whole(group, &mut copy).map_err(of_copy)?;
+                copy.begin_without(blocks.clone());
+                self.send_or_make_way(group, behind, &mut copy).map_err(of_copy)?;
                 Damage::Blocks { chunk_bytes, len, blocks }
             }
         };
@@ -304,6 +304,25 @@ impl Copies {
         let (target, chain) = (behind.to, group.chain);
         let request = StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks };
         behind.send(request, Payload::None).map(drop)
+    }
+
+    /// As [`Copies::send_whole`]. If what is there cannot be used, it first becomes a chunk with this length and these checksums in which everything is lost: what has not come yet is an error there,
+    /// and not zeros, and can be told by its checksum.
+    fn send_or_make_way(
+        &self,
+        group: &Group,
+        behind: &Behind<'_>,
+        copy: &mut Copy<'_>,
+    ) -> Result<(), NotSent> {
+        let sent = self.send_whole(group, copy);
+        let Err(NotSent::Refused(Errno::EIO)) = sent else { return sent };
+        let chunk = copy.chunk;
+        let Some((chunk_bytes, len, blocks)) = group.store.sums(chunk)? else { return sent };
+        let (target, chain) = (behind.to, group.chain);
+        let request = StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks };
+        behind.send(request, Payload::None).map_err(NotSent::Refused)?;
+        copy.begin_anew();
+        self.send_whole(group, copy)
     }
 
     fn send_whole(&self, group: &Group, copy: &mut Copy<'_>) -> Result<(), NotSent> {
