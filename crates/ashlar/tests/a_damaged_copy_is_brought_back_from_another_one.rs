@@ -90,7 +90,8 @@ fn start() -> Lab {
     let dir = lab.path("m0/copied");
     fs::create_dir(&dir).unwrap();
     let line = format!("layout set --copies 2 --chunk-size 64K --inline-size 0 {}", dir.display());
-    lab.ashlar(&line).expect(0);
+    // Who serves the directory learns of the chains in a moment.
+    soon(PATIENCE, "the directory takes the layout", || lab.ashlar(&line).code == Some(0));
     wait_for_copies(&lab);
     for of in 0..FILES {
         fs::write(path(&lab, of), content(of)).unwrap();

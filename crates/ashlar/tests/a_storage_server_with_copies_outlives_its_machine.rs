@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use support::cluster::{Lab, Role};
 use support::disk::Disk;
-use support::{PATIENCE, can_mount, load};
+use support::{PATIENCE, can_mount, load, soon};
 
 const FILE_BYTES: usize = 3 << 20;
 
@@ -107,7 +107,9 @@ fn with_copies(lab: Lab) -> Lab {
     lab.ashlar("pool copies default 2 --identity @first").expect(0);
     let dir = lab.path("m0/copied");
     fs::create_dir(&dir).unwrap();
-    lab.ashlar(&format!("layout set --copies 2 {}", dir.display())).expect(0);
+    let line = format!("layout set --copies 2 {}", dir.display());
+    // Who serves the directory learns of the chains in a moment.
+    soon(PATIENCE, "the directory takes the layout", || lab.ashlar(&line).code == Some(0));
     let dirs: Vec<PathBuf> = (0..4).map(|of| dir.join(format!("w{of}"))).collect();
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
     wait_for_copies(&lab, "chains do not begin");

@@ -9,7 +9,7 @@
 //!   replica has served at a later epoch at which this one is not in sync,
 //! - if nothing fails from now on, all that began ends, whoever is admitted gets in sync, and all in sync have the same.
 //!
-//! [`host`] has what a storage server does around the machine, step by step; [`heal`] does it without failures.
+//! `host` has what a storage server does around the machine, step by step; `heal` does it without failures.
 
 mod heal;
 mod host;
