@@ -197,7 +197,7 @@ fn chunk_of(finding: &Finding) -> Option<ChunkId> {
 
 fn in_words(mended: Result<Mended, Errno>) -> String {
     match mended {
-        Ok(Mended::Whole(_)) => "it is whole again".to_owned(),
+        Ok(Mended::Whole) => "it is whole again".to_owned(),
         Ok(Mended::ByOthers) => "the target that has it whole is to bring it back".to_owned(),
         Ok(Mended::Lost) => "no copy has what is damaged here".to_owned(),
         Err(errno) => format!("it is not brought back for now: {errno}"),

@@ -48,13 +48,14 @@ impl Copies {
         let chunk = changed_chunk(request).ok_or(Errno::EINVAL)?;
         let _deletions = self.read_lock(group.file(chunk.inode));
         let _alone = self.write_lock(group.chunk(chunk));
-        let looked = {
-            let _at_disk = self.at_disk(at);
-            if under.is_none() { group.store.look(chunk) } else { Ok(()) }
-        };
-        if let Err(ChunkError::Corrupt { .. }) = looked {
-            // ORDER: before it is noted as changed. Nothing of it can be, and who is away may have it whole.
-            return Err(self.of_damaged(at, group, chunk));
+        if under.is_none() {
+            let at_disk = self.at_disk(at);
+            let looked = group.store.look(chunk);
+            drop(at_disk);
+            if let Err(ChunkError::Corrupt { .. }) = looked {
+                // ORDER: before it is noted as changed. Nothing of it can be, and who is away may have it whole.
+                return Err(self.of_damaged(at, group, chunk));
+            }
         }
         let begun = self.begin_change((at, group), chunk, under)?;
         let data = if let Payload::Write(data) = &payload { Some(*data) } else { None };

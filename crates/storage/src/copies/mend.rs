@@ -37,8 +37,8 @@ const REMEMBERED_MAX: usize = 4096;
 /// What has become of a damaged chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mended {
-    /// It can be read; so many blocks were brought back.
-    Whole(usize),
+    /// It can be read.
+    Whole,
     /// Others bring it back, or have it while this target has left.
     ByOthers,
     /// Nobody has it.
@@ -125,7 +125,7 @@ impl Copies {
     pub(super) fn of_damaged(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Errno {
         match self.mend_locked(at, group, chunk) {
             Ok(Mended::Lost) => Errno::EIO,
-            Ok(Mended::Whole(_) | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
+            Ok(Mended::Whole | Mended::ByOthers) | Err(_) => Errno::EREMCHG,
         }
     }
 
@@ -159,16 +159,15 @@ impl Copies {
             if has_header_back {
                 self.tell_mended(at, chunk, "its header was written again");
             }
-            return Ok(Mended::Whole(usize::from(has_header_back)));
+            return Ok(Mended::Whole);
         };
         let is_header = matches!(damage, Damage::Header { .. });
-        let left = self.bring_back(at, group, chunk, &damage)?;
         // Looked at once more: a place may take what is written and not give it back.
         if let Damage::Blocks { blocks, .. } = &damage
-            && left.is_empty()
+            && self.bring_back(at, group, chunk, blocks)?.is_empty()
             && at.store.damage(chunk).map_err(failed)?.is_none()
         {
-            return Ok(Mended::Whole(blocks.len()));
+            return Ok(Mended::Whole);
         }
         if !group.damaged.has_room(chunk) {
             // Of those that are known some are to be brought back first.
@@ -216,9 +215,8 @@ impl Copies {
         at: &AtTarget,
         group: &Group,
         chunk: ChunkId,
-        damage: &Damage,
+        blocks: &[BlockSum],
     ) -> Result<Vec<BlockSum>, Errno> {
-        let Damage::Blocks { blocks, .. } = damage else { return Ok(Vec::new()) };
         let mut left = Vec::new();
         let mut from = None;
         for some in blocks.chunks(BLOCKS_MAX) {

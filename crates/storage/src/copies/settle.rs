@@ -277,7 +277,7 @@ impl Copies {
         }
         let is_required = group.state.lock().replica.is_behind_required();
         let damage = group.store.damage(chunk).map_err(|error| answer(at.id, &error))?;
-        let lost = match damage {
+        let (chunk_bytes, len, blocks) = match damage {
             None => return self.send_or_make_way(group, behind, &mut copy).map_err(of_copy),
             Some(Damage::Header { .. }) if is_required => {
                 self.mend_locked(at, group, chunk)?;
@@ -285,18 +285,15 @@ impl Copies {
             }
             Some(Damage::Header { chunk_bytes }) => {
                 copy.is_gone().map_err(of_copy)?;
-                let blocks = Damage::all_blocks(chunk_bytes);
-                Damage::Blocks { chunk_bytes, len: chunk_bytes, blocks }
+                (chunk_bytes, chunk_bytes, Damage::all_blocks(chunk_bytes))
             }
-            Some(Damage::Blocks { chunk_bytes, len, ref blocks }) => {
-                let damage = Damage::Blocks { chunk_bytes, len, blocks: blocks.clone() };
-                let blocks = self.bring_back(at, group, chunk, &damage)?;
-                copy.begin_without(blocks.clone());
+            Some(Damage::Blocks { chunk_bytes, len, blocks }) => {
+                let left = self.bring_back(at, group, chunk, &blocks)?;
+                copy.begin_without(left.clone());
                 self.send_or_make_way(group, behind, &mut copy).map_err(of_copy)?;
-                Damage::Blocks { chunk_bytes, len, blocks }
+                (chunk_bytes, len, left)
             }
         };
-        let Damage::Blocks { chunk_bytes, len, blocks } = lost else { return Ok(()) };
         if blocks.is_empty() || is_required {
             return Ok(());
         }
