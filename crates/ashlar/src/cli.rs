@@ -5,6 +5,7 @@ mod chain;
 mod cluster;
 mod console;
 mod copies;
+mod disk;
 mod drill;
 mod etcd;
 mod event;
@@ -37,6 +38,7 @@ pub use cluster::{
 };
 pub use console::{ConsoleAction, ConsoleArgs};
 pub use copies::{CopiesAction, CopiesArgs};
+pub use disk::{DiskAction, DiskArgs, SharedArgs, SharedPlace};
 pub use drill::{DrillAction, DrillArgs, DrillRunArgs};
 pub use etcd::{
     EtcdAction, EtcdArgs, EtcdInitArgs, EtcdJoinArgs, EtcdListArgs, EtcdListen, EtcdRemoveArgs, EtcdRunArgs,
@@ -107,6 +109,8 @@ pub enum Command {
     Shard(ShardArgs),
     /// Show or set how many copies of the metadata of a server there are, on other servers.
     Copies(CopiesArgs),
+    /// Show which storage server has which disk that others reach as well, or give it to another one.
+    Disk(DiskArgs),
     /// Show or end the sessions of mounts of a file system of many servers.
     Session(SessionArgs),
     /// Change the keys of a file system of many servers.

@@ -6,6 +6,7 @@ mod chain;
 mod cluster;
 mod completions;
 mod copies;
+mod disk;
 mod drill;
 mod etcd;
 mod event;
@@ -52,6 +53,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Chain(args) => chain::run(&args),
         Command::Shard(args) => shard::run(&args),
         Command::Copies(args) => copies::run(&args),
+        Command::Disk(args) => disk::run(&args),
         Command::Session(args) => session::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Etcd(args) => etcd::run(&args),

@@ -10,12 +10,14 @@ mod pools;
 mod presence;
 mod removal;
 mod restore;
+mod shared_disks;
 #[cfg(test)]
 mod tests;
 mod works;
 
 pub(crate) use copies::check as check_copies;
 pub use removal::{EtcdMembers, KnownMember};
+pub(crate) use shared_disks::check as check_disks;
 
 use crate::state::{ClusterState, MetadataRecord, PromisedTarget};
 use crate::token::Token;
@@ -60,6 +62,7 @@ pub struct ManagerService {
     held: holders::Held,
     copy_hosts: copies::CopyHosts,
     lacks: chains::Remembered,
+    disks: shared_disks::HeardOfDisks,
     /// Which node this manager is on, once that is known.
     own: OnceLock<NodeId>,
     /// Members of an etcd that was set up for the file system.
@@ -92,6 +95,7 @@ impl ManagerService {
             held: holders::Held::default(),
             copy_hosts: copies::CopyHosts::default(),
             lacks: chains::Remembered::default(),
+            disks: shared_disks::HeardOfDisks::default(),
             own: OnceLock::new(),
             etcd_members: OnceLock::new(),
         })
@@ -249,6 +253,11 @@ impl ManagerService {
             }
             ManagerRequest::ChangeChains { by, changes } => self.change_chains(peer.node, by, &changes),
             ManagerRequest::CopyPool { pool, copies } => self.copy_pool(&pool, copies),
+            ManagerRequest::ShareDisks { words } => self.share_disks(peer, &words),
+            ManagerRequest::UseDisk { disk } => self.use_disk(peer, disk),
+            ManagerRequest::SharedDisks => Ok(self.shared_disks()),
+            ManagerRequest::MoveDisk { disk, to } => self.move_disk(peer.node, disk, to),
+            ManagerRequest::ConfirmFenced { node } => self.confirm_fenced(peer.node, node),
         }
     }
 
@@ -695,6 +704,11 @@ fn may_ask_in_place_of(request: &ManagerRequest) -> bool {
         | ManagerRequest::Copies
         | ManagerRequest::SetCopies { .. }
         | ManagerRequest::CopyPool { .. }
+        | ManagerRequest::ShareDisks { .. }
+        | ManagerRequest::UseDisk { .. }
+        | ManagerRequest::SharedDisks
+        | ManagerRequest::MoveDisk { .. }
+        | ManagerRequest::ConfirmFenced { .. }
         | ManagerRequest::ClaimStart { .. }
         | ManagerRequest::HoldStarts { .. }
         | ManagerRequest::CheckingKeys
@@ -739,6 +753,8 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::Serve { .. }
         | ManagerRequest::EndMove { .. }
         | ManagerRequest::ReportTargets { .. }
+        | ManagerRequest::ShareDisks { .. }
+        | ManagerRequest::UseDisk { .. }
         | ManagerRequest::ChangeChains { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
@@ -765,10 +781,13 @@ fn require_role(peer: PeerId, request: &ManagerRequest) -> Result<(), ManagerErr
         | ManagerRequest::SetDomain { .. }
         | ManagerRequest::SetCopies { .. }
         | ManagerRequest::CopyPool { .. }
+        | ManagerRequest::MoveDisk { .. }
+        | ManagerRequest::ConfirmFenced { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
-        ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
-            &[Role::Admin, Role::Console]
-        }
+        ManagerRequest::Presence
+        | ManagerRequest::Events { .. }
+        | ManagerRequest::SharedDisks
+        | ManagerRequest::MoveWorks => &[Role::Admin, Role::Console],
         ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }

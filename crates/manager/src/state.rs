@@ -4,11 +4,16 @@ mod earlier;
 
 use ashlar_coord::local_file::newer_format;
 use ashlar_types::codec::{self, CodecError};
-use ashlar_types::{ClusterMap, CopyNotes, NodeId, NodePolicy, PoolId, Roles, Start, StartPlace, TargetId};
+use ashlar_types::{
+    ClusterMap, CopyNotes, NodeId, NodePolicy, PoolId, Roles, SharedDisk, Start, StartPlace, TargetId,
+};
 use serde::{Deserialize, Serialize};
 
-/// What the value begins with that has chains of several copies. What is in it is as with [`MAGIC_8`].
-const MAGIC: &[u8; 8] = b"ASHLSTA9";
+/// What the value begins with that has disks which several servers reach, behind everything else. What is in front of them is as with [`MAGIC_9`].
+const MAGIC: &[u8; 8] = b"ASHLSTAA";
+
+/// What it begins with while there are none, and which has chains of several copies. What is in it is as with [`MAGIC_8`].
+const MAGIC_9: &[u8; 8] = b"ASHLSTA9";
 
 /// What it begins with while there are none, and which has, behind everything else, what is noted of moves and of copies of metadata servers. Software that knows nothing of such
 /// chains reads it.
@@ -162,6 +167,10 @@ pub struct ClusterState {
     /// Copies of metadata servers: stored behind that, where there are some.
     #[serde(skip)]
     pub copies: CopyNotes,
+    /// Disks that several storage servers reach: stored behind that, where there are some; by id.
+    // LIMIT: [`SharedDisk::COUNT_MAX`].
+    #[serde(skip)]
+    pub shared_disks: Vec<SharedDisk>,
 }
 
 impl ClusterState {
@@ -185,16 +194,19 @@ impl ClusterState {
             starts: Vec::new(),
             moves: MoveNotes::default(),
             copies: CopyNotes::default(),
+            shared_disks: Vec::new(),
         }
     }
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
         let has_copied_chains = self.map.chains_of_copies().next().is_some();
-        let has_copies = has_copied_chains || self.copies != CopyNotes::default();
+        let has_disks = !self.shared_disks.is_empty();
+        let has_copies = has_disks || has_copied_chains || self.copies != CopyNotes::default();
         let has_moves = self.moves != MoveNotes::default();
         let magic = match (has_copies, has_moves) {
-            _ if has_copied_chains => MAGIC,
+            _ if has_disks => MAGIC,
+            _ if has_copied_chains => MAGIC_9,
             (true, _) => MAGIC_8,
             (false, true) => MAGIC_7,
             (false, false) => MAGIC_6,
@@ -206,6 +218,9 @@ impl ClusterState {
         }
         if has_copies {
             codec::encode_into(&self.copies, &mut out);
+        }
+        if has_disks {
+            codec::encode_into(&self.shared_disks, &mut out);
         }
         out
     }
@@ -221,7 +236,11 @@ impl ClusterState {
     /// What is wrong, in words.
     pub fn decode(bytes: &[u8]) -> Result<ClusterState, String> {
         let malformed = |error: CodecError| error.to_string();
-        let state = if let Some(rest) = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(MAGIC_8)) {
+        let state = if let Some(rest) = bytes.strip_prefix(MAGIC) {
+            let (state, moves, copies, shared_disks) =
+                codec::decode(rest, "cluster state").map_err(malformed)?;
+            ClusterState { moves, copies, shared_disks, ..state }
+        } else if let Some(rest) = bytes.strip_prefix(MAGIC_9).or_else(|| bytes.strip_prefix(MAGIC_8)) {
             let (state, moves, copies) = codec::decode(rest, "cluster state").map_err(malformed)?;
             ClusterState { moves, copies, ..state }
         } else if let Some(rest) = bytes.strip_prefix(MAGIC_7) {
@@ -243,6 +262,7 @@ impl ClusterState {
     fn check(&self) -> Result<(), &'static str> {
         self.map.check()?;
         crate::service::check_copies(&self.copies)?;
+        crate::service::check_disks(&self.shared_disks)?;
         if self.map.nodes.last().is_some_and(|node| node.id > self.last_node) {
             return Err("a node is newer than the newest");
         }

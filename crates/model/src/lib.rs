@@ -8,6 +8,7 @@
 //! | [`chain`] | a chain of replicas that overwrite in place, one change of a chunk at a time, and reads from any of them |
 //! | [`log`] | log replication under any change of membership, losing disks, and joins |
 //! | [`chain_move`], [`shard_move`] | what has one copy and goes to another server while it is used: who decides, who answers |
+//! | [`shared_disk`] | a disk that several servers reach: who may have it mounted |
 //! | [`membership`] | leases, epochs and compare-and-set under clocks that run at different rates |
 //! | [`transaction`] | moves between two shards whose primaries are replaced |
 //!
@@ -25,4 +26,5 @@ pub mod log;
 pub mod membership;
 pub mod network;
 pub mod shard_move;
+pub mod shared_disk;
 pub mod transaction;

@@ -6,6 +6,7 @@ use ashlar_model::explorer::{Model, explore};
 use ashlar_model::log::LogModel;
 use ashlar_model::membership::MembershipModel;
 use ashlar_model::shard_move::ShardMoveModel;
+use ashlar_model::shared_disk::SharedDiskModel;
 use ashlar_model::transaction::{Scene, TransactionModel};
 use clap::Parser;
 use std::fmt::Debug;
@@ -164,6 +165,14 @@ fn shard_moves() -> Vec<(&'static str, ShardMoveModel)> {
     ]
 }
 
+fn shared_disks() -> Vec<(&'static str, SharedDiskModel)> {
+    let small = SharedDiskModel::small();
+    vec![
+        ("shared disk, two deaths", SharedDiskModel { deaths_max: 2, ..small.clone() }),
+        ("shared disk, eight turns", SharedDiskModel { turns_max: 8, ..small }),
+    ]
+}
+
 fn main() -> ExitCode {
     let Arguments { only, states_max } = Arguments::parse();
     let (mut passed, mut failed) = (0, 0);
@@ -184,6 +193,9 @@ fn main() -> ExitCode {
         count(holds(name, model, states_max));
     }
     for (name, model) in shard_moves().iter().filter(|(name, _)| name.contains(&only)) {
+        count(holds(name, model, states_max));
+    }
+    for (name, model) in shared_disks().iter().filter(|(name, _)| name.contains(&only)) {
         count(holds(name, model, states_max));
     }
     println!("{passed} passed, {failed} failed");

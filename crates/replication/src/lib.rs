@@ -6,6 +6,7 @@
 //! | [`log`] | a metadata shard: primary and backups, log entries in one order | nodes |
 //! | [`chain`] | the chunks of a chain: write all in order, read any | targets |
 //! | [`hand_over`] | what has one copy and goes to another server while it is used | targets, nodes |
+//! | [`shared_disk`] | a disk that several servers reach, one of which has it mounted | nodes |
 //! | [`transaction`] | operations that change several shards: two-phase commit over their logs | — |
 //!
 //! A machine is a value. Its methods take what happened (a message, a completed write, the time) and push commands onto a
@@ -22,4 +23,5 @@ pub mod chain;
 pub mod hand_over;
 pub mod log;
 pub mod membership;
+pub mod shared_disk;
 pub mod transaction;

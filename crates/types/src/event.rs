@@ -125,6 +125,16 @@ kinds! {
     ChainsWhole = 37, "chains-whole";
     /// What was damaged of stored data was brought back from another copy.
     DamageMended = 38, "damage-mended";
+    /// A disk that several storage servers reach goes to another one, or is free.
+    DiskMoved = 39, "disk-moved";
+    /// A server is to be fenced: it is silent, or does not let go of a disk.
+    FenceBegun = 40, "fence-begun";
+    /// A server could not be fenced.
+    FenceFailed = 41, "fence-failed";
+    /// A server was fenced.
+    ServerFenced = 42, "server-fenced";
+    /// A storage server cannot use a disk that others reach as well.
+    DiskFailed = 43, "disk-failed";
 }
 
 impl EventKind {
@@ -144,6 +154,7 @@ impl EventKind {
                 | EventKind::SessionRemoved
                 | EventKind::DamageFound
                 | EventKind::DamageMended
+                | EventKind::FenceFailed
                 | EventKind::DirectorySplit
                 | EventKind::ServerStarted
                 | EventKind::ServerStopped

@@ -33,6 +33,7 @@ pub mod open_proof;
 pub mod places;
 pub mod policy;
 pub mod shard_set;
+pub mod shared_disk;
 pub mod start;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -62,5 +63,6 @@ pub use open_proof::{OpenProof, ProvenOpen};
 pub use places::Places;
 pub use policy::NodePolicy;
 pub use shard_set::ShardSet;
+pub use shared_disk::{DiskId, DiskOrder, DiskState, DiskWord, SharedDisk};
 pub use start::{Holding, Start, StartPlace, Starts, TargetStarts};
 pub use time::Timespec;

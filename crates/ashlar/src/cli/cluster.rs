@@ -205,7 +205,7 @@ pub struct MetaArgs {
 pub struct StorageArgs {
     /// A directory on a local file system to keep data in; each one is a target. Repeat for more, in any order. `DIR,listen=ADDRESS,numa=NODE` says at which
     /// of the addresses it is reached best, and which NUMA node serves it; without that it follows from where its disk and the interfaces are.
-    #[arg(long = "data", required = true, value_name = "DIR", value_parser = parse_data_place)]
+    #[arg(long = "data", required_unless_present_any = ["shared", "standby"], value_name = "DIR", value_parser = parse_data_place)]
     pub data: Vec<DataPlace>,
     /// Start without a directory that `ashlar target add` has added to this server, because its disk is lost, say. Repeat for more.
     #[arg(long, value_name = "DIR")]
@@ -220,6 +220,8 @@ pub struct StorageArgs {
     /// managers by it, and clients never do. Repeat for several.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_storage_address)]
     pub management: Vec<SocketAddr>,
+    #[command(flatten)]
+    pub shared: SharedArgs,
     #[command(flatten)]
     pub copies: CopyArgs,
     #[command(flatten)]

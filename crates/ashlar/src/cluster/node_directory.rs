@@ -6,6 +6,7 @@
 //! | `certificate.pem`, `key.pem`, `authority.pem` | its certificate and key, the certificate of the authority |
 //! | `keys` | of a storage server: the last keys by which it checks capabilities: magic `ASHLKEY1`, CRC-32C u32 little-endian of the rest, encoding |
 //! | `targets.json` | of a storage server: directories that were added while it ran, and what targets are known by that were removed meanwhile |
+//! | `disks.lock` | of a storage server with shared disks: locked while a process of it, or a program that one has started, may mount one |
 //! | `console.sock` | of a console that runs: where `ashlar console login` asks |
 //! | `map` | the last cluster map: magic `ASHLMAP3`, CRC-32C u32 little-endian of the rest, encoding |
 
@@ -31,6 +32,7 @@ const AUTHORITY_FILE: &str = "authority.pem";
 const KEYS_FILE: &str = "keys";
 const KEYS_MAGIC: &[u8; 8] = b"ASHLKEY1";
 const TARGETS_FILE: &str = "targets.json";
+const DISKS_LOCK_FILE: &str = "disks.lock";
 /// LIMIT: bytes of it that are read.
 const TARGETS_BYTES_MAX: u64 = 16 << 20;
 const MAP_FILE: &str = "map";
@@ -233,6 +235,17 @@ impl NodeDirectory {
     }
 
     /// Keeps other processes from writing a map, until it is dropped.
+    /// What is to be locked before a shared disk is mounted. It stays locked while any process has it open.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn disks_lock(&self) -> Result<File> {
+        let path = self.path.join(DISKS_LOCK_FILE);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        file.with_context(|| format!("cannot open {}", path.display()))
+    }
+
     fn lock(&self) -> Result<File> {
         let directory =
             File::open(&self.path).with_context(|| format!("cannot open {}", self.path.display()))?;

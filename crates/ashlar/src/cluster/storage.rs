@@ -4,6 +4,7 @@ mod find;
 mod in_service;
 mod let_go;
 mod remembered;
+mod shared;
 mod take;
 
 use super::affinity::{self, Affinity, OnNode, Topology, interfaces};
@@ -31,6 +32,7 @@ use ashlar_types::{ClusterMap, EventKind, KeySet, NodeId, Role, TargetId};
 use find::find_or_make;
 use in_service::{InService, Machine, Parts};
 use remembered::Remembered;
+use shared::SharedDisks;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,10 +51,11 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let directory = NodeDirectory::new(&args.node.node);
     let mut remembered = Remembered::load(&directory)?;
     let data = remembered.places(&args.data, &args.without)?;
+    let has_shared = !args.shared.shared.is_empty() || !args.shared.standby.is_empty();
     let directories: Vec<PathBuf> = data.iter().map(|place| place.dir.clone()).collect();
     let listed = Directories::find_targets(&directories)?;
     let member = Arc::new(Member::start(directory, Role::Storage)?);
-    let listed = without_removed(&member, &mut remembered, listed)?;
+    let listed = without_removed((&member, &mut remembered), listed, has_shared)?;
     let doors = Doors::open(&args.listen, &args.management)?;
     let machine = Machine {
         bound: doors.places.addresses.clone(),
@@ -108,6 +111,8 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let _keys = follow_keys(&member, keys, access)?;
     let reporting = member.keep_reporting(Role::Storage)?;
     let _present = member.keep_present(Role::Storage)?;
+    let shared = SharedDisks::new(in_service.clone(), &args.shared, args.pool.clone())?;
+    let sharing = shared.keep()?;
     announce::serving(Role::Storage, &bound);
     let (mut stopped, mut review) = (Stopped::default(), member.reviews());
     until_told_to_stop(&is_told, || {
@@ -121,14 +126,17 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     member.report_stop(Role::Storage, reporting);
     moves.stop();
     server.stop();
-    in_service.close()
+    drop(sharing);
+    let closed = in_service.close();
+    shared.end();
+    closed
 }
 
 /// Those of `found` that were not removed from the file system after they were served here.
 fn without_removed(
-    member: &Member,
-    remembered: &mut Remembered,
+    (member, remembered): (&Member, &mut Remembered),
     found: Vec<(PathBuf, Option<TargetHeader>)>,
+    has_others: bool,
 ) -> Result<Vec<(PathBuf, Option<TargetHeader>)>> {
     let before = remembered.clone();
     let told = remembered.is_in_doubt(&found, &member.map().read()).then(|| member.map_told_now());
@@ -145,7 +153,7 @@ fn without_removed(
     if *remembered != before {
         remembered.store(member.directory())?;
     }
-    if listed.is_empty() {
+    if listed.is_empty() && !has_others {
         bail!(
             "nothing is left to serve: name an empty directory for a new target, or have this server stay off"
         );

@@ -1,6 +1,7 @@
 //! Nodes that are taken out of the file system, and what must not go with them.
 
 use super::copies::leave_copies;
+use super::shared_disks::leave_disks;
 use super::{ManagerService, refused};
 use crate::ManagerError;
 use crate::state::ClusterState;
@@ -55,6 +56,7 @@ impl ManagerService {
                 )));
             }
             leave_copies(state, node)?;
+            leave_disks(state, node)?;
             state.metadata.retain(|known| known.node != node);
             let ClusterState { map, promised, .. } = state;
             promised.retain(|known| known.node != node);

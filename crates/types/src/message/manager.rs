@@ -2,9 +2,9 @@
 
 use crate::membership::Change;
 use crate::{
-    ChainId, ClusterId, ClusterMap, CopyHost, CopyNotes, Epoch, Event, FilesetId, Happening, Holding,
-    InodeId, KeySet, Membership, NodeId, NodePolicy, PoolId, Role, Roles, SecretKey, ShardId, Start,
-    TargetId,
+    ChainId, ClusterId, ClusterMap, CopyHost, CopyNotes, DiskId, DiskOrder, DiskWord, Epoch, Event,
+    FilesetId, Happening, Holding, InodeId, KeySet, Membership, NodeId, NodePolicy, PoolId, Role, Roles,
+    SecretKey, ShardId, SharedDisk, Start, TargetId,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -309,6 +309,31 @@ pub enum ManagerRequest {
         /// How many copies, 2 or 3.
         copies: u8,
     },
+    /// What the caller, a storage server, does with disks that others reach as well. Said to every manager every second.
+    ShareDisks {
+        /// Each of them.
+        // LIMIT: [`SharedDisk::AT_SERVER_MAX`].
+        words: Vec<DiskWord>,
+    },
+    /// The caller, a storage server, is about to mount a disk that others reach as well.
+    UseDisk {
+        /// Which.
+        disk: DiskId,
+    },
+    /// Disks that several storage servers reach.
+    SharedDisks,
+    /// Have another server use a disk.
+    MoveDisk {
+        /// Which.
+        disk: DiskId,
+        /// The server.
+        to: NodeId,
+    },
+    /// An administrator vouches for it that a server is switched off, and cannot write to any disk before it is started anew.
+    ConfirmFenced {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 /// A change of the group that keeps a chain's chunks. Who may ask for it and when: `ashlar_replication::membership::plan`.
@@ -506,4 +531,10 @@ pub enum ManagerReply {
     },
     /// Who keeps copies from now on.
     CopiesChanged(Membership<NodeId>),
+    /// What is so with each disk that the caller has spoken of.
+    DiskOrders(Vec<DiskOrder>),
+    /// The caller may mount the disk, which is this one now.
+    DiskGranted(SharedDisk),
+    /// All disks that several storage servers reach.
+    SharedDisks(Vec<SharedDisk>),
 }

@@ -1,5 +1,6 @@
 //! `ashlar target add`, at the server: a directory is taken into service as a target while the others serve.
 
+use super::super::affinity::DataPlace;
 use super::find::find_or_make;
 use super::in_service::InService;
 use super::remembered::Added;
@@ -86,6 +87,57 @@ impl InService {
         let text = format!("at {}, asked for on {asked}", path.display());
         member.reporter.report(EventKind::TargetTaken, &id.to_string(), &text);
         eprintln!("ashlar: {id} is in service {text}");
+        Ok(id)
+    }
+
+    /// Takes the target on a shared disk into service, which this server alone has mounted; a new one is made if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be served; it is not in service then.
+    pub(super) fn take_shared(
+        &self,
+        listed: &[(PathBuf, Option<TargetHeader>)],
+        pool: Option<&str>,
+    ) -> Result<TargetId> {
+        let _alone = self.changing.lock();
+        if self.is_told.load(Relaxed) {
+            bail!("this server is stopping");
+        }
+        let [(path, header)] = listed else { bail!("one directory at a time") };
+        require_room(self.served().len())?;
+        if let Some(header) = header {
+            self.require_other(path, header)?;
+            if self.is_removed(&header.identity)? {
+                bail!(
+                    "{} was removed from the file system: `rm -r {}`, nothing in it is of use any more",
+                    header.identity.target,
+                    path.display()
+                );
+            }
+        }
+        let found = find_or_make(&self.parts.member, listed, |_| pool.map(str::to_owned))?;
+        let [(_, identity)] = found.as_slice() else { bail!("one directory at a time") };
+        let id = identity.target;
+        // Whoever had it has unmounted it, or was fenced: managers need not have heard that he has ended.
+        let taking_over = CopyArgs { accept_older_copies: false, take_over: true };
+        let place = DataPlace { dir: data_directory(path), listen: Vec::new(), numa: None };
+        let affinity = self.machine.affinity(&place)?;
+        self.open_with(&found, |_| Ok(affinity.clone()), (taking_over, false))?;
+        let told = self.tell(&self.announcement()).and_then(|()| {
+            let targets = self.served();
+            self.tell(&ManagerRequest::Serve { targets })
+        });
+        if let Err(error) = told {
+            if let Err(error) = self.let_go(id) {
+                tracing::warn!(target_id = %id, "a target that does not come after all: {error:#}");
+            }
+            return Err(error);
+        }
+        self.note_entered();
+        if let Err(error) = self.count() {
+            tracing::error!(target_id = %id, "managers do not hear what a target has: {error:#}");
+        }
+        eprintln!("ashlar: {id} is in service at {}", path.display());
         Ok(id)
     }
 

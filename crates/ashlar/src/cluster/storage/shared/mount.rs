@@ -1,0 +1,201 @@
+//! Mounting and unmounting a shared disk, with mount(8), umount(8), findmnt(8) and blkid(8): they know `/etc/fstab`, file systems and their options.
+
+use crate::program::ended_within;
+use anyhow::{Context, Result, bail};
+use ashlar_types::DiskId;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// LIMIT: for how long a disk may take to be read, mounted with its log replayed, or unmounted with all that is to be written.
+const READ_MAX: Duration = Duration::from_secs(20);
+const MOUNT_MAX: Duration = Duration::from_secs(120);
+const UNMOUNT_MAX: Duration = Duration::from_secs(120);
+/// LIMIT: what is read of what a program says.
+const OUTPUT_BYTES_MAX: u64 = 4096;
+
+/// A shared disk of this machine.
+pub struct Mounting {
+    dir: PathBuf,
+    /// Without one that of `dir` in `/etc/fstab`.
+    device: Option<PathBuf>,
+    /// Whoever mounts has it open: it stays locked until he has ended, also when the process that has started him dies before.
+    lock: Arc<File>,
+}
+
+impl Mounting {
+    pub fn new(dir: PathBuf, device: Option<PathBuf>, lock: Arc<File>) -> Mounting {
+        Mounting { dir, device, lock }
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The UUID of the file system on it.
+    ///
+    /// # Errors
+    /// When there is no such device, or nothing on it that has one: with the way out.
+    pub fn identify(&self) -> Result<DiskId> {
+        let source = match &self.device {
+            Some(device) => device.display().to_string(),
+            None => self.in_fstab()?,
+        };
+        if let Some(uuid) = source.strip_prefix("UUID=") {
+            return parse(uuid.trim_matches('"'));
+        }
+        let mut blkid = Command::new("blkid");
+        // Past its cache: what was there before may be gone.
+        blkid.stdin(Stdio::null()).args(["-p", "-o", "value", "-s", "UUID", &source]);
+        let uuid = run(&mut blkid, READ_MAX).with_context(|| {
+            format!("cannot read which file system is on {source}: make one first (`mkfs.xfs {source}`), and see that this machine reaches the disk")
+        })?;
+        parse(uuid.trim())
+    }
+
+    fn in_fstab(&self) -> Result<String> {
+        let mut findmnt = Command::new("findmnt");
+        findmnt.stdin(Stdio::null()).args(["--fstab", "-n", "-o", "SOURCE"]).arg(&self.dir);
+        let found = run(&mut findmnt, READ_MAX).with_context(|| {
+            format!(
+                "{} is not in /etc/fstab: add a line for it there, with `noauto` among its options, or say which device it is (`{}=DEVICE`)",
+                self.dir.display(),
+                self.dir.display()
+            )
+        })?;
+        Ok(found.trim().to_owned())
+    }
+
+    /// Whether something is mounted there, as the kernel tells.
+    pub fn is_mounted(&self) -> bool {
+        let dir = std::fs::canonicalize(&self.dir).unwrap_or_else(|_| self.dir.clone());
+        let shown = escaped(&dir);
+        // What cannot be read may be mounted.
+        std::fs::read_to_string("/proc/self/mountinfo")
+            .map_or(true, |text| text.lines().any(|line| line.split(' ').nth(4) == Some(shown.as_str())))
+    }
+
+    /// Mounts it, if it is not.
+    ///
+    /// # Errors
+    /// When that fails, or takes too long.
+    pub fn mount(&self) -> Result<()> {
+        if self.is_mounted() {
+            return Ok(());
+        }
+        let mut mount = Command::new("mount");
+        if let Some(device) = &self.device {
+            mount.arg(device);
+        }
+        let lock = self.lock.try_clone().context("cannot hand on what is locked")?;
+        run(mount.arg(&self.dir).stdin(lock), MOUNT_MAX)
+            .with_context(|| format!("cannot mount {}", self.dir.display()))?;
+        if !self.is_mounted() {
+            bail!("mount has not mounted {}", self.dir.display());
+        }
+        Ok(())
+    }
+
+    /// Unmounts it, if it is mounted. Everything is on the disk then.
+    ///
+    /// # Errors
+    /// When somebody uses it, or it takes too long.
+    pub fn unmount(&self) -> Result<()> {
+        // Something may be mounted over it.
+        for _ in 0..8 {
+            if !self.is_mounted() {
+                return Ok(());
+            }
+            run(Command::new("umount").stdin(Stdio::null()).arg(&self.dir), UNMOUNT_MAX)
+                .with_context(|| format!("cannot unmount {}: does a program use it?", self.dir.display()))?;
+        }
+        bail!("{} is mounted again and again", self.dir.display())
+    }
+}
+
+/// A path as mountinfo has it (proc_pid_mountinfo(5)).
+fn escaped(path: &Path) -> String {
+    let mut out = String::new();
+    for character in path.display().to_string().chars() {
+        match character {
+            ' ' => out.push_str("\\040"),
+            '\t' => out.push_str("\\011"),
+            '\n' => out.push_str("\\012"),
+            '\\' => out.push_str("\\134"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+fn parse(uuid: &str) -> Result<DiskId> {
+    let digits: String = uuid.chars().filter(|digit| *digit != '-').collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(number) if digits.len() == 32 => Ok(number.to_be_bytes()),
+        _ => bail!(
+            "`{uuid}` is no UUID of a file system that Linux can have a target on: XFS or ext4 have one"
+        ),
+    }
+}
+
+/// What a program says that ends well, and in time.
+fn run(command: &mut Command, wait: Duration) -> Result<String> {
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {shown}"))?;
+    let ended = ended_within(&mut child, wait)?;
+    if ended.is_none() {
+        // One that waits for a disk does not end by it, and is not waited for.
+        let _ = child.kill();
+        bail!("{shown} has not ended after {} s", wait.as_secs());
+    }
+    let (mut said, mut error) = (String::new(), String::new());
+    if let Some(out) = child.stdout.take() {
+        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut said);
+    }
+    if let Some(out) = child.stderr.take() {
+        let _ = out.take(OUTPUT_BYTES_MAX).read_to_string(&mut error);
+    }
+    if ended == Some(false) {
+        bail!("{shown} has failed: {}", error.trim());
+    }
+    Ok(said)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_taken_and_nothing_else() {
+        assert_eq!(parse("0a010203-0405-0607-0809-0a0b0c0d0eff").unwrap()[..2], [0x0a, 1]);
+        assert!(parse("1234-ABCD").is_err_and(|error| error.to_string().contains("XFS")));
+        assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn a_directory_that_nothing_is_mounted_at_is_told_from_a_mount_point() {
+        let mounting = |dir: &str| Mounting::new(dir.into(), None, Arc::new(tempfile::tempfile().unwrap()));
+        assert!(mounting("/proc").is_mounted());
+        assert!(!mounting("/no such directory").is_mounted());
+        assert_eq!(escaped(Path::new("/a b\\c")), "/a\\040b\\134c");
+    }
+
+    #[test]
+    fn a_program_that_fails_or_hangs_is_told_of() {
+        let wait = Duration::from_secs(20);
+        assert_eq!(run(Command::new("echo").arg("so"), wait).unwrap(), "so\n");
+        let failed = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"]), wait).unwrap_err();
+        assert!(failed.to_string().contains("why"), "{failed}");
+        let late = run(Command::new("sleep").arg("20"), Duration::from_millis(50)).unwrap_err();
+        assert!(late.to_string().contains("has not ended"), "{late}");
+    }
+}
