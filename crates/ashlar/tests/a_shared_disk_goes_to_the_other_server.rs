@@ -178,7 +178,9 @@ fn wait_for(lab: &Lab, what: &str, owners: [&str; 2]) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while std::time::Instant::now() < deadline {
         have = list(lab);
-        if have.len() == 2 && have.iter().zip(owners).all(|((target, has), owner)| *target > 0 && has == owner) {
+        if have.len() == 2
+            && have.iter().zip(owners).all(|((target, has), owner)| *target > 0 && has == owner)
+        {
             return;
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -228,8 +230,7 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
         return;
     }
     let (mut lab, shared, fence, addresses) = start();
-    let mut servers: Vec<Role> =
-        (0..2).map(|at| start_server(&lab, &shared, at, &addresses[at])).collect();
+    let mut servers: Vec<Role> = (0..2).map(|at| start_server(&lab, &shared, at, &addresses[at])).collect();
     wait_for(&lab, "each has its own", SERVERS);
     let dir = lab.path("m0/on-shared");
     fs::create_dir(&dir).unwrap();

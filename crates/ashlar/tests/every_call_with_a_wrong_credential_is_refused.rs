@@ -59,7 +59,9 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::Serve { .. }
         | ManagerRequest::EndMove { .. }
         | ManagerRequest::ReportTargets { .. }
-        | ManagerRequest::ChangeChains { .. } => &[Role::Storage],
+        | ManagerRequest::ChangeChains { .. }
+        | ManagerRequest::ShareDisks { .. }
+        | ManagerRequest::UseDisk { .. } => &[Role::Storage],
         ManagerRequest::MetaIdentity { .. }
         | ManagerRequest::TransferShards { .. }
         | ManagerRequest::RestoreMetadata { .. }
@@ -83,10 +85,13 @@ fn allowed_of_manager(request: &ManagerRequest) -> &'static [Role] {
         | ManagerRequest::SetDomain { .. }
         | ManagerRequest::SetCopies { .. }
         | ManagerRequest::CopyPool { .. }
+        | ManagerRequest::MoveDisk { .. }
+        | ManagerRequest::ConfirmFenced { .. }
         | ManagerRequest::SetShardMoves { .. } => &[Role::Admin],
-        ManagerRequest::Presence | ManagerRequest::Events { .. } | ManagerRequest::MoveWorks => {
-            &[Role::Admin, Role::Console]
-        }
+        ManagerRequest::Presence
+        | ManagerRequest::Events { .. }
+        | ManagerRequest::SharedDisks
+        | ManagerRequest::MoveWorks => &[Role::Admin, Role::Console],
         ManagerRequest::ShardMoves | ManagerRequest::Copies => &[Role::Meta, Role::Admin, Role::Console],
         ManagerRequest::Report { .. }
         | ManagerRequest::ClaimStart { .. }
@@ -222,6 +227,11 @@ fn manager_samples() -> Vec<ManagerRequest> {
         ManagerRequest::ReportTargets { targets: Vec::new() },
         ManagerRequest::ChangeChains { by: TargetId(1), changes: Vec::new() },
         ManagerRequest::CopyPool { pool: "default".into(), copies: 2 },
+        ManagerRequest::ShareDisks { words: Vec::new() },
+        ManagerRequest::UseDisk { disk: [1; 16] },
+        ManagerRequest::SharedDisks,
+        ManagerRequest::MoveDisk { disk: [1; 16], to: NodeId(2) },
+        ManagerRequest::ConfirmFenced { node: NodeId(2) },
         ManagerRequest::SealingKeys,
         ManagerRequest::OpenKey,
         ManagerRequest::CheckingKeys,

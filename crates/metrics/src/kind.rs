@@ -158,6 +158,11 @@ kinds! {
     CertifyServer => "certify_server",
     ChangeChains => "change_chains",
     CopyPool => "copy_pool",
+    ShareDisks => "share_disks",
+    UseDisk => "use_disk",
+    SharedDisks => "shared_disks",
+    MoveDisk => "move_disk",
+    ConfirmFenced => "confirm_fenced",
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub struct SharedDiskModel {
 impl SharedDiskModel {
     /// Small enough for every run of the tests.
     pub fn small() -> SharedDiskModel {
-        SharedDiskModel { turns_max: 6, deaths_max: 1, broken: None }
+        SharedDiskModel { turns_max: 5, deaths_max: 1, broken: None }
     }
 }
 
@@ -112,29 +112,29 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     /// A manager tells a server of the disk at the turn of this place in its history.
-    Tell { server: usize, at: usize, is_to_take: bool },
+    Tell(usize, usize, bool),
     /// A server says that it has not mounted it, or has fenced.
-    Say { server: usize },
+    Say(usize),
     /// A word arrives.
     Hear(Word),
     /// The question of a server arrives.
-    Grant { server: usize },
-    /// The answer arrives, or the server has given up waiting.
-    Answer { server: usize, is_late: bool },
+    Grant(usize),
+    /// The answer arrives, or the server has given up waiting for it.
+    Answer(usize, bool),
     /// A server does what it is at.
-    Work { server: usize },
+    Work(usize),
     /// A process dies and is started anew.
-    Restart { server: usize },
+    Restart(usize),
     /// A server is switched off; it is on again at any later time.
-    Off { server: usize },
+    Off(usize),
     /// It is on again.
-    On { server: usize },
+    On(usize),
     /// A mount that was begun by a process that is dead.
-    StrayMount { server: usize },
+    StrayMount(usize),
     /// The user of the disk is taken for silent by the other one.
-    Suspect { by: usize },
+    Suspect(usize),
     /// An administrator wants the other one to have it.
-    Move { to: usize },
+    Move(usize),
 }
 
 impl Model for SharedDiskModel {
@@ -167,61 +167,60 @@ impl Model for SharedDiskModel {
         let may_turn = state.disk().turn < self.turns_max;
         for (server, known) in state.servers.iter().enumerate() {
             if !known.is_on {
-                out.push(Action::On { server });
+                out.push(Action::On(server));
                 continue;
             }
             if known.has_stray_mount {
-                out.push(Action::StrayMount { server });
+                out.push(Action::StrayMount(server));
             }
             if known.work == Work::Nothing {
                 for at in 0..state.history.len() {
-                    out.extend([false, true].map(|is_to_take| Action::Tell { server, at, is_to_take }));
+                    out.extend([false, true].map(|is_to_take| Action::Tell(server, at, is_to_take)));
                 }
             }
-            let has_news = !known.at.is_mounted() || known.at.fenced().is_some();
             let word = (server, known.at.seen(), known.at.is_mounted(), known.at.fenced());
-            if has_news && known.at.seen() > 0 && !state.words.contains(&word) {
-                out.push(Action::Say { server });
+            if self.may_count(state.disk().turn, &word) && !state.words.contains(&word) {
+                out.push(Action::Say(server));
             }
             if known.work == Work::Asking && may_turn {
-                out.push(Action::Grant { server });
+                out.push(Action::Grant(server));
             }
             if known.work == Work::Asking {
-                out.push(Action::Answer { server, is_late: true });
+                out.push(Action::Answer(server, true));
             }
             if known.work == Work::Asking && known.answer.is_some() {
-                out.push(Action::Answer { server, is_late: false });
+                out.push(Action::Answer(server, false));
             }
             if !matches!(known.work, Work::Nothing | Work::Asking) {
-                out.push(Action::Work { server });
+                out.push(Action::Work(server));
             }
             if state.deaths < self.deaths_max {
-                out.extend([Action::Restart { server }, Action::Off { server }]);
+                out.extend([Action::Restart(server), Action::Off(server)]);
             }
         }
         if may_turn {
             out.extend(state.words.iter().map(|word| Action::Hear(*word)));
-            out.extend([0, 1].map(|by| Action::Suspect { by }));
-            out.extend([0, 1].map(|to| Action::Move { to }));
+            out.extend([0, 1].map(|by| Action::Suspect(by)));
+            out.extend([0, 1].map(|to| Action::Move(to)));
         }
     }
 
     fn apply(&self, state: &mut State, action: &Action) {
         match *action {
-            Action::Tell { server, at, is_to_take } => self.tell(state, server, at, is_to_take),
-            Action::Say { server } => {
+            Action::Tell(server, at, is_to_take) => self.tell(state, server, at, is_to_take),
+            Action::Say(server) => {
                 let at = &state.servers[server].at;
                 let word = (server, at.seen(), at.is_mounted(), at.fenced());
                 state.words.insert(word);
             }
             Action::Hear(word) => self.hear(state, word),
-            Action::Grant { server } => {
+            Action::Grant(server) => {
                 if let Ok(next) = shared_disk::use_by(state.disk(), SERVERS[server]) {
                     state.servers[server].answer = Some(next.clone());
                     state.store(Some(next));
                 }
             }
-            Action::Answer { server, is_late } => {
+            Action::Answer(server, is_late) => {
                 let known = &mut state.servers[server];
                 let answer = match is_late && self.broken == Some(Broken::LateGrant) {
                     true => known.answer.clone(),
@@ -230,8 +229,8 @@ impl Model for SharedDiskModel {
                 let is_granted = !is_late && answer.is_some_and(|disk| known.at.granted(&disk));
                 known.work = if is_granted { Work::Mounting } else { Work::Nothing };
             }
-            Action::Work { server } => self.work(state, server),
-            Action::Restart { server } => {
+            Action::Work(server) => self.work(state, server),
+            Action::Restart(server) => {
                 let was_mounting = state.servers[server].work == Work::Mounting;
                 state.die(server);
                 let known = &mut state.servers[server];
@@ -240,20 +239,20 @@ impl Model for SharedDiskModel {
                 // The program that mounts goes on without the one that has started it.
                 known.has_stray_mount |= was_mounting && self.broken == Some(Broken::LateMount);
             }
-            Action::Off { server } => {
+            Action::Off(server) => {
                 state.die(server);
                 off(&mut state.servers[server]);
             }
-            Action::On { server } => {
+            Action::On(server) => {
                 let known = &mut state.servers[server];
                 known.is_on = true;
                 known.at = AtServer::new(SERVERS[server], false);
             }
-            Action::StrayMount { server } => {
+            Action::StrayMount(server) => {
                 let known = &mut state.servers[server];
                 (known.is_mounted, known.has_stray_mount) = (true, false);
             }
-            Action::Suspect { by } => {
+            Action::Suspect(by) => {
                 let next = match self.broken {
                     Some(Broken::SilenceGives) => {
                         let is_other = state.disk().user().is_some_and(|user| user != SERVERS[by]);
@@ -267,13 +266,18 @@ impl Model for SharedDiskModel {
                 };
                 state.store(next);
             }
-            Action::Move { to } => state.store(shared_disk::leave(state.disk(), SERVERS[to])),
+            Action::Move(to) => state.store(shared_disk::leave(state.disk(), SERVERS[to])),
         }
     }
 
     fn violation(&self, state: &State) -> Option<String> {
         let mounted = state.servers.iter().filter(|server| server.is_on && server.is_mounted).count();
         (mounted > 1).then(|| "both servers have the disk mounted".to_owned())
+    }
+
+    fn canonicalize(&self, state: &mut State) {
+        let turn = state.disk().turn;
+        state.words.retain(|word| self.may_count(turn, word));
     }
 
     fn milestones(&self, state: &State, reached: &mut dyn FnMut(&'static str)) {
@@ -291,6 +295,12 @@ impl Model for SharedDiskModel {
 }
 
 impl SharedDiskModel {
+    /// Whether a word makes a difference at `turn` or later, by the rules of `ashlar_replication::shared_disk::heard`: turns grow.
+    fn may_count(&self, turn: u64, &(_, seen, is_mounted, fenced): &Word) -> bool {
+        let is_of_now = seen >= turn || self.broken == Some(Broken::OldWords);
+        !is_mounted && seen > 0 && is_of_now || fenced == Some(turn)
+    }
+
     fn tell(&self, state: &mut State, server: usize, at: usize, is_to_take: bool) {
         let disk = state.history[at].clone();
         let known = &mut state.servers[server];

@@ -1,6 +1,6 @@
 //! Arguments of the commands of a file system of many servers.
 
-use super::{DataArgs, FuseTransport, MetricsPlace, PolicyArgs};
+use super::{DataArgs, FuseTransport, MetricsPlace, PolicyArgs, SharedArgs};
 use crate::cluster::DataPlace;
 use ashlar_types::{Coherence, Roles};
 use clap::{Args, Subcommand};

@@ -96,7 +96,7 @@ pub enum TargetAction {
         /// Go on copying.
         #[arg(long)]
         resume: bool,
-        /// Send at most this many MiB per second from each server; 0: as fast as it goes.
+        /// Send at most this many MiB per second from each server; 0: as fast as it goes while nobody else uses a server, and an eighth of the time while somebody does.
         #[arg(long, value_name = "MIB_PER_S")]
         rate: Option<u32>,
         /// Print JSON, also after a change: an object with `is_paused`, `rate_mib_s`, `rebalancing` (names of pools) and `moves`, a list of objects with `chain`,

@@ -108,7 +108,8 @@ impl ManagerService {
             }
             Ok::<_, ManagerError>(disks)
         };
-        let is_more = self.manager.with_state(|state| Ok(next_of(state)? != state.shared_disks))?;
+        let is_more =
+            self.manager.with_state(|state| next_of(state).map(|next| next != state.shared_disks))?;
         if is_more {
             let (before, after, map) = self.manager.change_by(Some(peer.node), |state| {
                 let (next, map) = (next_of(state)?, state.map.clone());

@@ -232,8 +232,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<ClusterState, CodecError> {
 fn decode_5(bytes: &[u8]) -> Result<ClusterState, CodecError> {
     let State5 { map, tokens, last_node, metadata, promised, last_target, keys } =
         codec::decode(bytes, "cluster state")?;
-    let (starts, moves, copies) = Default::default();
-    Ok(ClusterState { map, tokens, last_node, metadata, promised, last_target, keys, starts, moves, copies })
+    let (starts, moves, copies, shared_disks) = Default::default();
+    Ok(ClusterState {
+        map,
+        tokens,
+        last_node,
+        metadata,
+        promised,
+        last_target,
+        keys,
+        starts,
+        moves,
+        copies,
+        shared_disks,
+    })
 }
 
 /// Format 4, behind its magic.
@@ -252,6 +264,7 @@ fn decode_4(bytes: &[u8]) -> Result<ClusterState, CodecError> {
         starts: Vec::new(),
         moves: Default::default(),
         copies: Default::default(),
+        shared_disks: Vec::new(),
     })
 }
 

@@ -97,15 +97,12 @@ impl Moves {
     /// Waits until the next piece of `copy` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
     fn pay_for(&self, outgoing: &Outgoing, copy: &Copy<'_>) -> Result<(), Stop> {
         let rate = self.map().moves.rate_mib_s;
-        if rate == 0 {
-            return Ok(());
-        }
         let bytes =
             copy.store.map(copy.chunk)?.and_then(|map| copy.next_piece(&map)).map_or(0, |(_, len)| len);
         let clock = &self.outside.env.clock;
         let now = clock.monotonic();
         let due = now + self.throttle.wait_for(bytes.into(), rate, now);
-        while clock.monotonic() < due {
+        while !self.throttle.is_over(due, rate, clock.monotonic()) {
             self.outside.env.tasks.pause(LOOK.min(due.saturating_sub(clock.monotonic())));
             self.go_on(outgoing)?;
         }
@@ -389,7 +386,9 @@ impl Moves {
                 continue;
             }
             let Some(map) = store.map(chunk)? else { return copy.is_gone().map_err(not_taken) };
+            let begun = self.outside.env.clock.monotonic();
             let bytes = copy.send_piece(&map).map_err(not_taken)?;
+            self.throttle.sent(begun, self.map().moves.rate_mib_s, self.outside.env.clock.monotonic());
             outgoing.note_sent(0, bytes.into());
             self.note_copied(outgoing.place().0, bytes.into());
             // Changes since the chunk was begun are there already, each since its piece was.

@@ -106,6 +106,7 @@ impl Moves {
         let target = request.target();
         let at = self.at(target);
         if let Some(chain) = request.chain() {
+            self.throttle.note_call(self.outside.env.clock.monotonic());
             // Who may do what with a chain of several copies is for its group to say.
             if self.map().is_copied(chain) {
                 return self.copies.guard(chain, request, payload, |payload| run(payload, &|_| true));

@@ -11,7 +11,6 @@ const A: NodeId = NodeId(2);
 const B: NodeId = NodeId(3);
 const DISK: [u8; 16] = [4; 16];
 const LONG: Duration = Duration::from_secs(3600);
-const SOON: Duration = Duration::from_secs(1);
 
 /// What a server does with the disk.
 #[derive(Clone, Copy)]
@@ -62,14 +61,16 @@ impl Server {
 
 /// Both servers have been there for long, and the first one has the disk.
 fn start() -> (Site, Server, Server) {
-    let mut site = Site::with(&[("oss1", STORAGE), ("oss2", STORAGE)]);
+    let mut site = Site::with(&[("oss1", STORAGE), ("oss2", STORAGE), ("mds", &[Role::Meta])]);
     site.0.suppose_it_can_tell();
     let (mut a, mut b) = (Server::new(A), Server::new(B));
     assert!(a.say(&site).1, "the disk is to be its own");
     a.take(&site);
     assert_eq!(b.say(&site), (DiskState::Used { by: A }, false));
     a.say(&site);
-    [A, B].map(|node| site.0.suppose_disk_words(node, LONG, Duration::ZERO));
+    for node in [A, B] {
+        site.0.suppose_disk_words(node, LONG, Duration::ZERO);
+    }
     (site, a, b)
 }
 
