@@ -32,6 +32,7 @@ fn output(command: &mut Command) -> String {
 /// The disks, each with a device for each server.
 struct Shared {
     devices: Vec<[String; 2]>,
+    uuids: Vec<String>,
 }
 
 impl Shared {
@@ -46,7 +47,12 @@ impl Shared {
                 device(&image)
             })
         };
-        Shared { devices: DISKS.iter().map(disk).collect() }
+        let devices: Vec<[String; 2]> = DISKS.iter().map(disk).collect();
+        let uuid = |[device, _]: &[String; 2]| {
+            output(Command::new("blkid").args(["-p", "-o", "value", "-s", "UUID", device]))
+        };
+        let uuids = devices.iter().map(uuid).collect();
+        Shared { devices, uuids }
     }
 }
 
@@ -122,6 +128,15 @@ impl Fence {
     }
 }
 
+/// Ends the watch, also when something else fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Watches until it is told to end: answers the fence, and that no disk is mounted twice.
 fn watch(lab: &Lab, fence: &Fence, is_done: &AtomicBool) {
     let mut answered = 0;
@@ -158,8 +173,8 @@ fn start_server(lab: &Lab, shared: &Shared, at: usize, address: &str) -> Role {
     lab.run(SERVERS[at], &line, "serves")
 }
 
-/// Who has each disk, by the number of its target.
-fn list(lab: &Lab) -> Vec<(u64, String)> {
+/// The target on each disk, and who has it.
+fn list(lab: &Lab, shared: &Shared) -> Vec<(u64, String)> {
     let listed = lab.ashlar("disk list --json --identity @first").expect(0).stdout;
     let disks: serde_json::Value = serde_json::from_str(&listed).unwrap();
     let of = |disk: &serde_json::Value| {
@@ -167,17 +182,17 @@ fn list(lab: &Lab) -> Vec<(u64, String)> {
         let is_used = disk["state"] == "used";
         (disk["target"].as_u64().unwrap_or_default(), if is_used { server } else { String::new() })
     };
-    let mut all: Vec<_> = disks.as_array().unwrap().iter().map(of).collect();
-    all.sort();
-    all
+    let disks = disks.as_array().unwrap();
+    let find = |uuid: &String| disks.iter().find(|disk| disk["disk"] == **uuid).map(of);
+    shared.uuids.iter().filter_map(find).collect()
 }
 
 #[track_caller]
-fn wait_for(lab: &Lab, what: &str, owners: [&str; 2]) {
+fn wait_for((lab, shared): (&Lab, &Shared), what: &str, owners: [&str; 2]) {
     let mut have = Vec::new();
     let deadline = std::time::Instant::now() + PATIENCE;
     while std::time::Instant::now() < deadline {
-        have = list(lab);
+        have = list(lab, shared);
         if have.len() == 2
             && have.iter().zip(owners).all(|((target, has), owner)| *target > 0 && has == owner)
         {
@@ -231,37 +246,38 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
     }
     let (mut lab, shared, fence, addresses) = start();
     let mut servers: Vec<Role> = (0..2).map(|at| start_server(&lab, &shared, at, &addresses[at])).collect();
-    wait_for(&lab, "each has its own", SERVERS);
+    wait_for((&lab, &shared), "each has its own", SERVERS);
     let dir = lab.path("m0/on-shared");
     fs::create_dir(&dir).unwrap();
     let line = format!("layout set --pool shared --inline-size 0 --stripe-count 0 {}", dir.display());
     soon(PATIENCE, "the directory takes the layout", || lab.ashlar(&line).code == Some(0));
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = Ending(&is_done);
         let (at_lab, at_fence, is_over) = (&lab, &fence, &is_done);
         let watcher = scope.spawn(move || watch(at_lab, at_fence, is_over));
         let under_load = |first: &[u64], during: &mut dyn FnMut(&dyn Fn())| {
             load::under_load(first, 8, |of, turn| work(&lab, of, turn), |goes_on| during(goes_on))
         };
         // In good order, and back.
-        let target = list(&lab)[0].0;
+        let target = list(&lab, &shared)[0].0;
         let (turns, stall) = under_load(&[0; 4], &mut |goes_on| {
             lab.ashlar(&format!("disk move {target} --to oss9 --identity @first")).expect(0);
-            wait_for(&lab, "the disk is moved", ["oss9", "oss9"]);
+            wait_for((&lab, &shared), "the disk is moved", ["oss9", "oss9"]);
             goes_on();
             lab.ashlar(&format!("disk move {target} --to oss8 --identity @first")).expect(0);
-            wait_for(&lab, "the disk is moved back", SERVERS);
+            wait_for((&lab, &shared), "the disk is moved back", SERVERS);
         });
         eprintln!("moved: the longest turn took {stall:?}");
         assert_eq!(fence.times_asked(), 0);
         // A server that is stopped in good order lets go of what it has.
         let (turns, stall) = under_load(&turns, &mut |goes_on| {
             servers[0].stop();
-            wait_for(&lab, "a server was stopped", ["oss9", "oss9"]);
+            wait_for((&lab, &shared), "a server was stopped", ["oss9", "oss9"]);
             goes_on();
             servers[0] = start_server(&lab, &shared, 0, &addresses[0]);
             lab.ashlar(&format!("disk move {target} --to oss8 --identity @first")).expect(0);
-            wait_for(&lab, "it is back", SERVERS);
+            wait_for((&lab, &shared), "it is back", SERVERS);
         });
         eprintln!("stopped: the longest turn took {stall:?}");
         assert_eq!(fence.times_asked(), 0);
@@ -269,7 +285,7 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
         let (turns, stall) = under_load(&turns, &mut |goes_on| {
             *fence.process.lock().unwrap() = Some((1, servers[1].id()));
             servers[1].pause();
-            wait_for(&lab, "a server hangs", ["oss8", "oss8"]);
+            wait_for((&lab, &shared), "a server hangs", ["oss8", "oss8"]);
             goes_on();
         });
         eprintln!("hung and fenced: the longest turn took {stall:?}");
@@ -283,9 +299,9 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
             let before = fence.times_asked();
             servers[0].pause();
             soon(PATIENCE, "it is tried again", || fence.times_asked() > before + 1);
-            assert!(list(&lab).iter().all(|(_, has)| has.is_empty()), "it was taken over unfenced");
+            assert!(list(&lab, &shared).iter().all(|(_, has)| has.is_empty()), "it was taken over unfenced");
             servers[0].resume();
-            wait_for(&lab, "it goes on", ["oss9", "oss9"]);
+            wait_for((&lab, &shared), "it goes on", ["oss9", "oss9"]);
         });
         eprintln!("hung and not fenced: the longest turn took {stall:?}");
         let events = lab.ashlar("event list --identity @first").expect(0).stdout;
@@ -293,7 +309,7 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
             assert!(events.contains(kind), "{kind}: {events}");
         }
         check(&lab, &turns);
-        is_done.store(true, SeqCst);
+        drop(ending);
         watcher.join().unwrap();
     });
     servers.iter_mut().for_each(Role::stop);

@@ -444,6 +444,18 @@ fn happened(situation: &Situation<'_>, all: &mut Vec<Finding>) {
             "take the copy away, or the disk from one of the two machines: ashlar event list --kind target-claimed-twice",
         ),
         (
+            EventKind::FenceFailed,
+            Severity::Error,
+            "a server could not be fenced, and its shared disks wait",
+            "is it off for certain? docs/guides/shared-disks.md says how to go on",
+        ),
+        (
+            EventKind::DiskFailed,
+            Severity::Error,
+            "a storage server could not use a shared disk",
+            "see to its path to the disk: ashlar event list --kind disk-failed; ashlar disk move gives the disk back",
+        ),
+        (
             EventKind::SessionEvicted,
             Severity::Warning,
             "a session was ended because its mount did not give back what others needed",

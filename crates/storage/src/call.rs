@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let id = request.target();
-        let store = self.target(id).ok_or_else(|| self.why_not_here(request))?;
+        let (store, _in_use) = self.target_for_call(id).ok_or_else(|| self.why_not_here(request))?;
         let run = |payload: Payload<'_>, is_here: &IsHere<'_>| {
             carry_out(self, &store, request, payload, is_here).map_err(|error| {
                 self.report(id, &error);
@@ -29,8 +29,12 @@ impl StorageCalls for StorageService {
 
 impl StorageService {
     /// What to answer about a target that is not in service here. Who asks for chains that have gone elsewhere goes by an older map: the target was taken out of
-    /// the file system since.
+    /// the file system since. One that may be on its way here, or to a server that the caller has not heard of yet, is to be asked for again (`EBUSY`).
     fn why_not_here(&self, request: &StorageRequest) -> Errno {
+        let awaited = self.awaited.read();
+        if awaited.are_unknown || awaited.targets.contains(&request.target()) {
+            return Errno::EBUSY;
+        }
         let is_elsewhere = self.moves.as_ref().is_some_and(|moves| moves.is_elsewhere(request));
         if is_elsewhere { Errno::EREMCHG } else { Errno::ENODEV }
     }

@@ -18,7 +18,7 @@ use ashlar_chunkstore::{ChunkError, ChunkStore, TargetSpace};
 use ashlar_rpc::Reports;
 use ashlar_types::{EventKind, TargetId};
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 /// A target in service.
@@ -26,6 +26,31 @@ struct Served {
     store: Arc<ChunkStore>,
     /// The local file system it is on, where that is known.
     file_system: Option<u64>,
+    /// Cloned by whoever uses the store for a call.
+    calls: Arc<()>,
+}
+
+/// A target that was taken out of service.
+pub struct Retired {
+    /// What is to be closed.
+    pub store: Arc<ChunkStore>,
+    calls: Arc<()>,
+}
+
+impl Retired {
+    /// Whether a call is under way that came before: closed now, it would be told so.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.calls) > 1
+    }
+}
+
+/// Targets that may come here, or come back: who asks for one that is not here is to ask again.
+#[derive(Default)]
+struct Awaited {
+    /// Nobody has told yet which those are.
+    are_unknown: bool,
+    // LIMIT: as disks that other servers reach as well.
+    targets: BTreeSet<TargetId>,
 }
 
 /// Targets of one server.
@@ -34,6 +59,7 @@ pub struct StorageService {
     targets: RwLock<BTreeMap<TargetId, Served>>,
     moves: Option<Arc<Moves>>,
     reports: OnceLock<Arc<dyn Reports>>,
+    awaited: RwLock<Awaited>,
 }
 
 impl StorageService {
@@ -75,13 +101,29 @@ impl StorageService {
     pub fn add_target(&self, id: TargetId, store: Arc<ChunkStore>) {
         // A disk that does not answer now is counted as one of its own; its errors show with the first request.
         let file_system = store.space().ok().and_then(|space| space.file_system);
-        self.targets.write().insert(id, Served { store, file_system });
+        self.targets.write().insert(id, Served { store, file_system, calls: Arc::default() });
     }
 
     /// Takes a target out of service, if it is there: who asks for it from now on hears that it is not here. Calls under way go on.
     pub fn remove_target(&self, id: TargetId) -> Option<Arc<ChunkStore>> {
         let served = self.targets.write().remove(&id);
         served.map(|served| served.store)
+    }
+
+    /// As [`StorageService::remove_target`]; what is returned tells whether calls use it yet.
+    pub fn retire_target(&self, id: TargetId) -> Option<Retired> {
+        let Served { store, calls, .. } = self.targets.write().remove(&id)?;
+        Some(Retired { store, calls })
+    }
+
+    /// Has who asks for a target that is not in service here ask again: any, or those of `targets`. It may be on its way, on a disk that another server has.
+    pub fn await_targets(&self, are_unknown: bool, targets: BTreeSet<TargetId>) {
+        *self.awaited.write() = Awaited { are_unknown, targets };
+    }
+
+    /// The target `id` for a call, in use for as long as the second lives.
+    fn target_for_call(&self, id: TargetId) -> Option<(Arc<ChunkStore>, Arc<()>)> {
+        self.targets.read().get(&id).map(|served| (served.store.clone(), served.calls.clone()))
     }
 
     /// The target `id`, if it is in service here.

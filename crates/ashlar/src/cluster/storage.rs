@@ -84,6 +84,8 @@ pub fn run(args: &StorageArgs) -> Result<()> {
         is_told.clone(),
     )?;
     let in_service = Arc::new(in_service);
+    // ORDER: nobody is answered before that a target which is to come is missing.
+    let shared = SharedDisks::new(in_service.clone(), &args.shared, args.pool.clone())?;
     let targets = |map: &ClusterMap, served: &[_]| are_served(map, member.name.node, served);
     let is_known = targets(&member.map().read(), &shown(&found));
     in_service.open(&found, |path| Ok(affinities.get(path).cloned().unwrap_or_default()), is_known)?;
@@ -111,7 +113,6 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     let _keys = follow_keys(&member, keys, access)?;
     let reporting = member.keep_reporting(Role::Storage)?;
     let _present = member.keep_present(Role::Storage)?;
-    let shared = SharedDisks::new(in_service.clone(), &args.shared, args.pool.clone())?;
     let sharing = shared.keep()?;
     announce::serving(Role::Storage, &bound);
     let (mut stopped, mut review) = (Stopped::default(), member.reviews());

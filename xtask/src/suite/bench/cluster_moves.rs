@@ -48,6 +48,9 @@ pub(super) struct Arguments {
     /// Copies of all content.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     copies: u8,
+    /// Have a server be killed, and its copies be made anew elsewhere, in the place of emptying targets; others wait for it for ten minutes first.
+    #[arg(long)]
+    lose: bool,
     /// MiB per second that each server may copy, if that is to be limited (`ashlar target moves --rate`).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
@@ -71,7 +74,10 @@ impl Arguments {
         let shaped: Vec<&str> = mbit.iter().flat_map(|mbit| ["--link-mbit", mbit]).collect();
         let lab = Lab::up(&bench.programs.join("ashlar"), &dir, servers, CLIENTS, &shaped)?;
         let mut phases = self.measure(&lab)?;
-        lab.stop_and_check()?;
+        // Not where a server was killed: the lab does not know who is in its place, and what was stored was compared.
+        if !self.lose {
+            lab.stop_and_check()?;
+        }
         self.show(report, &mut phases);
         let kept = phases.iter_mut().map(|phase| {
             let [half, p99, longest] = [500, 990, 1000].map(|part| phase.latencies.milliseconds(part));
@@ -120,6 +126,20 @@ impl Arguments {
             std::thread::sleep(QUIET);
             Ok(0)
         })?;
+        if self.lose {
+            let moved = bytes_of(lab, id)?;
+            let server = format!("storage{}", self.servers);
+            let process = lab.process(&server)?.with_context(|| format!("{server} does not run"))?;
+            shell::output(std::process::Command::new("kill").args(["-KILL", &process.to_string()]))?;
+            wait(|| Ok(copies(lab)?.is_being_made))?;
+            phase("a server is lost", &mut || {
+                wait(|| Ok(copies(lab)?.are_whole))?;
+                Ok(moved)
+            })?;
+            lab.replace(&server, lab.binary())?;
+            check(&stored)?;
+            return Ok(phases);
+        }
         phase("a target is drained", &mut || {
             let before = bytes_of(lab, id)?;
             administer(&["target", "drain", &number])?;
@@ -176,8 +196,42 @@ impl Arguments {
             wanted: Wanted::AtMost(STALL_MAX_MS),
             unit: " ms",
         };
-        report.targets(&phases[1..].iter_mut().map(wanted).collect::<Vec<_>>());
+        let mut targets: Vec<Target> = phases[1..].iter_mut().map(wanted).collect();
+        let lost = self.lose.then(|| &phases[1]);
+        targets.extend(lost.map(|phase| {
+            let share = per_second(phase) / quiet;
+            Target::percent("calls while a server is lost, of quiet".to_owned(), share, Wanted::AtLeast(0.7))
+        }));
+        targets.extend(lost.zip(self.rate).map(|(phase, rate)| {
+            let given = f64::from(rate) * f64::from(self.servers - 1);
+            let made = phase.moved as f64 / 1_048_576.0 / phase.took.as_secs_f64();
+            Target::percent(
+                "copies made anew, of the rate of all that send".to_owned(),
+                made / given,
+                Wanted::AtLeast(0.8),
+            )
+        }));
+        report.targets(&targets);
     }
+}
+
+/// What is so with copies of chains.
+struct Copies {
+    are_whole: bool,
+    /// Somebody is given one.
+    is_being_made: bool,
+}
+
+fn copies(lab: &Lab) -> anyhow::Result<Copies> {
+    let text = shell::output(&mut lab.administer(&["chain", "list", "--json"]))?;
+    let chains: Vec<Value> = serde_json::from_str(&text).context("parse the chains")?;
+    let count = |chain: &Value, what: &str| chain[what].as_array().map_or(0, Vec::len) as u64;
+    Ok(Copies {
+        are_whole: chains
+            .iter()
+            .all(|chain| count(chain, "in_sync") >= chain["wanted"].as_u64().unwrap_or(0)),
+        is_being_made: chains.iter().any(|chain| count(chain, "catching_up") > 0),
+    })
 }
 
 fn targets(lab: &Lab) -> anyhow::Result<Vec<Value>> {

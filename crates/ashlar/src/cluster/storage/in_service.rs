@@ -12,8 +12,8 @@ use crate::node::tending::Tending;
 use anyhow::{Context, Result, bail};
 use ashlar_chunkstore::{ChunkStore, TargetIdentity};
 use ashlar_rpc::remote::tell_managers;
-use ashlar_storage::StorageService;
 use ashlar_storage::moves::{Moves, REPORT_EVERY, REPORT_SELDOM};
+use ashlar_storage::{Retired, StorageService};
 use ashlar_types::message::ManagerRequest;
 use ashlar_types::{Epoch, Places, Role, TargetId};
 use parking_lot::Mutex;
@@ -29,6 +29,9 @@ const REPORT_MAX: Duration = Duration::from_secs(3);
 
 /// LIMIT: for how long a target that comes or goes is waited for at the end.
 const CHANGE_MAX: Duration = Duration::from_secs(15);
+
+/// Time between two looks whether calls to a target that goes are under way.
+const CALLS_PAUSE: Duration = Duration::from_millis(2);
 
 /// What follows from where a target is on this machine.
 pub struct Machine {
@@ -265,7 +268,13 @@ impl InService {
     pub(super) fn let_go(&self, id: TargetId) -> Result<()> {
         let Some(kept) = self.kept.lock().remove(&id) else { return Ok(()) };
         let Parts { moves, service, on_node, member } = &self.parts;
-        let store = service.remove_target(id);
+        let retired = service.retire_target(id);
+        // ORDER: who has called already is answered before it is closed.
+        let deadline = Instant::now() + CHANGE_MAX;
+        while retired.as_ref().is_some_and(Retired::is_in_use) && Instant::now() < deadline {
+            std::thread::sleep(CALLS_PAUSE);
+        }
+        let store = retired.map(|retired| retired.store);
         let Kept { counting, tending, uuid, affinity, .. } = kept;
         drop(counting);
         moves.forget_target(id);

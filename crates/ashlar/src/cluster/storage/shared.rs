@@ -19,6 +19,7 @@ use mount::Mounting;
 use parking_lot::Mutex;
 use probe::Probe;
 use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -45,6 +46,8 @@ pub struct SharedDisks {
     pool: Option<String>,
     lock: Arc<File>,
     is_locked: AtomicBool,
+    /// What managers have told of disks: the target on each, once it is known.
+    told: Mutex<BTreeMap<DiskId, Option<TargetId>>>,
 }
 
 struct OneDisk {
@@ -99,7 +102,17 @@ impl SharedDisks {
             );
         }
         let fence = args.fence.clone().map(Fence::new);
-        Ok(Arc::new(SharedDisks { in_service, disks, fence, pool, lock, is_locked: AtomicBool::new(false) }))
+        let own = SharedDisks {
+            in_service,
+            disks,
+            fence,
+            pool,
+            lock,
+            is_locked: AtomicBool::new(false),
+            told: Mutex::default(),
+        };
+        own.await_targets();
+        Ok(Arc::new(own))
     }
 
     /// Tells managers of the disks, and does what they say, for as long as what it returns lives.
@@ -197,7 +210,11 @@ impl SharedDisks {
         if !self.is_alone() {
             return;
         }
-        for disk in self.disks.iter().filter(|disk| disk.state.lock().id.is_none()) {
+        let is_unknown = |disk: &&Arc<OneDisk>| {
+            let state = disk.state.lock();
+            state.id.is_none() && state.not_before.is_none_or(|at| Instant::now() >= at)
+        };
+        for disk in self.disks.iter().filter(is_unknown) {
             self.start_work(disk, |own, disk| disk.identify(own.in_service.parts.member.name.node));
         }
         let words = self.words();
@@ -207,13 +224,34 @@ impl SharedDisks {
         let routes = self.in_service.parts.member.routes();
         for answer in ask_managers(&routes, &ManagerRequest::ShareDisks { words }, SAY_MAX) {
             match answer {
-                ManagerReply::DiskOrders(orders) => orders.iter().for_each(|order| self.follow(order)),
+                ManagerReply::DiskOrders(orders) => {
+                    self.note_told(&orders);
+                    orders.iter().for_each(|order| self.follow(order));
+                }
                 ManagerReply::Refused(text) => {
                     tracing::warn!(text, "a manager does not take what is said of shared disks")
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Who asks for a target on one of the disks that is not in service here asks again.
+    fn await_targets(&self) {
+        let told = self.told.lock();
+        let known = told.values().filter_map(|target| *target).collect();
+        self.in_service.parts.service.await_targets(told.len() < self.disks.len(), known);
+    }
+
+    fn note_told(&self, orders: &[DiskOrder]) {
+        {
+            let mut told = self.told.lock();
+            for DiskOrder { disk, .. } in orders {
+                let known = told.entry(disk.id).or_default();
+                *known = disk.target.or(*known);
+            }
+        }
+        self.await_targets();
     }
 
     fn follow(self: &Arc<Self>, order: &DiskOrder) {
