@@ -200,7 +200,10 @@ fn wait_for((lab, shared): (&Lab, &Shared), what: &str, owners: [&str; 2]) {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    panic!("{what}: {have:?}");
+    let events = lab.ashlar("event list --identity @first").all();
+    let logs =
+        SERVERS.map(|server| fs::read_to_string(lab.path(server).with_extension("log")).unwrap_or_default());
+    panic!("{what}: {have:?}\n{events}\n{}", logs.join("\n\n"));
 }
 
 fn content(of: usize, turn: u64) -> Vec<u8> {
@@ -276,7 +279,8 @@ fn one_server_at_a_time_serves_a_disk_and_the_other_one_goes_on_with_it() {
             wait_for((&lab, &shared), "a server was stopped", ["oss9", "oss9"]);
             goes_on();
             servers[0] = start_server(&lab, &shared, 0, &addresses[0]);
-            lab.ashlar(&format!("disk move {target} --to oss8 --identity @first")).expect(0);
+            let back = format!("disk move {target} --to oss8 --identity @first");
+            soon(PATIENCE, "managers have heard of it", || lab.ashlar(&back).code == Some(0));
             wait_for((&lab, &shared), "it is back", SERVERS);
         });
         eprintln!("stopped: the longest turn took {stall:?}");

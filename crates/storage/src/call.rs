@@ -20,10 +20,16 @@ impl StorageCalls for StorageService {
                 answer(id, &error)
             })
         };
-        match &self.moves {
+        let reply = match &self.moves {
             None => run(payload, &|_| true),
             Some(moves) => moves.guard(request, payload, run),
+        }?;
+        let is_change =
+            changed_chunk(request).is_some() || matches!(request, StorageRequest::DeleteGeneration { .. });
+        if is_change && self.durable.read().contains(&id) {
+            store.sync().map_err(|error| answer(id, &error))?;
         }
+        Ok(reply)
     }
 }
 

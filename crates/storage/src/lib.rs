@@ -60,6 +60,9 @@ pub struct StorageService {
     moves: Option<Arc<Moves>>,
     reports: OnceLock<Arc<dyn Reports>>,
     awaited: RwLock<Awaited>,
+    /// Targets whose changes are answered when they are durable.
+    // LIMIT: as disks that other servers reach as well.
+    durable: RwLock<BTreeSet<TargetId>>,
 }
 
 impl StorageService {
@@ -119,6 +122,11 @@ impl StorageService {
     /// Has who asks for a target that is not in service here ask again: any, or those of `targets`. It may be on its way, on a disk that another server has.
     pub fn await_targets(&self, are_unknown: bool, targets: BTreeSet<TargetId>) {
         *self.awaited.write() = Awaited { are_unknown, targets };
+    }
+
+    /// Has each change of the target `id` be durable before it is answered: another server may go on with its disk at any moment, and not with the memory of this one.
+    pub fn answer_when_durable(&self, id: TargetId) {
+        self.durable.write().insert(id);
     }
 
     /// The target `id` for a call, in use for as long as the second lives.

@@ -128,9 +128,8 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     moves.stop();
     server.stop();
     drop(sharing);
-    let closed = in_service.close();
     shared.end();
-    closed
+    in_service.close()
 }
 
 /// Those of `found` that were not removed from the file system after they were served here.

@@ -143,7 +143,7 @@ impl SharedDisks {
         Ok(all)
     }
 
-    /// Unmounts all of them, whose targets are closed, and says so: another server need not wait. To be called when what [`SharedDisks::keep`] has returned was dropped.
+    /// Lets go of all of them, and says so: another server need not wait. To be called when what [`SharedDisks::keep`] has returned was dropped.
     pub fn end(&self) {
         let deadline = Instant::now() + END_MAX;
         for disk in &self.disks {
@@ -157,11 +157,8 @@ impl SharedDisks {
                 let state = disk.state.lock();
                 state.id.is_some() && state.at.is_mounted()
             };
-            if is_mounted {
-                match disk.mounting.unmount() {
-                    Ok(()) => disk.state.lock().at.let_go(),
-                    Err(error) => tracing::error!("a shared disk stays mounted: {error:#}"),
-                }
+            if is_mounted && let Err(error) = self.let_go(disk) {
+                tracing::error!("a shared disk stays mounted: {error:#}");
             }
         }
         let words = self.words();

@@ -119,6 +119,7 @@ impl InService {
         let [(_, identity)] = found.as_slice() else { bail!("one directory at a time") };
         let id = identity.target;
         // Whoever had it has unmounted it, or was fenced: managers need not have heard that he has ended.
+        self.parts.service.answer_when_durable(id);
         let taking_over = CopyArgs { accept_older_copies: false, take_over: true };
         let place = DataPlace { dir: data_directory(path), listen: Vec::new(), numa: None };
         let affinity = self.machine.affinity(&place)?;

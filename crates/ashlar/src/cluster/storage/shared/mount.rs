@@ -8,12 +8,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// LIMIT: for how long a disk may take to be read, mounted with its log replayed, or unmounted with all that is to be written.
 const READ_MAX: Duration = Duration::from_secs(20);
 const MOUNT_MAX: Duration = Duration::from_secs(120);
 const UNMOUNT_MAX: Duration = Duration::from_secs(120);
+/// For how long a file system that is in use is tried again, and the time between two attempts.
+const BUSY_MAX: Duration = Duration::from_secs(3);
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// LIMIT: what is read of what a program says.
 const OUTPUT_BYTES_MAX: u64 = 4096;
 
@@ -110,8 +113,18 @@ impl Mounting {
             if !self.is_mounted() {
                 return Ok(());
             }
-            run(Command::new("umount").stdin(Stdio::null()).arg(&self.dir), UNMOUNT_MAX)
-                .with_context(|| format!("cannot unmount {}: does a program use it?", self.dir.display()))?;
+            let begun = Instant::now();
+            // A thread that has looked at the target a moment ago may have a file of it open yet.
+            while let Err(error) =
+                run(Command::new("umount").stdin(Stdio::null()).arg(&self.dir), UNMOUNT_MAX)
+            {
+                if begun.elapsed() >= BUSY_MAX {
+                    return Err(error).with_context(|| {
+                        format!("cannot unmount {}: does a program use it?", self.dir.display())
+                    });
+                }
+                std::thread::sleep(BUSY_PAUSE);
+            }
         }
         bail!("{} is mounted again and again", self.dir.display())
     }
