@@ -42,13 +42,14 @@ impl Process {
 
 /// See the module.
 pub struct Machines {
-    dir: tempfile::TempDir,
     disks: Vec<Disk>,
     /// Those without which nobody starts: managers and members of etcd.
     managers: Vec<Process>,
     servers: Vec<Process>,
     mounts: Vec<Process>,
     shape: Shape,
+    /// It goes last: the disks are mounted in it.
+    dir: tempfile::TempDir,
 }
 
 impl Drop for Machines {
