@@ -218,7 +218,7 @@ impl Worker {
             1 if self.syncs_some => self.rename(root, &name, &format!("x/s{turn}"))?,
             _ => {}
         }
-        if turn % 3 == 0 {
+        if turn.is_multiple_of(3) {
             self.write_chunks(root, turn)?;
         }
         if turn % 64 == 40 {
@@ -231,8 +231,8 @@ impl Worker {
             1 if self.syncs_some => {}
             _ => self.remove(root, &format!("s{old}"))?,
         }
-        if old % 9 == 0 {
-            self.remove(root, &format!("{}{old}", if old % 2 == 0 { 'd' } else { 'c' }))?;
+        if old.is_multiple_of(9) {
+            self.remove(root, &format!("{}{old}", if old.is_multiple_of(2) { 'd' } else { 'c' }))?;
         }
         Ok(())
     }
@@ -253,11 +253,11 @@ impl Worker {
             let at = (turn as usize * 7919) % (FILE_BYTES / 2 / SECTOR) * SECTOR;
             self.write(&file, turn, at, 9 * SECTOR + turn as usize % 7 * SECTOR)?;
         }
-        if turn % 4 == 0 {
+        if turn.is_multiple_of(4) {
             self.fsync(&file, Some(turn))?;
         }
         drop(file);
-        if turn % 2 == 0 {
+        if turn.is_multiple_of(2) {
             self.rename(root, &name, &format!("d{turn}"))?;
         }
         Ok(())
