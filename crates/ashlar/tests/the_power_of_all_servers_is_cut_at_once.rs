@@ -88,7 +88,7 @@ struct Worker {
     mount: usize,
     /// Whether its directory is `sync`, or its mount: else nothing is durable before it is fsynced.
     is_sync: bool,
-    /// It syncs some of its files, and renames some to another server, which makes logs durable as well.
+    /// It syncs some of its files, and renames some to another server and removes some, which makes logs durable as well.
     syncs_some: bool,
     overwrites: bool,
     is_cut: Arc<AtomicBool>,
@@ -224,11 +224,12 @@ impl Worker {
         if turn % 64 == 40 {
             self.fsync(&File::open(root.join(&self.dir))?, None)?;
         }
-        let Some(old) = turn.checked_sub(KEPT) else { return Ok(()) };
+        // Before chunks are deleted the log is made durable: where nothing is to do that, nothing is removed.
+        let Some(old) = turn.checked_sub(KEPT).filter(|_| self.syncs_some) else { return Ok(()) };
         match old % 6 {
             0 | 3 => self.remove(root, &format!("r{old}"))?,
             // The server that it has gone to would decide about that, and has a history of its own.
-            1 if self.syncs_some => {}
+            1 => {}
             _ => self.remove(root, &format!("s{old}"))?,
         }
         if old.is_multiple_of(9) {
