@@ -7,12 +7,12 @@
 //! The guard is told of each mount through its standard input. The kernel sends it a signal when the main thread of the server has ended, also
 //! when others have not (`PR_SET_PDEATHSIG` in prctl(2)). It ends with the server; without it everything works but that.
 
-use ashlar_fuse::{Connection, abort_connection};
+use ashlar_fuse::{Connection, ConnectionEnd};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -149,7 +149,7 @@ fn wait_until_read() {
 
 /// The guard's side: waits for the server's end.
 pub fn run() -> ExitCode {
-    let guarded = Arc::new(Mutex::new(BTreeSet::new()));
+    let guarded: Arc<Mutex<BTreeMap<u32, ConnectionEnd>>> = Arc::default();
     let Ok(mut signals) = signals_of_end() else { return ExitCode::FAILURE };
     let all = guarded.clone();
     let watch = move || {
@@ -157,7 +157,7 @@ pub fn run() -> ExitCode {
             // ORDER: what the server had said before its end is read first; a mount that is not known would not be given up.
             wait_until_read();
             // There is nobody to tell what does not work.
-            all.lock().iter().for_each(|number| drop(abort_connection(Connection(*number))));
+            all.lock().values().for_each(|connection| drop(connection.end()));
             std::process::exit(0);
         }
     };
@@ -167,7 +167,10 @@ pub fn run() -> ExitCode {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let Some(number) = line.get(1..).and_then(|number| number.parse().ok()) else { continue };
         if line.starts_with('+') {
-            guarded.lock().insert(number);
+            // While it is there: once it is over, somebody else's mount may have its number, also before this process gets to it.
+            ConnectionEnd::of(Connection(number))
+                .into_iter()
+                .for_each(|end| drop(guarded.lock().insert(number, end)));
         } else {
             guarded.lock().remove(&number);
         }

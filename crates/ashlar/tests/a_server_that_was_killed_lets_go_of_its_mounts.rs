@@ -8,7 +8,8 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Site, binary, can_mount};
 
@@ -65,25 +66,8 @@ fn the_guard_ends_the_connections_it_knows_when_the_thread_it_watches_ends() {
     let server = site.up("up @mnt @other --data @d1");
     site.write_files();
     let (known, forgotten) = (connection_at(&site.mnt()), connection_at(&site.path("other")));
-    let watched = std::thread::spawn(move || {
-        let mut command = Command::new(binary());
-        command.arg0("ashlar-guard").stdin(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe and takes no pointer here.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1);
-                Ok(())
-            });
-        }
-        let mut guard = command.spawn().unwrap();
-        let mut input = guard.stdin.take().unwrap();
-        write!(input, "+{known}\n+{forgotten}\n-{forgotten}\n").unwrap();
-        // It has read all of it when it waits for more, and its pipe is empty.
-        let is_waiting =
-            || fs::read_to_string(format!("/proc/{}/syscall", guard.id())).unwrap().starts_with("0 ");
-        wait_until("the guard waits for more", || is_waiting() && unread(&input) == 0);
-        (guard, input)
-    });
+    let told = format!("+{known}\n+{forgotten}\n-{forgotten}\n");
+    let watched = std::thread::spawn(move || guard_of_this_thread(&told));
     let (mut guard, input) = watched.join().unwrap();
     assert!(guard.wait().unwrap().success());
     drop(input);
@@ -93,8 +77,67 @@ fn the_guard_ends_the_connections_it_knows_when_the_thread_it_watches_ends() {
     server.stop();
 }
 
+/// The kernel gives the number of a connection that is over to the next one: a guard that got to it late ended a mount that had been made since.
+#[test]
+fn a_guard_that_is_late_leaves_a_mount_alone_that_was_made_since() {
+    if !can_mount("a guard that is late") {
+        return;
+    }
+    let site = Site::new();
+    // Others on this machine may be given the number in between.
+    for _ in 0..5 {
+        let server = site.up("up @mnt --data @d1");
+        let before = connection_at(&site.mnt());
+        let told = format!("+{before}\n");
+        let ((is_known, known), (ends, is_to_end)) = (channel::<()>(), channel::<()>());
+        let watched = std::thread::spawn(move || {
+            let guarded = guard_of_this_thread(&told);
+            is_known.send(()).unwrap();
+            let _ = is_to_end.recv();
+            guarded
+        });
+        // The guard is told while the mount is there.
+        known.recv().unwrap();
+        server.end_by(libc::SIGKILL);
+        let next = site.up("up @mnt --data @d1");
+        let after = connection_at(&site.mnt());
+        drop(ends);
+        let (mut guard, input) = watched.join().unwrap();
+        assert!(guard.wait().unwrap().success());
+        drop(input);
+        fs::read_dir(site.mnt()).unwrap();
+        fs::write(site.mnt().join("file"), "of the next one").unwrap();
+        next.stop();
+        if before == after {
+            return;
+        }
+    }
+    eprintln!("******** SKIPPED: no mount gets the number of the one before ********");
+}
+
+/// A guard that watches the calling thread, and has read what it was told.
+fn guard_of_this_thread(told: &str) -> (Child, ChildStdin) {
+    let mut command = Command::new(binary());
+    command.arg0("ashlar-guard").stdin(Stdio::piped());
+    // SAFETY: prctl is async-signal-safe and takes no pointer here.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1);
+            Ok(())
+        });
+    }
+    let mut guard = command.spawn().unwrap();
+    let mut input = guard.stdin.take().unwrap();
+    input.write_all(told.as_bytes()).unwrap();
+    // It has read all of it when it waits for more, and its pipe is empty.
+    let is_waiting =
+        || fs::read_to_string(format!("/proc/{}/syscall", guard.id())).unwrap().starts_with("0 ");
+    wait_until("the guard waits for more", || is_waiting() && unread(&input) == 0);
+    (guard, input)
+}
+
 /// Bytes in a pipe that nobody has read yet.
-fn unread(pipe: &std::process::ChildStdin) -> libc::c_int {
+fn unread(pipe: &ChildStdin) -> libc::c_int {
     let (mut count, fd) = (0, std::os::fd::AsRawFd::as_raw_fd(pipe));
     // SAFETY: FIONREAD stores one int at the address it is given.
     let result = unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut count) };

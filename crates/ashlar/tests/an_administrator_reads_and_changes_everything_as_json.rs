@@ -192,6 +192,7 @@ fn shards_sessions_mounts_and_layouts_are_told_as_documents_also_while_servers_a
         "is_answering": true,
         "pid": Lab::process(&lab.mounts[0]),
         "coherence": "strict",
+        "durability": "async",
         "error_after_s": 60,
         "keep_s": 0,
         "subdirectory": null,

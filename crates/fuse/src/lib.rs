@@ -48,9 +48,9 @@ pub use filesystem::Filesystem;
 pub use id::{FileHandle, LockOwner, NodeId, Unique};
 pub use kernel_mask::KernelMask;
 pub use mount::{
-    Connection, ListedMount, MountError, UnmountError, UnmountOutcome, abort_connection, check_mountpoint,
-    connection_at, file_system_type_at, give_up, give_up_later, mount_points, mount_user_at, mounts_of_type,
-    table_path, users_of,
+    Connection, ConnectionEnd, ListedMount, MountError, UnmountError, UnmountOutcome, abort_connection,
+    check_mountpoint, connection_at, file_system_type_at, give_up, give_up_later, mount_points,
+    mount_user_at, mounts_of_type, table_path, users_of,
 };
 pub use negotiation::{Negotiated, NegotiationError};
 pub use notify::{Delivery, Notifier, NotifyError};

@@ -9,7 +9,7 @@ pub(crate) mod table;
 mod unmount;
 mod users;
 
-pub use abort::{Connection, abort_connection};
+pub use abort::{Connection, ConnectionEnd, abort_connection};
 pub use error::MountError;
 pub use unmount::{UnmountError, UnmountOutcome, give_up, give_up_later};
 

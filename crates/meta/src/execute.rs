@@ -11,7 +11,7 @@ use ashlar_namespace::lease::{Conflict, LeaseTable};
 use ashlar_namespace::{NsError, OpContext, Placement, Txn, TxnOutcome, key};
 use ashlar_replication::transaction::TransactionId;
 use ashlar_rpc::Caller;
-use ashlar_types::{Errno, EventKind, InodeId, OpId, SessionId, ShardId, Timespec};
+use ashlar_types::{Durability, Errno, EventKind, InodeId, OpId, SessionId, ShardId, Timespec};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -474,13 +474,16 @@ impl MetaService {
             return Ok((false, ashlar_kv::Position::default()));
         }
         self.note_orphans_and_garbage(outcome);
+        // The stronger one counts of what the mount wants and what the directory does. Access times that are told late nobody waits for.
+        let is_sync = outcome.is_sync
+            || caller.op.session.durability() == Durability::Sync && !outcome.changed.is_empty();
         let urgency = if outcome.frees_space { Urgency::FreesSpace } else { Urgency::Normal };
         let writes = std::mem::take(&mut outcome.writes);
         let position = self.append(writer, caller.op, verb, writes, urgency)?;
         if outcome.has_garbage {
             self.garbage.wake(position);
         }
-        Ok((outcome.is_sync, position))
+        Ok((is_sync, position))
     }
 
     /// Appends changes to the log as one group, a frame per shard.

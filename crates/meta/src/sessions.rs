@@ -3,7 +3,7 @@
 use crate::MetaService;
 use ashlar_rpc::{SessionEvents, SessionGrant};
 use ashlar_types::message::SessionEvent;
-use ashlar_types::{Errno, InodeId, SessionId};
+use ashlar_types::{Coherence, Durability, Errno, InodeId, SessionId};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -71,12 +71,13 @@ impl MetaService {
         if sessions.len() >= SESSIONS_MAX {
             return Err(Errno::EAGAIN);
         }
-        // Never reused: drawn at random from 2^63, and never 0, which means the service itself.
+        // Never reused: drawn at random from nearly 2^63, and never 0, which means the service itself.
         if wanted.is_some_and(|wanted| wanted.0 == 0 || sessions.contains_key(&wanted)) {
             return Err(Errno::EEXIST);
         }
         let session = loop {
-            let id = wanted.unwrap_or_else(|| SessionId(self.env.entropy.next_u64() >> 1));
+            let draw = || SessionId::drawn(Coherence::Strict, Durability::Async, self.env.entropy.next_u64());
+            let id = wanted.unwrap_or_else(draw);
             if id.0 != 0 && !sessions.contains_key(&id) {
                 break id;
             }

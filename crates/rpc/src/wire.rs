@@ -122,6 +122,8 @@ pub enum MetaCall<'a> {
         #[serde(borrow)]
         request: MetaRequest<'a>,
     },
+    /// As [`MetaCall::Open`], of a session by whose number ([`SessionId::durability`]) its changes are durable before they are answered. A server of a version that does not heed that refuses it.
+    OpenSync(SessionId),
 }
 
 /// What a metadata server does for a backup, in this order. All of them are closed at the same moment, for what was answered to be in it and nothing else.

@@ -1,6 +1,5 @@
 //! What a session sees of the changes of others, and when ([guide](../../../docs/guides/coherence.md)).
 
-use crate::SessionId;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -53,40 +52,9 @@ impl FromStr for Coherence {
     }
 }
 
-/// In the number of a session that is [`Coherence::CloseToOpen`]. So every server knows it, also one that was started anew; numbers that a
-/// service draws do not have it.
-const CLOSE_TO_OPEN_BIT: u64 = 1 << 63;
-
-impl SessionId {
-    /// How coherent the session is: its number says so.
-    pub fn coherence(self) -> Coherence {
-        match self.0 & CLOSE_TO_OPEN_BIT {
-            0 => Coherence::Strict,
-            _ => Coherence::CloseToOpen,
-        }
-    }
-
-    /// Whether the session is [`Coherence::CloseToOpen`].
-    pub fn is_close_to_open(self) -> bool {
-        self.coherence() == Coherence::CloseToOpen
-    }
-
-    /// The number of a session that is [`Coherence::CloseToOpen`], made of a random one.
-    pub fn close_to_open(random: u64) -> SessionId {
-        SessionId(random | CLOSE_TO_OPEN_BIT)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_number_of_a_session_says_how_coherent_it_is() {
-        assert_eq!(SessionId(u64::MAX >> 1).coherence(), Coherence::Strict);
-        assert_eq!(SessionId::close_to_open(0).coherence(), Coherence::CloseToOpen);
-        assert_eq!(SessionId::close_to_open(u64::MAX).coherence(), Coherence::CloseToOpen);
-    }
 
     #[test]
     fn names_are_read_back_and_others_are_refused_by_name() {

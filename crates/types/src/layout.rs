@@ -17,6 +17,31 @@ pub enum Durability {
     Sync,
 }
 
+impl Durability {
+    /// Its name, as it is written on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Async => "async",
+            Durability::Sync => "sync",
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Durability, String> {
+        let found = [Durability::Async, Durability::Sync].into_iter().find(|one| one.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no kind of durability: there are `async` and `sync`"))
+    }
+}
+
 /// How the chains of a new file are chosen among those of its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetChoice {

@@ -32,6 +32,7 @@ pub mod of_chains;
 pub mod open_proof;
 pub mod places;
 pub mod policy;
+pub mod session_number;
 pub mod shard_set;
 pub mod shared_disk;
 pub mod start;

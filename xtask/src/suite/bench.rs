@@ -13,6 +13,7 @@ mod cluster_moves;
 mod control_group;
 mod data;
 mod directory;
+mod durability;
 mod figures;
 mod fio_agreement;
 mod goodput;
@@ -70,6 +71,8 @@ enum Part {
     ClusterMoves(cluster_moves::Arguments),
     /// Operations one at a time on an idle mount of a cluster, beside the round trips that they cost (as root).
     ClusterLatency(cluster_latency::Arguments),
+    /// What `async` buys beside `sync`, by directory and by mount (as root).
+    Durability(durability::Arguments),
     /// All parts for one machine but fio-agreement, one after the other, with their defaults; takes more than an hour.
     All(Shared),
 }
@@ -144,6 +147,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         Part::ClusterMetadata(part) => &part.shared,
         Part::ClusterMoves(part) => &part.shared,
         Part::ClusterLatency(part) => &part.shared,
+        Part::Durability(part) => &part.shared,
         Part::All(shared) => shared,
     };
     let switch = fs::read_to_string(URING_SWITCH).unwrap_or_default();
@@ -200,6 +204,9 @@ fn parts(part: &Part) -> Vec<(&'static str, Run<'_>)> {
                 "cluster-latency",
                 Box::new(|repository, bench, report| part.run(repository, bench, report)),
             )]
+        }
+        Part::Durability(part) => {
+            vec![("durability", Box::new(|_, bench, report| part.run(bench, report)))]
         }
         Part::All(shared) => {
             let shared = || shared.clone();

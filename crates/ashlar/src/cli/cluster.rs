@@ -2,7 +2,7 @@
 
 use super::{DataArgs, FuseTransport, MetricsPlace, PolicyArgs, SharedArgs};
 use crate::cluster::DataPlace;
-use ashlar_types::{Coherence, Roles};
+use ashlar_types::{Coherence, Durability, Roles};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -250,6 +250,10 @@ pub struct MountArgs {
     /// What is seen of other mounts' changes: `strict` (at once) or `close-to-open` (an open sees what was closed before, else up to 3 seconds late).
     #[arg(long, value_name = "KIND", default_value_t = Coherence::Strict)]
     pub coherence: Coherence,
+    /// How durable a change made through the mount is when it has returned: `sync` (it survives a power cut of all servers, as if an fsync followed it) or `async` (as its
+    /// directory says: `ashlar layout set --durability`). The stronger of both counts.
+    #[arg(long, value_name = "KIND", default_value_t = Durability::Async)]
+    pub durability: Durability,
     /// Show this directory of the file system as the root of the mount: a path from the root of what this machine sees.
     #[arg(long, value_name = "PATH")]
     pub subdirectory: Option<String>,
@@ -292,7 +296,7 @@ pub enum MountAction {
         mountpoint: PathBuf,
         /// Print JSON: what `list` tells of each, `is_answering` (whether its process does, within 2 s), and what that tells, null if it does not: `cluster`, `version`, `pid`,
         /// `node`, `started` (seconds since 1970), `session` and `session_text` (as `id` and `id_text` of `ashlar session list`), `epoch` (of its map), `managers`, `metadata_servers` and `storage_servers` (lists of `id`,
-        /// `name` and `addresses`; `servers_left_out` is how many more there are than 64 of a kind, and `addresses_left_out` how many more addresses those have than there is room for), `coherence`, `subdirectory`, `error_after_s`, `keep_s` (both null for a mount of `ashlar up`), `allow_other`, `set_id`, `devices` and `transport`.
+        /// `name` and `addresses`; `servers_left_out` is how many more there are than 64 of a kind, and `addresses_left_out` how many more addresses those have than there is room for), `coherence`, `durability`, `subdirectory`, `error_after_s`, `keep_s` (both null for a mount of `ashlar up`), `allow_other`, `set_id`, `devices` and `transport`.
         #[arg(long)]
         json: bool,
     },

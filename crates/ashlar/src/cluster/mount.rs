@@ -54,7 +54,8 @@ pub fn run(args: &MountArgs, mountpoint: &Path) -> Result<()> {
     let metrics = Metrics::new("mount");
     metrics.add_map(member.map());
     let meta = RemoteMeta::new(routes.clone(), member.env.clone(), patience.clone());
-    let meta = meta.with_coherence(args.coherence).after(left.as_ref().map(|left| left.session.clone()));
+    let meta = meta.with_coherence(args.coherence).with_durability(args.durability);
+    let meta = meta.after(left.as_ref().map(|left| left.session.clone()));
     let meta = Arc::new(meta);
     let storage = Arc::new(RemoteStorage::new(routes, patience.clone()).under(meta.clone()));
     metrics.add_capabilities(&meta);

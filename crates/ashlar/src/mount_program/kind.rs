@@ -31,6 +31,7 @@ impl Kind {
         let is_identity = spec.join(NODE_FILE).exists();
         let of_servers = options.error_after.as_ref().map(|_| "error-after=");
         let of_servers = of_servers.or(options.coherence.as_ref().map(|_| "coherence="));
+        let of_servers = of_servers.or(options.durability.as_ref().map(|_| "durability="));
         let of_servers = of_servers.or(options.keep.as_ref().map(|_| "keep="));
         let of_servers = of_servers.or(options.subdirectory.as_ref().map(|_| "subdirectory="));
         let is_meant = of_servers.is_some()

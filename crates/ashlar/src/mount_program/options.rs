@@ -45,6 +45,8 @@ pub(super) struct Options {
     pub(super) error_after: Option<String>,
     /// Of a cluster: how coherent; as it was written, too.
     pub(super) coherence: Option<String>,
+    /// Of a cluster: how durable changes are; as it was written, too.
+    pub(super) durability: Option<String>,
     /// Of a cluster: for how long the mount is kept when its process has ended; as it was written, too.
     pub(super) keep: Option<String>,
     /// Of a cluster: the directory that is shown, by its path from the root.
@@ -71,6 +73,7 @@ impl Options {
                 ("log_file", Some(file)) => options.log_file = Some(file.into()),
                 ("error-after", Some(seconds)) => options.error_after = Some(seconds.to_owned()),
                 ("coherence", Some(kind)) => options.coherence = Some(kind.to_owned()),
+                ("durability", Some(kind)) => options.durability = Some(kind.to_owned()),
                 ("keep", Some(seconds)) => options.keep = Some(seconds.to_owned()),
                 ("subdirectory", Some(path)) => options.subdirectory = Some(path.to_owned()),
                 ("_netdev", None) => options.needs_network = true,
@@ -85,7 +88,7 @@ impl Options {
     fn set_flag(&mut self, word: &str) -> Result<()> {
         let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == word) else {
             bail!(
-                "unknown option `{word}`; there are data=DIR and meta=DIR on one machine, error-after=SECONDS, coherence=KIND, keep=SECONDS and subdirectory=PATH for servers, log=FILTER, log_file=FILE, and those of every mount, such as ro"
+                "unknown option `{word}`; there are data=DIR and meta=DIR on one machine, error-after=SECONDS, coherence=KIND, durability=KIND, keep=SECONDS and subdirectory=PATH for servers, log=FILTER, log_file=FILE, and those of every mount, such as ro"
             );
         };
         // Of the kinds of access times the last one counts.
@@ -132,6 +135,7 @@ mod tests {
         assert_eq!(Options::parse("error-after=60").unwrap().error_after.as_deref(), Some("60"));
         let weaker = Options::parse("coherence=close-to-open").unwrap();
         assert_eq!(weaker.coherence.as_deref(), Some("close-to-open"));
+        assert_eq!(Options::parse("durability=sync").unwrap().durability.as_deref(), Some("sync"));
         assert_eq!(Options::parse("keep=30").unwrap().keep.as_deref(), Some("30"));
         let part = Options::parse("subdirectory=/a/b").unwrap();
         assert_eq!(part.subdirectory.as_deref(), Some("/a/b"));

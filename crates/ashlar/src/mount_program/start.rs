@@ -127,6 +127,9 @@ fn cluster(call: &Call, command: &mut Command) {
     if let Some(kind) = &call.options.coherence {
         command.arg("--coherence").arg(kind);
     }
+    if let Some(kind) = &call.options.durability {
+        command.arg("--durability").arg(kind);
+    }
     if let Some(path) = &call.options.subdirectory {
         command.arg("--subdirectory").arg(path);
     }

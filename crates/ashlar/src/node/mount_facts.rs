@@ -88,6 +88,7 @@ impl MountFacts {
             "servers_left_out": servers_left_out,
             "addresses_left_out": addresses_left_out,
             "coherence": session.coherence().name(),
+            "durability": session.durability().name(),
             "subdirectory": config.subdirectory,
             "error_after_s": config.error_after.map(|wait| wait.as_secs()),
             "keep_s": config.error_after.map(|_| config.keep.unwrap_or_default().as_secs()),

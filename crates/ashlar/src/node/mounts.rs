@@ -16,7 +16,7 @@ use ashlar_fuse::{
     connection_at,
 };
 use ashlar_rpc::{MetaCalls, StorageCalls};
-use ashlar_types::{ClusterMap, DescriptionId, NodeId};
+use ashlar_types::{ClusterMap, DescriptionId, Errno, NodeId};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -142,8 +142,14 @@ pub fn mount(site: Site, mountpoint: &Path, config: &MountConfig, guard: &Arc<Gu
         wait_max: config.error_after.unwrap_or_default().max(WAIT_MIN) + WAIT_MORE,
     };
     let no_session = "cannot open a session with the metadata service";
+    let refused = |errno: Errno| {
+        match errno {
+        Errno::EOPNOTSUPP => anyhow::Error::new(errno).context("a metadata server is of an earlier version that knows of no mounts with --durability sync: upgrade it, or mount without"),
+        _ => anyhow::Error::new(errno),
+    }
+    };
     let remains = inherited.as_ref().map(|inherited| &inherited.remains);
-    let client = Client::connect_after(client_config, remains).context(no_session)?;
+    let client = Client::connect_after(client_config, remains).map_err(refused).context(no_session)?;
     let inherited = inherited.filter(|inherited| inherited.remains.session == client.session());
     if inherited.is_none() {
         client.begin_answering().context(no_session)?;

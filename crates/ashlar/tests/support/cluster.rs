@@ -78,6 +78,12 @@ impl Role {
         }
     }
 
+    /// Whether it has said `ready`, or one of several with `|` between them.
+    pub fn says(&self, ready: &str) -> bool {
+        let text = self.text();
+        ready.split('|').any(|ready| text.contains(ready))
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -455,16 +461,22 @@ pub fn run(dir: &Path, name: &str, args: &[&str], ready: &str) -> Role {
 
 #[track_caller]
 pub fn start(dir: &Path, name: &str, command: &mut Command, ready: &str) -> Role {
-    let log = dir.join(format!("{name}.log"));
-    let out = File::create(&log).unwrap();
-    command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
-    let mut role = Role { child: command.spawn().unwrap(), log };
+    let mut role = spawn(dir, name, command);
     let deadline = Instant::now() + PATIENCE;
-    while !ready.split('|').any(|ready| role.text().contains(ready)) {
+    while !role.says(ready) {
         assert!(!role.has_ended() && Instant::now() < deadline, "{name} does not start: {}", role.text());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     role
+}
+
+/// Starts a role, which may take its time.
+#[track_caller]
+pub fn spawn(dir: &Path, name: &str, command: &mut Command) -> Role {
+    let log = dir.join(format!("{name}.log"));
+    let out = File::create(&log).unwrap();
+    command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
+    Role { child: command.spawn().unwrap(), log }
 }
 
 /// A network of its own for one mount, with a link to this machine's.

@@ -53,14 +53,33 @@ impl Disk {
         assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Mounts what is on it again, once nobody uses it any more. As another disk: programs of other tests may have this one in name spaces of their own, and would keep it as it is.
+    /// Mounts what is on it again, once nobody uses it any more. As another disk where programs of other tests have this one in name spaces of their own, and would keep it as it is.
     #[track_caller]
     pub fn repair(&mut self) {
         run(Command::new("umount").arg(&self.point));
-        let again = self.image.with_extension("again");
-        run(Command::new("cp").arg("--sparse=always").args([&self.image, &again]));
-        run(Command::new("mount").args(["-o", "loop"]).arg(&again).arg(&self.point));
-        self.image = again;
+        if self.is_attached() {
+            let is_first = self.image.extension().is_none_or(|extension| extension != "again");
+            let again = self.image.with_extension(if is_first { "again" } else { "once-more" });
+            run(Command::new("cp").arg("--sparse=always").args([&self.image, &again]));
+            fs::remove_file(&self.image).unwrap();
+            self.image = again;
+        }
+        run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.point));
+    }
+
+    /// Whether there is still a device for the file, a moment after it was unmounted.
+    fn is_attached(&self) -> bool {
+        let attached = || {
+            let output = Command::new("losetup").arg("-j").arg(&self.image).output().unwrap();
+            !output.status.success() || !output.stdout.is_empty()
+        };
+        for _ in 0..20 {
+            if !attached() {
+                return false;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        true
     }
 
     fn go_on(&mut self) {

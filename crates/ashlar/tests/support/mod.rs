@@ -9,6 +9,7 @@ pub mod counts;
 pub mod desk;
 pub mod disk;
 pub mod load;
+pub mod machines;
 pub mod more_meta;
 pub mod names;
 pub mod records;

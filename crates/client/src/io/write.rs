@@ -185,7 +185,10 @@ impl Client {
 
     /// Whether a write is to be durable before it is answered.
     pub(super) fn must_sync(&self, handle: &Handle, flags: WriteFlags) -> bool {
-        handle.flags.sync || flags.is_sync || handle.file.state.lock().durability == Durability::Sync
+        handle.flags.sync
+            || flags.is_sync
+            || self.session().durability() == Durability::Sync
+            || handle.file.state.lock().durability == Durability::Sync
     }
 
     /// Writes with the inode, beside other such writes. It needs no lease; but what a program writes through the kernel's page cache stays there, and only

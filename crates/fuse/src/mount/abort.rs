@@ -1,8 +1,8 @@
 //! Ending the connection between the kernel and a server, whatever the server does.
 
 use std::ffi::CStr;
-use std::fs::{read_dir, write};
-use std::io;
+use std::fs::{File, read_dir};
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Where the kernel lets connections be ended (Documentation/filesystems/fuse.rst of Linux).
@@ -20,21 +20,43 @@ pub struct Connection(pub u32);
 /// `NotFound` when there is no such connection; `PermissionDenied` where there is no way to end one: as an ordinary user without
 /// /sys/fs/fuse/connections.
 pub fn abort_connection(connection: Connection) -> io::Result<()> {
-    let is_mounted = read_dir(CONTROL).is_ok_and(|mut entries| entries.next().is_some());
-    if is_mounted {
-        return end(connection);
-    }
-    // The control file system is mounted nowhere (in a container, or without systemd): for this thread alone it is, and goes with it.
-    let own_view = move || {
-        mount_control()?;
-        end(connection)
-    };
-    let thread = std::thread::Builder::new().name("fuse-abort".into()).spawn(own_view)?;
-    thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    ConnectionEnd::of(connection)?.end()
 }
 
-fn end(connection: Connection) -> io::Result<()> {
-    write(Path::new(CONTROL).join(connection.0.to_string()).join("abort"), "1")
+/// What ends one connection, and none that has its number afterwards: the kernel gives the number of a connection that is over to the next one.
+#[derive(Debug)]
+pub struct ConnectionEnd(File);
+
+impl ConnectionEnd {
+    /// That of a connection that there is.
+    ///
+    /// # Errors
+    /// As of [`abort_connection`].
+    pub fn of(connection: Connection) -> io::Result<ConnectionEnd> {
+        let open = move || {
+            let path = Path::new(CONTROL).join(connection.0.to_string()).join("abort");
+            File::options().write(true).open(path).map(ConnectionEnd)
+        };
+        let is_mounted = read_dir(CONTROL).is_ok_and(|mut entries| entries.next().is_some());
+        if is_mounted {
+            return open();
+        }
+        // The control file system is mounted nowhere (in a container, or without systemd): for this thread alone it is, and goes with it and the file.
+        let own_view = move || {
+            mount_control()?;
+            open()
+        };
+        let thread = std::thread::Builder::new().name("fuse-abort".into()).spawn(own_view)?;
+        thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    }
+
+    /// Ends it, if it is not over.
+    ///
+    /// # Errors
+    /// Those of the kernel's control file.
+    pub fn end(&self) -> io::Result<()> {
+        (&self.0).write_all(b"1")
+    }
 }
 
 /// Mounts the control file system where only the calling thread sees it.

@@ -18,7 +18,7 @@ use crate::{Caller, MetaCalls, SessionEvents, SessionGrant};
 use ashlar_env::Env;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{Addressee, MetaReply, MetaRequest, Reclaim, ToldClose};
-use ashlar_types::{Coherence, Errno, InodeId, NodeId, Role, SessionId, ShardId};
+use ashlar_types::{Coherence, Durability, Errno, InodeId, NodeId, Role, SessionId, ShardId};
 use parking_lot::Mutex;
 use presence::{Presence, Shared};
 use session::{Session, open_at};
@@ -46,6 +46,7 @@ pub struct RemoteMeta {
     env: Env,
     patience: Patience,
     coherence: Coherence,
+    durability: Durability,
     session: Mutex<Option<Arc<Session>>>,
     slots: Slots,
     wallet: Wallet,
@@ -75,12 +76,14 @@ impl RemoteMeta {
     /// Metadata as the map of `routes` says; a server that does not answer is waited for with `patience`.
     pub fn new(routes: Arc<Routes>, env: Env, patience: Patience) -> RemoteMeta {
         let (session, slots, wallet) = (Mutex::default(), Slots::default(), Wallet::default());
-        let (coherence, room) = (Coherence::Strict, room::Room::default());
+        let (coherence, durability) = (Coherence::Strict, Durability::Async);
+        let room = room::Room::default();
         RemoteMeta {
             routes,
             env,
             patience,
             coherence,
+            durability,
             session,
             slots,
             wallet,
@@ -101,12 +104,29 @@ impl RemoteMeta {
         RemoteMeta { coherence, ..self }
     }
 
+    /// The same, with sessions whose changes are as durable as `durability` says, and the directories.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> RemoteMeta {
+        RemoteMeta { durability, ..self }
+    }
+
     /// The number of a new session, where it is not for the server to draw.
     fn draw_session(&self) -> Option<SessionId> {
-        match self.coherence {
-            Coherence::Strict => None,
-            Coherence::CloseToOpen => Some(SessionId::close_to_open(self.env.entropy.next_u64())),
+        let draw = || SessionId::drawn(self.coherence, self.durability, self.env.entropy.next_u64());
+        match (self.coherence, self.durability) {
+            (Coherence::Strict, Durability::Async) => None,
+            _ => Some(draw()),
         }
+    }
+
+    /// What a process before has left, if it is as durable as this one is to be.
+    fn take_left(&self) -> Option<LeftSession> {
+        let left = self.left.lock().take()?;
+        if left.session.durability() == self.durability {
+            return Some(left);
+        }
+        tracing::warn!(session = %left.session, durability = %self.durability, "the session of the process before was of another durability; another one takes its place");
+        None
     }
 }
 
@@ -182,8 +202,7 @@ impl MetaCalls for RemoteMeta {
         let deadline = self.patience.deadline();
         let server = primary(&self.routes, InodeId::ROOT.home(), deadline)
             .map_err(|error| errno_of(&error, "opening a session"))?;
-        let left = self.left.lock().take();
-        if let Some(left) = left {
+        if let Some(left) = self.take_left() {
             match self.take_up(&left, events.clone(), server, deadline) {
                 Ok(grant) => return Ok(grant),
                 Err(errno) => {

@@ -646,6 +646,7 @@ impl MetaEndpoint {
             MetaCall::Sessions => self.list(),
             MetaCall::Moves => MetaAnswer::Moves(self.meta.moves()),
             MetaCall::Open(wanted) => self.open(peer, wanted),
+            MetaCall::OpenSync(wanted) => self.open(peer, Some(wanted)),
             MetaCall::Close(session) => done(self.own(peer, session).map(|_| self.end(session))),
             MetaCall::Call { op, creds, slot, request } => {
                 let caller = Caller { slot, ..Caller::new(op, &creds) };

@@ -50,7 +50,11 @@ impl Rows {
         Ok(rows)
     }
 
-    fn run(&mut self, bench: &Bench, case: &Case, place: &Place) -> anyhow::Result<()> {
+    /// Runs a case on a place.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(super) fn run(&mut self, bench: &Bench, case: &Case, place: &Place) -> anyhow::Result<()> {
         const MIB_PER_GIB: f64 = 1024.0;
         for phase in bench.torture(place, &case.words)? {
             let row = self.row(case, &phase.name);
@@ -82,6 +86,10 @@ impl Rows {
             self.0.len() - 1
         });
         &mut self.0[at]
+    }
+
+    pub(super) fn all(&self) -> &[Row] {
+        &self.0
     }
 
     pub(super) fn find(&self, case: &str, phase: &str) -> Option<&Row> {

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What a mount that answers tells; of one that does not, each is null.
-const TOLD: [&str; 21] = [
+const TOLD: [&str; 22] = [
     "cluster",
     "version",
     "pid",
@@ -32,6 +32,7 @@ const TOLD: [&str; 21] = [
     "servers_left_out",
     "addresses_left_out",
     "coherence",
+    "durability",
     "subdirectory",
     "error_after_s",
     "keep_s",

@@ -2,10 +2,11 @@
 
 use super::presence::{Presence, Shared};
 use super::{LATER_PAUSE, Routes, exchange, wait_longer};
+use crate::net::NetError;
 use crate::remote::errno_of;
 use crate::wire::{MetaAnswer, MetaCall};
 use ashlar_env::Env;
-use ashlar_types::{ClusterMap, Errno, NodeId, SessionId};
+use ashlar_types::{ClusterMap, Durability, Errno, NodeId, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// For how long a server is asked at a time that has been given a shard.
 const FOLLOW_MAX: Duration = Duration::from_secs(2);
+
+/// What a metadata server says to a call that it does not know. Its words do not change any more; others refuse for other reasons.
+const UNKNOWN_CALL: &str = "that is no call to metadata";
 
 /// See the module.
 pub(super) struct Session {
@@ -44,8 +48,17 @@ pub(super) fn open_at(
 ) -> Result<Opened, Errno> {
     let mut pause = LATER_PAUSE;
     loop {
-        let answer = exchange(routes, server, &MetaCall::Open(known), (true, false), deadline)
-            .map_err(|error| errno_of(&error, "opening a session"))?;
+        let of_sync = known.filter(|session| session.durability() == Durability::Sync);
+        let call = of_sync.map_or(MetaCall::Open(known), MetaCall::OpenSync);
+        let answer = match exchange(routes, server, &call, (true, false), deadline) {
+            // It would keep what the session changes as the directory says.
+            Err(NetError::Refused(why)) if of_sync.is_some() && why == UNKNOWN_CALL => {
+                let name = routes.map().node(server).map(|node| node.name.clone()).unwrap_or_default();
+                tracing::error!(%server, %name, "a metadata server takes no sessions with durability=sync: it is of an earlier version");
+                return Err(Errno::EOPNOTSUPP);
+            }
+            answer => answer.map_err(|error| errno_of(&error, "opening a session"))?,
+        };
         match (answer, known) {
             (MetaAnswer::Session(session, incarnation), _) => return Ok(Opened { session, incarnation }),
             // It came with a shard to a server that was started anew since: that is told with the first call.
