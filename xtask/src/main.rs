@@ -62,6 +62,8 @@ enum Task {
     RealWork(suite::real_work::Arguments),
     /// The tests that run an etcd, with one in which known bugs are mended.
     Etcd(suite::etcd::Arguments),
+    /// The tests that take minutes each: clusters whose disks, servers and power fail (as root).
+    Failures,
     /// The whole system in one thread, simulated under many seeds.
     Simulate(suite::simulate::Arguments),
     /// Every order of events of the replication state machines, within wide bounds.
@@ -91,6 +93,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Stress(arguments) => suite::stress::run(&repository, arguments),
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),
         Task::Etcd(arguments) => suite::etcd::run(&repository, arguments),
+        Task::Failures => test_binaries::run_long(&repository),
         Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
         Task::Model(arguments) => suite::model::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),

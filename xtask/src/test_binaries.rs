@@ -26,7 +26,36 @@ struct Program {
     directory: PathBuf,
 }
 
-/// Builds all test programs and runs them, all of them also after a failure, and then the tests in documentation. One that fails is run once more when
+/// Programs that take minutes each beside others: clusters whose disks, servers and power fail. `cargo xtask failures` runs them, and [`run`] does not.
+const LONG: &[&str] = &[
+    "a_drill_breaks_a_lab_and_tells_what_was_seen",
+    "a_shared_disk_goes_to_the_other_server",
+    "the_power_of_all_servers_is_cut_at_once",
+];
+
+/// Builds those that take long, and runs one after the other.
+///
+/// # Errors
+/// When one cannot be built, or fails; its output is printed.
+pub fn run_long(repository: &Repository) -> anyhow::Result<()> {
+    let programs = build(repository)?;
+    let mut failed = 0;
+    for name in LONG {
+        let program = programs.iter().find(|program| program.name == *name);
+        let program = program.with_context(|| format!("there is no test program {name}"))?;
+        if let Err(error) = program.run() {
+            println!("{error:#}");
+            failed += 1;
+        }
+    }
+    println!("{} passed, {failed} failed", LONG.len() - failed);
+    if failed > 0 {
+        bail!("{failed} of {} test programs have failed, see above", LONG.len());
+    }
+    Ok(())
+}
+
+/// Builds all test programs but those of [`LONG`] and runs them, all of them also after a failure, and then the tests in documentation. One that fails is run once more when
 /// it has the machine for itself: many say how long something may take. What fails then has failed; what passes is named, to be looked at.
 ///
 /// # Errors
@@ -34,6 +63,7 @@ struct Program {
 pub fn run(repository: &Repository) -> anyhow::Result<()> {
     insist_on_room(&std::env::temp_dir())?;
     let mut programs = build(repository)?;
+    programs.retain(|program| !LONG.contains(&program.name.as_str()));
     // Those of the binary take longest; begun first, none is left to run alone at the end.
     programs.sort_by_key(|program| !program.directory.ends_with("crates/ashlar"));
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

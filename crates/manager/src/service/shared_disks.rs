@@ -267,7 +267,7 @@ fn next(disk: &SharedDisk, by: NodeId, word: &DiskWord, view: &View) -> SharedDi
     }
     let next = match disk.state {
         DiskState::Used { by: user } if user == by => wanted_elsewhere(&disk, user, view),
-        DiskState::Used { by: user } => is_silent(user, view).then(|| by),
+        DiskState::Used { by: user } => is_silent(user, view).then_some(by),
         DiskState::Leaving { from, to } => {
             (from != by && to == by && (is_silent(from, view) || view.turn_for > LEAVE_MAX)).then_some(by)
         }
