@@ -200,8 +200,8 @@ impl Model for SharedDiskModel {
         }
         if may_turn {
             out.extend(state.words.iter().map(|word| Action::Hear(*word)));
-            out.extend([0, 1].map(|by| Action::Suspect(by)));
-            out.extend([0, 1].map(|to| Action::Move(to)));
+            out.extend([0, 1].map(Action::Suspect));
+            out.extend([0, 1].map(Action::Move));
         }
     }
 
