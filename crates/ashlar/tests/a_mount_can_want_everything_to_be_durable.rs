@@ -120,9 +120,10 @@ fn write_chunk(dir: &Dir, turn: u64) {
 }
 
 type Work = fn(&Dir, u64);
+type Wanted = (&'static str, Work, (f64, f64), &'static [&'static str]);
 
 /// What is done, how often the log is made durable for it at the least, and at the most, and calls that a mount with `sync` makes for it beside those of another one.
-const ALL: [(&str, Work, (f64, f64), &[&str]); 7] = [
+const ALL: [Wanted; 7] = [
     ("create", create, (0.9, 1.2), &[]),
     ("stat", stat, (0.0, 0.2), &[]),
     ("write of a small file", write_small, (0.9, 2.2), &["sync"]),

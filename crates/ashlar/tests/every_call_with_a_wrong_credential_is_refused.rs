@@ -107,6 +107,7 @@ fn allowed_of_meta(call: &MetaCall<'_>) -> &'static [Role] {
         | MetaCall::CallYielding { request: MetaRequest::SetFileset { .. }, .. }
         | MetaCall::CallInDirectory { request: MetaRequest::SetFileset { .. }, .. } => &[Role::Admin],
         MetaCall::Open(_)
+        | MetaCall::OpenSync(_)
         | MetaCall::Close(_)
         | MetaCall::Call { .. }
         | MetaCall::CallYielding { .. }
@@ -255,6 +256,8 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
     vec![
         MetaCall::Open(None),
         MetaCall::Open(Some(session)),
+        MetaCall::OpenSync(None),
+        MetaCall::OpenSync(Some(session)),
         MetaCall::Close(session),
         call(MetaRequest::Getattr { inode: InodeId::ROOT }),
         call(MetaRequest::MakeRoom),

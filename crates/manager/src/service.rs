@@ -466,7 +466,7 @@ impl ManagerService {
     fn serve(&self, node: NodeId, found: &[FoundTarget]) -> Result<ManagerReply, ManagerError> {
         let served = self.change_or_look(|state| {
             // Ids are given out before targets serve, and not all that were given out ever do.
-            let ClusterState { map, promised, starts, .. } = state;
+            let ClusterState { map, promised, starts, shared_disks, .. } = state;
             let is_known = |id: TargetId| map.target(id).is_some() || promised.iter().any(|known| known.id == id);
             if let Some(removed) = found.iter().find(|found| !is_known(found.id)) {
                 return Err(refused(format!(
@@ -477,7 +477,8 @@ impl ManagerService {
             let pool_of =
                 |id| promised.iter().find(|known| known.id == id).map_or(PoolId(0), |known| known.pool);
             let holds = |uuid| starts.iter().any(|known| known.uuid == uuid && known.node == node);
-            let next = map_change::with_targets_of_any_id(map, found, node, (&pool_of, &holds))?;
+            let mut next = map_change::with_targets_of_any_id(map, found, node, (&pool_of, &holds))?;
+            shared_disks::keep_online(&mut next, map, shared_disks);
             state.map = next;
             state.promised.retain(|known| !found.iter().any(|found| found.id == known.id));
             Ok(())

@@ -508,6 +508,8 @@ fn ask_for_space(storage: &dyn StorageCalls, targets: Vec<TargetId>) -> (SpaceBy
             Ok(StorageReply::Space { bytes_total, bytes_free }) => {
                 answered.insert(target, (bytes_total, bytes_free));
             }
+            // It is on its way from one server to another, and not missing.
+            Err(Errno::EBUSY) => {}
             _ => {
                 silent.insert(target);
             }

@@ -20,16 +20,26 @@ impl StorageCalls for StorageService {
                 answer(id, &error)
             })
         };
+        let is_durable = self.durable.read().contains(&id);
         let reply = match &self.moves {
             None => run(payload, &|_| true),
             Some(moves) => moves.guard(request, payload, run),
-        }?;
+        };
         let is_change =
             changed_chunk(request).is_some() || matches!(request, StorageRequest::DeleteGeneration { .. });
-        if is_change && self.durable.read().contains(&id) {
-            store.sync().map_err(|error| answer(id, &error))?;
+        let reply = match reply {
+            Ok(reply) if is_change && is_durable => {
+                store.sync().map(|()| reply).map_err(|error| answer(id, &error))
+            }
+            other => other,
+        };
+        match reply {
+            // Another server may reach the disk that fails here, and has it in a moment.
+            Err(Errno::EIO) if is_durable && (store.stopped().is_some() || self.target(id).is_none()) => {
+                Err(Errno::EBUSY)
+            }
+            other => other,
         }
-        Ok(reply)
     }
 }
 

@@ -127,8 +127,8 @@ pub fn run(args: &StorageArgs) -> Result<()> {
     member.report_stop(Role::Storage, reporting);
     moves.stop();
     server.stop();
-    drop(sharing);
     shared.end();
+    drop(sharing);
     in_service.close()
 }
 

@@ -6,6 +6,7 @@ use super::{ManagerService, refused};
 use crate::ManagerError;
 use crate::state::ClusterState;
 use ashlar_replication::shared_disk::{self, Refused};
+use ashlar_types::map::TargetState;
 use ashlar_types::message::ManagerReply;
 use ashlar_types::{
     ClusterMap, DiskId, DiskOrder, DiskState, DiskWord, EventKind, NodeId, PeerId, SharedDisk,
@@ -57,7 +58,13 @@ impl View {
 
     /// Whether it can have the disk, as far as is known.
     fn is_fit(&self, disk: &SharedDisk, node: NodeId) -> bool {
-        self.there(node).is_some_and(|heard| !heard.word.is_failing) && disk.failed != Some(node)
+        let is_fit = self.there(node).is_some_and(|heard| !heard.word.is_failing);
+        is_fit && disk.failed != Some(node) && disk.servers.contains(&node)
+    }
+
+    /// Whether it can see to it that another one does not write any more, as far as is known.
+    fn can_fence(&self, node: NodeId) -> bool {
+        self.there(node).is_some_and(|heard| heard.word.can_fence && !heard.word.is_failing)
     }
 
     fn is_there_for(&self, node: NodeId, least: Duration) -> bool {
@@ -68,7 +75,7 @@ impl View {
 impl HeardOfDisks {
     fn hear(&self, from: NodeId, words: &[DiskWord], disks: &[SharedDisk]) {
         let (mut known, now) = (self.words.lock(), Instant::now());
-        known.retain(|(id, _), _| disks.iter().any(|disk| disk.id == *id));
+        known.retain(|(id, _), _| disks.binary_search_by_key(id, |disk| disk.id).is_ok());
         for word in words {
             let heard = known.entry((word.id, from)).or_insert(Heard { first: now, last: now, word: *word });
             if now.duration_since(heard.last) >= SILENT_AFTER {
@@ -103,7 +110,7 @@ impl ManagerService {
         let next_of = |state: &ClusterState| {
             let mut disks = state.shared_disks.clone();
             for word in words {
-                let disk = known(&mut disks, word.id)?;
+                let disk = known(&mut disks, word.id, self.now_s())?;
                 *disk = next(disk, peer.node, word, &self.disks.view(disk, can_tell));
             }
             Ok::<_, ManagerError>(disks)
@@ -118,7 +125,14 @@ impl ManagerService {
             })?;
             self.tell_of_disks(&map, &before, &after);
         }
-        let disks = self.manager.with_state(|state| state.shared_disks.clone());
+        let mut disks = self.manager.with_state(|state| state.shared_disks.clone());
+        let is_to_fence =
+            |disk: &SharedDisk| matches!(disk.state, DiskState::Fencing { by, .. } if by == peer.node);
+        // Nobody is switched off by a manager that is behind.
+        if self.manager.is_shared() && disks.iter().any(is_to_fence) {
+            self.manager.refresh()?;
+            disks = self.manager.with_state(|state| state.shared_disks.clone());
+        }
         let order = |word: &DiskWord| {
             let disk = disks.iter().find(|disk| disk.id == word.id)?.clone();
             let is_to_take = is_to_take(&disk, peer.node, &self.disks.view(&disk, can_tell));
@@ -184,6 +198,11 @@ impl ManagerService {
 
     /// An administrator vouches for it that `node` is off.
     pub(super) fn confirm_fenced(&self, by: NodeId, node: NodeId) -> Result<ManagerReply, ManagerError> {
+        if !self.presences.can_tell() {
+            return Err(refused(
+                "this manager has just begun, and cannot tell who is there: say it again in some seconds",
+            ));
+        }
         let map = self.map().read().clone();
         let (before, after) = self.change_or_look(|state| {
             let before = state.shared_disks.clone();
@@ -269,16 +288,19 @@ fn next(disk: &SharedDisk, by: NodeId, word: &DiskWord, view: &View) -> SharedDi
         DiskState::Used { by: user } if user == by => wanted_elsewhere(&disk, user, view),
         DiskState::Used { by: user } => is_silent(user, view).then_some(by),
         DiskState::Leaving { from, to } => {
-            (from != by && to == by && (is_silent(from, view) || view.turn_for > LEAVE_MAX)).then_some(by)
+            let is_late = is_silent(from, view) || view.turn_for > LEAVE_MAX;
+            (from != by && is_late && (to == by || !view.can_fence(to))).then_some(by)
         }
         DiskState::Fencing { from, by: other } => {
-            (from != by && other != by && is_silent(other, view)).then_some(by)
+            (from != by && other != by && view.can_tell && !view.can_fence(other)).then_some(by)
         }
         DiskState::Free { .. } => None,
     };
     let changed = match (disk.state, next) {
         (DiskState::Used { by: user }, Some(to)) if user == by => shared_disk::leave(&disk, to),
-        (_, Some(by)) if word.can_fence && !word.is_failing => shared_disk::silent(&disk, by),
+        (_, Some(by)) if word.can_fence && !word.is_failing && disk.servers.contains(&by) => {
+            shared_disk::silent(&disk, by)
+        }
         _ => None,
     };
     changed.unwrap_or(disk)
@@ -317,18 +339,29 @@ fn is_to_take(disk: &SharedDisk, node: NodeId, view: &View) -> bool {
     view.there(node).is_some() && !disk.servers.iter().any(fit)
 }
 
-fn known(disks: &mut Vec<SharedDisk>, id: DiskId) -> Result<&mut SharedDisk, ManagerError> {
+fn known(disks: &mut Vec<SharedDisk>, id: DiskId, now_s: u64) -> Result<&mut SharedDisk, ManagerError> {
     let at = match disks.binary_search_by_key(&id, |disk| disk.id) {
         Ok(at) => at,
         Err(_) if disks.len() >= SharedDisk::COUNT_MAX => {
             return Err(refused(format!("there are {} shared disks already", SharedDisk::COUNT_MAX)));
         }
         Err(at) => {
-            disks.insert(at, SharedDisk::new(id));
+            // Later than any turn that a server can have seen before the disk was forgotten: none has one every second.
+            disks.insert(at, SharedDisk { turn: now_s.max(1), ..SharedDisk::new(id) });
             at
         }
     };
     Ok(&mut disks[at])
+}
+
+/// Targets on shared disks are not missing where a server begins without them: it is about to have them, or another one is.
+pub(super) fn keep_online(next: &mut ClusterMap, before: &ClusterMap, disks: &[SharedDisk]) {
+    for id in disks.iter().filter_map(|disk| disk.target) {
+        let was_online = before.target(id).is_some_and(|target| target.state == TargetState::Online);
+        if let Some(target) = next.targets.iter_mut().find(|target| target.id == id && was_online) {
+            target.state = TargetState::Online;
+        }
+    }
 }
 
 /// Refuses a node that may have a disk mounted; forgets it otherwise.

@@ -131,9 +131,9 @@ impl Arguments {
             let server = format!("storage{}", self.servers);
             let process = lab.process(&server)?.with_context(|| format!("{server} does not run"))?;
             shell::output(std::process::Command::new("kill").args(["-KILL", &process.to_string()]))?;
-            wait(|| Ok(copies(lab)?.is_being_made))?;
+            wait(|| Ok(copies_of(lab)?.is_being_made))?;
             phase("a server is lost", &mut || {
-                wait(|| Ok(copies(lab)?.are_whole))?;
+                wait(|| Ok(copies_of(lab)?.are_whole))?;
                 Ok(moved)
             })?;
             lab.replace(&server, lab.binary())?;
@@ -222,7 +222,7 @@ struct Copies {
     is_being_made: bool,
 }
 
-fn copies(lab: &Lab) -> anyhow::Result<Copies> {
+fn copies_of(lab: &Lab) -> anyhow::Result<Copies> {
     let text = shell::output(&mut lab.administer(&["chain", "list", "--json"]))?;
     let chains: Vec<Value> = serde_json::from_str(&text).context("parse the chains")?;
     let count = |chain: &Value, what: &str| chain[what].as_array().map_or(0, Vec::len) as u64;

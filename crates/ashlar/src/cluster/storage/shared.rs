@@ -50,6 +50,15 @@ pub struct SharedDisks {
     told: Mutex<BTreeMap<DiskId, Option<TargetId>>>,
 }
 
+/// A thread is at a disk, until this is dropped.
+struct AtWork<'a>(&'a AtomicBool);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
 struct OneDisk {
     mounting: Mounting,
     is_preferred: bool,
@@ -143,14 +152,12 @@ impl SharedDisks {
         Ok(all)
     }
 
-    /// Lets go of all of them, and says so: another server need not wait. To be called when what [`SharedDisks::keep`] has returned was dropped.
+    /// Lets go of all of them, and says so: another server need not wait. What [`SharedDisks::keep`] has returned goes on saying meanwhile what is mounted; nothing new is begun once this server
+    /// is told to stop.
     pub fn end(&self) {
         let deadline = Instant::now() + END_MAX;
         for disk in &self.disks {
-            while disk.is_at_work.swap(true, SeqCst) {
-                if Instant::now() >= deadline {
-                    return tracing::error!(dir = %disk.mounting.dir().display(), "a shared disk does not come to an end");
-                }
+            while disk.is_at_work.swap(true, SeqCst) && Instant::now() < deadline {
                 std::thread::sleep(LOOK);
             }
             let is_mounted = {
@@ -219,11 +226,14 @@ impl SharedDisks {
             return;
         }
         let routes = self.in_service.parts.member.routes();
-        for answer in ask_managers(&routes, &ManagerRequest::ShareDisks { words }, SAY_MAX) {
+        let answers = ask_managers(&routes, &ManagerRequest::ShareDisks { words }, SAY_MAX);
+        // The same for all disks: a server is switched off once for all of them.
+        let told = Instant::now();
+        for answer in answers {
             match answer {
                 ManagerReply::DiskOrders(orders) => {
                     self.note_told(&orders);
-                    orders.iter().for_each(|order| self.follow(order));
+                    orders.iter().for_each(|order| self.follow(order, told));
                 }
                 ManagerReply::Refused(text) => {
                     tracing::warn!(text, "a manager does not take what is said of shared disks")
@@ -251,7 +261,7 @@ impl SharedDisks {
         self.await_targets();
     }
 
-    fn follow(self: &Arc<Self>, order: &DiskOrder) {
+    fn follow(self: &Arc<Self>, order: &DiskOrder, told: Instant) {
         let is_it = |disk: &&Arc<OneDisk>| disk.state.lock().id == Some(order.disk.id);
         let Some(disk) = self.disks.iter().find(is_it) else { return };
         if disk.is_at_work.load(SeqCst) || self.in_service.is_told.load(SeqCst) {
@@ -260,6 +270,11 @@ impl SharedDisks {
         let next = {
             let mut state = disk.state.lock();
             let serves = state.target.is_some();
+            let own = self.in_service.parts.member.name.node;
+            if order.disk.user().is_some_and(|user| user != own) {
+                // Managers remember who could not use it. Here it is judged anew when it comes back.
+                state.has_failed = false;
+            }
             let next = state.at.told(&order.disk, serves, order.is_to_take);
             let is_too_early = state.not_before.is_some_and(|at| Instant::now() < at);
             next.filter(|_| !is_too_early)
@@ -269,7 +284,6 @@ impl SharedDisks {
             Some(Do::Ask) => self.start_work(disk, SharedDisks::take),
             Some(Do::LetGo) => self.start_work(disk, SharedDisks::let_go),
             Some(Do::Fence { from, turn }) => {
-                let told = Instant::now();
                 self.start_work(disk, move |own, disk| own.fence(disk, (from, turn), told));
             }
         }
@@ -286,9 +300,8 @@ impl SharedDisks {
         }
         let (own, at) = (self.clone(), disk.clone());
         let run = move || {
-            let done = work(&own, &at);
-            at.note(done);
-            at.is_at_work.store(false, SeqCst);
+            let _at_work = AtWork(&at.is_at_work);
+            at.note(work(&own, &at));
         };
         if let Err(error) = self.in_service.parts.member.env.tasks.spawn("ashlar-disk", Box::new(run)) {
             tracing::error!(%error, "no thread can be started for a shared disk; trying again");
@@ -306,7 +319,7 @@ impl SharedDisks {
             ManagerReply::DiskGranted(_) => return Ok(()),
             _ => bail!("the manager gave an answer of the wrong kind"),
         }
-        let taken = disk.mounting.mount().and_then(|()| self.serve(disk));
+        let taken = disk.mounting.mount(id).and_then(|()| self.serve(disk));
         if let Err(error) = taken {
             disk.state.lock().has_failed = true;
             disk.mounting.unmount().context(format!("{error:#}"))?;
@@ -314,8 +327,13 @@ impl SharedDisks {
             return Err(error);
         }
         disk.probe.begin();
-        let mut state = disk.state.lock();
-        (state.has_failed, state.target) = (false, taken.ok());
+        let target = taken.ok();
+        {
+            let mut state = disk.state.lock();
+            (state.has_failed, state.target) = (false, target);
+        }
+        self.told.lock().insert(id, target);
+        self.await_targets();
         Ok(())
     }
 
@@ -381,7 +399,7 @@ impl OneDisk {
         let id = self.mounting.identify()?;
         let mut state = self.state.lock();
         // ORDER: looked at when nobody of before can mount it any more.
-        state.at = AtServer::new(node, self.mounting.is_mounted());
+        state.at = AtServer::new(node, self.mounting.is_in_use());
         state.id = Some(id);
         Ok(())
     }

@@ -124,10 +124,7 @@ impl InService {
         let place = DataPlace { dir: data_directory(path), listen: Vec::new(), numa: None };
         let affinity = self.machine.affinity(&place)?;
         self.open_with(&found, |_| Ok(affinity.clone()), (taking_over, false))?;
-        let told = self.tell(&self.announcement()).and_then(|()| {
-            let targets = self.served();
-            self.tell(&ManagerRequest::Serve { targets })
-        });
+        let told = self.tell(|| self.announcement()).and_then(|()| self.tell_served());
         if let Err(error) = told {
             if let Err(error) = self.let_go(id) {
                 tracing::warn!(target_id = %id, "a target that does not come after all: {error:#}");
@@ -150,10 +147,7 @@ impl InService {
             remembered.add(added.clone());
             remembered.store(self.parts.member.directory())?;
         }
-        let told = self.tell(&self.announcement()).and_then(|()| {
-            let targets = self.served();
-            self.tell(&ManagerRequest::Serve { targets })
-        });
+        let told = self.tell(|| self.announcement()).and_then(|()| self.tell_served());
         if let Err(error) = told {
             if self.is_told.load(Relaxed) {
                 // A manager may have taken it: the next start tells.
@@ -176,9 +170,10 @@ impl InService {
     ///
     /// # Errors
     /// When they refuse it, and when this server is told to stop.
-    fn tell(&self, request: &ManagerRequest) -> Result<()> {
+    fn tell(&self, request: impl Fn() -> ManagerRequest) -> Result<()> {
         loop {
-            match self.parts.member.managers.call(request, Instant::now() + ASK_MAX) {
+            // What is served may be less by the next attempt.
+            match self.parts.member.managers.call(&request(), Instant::now() + ASK_MAX) {
                 Ok(_) => return Ok(()),
                 Err(NetError::Refused(text)) => bail!("{text}"),
                 Err(error) if self.is_told.load(Relaxed) => {
@@ -189,6 +184,10 @@ impl InService {
                 }
             }
         }
+    }
+
+    fn tell_served(&self) -> Result<()> {
+        self.tell(|| ManagerRequest::Serve { targets: self.served() })
     }
 
     /// Refuses what is served here already, and what is in or around it, and more than there may be.

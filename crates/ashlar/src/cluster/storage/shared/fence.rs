@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// LIMIT: for how long it may take.
 const FENCE_MAX: Duration = Duration::from_secs(60);
+/// LIMIT: the same for its end once it was killed.
+const KILLED_MAX: Duration = Duration::from_secs(5);
 
 /// The program of the site.
 pub struct Fence {
@@ -58,7 +60,7 @@ impl Fence {
             None => {
                 let group = rustix::process::Pid::from_child(&child);
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-                let _ = child.wait();
+                let _ = ended_within(&mut child, KILLED_MAX);
                 bail!("{shown} {} has not ended after {} s", node.name, FENCE_MAX.as_secs())
             }
         }

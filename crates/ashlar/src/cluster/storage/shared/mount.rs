@@ -3,8 +3,9 @@
 use crate::program::ended_within;
 use anyhow::{Context, Result, bail};
 use ashlar_types::DiskId;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -44,20 +45,39 @@ impl Mounting {
     /// # Errors
     /// When there is no such device, or nothing on it that has one: with the way out.
     pub fn identify(&self) -> Result<DiskId> {
-        let source = match &self.device {
-            Some(device) => device.display().to_string(),
-            None => self.in_fstab()?,
-        };
-        if let Some(uuid) = source.strip_prefix("UUID=") {
+        if self.device.is_none()
+            && let Some(uuid) = self.in_fstab()?.strip_prefix("UUID=")
+        {
             return parse(uuid.trim_matches('"'));
         }
-        let mut blkid = Command::new("blkid");
-        // Past its cache: what was there before may be gone.
-        blkid.stdin(Stdio::null()).args(["-p", "-o", "value", "-s", "UUID", &source]);
-        let uuid = run(&mut blkid, READ_MAX).with_context(|| {
-            format!("cannot read which file system is on {source}: make one first (`mkfs.xfs {source}`), and see that this machine reaches the disk")
-        })?;
-        parse(uuid.trim())
+        uuid_on(&self.found_device()?)
+    }
+
+    /// Whether this kernel has the file system on the disk in use: it is mounted, at this directory or anywhere else, or is being mounted or unmounted yet.
+    /// A block device that is opened with `O_EXCL` is refused meanwhile (open(2)); what is mounted says less.
+    pub fn is_in_use(&self) -> bool {
+        if self.is_mounted() {
+            return true;
+        }
+        let Ok(device) = self.found_device() else { return false };
+        let opened =
+            OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::EXCL.bits() as i32).open(device);
+        // One that cannot be reached is not written to by it.
+        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+    }
+
+    /// The device, as it is called now.
+    fn found_device(&self) -> Result<PathBuf> {
+        let source = match &self.device {
+            Some(device) => return Ok(device.clone()),
+            None => self.in_fstab()?,
+        };
+        if !source.contains('=') {
+            return Ok(source.into());
+        }
+        let mut findfs = Command::new("findfs");
+        findfs.stdin(Stdio::null()).arg(source.replace('"', ""));
+        Ok(run(&mut findfs, READ_MAX)?.trim().into())
     }
 
     fn in_fstab(&self) -> Result<String> {
@@ -82,14 +102,25 @@ impl Mounting {
             .map_or(true, |text| text.lines().any(|line| line.split(' ').nth(4) == Some(shown.as_str())))
     }
 
-    /// Mounts it, if it is not.
+    /// Mounts the disk `id`, if it is not mounted.
     ///
     /// # Errors
-    /// When that fails, or takes too long.
-    pub fn mount(&self) -> Result<()> {
-        if self.is_mounted() {
-            return Ok(());
+    /// When that fails, or takes too long, and when it is another disk by now.
+    pub fn mount(&self, id: DiskId) -> Result<()> {
+        if !self.is_mounted() {
+            self.mount_now()?;
         }
+        let mut findmnt = Command::new("findmnt");
+        findmnt.stdin(Stdio::null()).args(["-n", "-o", "SOURCE", "--mountpoint"]).arg(&self.dir);
+        let source = run(&mut findmnt, READ_MAX).context("cannot tell what is mounted")?;
+        let found = uuid_on(Path::new(source.trim()))?;
+        if found != id {
+            bail!("another disk than before is mounted at {}: start this server anew", self.dir.display());
+        }
+        Ok(())
+    }
+
+    fn mount_now(&self) -> Result<()> {
         let mut mount = Command::new("mount");
         if let Some(device) = &self.device {
             mount.arg(device);
@@ -111,13 +142,11 @@ impl Mounting {
         // Something may be mounted over it.
         for _ in 0..8 {
             if !self.is_mounted() {
-                return Ok(());
+                return self.await_release();
             }
             let begun = Instant::now();
             // A thread that has looked at the target a moment ago may have a file of it open yet.
-            while let Err(error) =
-                run(Command::new("umount").stdin(Stdio::null()).arg(&self.dir), UNMOUNT_MAX)
-            {
+            while let Err(error) = self.unmount_now() {
                 if begun.elapsed() >= BUSY_MAX {
                     return Err(error).with_context(|| {
                         format!("cannot unmount {}: does a program use it?", self.dir.display())
@@ -128,6 +157,38 @@ impl Mounting {
         }
         bail!("{} is mounted again and again", self.dir.display())
     }
+
+    fn unmount_now(&self) -> Result<()> {
+        // Until it has ended the kernel may be writing: the next process waits for that, too.
+        let lock = self.lock.try_clone().context("cannot hand on what is locked")?;
+        run(Command::new("umount").stdin(lock).arg(&self.dir), UNMOUNT_MAX).map(drop)
+    }
+
+    /// Waits until the kernel has nothing to do with the disk any more: a mount that was given up may be under way yet, and an unmount that nothing shows any more.
+    fn await_release(&self) -> Result<()> {
+        let begun = Instant::now();
+        while self.is_in_use() {
+            if begun.elapsed() >= BUSY_MAX {
+                bail!("the disk of {} is in use yet: is it mounted elsewhere, or slow?", self.dir.display());
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// The UUID of the file system on a device.
+fn uuid_on(device: &Path) -> Result<DiskId> {
+    let mut blkid = Command::new("blkid");
+    // Past its cache: what was there before may be gone.
+    blkid.stdin(Stdio::null()).args(["-p", "-o", "value", "-s", "UUID"]).arg(device);
+    let uuid = run(&mut blkid, READ_MAX).with_context(|| {
+        format!(
+            "cannot read which file system is on {}: does this machine reach the disk? A new one needs a file system first",
+            device.display()
+        )
+    })?;
+    parse(uuid.trim())
 }
 
 /// A path as mountinfo has it (proc_pid_mountinfo(5)).
