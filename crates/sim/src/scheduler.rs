@@ -162,6 +162,11 @@ impl Scheduler {
         self.state.lock().panics.clone()
     }
 
+    /// Whether something panicked so far.
+    pub fn has_panicked(&self) -> bool {
+        !self.state.lock().panics.is_empty()
+    }
+
     /// Turns taken so far.
     pub fn steps(&self) -> u64 {
         self.state.lock().steps
