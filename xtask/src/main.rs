@@ -4,6 +4,7 @@
 //! program of `crates/torture` or a well-known one on the mount, and ends with the line `N passed, N failed`.
 
 mod gates;
+mod mutants;
 mod repository;
 mod setup;
 mod shell;
@@ -64,6 +65,8 @@ enum Task {
     Etcd(suite::etcd::Arguments),
     /// The whole system in one thread, simulated under many seeds.
     Simulate(suite::simulate::Arguments),
+    /// Break protocols on purpose, one after the other: simulations must notice each.
+    Mutants(suite::mutants::Arguments),
     /// Every order of events of the replication state machines, within wide bounds.
     Model(suite::model::Arguments),
     /// Ceiling, local file system and Ashlar side by side.
@@ -92,6 +95,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::RealWork(arguments) => suite::real_work::run(&repository, arguments),
         Task::Etcd(arguments) => suite::etcd::run(&repository, arguments),
         Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
+        Task::Mutants(arguments) => suite::mutants::run(&repository, arguments),
         Task::Model(arguments) => suite::model::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),
     }
