@@ -1,11 +1,11 @@
 //! Copies of chunks: the production storage services over simulated disks, with callers that write, read and delete blocks of chunks, and a map that is changed by compare-and-set.
 //!
 //! What was acknowledged is read at any target that may answer, whichever storage servers are killed, lose their power, hang, or cannot hear each other; and once nothing fails any more, all
-//! copies are in sync and equal. Bits that flip on one disk are found, and brought back from another one. Each block is a register: what is read is no older than what was acknowledged, or read,
-//! before.
+//! copies are in sync and equal. Bits that flip on one disk are found, and brought back from another one. When all lose their power at once, what was synced is there. [`ledger`] has what may be read.
 
 mod callers;
 mod check;
+mod ledger;
 mod network;
 mod node;
 mod trouble;
@@ -21,15 +21,17 @@ use ashlar_storage::StorageService;
 use ashlar_storage::moves::Moves;
 use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::map::{Chain, ChainCopies, Pool, Shard, Target, TargetState};
+use ashlar_types::membership::Change;
 use ashlar_types::message::ChainChange;
 use ashlar_types::node::Listening;
 use ashlar_types::{
     ChainId, ChunkId, ClusterId, ClusterMap, Epoch, InodeId, LayoutPolicy, Node as MapNode, NodeId, PoolId,
     Role, ShardId, TargetId, Timespec,
 };
+use ledger::{ChunkPlace, Ledger};
 use parking_lot::{Mutex, RwLock};
 use smallvec::smallvec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -41,9 +43,8 @@ const MANAGERS: usize = NODES;
 const CHUNK_BYTES: u32 = LayoutPolicy::CHUNK_BYTES_MIN;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 const PIECE_BYTES: u32 = 2 * BLOCK;
-/// Chunks of the file of each chain, and the blocks of each that are used.
+/// Chunks of the file of each chain.
 const CHUNKS: u64 = 3;
-const BLOCKS: [u32; 3] = [0, 5, 15];
 const CALLERS: usize = 4;
 /// How often something goes wrong.
 const TROUBLES: usize = 40;
@@ -68,21 +69,7 @@ struct Node {
     frozen_until: Mutex<Duration>,
 }
 
-/// What callers know of a block.
-#[derive(Clone, Copy, Debug, Default)]
-struct Register {
-    /// The greatest that somebody wrote, or tries to.
-    issued: u64,
-    /// What was acknowledged or read last; 0 after a deletion.
-    known: u64,
-    /// What was deleted: nothing up to this is read any more.
-    deleted: u64,
-}
-
-/// A block: chain, chunk of its file, block of the chunk.
-type Place = (u32, u64, u32);
-
-fn chunk_of((chain, index, _): Place) -> ChunkId {
+fn chunk_of((chain, index): ChunkPlace) -> ChunkId {
     ChunkId { inode: InodeId(100 + u64::from(chain)), generation: 1, index }
 }
 
@@ -97,11 +84,13 @@ struct Site {
     is_troubled: AtomicBool,
     /// Callers end, each with what it is at: a deletion that nobody asks for any more may be made in front alone.
     is_over: AtomicBool,
-    registers: Mutex<BTreeMap<Place, Register>>,
+    ledger: Mutex<Ledger>,
+    /// The epoch from which on what a node has counts again, since its power was cut.
+    cut_at: Mutex<Vec<u64>>,
+    /// Somebody was removed from a group since it was looked what may be lost by that.
+    is_removed: AtomicBool,
     /// Something on a disk may be damaged.
     is_rotten: AtomicBool,
-    /// Chunks that somebody changes, as the leases of metadata would have it.
-    writers: Mutex<BTreeSet<(u32, u64)>>,
     counts: Mutex<Counts>,
     failures: Mutex<Vec<String>>,
 }
@@ -148,6 +137,7 @@ impl Site {
             chain.set_group(&changed);
             next.check().unwrap();
             *map = Arc::new(next);
+            self.is_removed.fetch_or(matches!(change.change, Change::Remove(_)), SeqCst);
         }
     }
 
@@ -166,7 +156,12 @@ impl Site {
 
     /// Lets tasks run until `end`, or something is wrong.
     fn step_until(&self, end: Duration) -> Result<(), String> {
-        step_while(&self.scheduler, || self.now() < end && self.failures.lock().is_empty())
+        step_while(&self.scheduler, || {
+            if self.is_removed.swap(false, SeqCst) {
+                trouble::note_lost(self);
+            }
+            self.now() < end && self.failures.lock().is_empty()
+        })
     }
 
     fn is_failed(&self) -> bool {
@@ -243,9 +238,10 @@ fn new_site(seed: u64, is_traced: bool) -> Arc<Site> {
         cut: Mutex::default(),
         is_troubled: AtomicBool::new(true),
         is_over: AtomicBool::new(false),
-        registers: Mutex::default(),
+        ledger: Mutex::default(),
+        cut_at: Mutex::new(vec![0; NODES]),
+        is_removed: AtomicBool::new(false),
         is_rotten: AtomicBool::new(false),
-        writers: Mutex::default(),
         counts: Mutex::default(),
         failures: Mutex::default(),
     })
@@ -274,13 +270,12 @@ fn whole(site: &Arc<Site>) -> Result<(), String> {
         node::start(site, at);
     }
     (0..CALLERS).for_each(|number| callers::start(site, number));
-    let mut cut_at = vec![0; NODES];
     for _ in 0..TROUBLES {
         site.step_until(site.now() + Duration::from_millis(site.dice.below(3_000)))?;
         if site.is_failed() {
             return Ok(());
         }
-        trouble::next(site, &mut cut_at);
+        trouble::next(site);
         trouble::rot(site, site.dice.below(NODES as u64) as usize);
     }
     check::heal(site)?;

@@ -1,8 +1,8 @@
 //! Callers: what they do, and what they may be answered.
 
-use super::{BLOCK, BLOCKS, CHUNK_BYTES, CHUNKS, Life, Place, Site, chunk_of};
+use super::ledger::{CELLS, ChunkPlace, Place, content};
+use super::{CHUNK_BYTES, CHUNKS, Life, Site, chunk_of};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Errno, OfChains, TargetId};
 use parking_lot::Mutex;
@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-fn content(value: u64) -> Vec<u8> {
-    value.to_le_bytes().repeat(BLOCK_BYTES / 8)
-}
-
-/// Has the head carry a request out, however often that takes; nothing when the caller is to end.
-fn ask_head(site: &Arc<Site>, chain: u32, request: &StorageRequest, data: &[u8]) -> StorageReply {
+/// Has the head carry a request out that is about `chunks`, however often that takes; nothing where one of them is lost.
+fn ask_head(
+    site: &Arc<Site>,
+    chunks: &[ChunkPlace],
+    chain: u32,
+    (request, data): (&StorageRequest, &[u8]),
+) -> Option<StorageReply> {
     loop {
         let map = site.map();
         let to = map.head(ChainId(chain)).unwrap();
@@ -32,122 +33,170 @@ fn ask_head(site: &Arc<Site>, chain: u32, request: &StorageRequest, data: &[u8])
             let told = answer.as_ref().map(|(answer, _)| answer.as_ref().map(|_| ()));
             format!("{to}: {told:?} to {asked:?}")
         });
+        let is_lost = || chunks.iter().any(|chunk| site.ledger.lock().is_lost(*chunk));
         match answer {
-            Some((Ok(reply), _)) => return reply,
+            Some((Ok(reply), _)) => return Some(reply),
             Some((Err(Errno::EREMCHG | Errno::ETIMEDOUT), _)) | None => site.sleep(10_000),
+            Some((Err(Errno::EIO), _)) if is_lost() => {
+                site.count("errors of what is lost");
+                return None;
+            }
             // While those that have it whole are away.
             Some((Err(Errno::EIO), _)) if site.is_rotten.load(SeqCst) => site.sleep(1_000_000),
             Some((Err(errno), _)) => {
-                site.fail(format!("chain {chain}: {errno}"));
+                site.fail(format!("chain {chain}: {errno} to {asked:?}"));
                 site.sleep(1_000_000);
             }
         }
     }
 }
 
-fn write(site: &Arc<Site>, place @ (chain, index, block): Place) {
-    if !site.writers.lock().insert((chain, index)) {
+/// Writes a cell, or that and the next one if they are beside each other.
+fn write(site: &Arc<Site>, place @ (chain, index, cell): Place) {
+    let chunk = (chain, index);
+    if !site.ledger.lock().begin(&[chunk]) {
         return;
     }
-    let value = {
-        let mut registers = site.registers.lock();
-        let register = registers.entry(place).or_default();
-        register.issued += 1;
-        register.issued
-    };
+    let (offset, len) = CELLS[cell];
+    let is_next = |next: &usize| CELLS.get(*next).is_some_and(|(begin, _)| *begin == offset + len);
+    let next = Some(cell + 1).filter(is_next).filter(|_| site.dice.below(3) == 0);
+    let places: Vec<Place> =
+        [Some(cell), next].into_iter().flatten().map(|cell| (chain, index, cell)).collect();
+    let (mut data, mut values) = (Vec::new(), Vec::new());
+    let cuts = site.ledger.lock().cuts();
+    for place in &places {
+        let value = site.ledger.lock().issue(*place);
+        data.extend(content(value, place.2));
+        values.push(value);
+    }
     let request = StorageRequest::Write {
         target: TargetId(0),
-        chunk: chunk_of(place),
-        chain: ChainId(chain),
+        chunk: chunk_of((chain, index)),
+        chain: ChainId(place.0),
         chunk_bytes: CHUNK_BYTES,
-        offset: block * BLOCK,
+        offset,
         sums: Vec::new(),
     };
-    ask_head(site, chain, &request, &content(value));
-    let mut registers = site.registers.lock();
-    let register = registers.entry(place).or_default();
-    register.known = register.known.max(value);
-    site.count("written");
-    site.writers.lock().remove(&(chain, index));
+    let answer = ask_head(site, &[chunk], chain, (&request, &data));
+    let mut ledger = site.ledger.lock();
+    if answer.is_some() {
+        places.iter().zip(values).for_each(|(place, value)| ledger.written(*place, value, cuts));
+        site.count("written");
+    }
+    ledger.end(&[chunk]);
+}
+
+/// Has cells be zeros, by a request about their chunks.
+fn clear(
+    site: &Arc<Site>,
+    chunks: &[ChunkPlace],
+    places: &[Place],
+    request: &StorageRequest,
+    what: &'static str,
+) {
+    if !site.ledger.lock().begin(chunks) {
+        return;
+    }
+    let cuts = {
+        let mut ledger = site.ledger.lock();
+        ledger.clear(places);
+        ledger.cuts()
+    };
+    let is_done = loop {
+        match ask_head(site, chunks, chunks[0].0, (request, &[])) {
+            Some(StorageReply::Deleted { is_done: false, .. }) => {}
+            done => break done.is_some(),
+        }
+    };
+    let mut ledger = site.ledger.lock();
+    if is_done {
+        ledger.cleared(places, cuts);
+        site.count(what);
+    }
+    ledger.end(chunks);
 }
 
 /// Deletes chunks of a file from one on.
 fn delete(site: &Arc<Site>, chain: u32, from_index: u64) {
-    let chunks: Vec<(u32, u64)> = (from_index..CHUNKS).map(|index| (chain, index)).collect();
-    {
-        let mut writers = site.writers.lock();
-        if chunks.iter().any(|chunk| writers.contains(chunk)) {
-            return;
-        }
-        writers.extend(&chunks);
+    let chunks: Vec<ChunkPlace> = (from_index..CHUNKS).map(|index| (chain, index)).collect();
+    let cells =
+        |(chain, index): &ChunkPlace| (0..CELLS.len()).map(|cell| (*chain, *index, cell)).collect::<Vec<_>>();
+    let places: Vec<Place> = chunks.iter().flat_map(cells).collect();
+    let ChunkId { inode, generation, .. } = chunk_of((chain, 0));
+    let chains = OfChains::Only(smallvec![ChainId(chain)]);
+    let request =
+        StorageRequest::DeleteGeneration { target: TargetId(0), inode, generation, chains, from_index };
+    clear(site, &chunks, &places, &request, "deletions");
+}
+
+/// Cuts a chunk where a cell begins.
+fn truncate(site: &Arc<Site>, (chain, index, cell): Place) {
+    let places: Vec<Place> = (cell..CELLS.len()).map(|cell| (chain, index, cell)).collect();
+    let request = StorageRequest::Truncate {
+        target: TargetId(0),
+        chunk: chunk_of((chain, index)),
+        chain: ChainId(chain),
+        chunk_bytes: CHUNK_BYTES,
+        len: CELLS[cell].0,
+    };
+    clear(site, &[(chain, index)], &places, &request, "truncations");
+}
+
+/// Has a cell be a hole.
+fn punch(site: &Arc<Site>, place @ (chain, index, cell): Place) {
+    let (offset, len) = CELLS[cell];
+    let request = StorageRequest::Punch {
+        target: TargetId(0),
+        chunk: chunk_of((chain, index)),
+        chain: ChainId(chain),
+        chunk_bytes: CHUNK_BYTES,
+        offset,
+        len,
+    };
+    clear(site, &[(chain, index)], &[place], &request, "holes");
+}
+
+/// Has all of a chain be durable.
+fn sync(site: &Arc<Site>, chain: u32) {
+    let synced = site.ledger.lock().begin_sync(chain);
+    let request =
+        StorageRequest::Sync { target: TargetId(0), chains: OfChains::Only(smallvec![ChainId(chain)]) };
+    if ask_head(site, &[], chain, (&request, &[])).is_some() {
+        site.ledger.lock().synced(synced);
+        site.count("syncs");
     }
-    let ChunkId { inode, generation, .. } = chunk_of((chain, 0, 0));
-    let places: Vec<Place> =
-        chunks.iter().flat_map(|(chain, index)| BLOCKS.map(|block| (*chain, *index, block))).collect();
-    // From here on either may be read.
-    places.iter().for_each(|place| site.registers.lock().entry(*place).or_default().known = 0);
-    loop {
-        let chains = OfChains::Only(smallvec![ChainId(chain)]);
-        let request =
-            StorageRequest::DeleteGeneration { target: TargetId(0), inode, generation, chains, from_index };
-        if let StorageReply::Deleted { is_done: true, .. } = ask_head(site, chain, &request, &[]) {
-            break;
-        }
-    }
-    for place in places {
-        let mut registers = site.registers.lock();
-        let register = registers.entry(place).or_default();
-        (register.known, register.deleted) = (0, register.issued);
-    }
-    site.count("deletions");
-    site.writers.lock().retain(|writer| !chunks.contains(writer));
 }
 
 /// Reads at any of the targets that are in sync by a map that may be old.
-fn read(site: &Arc<Site>, place @ (chain, index, block): Place, map: &ClusterMap) {
+fn read(site: &Arc<Site>, place @ (chain, index, cell): Place, map: &ClusterMap) {
     let targets = &map.chains[chain as usize].targets;
     let at = site.dice.below(targets.len() as u64) as usize;
     let target = targets[at];
-    let before = site.registers.lock().get(&place).copied().unwrap_or_default();
-    let is_deleting = || site.writers.lock().contains(&(chain, index));
-    let was_changing = is_deleting();
+    let before = {
+        let ledger = site.ledger.lock();
+        (ledger.get(place), ledger.is_changing((chain, index)))
+    };
+    let (offset, len) = CELLS[cell];
     let request = StorageRequest::Read {
         target,
-        chunk: chunk_of(place),
+        chunk: chunk_of((chain, index)),
         chain: ChainId(chain),
         chunk_bytes: CHUNK_BYTES,
-        offset: block * BLOCK,
-        len: BLOCK,
+        offset,
+        len,
         want_sums: false,
     };
     let found: Arc<Mutex<Vec<u8>>> = Arc::default();
     let read = found.clone();
     let run = move |life: &Life| {
-        let mut out = vec![0; BLOCK_BYTES];
+        let mut out = vec![0; len as usize];
         let reply = life.service.call(&request, Payload::Read(&mut out));
         *read.lock() = out;
         reply
     };
     let Some((Ok(_), _)) = site.have((None, target.0 as usize), Duration::from_secs(20), run) else { return };
-    let found = found.lock().clone();
-    let value = u64::from_le_bytes(found[..8].try_into().unwrap());
-    if found != content(value) {
-        site.fail(format!("{place:?}: half of one write and half of another"));
-    }
-    let mut registers = site.registers.lock();
-    let register = registers.entry(place).or_default();
-    // Also one that has begun, and may have been made at this target and not at others.
-    let is_deleted_since = register.deleted != before.deleted
-        || register.known < before.known
-        || (was_changing && before.known == 0);
-    let is_old = value < before.known || (value != 0 && value <= before.deleted);
-    if !is_deleted_since && is_old || value > register.issued {
-        let told = format!("{place:?} at {target} is {value}, with {before:?} before and {register:?} now");
-        drop(registers);
-        return site.fail(told);
-    }
-    if !is_deleted_since && register.deleted == before.deleted && register.known > 0 {
-        register.known = register.known.max(value);
+    if let Err(what) = site.ledger.lock().see(place, before, &found.lock()) {
+        return site.fail(format!("read at {target}: {what}"));
     }
     site.count("read");
     if at > 0 {
@@ -166,11 +215,14 @@ pub(super) fn start(site: &Arc<Site>, number: usize) {
                 map = site.map();
             }
             let chain = site.dice.below(map.chains.len() as u64) as u32;
-            let block = BLOCKS[site.dice.below(BLOCKS.len() as u64) as usize];
-            let place = (chain, site.dice.below(CHUNKS), block);
+            let cell = site.dice.below(CELLS.len() as u64) as usize;
+            let place = (chain, site.dice.below(CHUNKS), cell);
             match site.dice.below(40) {
                 0 => delete(&site, chain, place.1),
-                1..20 => write(&site, place),
+                1 => truncate(&site, place),
+                2 => punch(&site, place),
+                3 => sync(&site, chain),
+                4..20 => write(&site, place),
                 _ => read(&site, place, &map),
             }
         }

@@ -1,27 +1,71 @@
 //! What goes wrong.
 
-use super::{BLOCK, BLOCKS, CHUNK_BYTES, Life, NODES, Site, node, target_of};
+use super::ledger::{CELLS, ChunkPlace};
+use super::{BLOCK, CHUNK_BYTES, Life, NODES, Site, node, target_of};
 use ashlar_chunkstore::Finding;
 use ashlar_replication::membership::Proposer;
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::TargetId;
 use ashlar_types::map::Chain;
-use ashlar_types::membership::Change;
+use ashlar_types::membership::{Change, Membership};
 use ashlar_types::message::{ChainChange, StorageReply, StorageRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+/// Whether a target has all that it had of a group at its epoch: its power was not cut since.
+fn is_whole(site: &Site, group: &Membership<TargetId>, target: TargetId) -> bool {
+    site.cut_at.lock()[target.0 as usize] < group.epoch.0
+}
+
 /// Whether a power cut of `at` may take nothing that is promised: of each chain somebody else is in sync who has all.
-fn may_cut_power(site: &Site, at: usize, cut_at: &[u64]) -> bool {
+fn may_cut_power(site: &Site, at: usize) -> bool {
+    site.map().chains.iter().all(|chain| {
+        let group = chain.group().unwrap();
+        let mut others = group.in_sync.iter().filter(|target| **target != target_of(at));
+        let has_others = others.clone().next().is_some();
+        !group.is_in_sync(target_of(at)) || (has_others && others.all(|other| is_whole(site, &group, *other)))
+    })
+}
+
+/// All lose their power at once: what was not synced may be lost.
+fn cut_all(site: &Arc<Site>) {
+    site.ledger.lock().cut();
+    site.count("cuts of all");
+    let epoch = site.map().epoch.0;
+    for at in 0..NODES {
+        site.cut_at.lock()[at] = epoch + 1;
+        node::kill(site, at, true);
+    }
+}
+
+/// Notes which chunks may be lost: they are damaged, and nobody else is in sync whose power was not cut.
+pub(super) fn note_lost(site: &Site) {
+    if !site.is_rotten.load(SeqCst) {
+        return;
+    }
     let map = site.map();
-    !site.is_rotten.load(SeqCst)
-        && map.chains.iter().all(|chain| {
-            let group = chain.group().unwrap();
-            let others: Vec<_> = group.in_sync.iter().filter(|target| **target != target_of(at)).collect();
-            let is_whole = |target: &&TargetId| cut_at[target.0 as usize] < group.epoch.0;
-            !group.is_in_sync(target_of(at)) || (!others.is_empty() && others.iter().all(is_whole))
-        })
+    for at in 0..NODES {
+        for chunk in findings(site, at).unwrap_or_default().iter().filter_map(chunk_found) {
+            let group = map.chains[chunk.0 as usize].group().unwrap();
+            let is_other = |target: &TargetId| *target != target_of(at) && is_whole(site, &group, *target);
+            if !group.in_sync.iter().any(is_other) {
+                site.scheduler.note(&|| format!("{chunk:?} may be lost"));
+                site.ledger.lock().lose(chunk);
+                site.count("chunks that may be lost");
+            }
+        }
+    }
+}
+
+/// The chunk that something was found of. The index names it, if there is one where a slot is damaged.
+fn chunk_found(finding: &Finding) -> Option<ChunkPlace> {
+    match finding {
+        Finding::Data { chunk, .. } | Finding::Header { chunk, .. } => {
+            Some(((chunk.inode.0 - 100) as u32, chunk.index))
+        }
+        Finding::Slot { .. } => None,
+    }
 }
 
 pub(super) fn admit_missing(site: &Site) {
@@ -52,12 +96,9 @@ fn remove_silent(site: &Site) {
 pub(super) fn findings(site: &Site, at: usize) -> Option<Vec<Finding>> {
     let store = site.life(at)?.store.clone();
     let map = site.map();
-    let counts = |finding: &Finding| match finding {
-        Finding::Data { chunk, .. } | Finding::Header { chunk, .. } => {
-            map.chains[(chunk.inode.0 - 100) as usize].targets.contains(&target_of(at))
-        }
-        // The index names the chunk, if it is one.
-        Finding::Slot { .. } => false,
+    let counts = |finding: &Finding| {
+        let chain = chunk_found(finding).map(|(chain, _)| &map.chains[chain as usize]);
+        chain.is_some_and(|chain| chain.targets.contains(&target_of(at)))
     };
     let (mut all, mut from) = (Vec::new(), None);
     loop {
@@ -70,12 +111,15 @@ pub(super) fn findings(site: &Site, at: usize) -> Option<Vec<Finding>> {
     }
 }
 
+/// Whether nothing is damaged but what may be.
 pub(super) fn is_sound(site: &Site) -> bool {
-    (0..NODES).all(|at| findings(site, at).is_some_and(|found| found.is_empty()))
+    let is_known =
+        |finding: &Finding| chunk_found(finding).is_some_and(|chunk| site.ledger.lock().is_lost(chunk));
+    (0..NODES).all(|at| findings(site, at).is_some_and(|found| found.iter().all(is_known)))
 }
 
 /// Flips a bit on the disk of a node, if each chain has another copy of all there is.
-pub(super) fn rot(site: &Site, at: usize) {
+pub(super) fn rot(site: &Arc<Site>, at: usize) {
     let map = site.map();
     let has_others = |chain: &Chain| chain.group().unwrap().in_sync.len() > 1;
     if !map.chains.iter().all(has_others) || !is_sound(site) {
@@ -85,7 +129,11 @@ pub(super) fn rot(site: &Site, at: usize) {
     let slot = site.dice.below(10) * u64::from(BLOCK + CHUNK_BYTES);
     let within = match site.dice.below(4) {
         0 => site.dice.below(u64::from(BLOCK)),
-        _ => u64::from(BLOCK * (1 + BLOCKS[site.dice.below(3) as usize])) + site.dice.below(u64::from(BLOCK)),
+        _ => {
+            // Behind the header.
+            let (offset, len) = CELLS[site.dice.below(CELLS.len() as u64) as usize];
+            u64::from(BLOCK + offset) + site.dice.below(u64::from(len))
+        }
     };
     let bit = (slot + within) * 8 + site.dice.below(8);
     if site.nodes[at].disk.flip_bit("slabs/65536/0.slab", bit).is_err() {
@@ -94,8 +142,15 @@ pub(super) fn rot(site: &Site, at: usize) {
     site.is_rotten.store(true, SeqCst);
     let found = findings(site, at);
     site.scheduler.note(&|| format!("bit {bit} of the disk of node {at} flips: {found:?}"));
-    if found.is_some_and(|found| !found.is_empty()) {
-        site.count("bits flipped");
+    if found.is_none_or(|found| found.is_empty()) {
+        return;
+    }
+    site.count("bits flipped");
+    note_lost(site);
+    // While it is not mended yet.
+    let other = site.dice.below(NODES as u64) as usize;
+    if site.dice.below(8) == 0 && other != at && may_cut_power(site, other) {
+        cut_power(site, other);
     }
 }
 
@@ -119,18 +174,25 @@ pub(super) fn scrub(site: &Arc<Site>, at: usize) {
     scheduler.start_detached(&format!("c-scrub{at}"), Box::new(work));
 }
 
+fn cut_power(site: &Arc<Site>, at: usize) {
+    // It counts from now on as one that may lack what it has reported, until it is in sync at a later epoch.
+    site.cut_at.lock()[at] = site.map().epoch.0 + 1;
+    node::kill(site, at, true);
+    note_lost(site);
+}
+
 /// One action of the world.
-pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
+pub(super) fn next(site: &Arc<Site>) {
     let at = site.dice.below(NODES as u64) as usize;
     if site.is_rotten.load(SeqCst) && is_sound(site) {
         site.is_rotten.store(false, SeqCst);
     }
     match site.dice.below(20) {
         0..=2 => node::kill(site, at, false),
-        3 if may_cut_power(site, at, cut_at) => {
-            // It counts from now on as one that may lack what it has reported, until it is in sync at a later epoch.
-            cut_at[at] = site.map.lock().epoch.0 + 1;
-            node::kill(site, at, true);
+        3 if may_cut_power(site, at) => cut_power(site, at),
+        15 if site.dice.below(4) == 0 => {
+            cut_all(site);
+            note_lost(site);
         }
         4..=5 => {
             let until = site.now() + Duration::from_millis(site.dice.below(15_000));
