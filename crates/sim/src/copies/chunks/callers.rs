@@ -1,7 +1,7 @@
 //! Callers: what they do, and what they may be answered.
 
 use super::ledger::{CELLS, ChunkPlace, Place, content};
-use super::{CHUNK_BYTES, CHUNKS, Life, Site, chunk_of};
+use super::{BUSY_CHUNKS, CHUNK_BYTES, CHUNKS, Life, Site, chunk_of};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Errno, OfChains, TargetId};
@@ -216,9 +216,10 @@ pub(super) fn start(site: &Arc<Site>, number: usize) {
             }
             let chain = site.dice.below(map.chains.len() as u64) as u32;
             let cell = site.dice.below(CELLS.len() as u64) as usize;
-            let place = (chain, site.dice.below(CHUNKS), cell);
+            let is_busy = site.dice.below(3) > 0;
+            let place = (chain, site.dice.below(if is_busy { BUSY_CHUNKS } else { CHUNKS }), cell);
             match site.dice.below(40) {
-                0 => delete(&site, chain, place.1),
+                0 => delete(&site, chain, site.dice.below(CHUNKS)),
                 1 => truncate(&site, place),
                 2 => punch(&site, place),
                 3 => sync(&site, chain),

@@ -74,7 +74,7 @@ impl Ledger {
 
     /// Ends what [`Ledger::begin`] has begun.
     pub fn end(&mut self, chunks: &[ChunkPlace]) {
-        chunks.iter().for_each(|chunk| drop(self.writers.remove(chunk)));
+        self.writers.retain(|writer| !chunks.contains(writer));
     }
 
     /// The number that is written next.

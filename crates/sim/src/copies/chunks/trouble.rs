@@ -13,6 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+/// Places of chunks in which bits flip, and how many bits it takes at the most until that is in one.
+const SLOTS: u64 = 30;
+const FLIPS_MAX: u64 = 3;
+
 /// Whether a target has all that it had of a group at its epoch: its power was not cut since.
 fn is_whole(site: &Site, group: &Membership<TargetId>, target: TargetId) -> bool {
     site.cut_at.lock()[target.0 as usize] < group.epoch.0
@@ -125,8 +129,22 @@ pub(super) fn rot(site: &Arc<Site>, at: usize) {
     if !map.chains.iter().all(has_others) || !is_sound(site) {
         return;
     }
-    // In front of a slot, or in a block that is used.
-    let slot = site.dice.below(10) * u64::from(BLOCK + CHUNK_BYTES);
+    // A place that nothing is in does not count.
+    if !(0..FLIPS_MAX).any(|_| flips(site, at)) {
+        return;
+    }
+    site.count("bits flipped");
+    note_lost(site);
+    // While it is not mended yet.
+    let other = site.dice.below(NODES as u64) as usize;
+    if site.dice.below(8) == 0 && other != at && may_cut_power(site, other) {
+        cut_power(site, other);
+    }
+}
+
+/// Flips a bit in front of a slot, or in a block that is used; tells whether that is found.
+fn flips(site: &Site, at: usize) -> bool {
+    let slot = site.dice.below(SLOTS) * u64::from(BLOCK + CHUNK_BYTES);
     let within = match site.dice.below(4) {
         0 => site.dice.below(u64::from(BLOCK)),
         _ => {
@@ -137,21 +155,20 @@ pub(super) fn rot(site: &Arc<Site>, at: usize) {
     };
     let bit = (slot + within) * 8 + site.dice.below(8);
     if site.nodes[at].disk.flip_bit("slabs/65536/0.slab", bit).is_err() {
-        return;
+        return false;
     }
     site.is_rotten.store(true, SeqCst);
     let found = findings(site, at);
     site.scheduler.note(&|| format!("bit {bit} of the disk of node {at} flips: {found:?}"));
-    if found.is_none_or(|found| found.is_empty()) {
-        return;
+    let found = found.unwrap_or_default();
+    // A change that is under way may have been made here alone: then nobody else has this block as it is here.
+    let mut ledger = site.ledger.lock();
+    for chunk in found.iter().filter_map(chunk_found) {
+        if ledger.is_changing(chunk) {
+            ledger.lose(chunk);
+        }
     }
-    site.count("bits flipped");
-    note_lost(site);
-    // While it is not mended yet.
-    let other = site.dice.below(NODES as u64) as usize;
-    if site.dice.below(8) == 0 && other != at && may_cut_power(site, other) {
-        cut_power(site, other);
-    }
+    !found.is_empty()
 }
 
 /// Has a node look at all that it has.
