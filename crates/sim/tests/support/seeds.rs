@@ -40,9 +40,3 @@ pub fn pass_all(simulation: Simulation, usual: u64, twice: Range<u64>) -> (u64, 
     }
     (count, counts)
 }
-
-/// Runs one seed, which found something once.
-#[allow(dead_code, reason = "not every simulation has one")]
-pub fn pass(simulation: Simulation, seed: u64) {
-    run(simulation, seed..seed + 1, false);
-}

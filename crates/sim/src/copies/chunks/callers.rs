@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Has the head carry a request out that is about `chunks`, however often that takes; nothing where one of them is lost.
+/// Has the head carry a request out that is about `chunks`, however often that takes; nothing where one of them is lost, or the caller gives up.
 fn ask_head(
     site: &Arc<Site>,
     chunks: &[ChunkPlace],
@@ -36,6 +36,11 @@ fn ask_head(
         let is_lost = || chunks.iter().any(|chunk| site.ledger.lock().is_lost(*chunk));
         match answer {
             Some((Ok(reply), _)) => return Some(reply),
+            // It has died: some callers ask again, and some are never heard of any more.
+            None if !chunks.is_empty() && site.dice.below(3) == 0 => {
+                site.count("calls given up");
+                return None;
+            }
             Some((Err(Errno::EREMCHG | Errno::ETIMEDOUT), _)) | None => site.sleep(10_000),
             Some((Err(Errno::EIO), _)) if is_lost() => {
                 site.count("errors of what is lost");
