@@ -221,7 +221,7 @@ pub(super) fn start(site: &Arc<Site>, number: usize) {
             }
             let chain = site.dice.below(map.chains.len() as u64) as u32;
             let cell = site.dice.below(CELLS.len() as u64) as usize;
-            let is_busy = site.dice.below(3) > 0;
+            let is_busy = site.dice.below(12) > 0;
             let place = (chain, site.dice.below(if is_busy { BUSY_CHUNKS } else { CHUNKS }), cell);
             match site.dice.below(40) {
                 0 => delete(&site, chain, site.dice.below(CHUNKS)),
@@ -229,7 +229,7 @@ pub(super) fn start(site: &Arc<Site>, number: usize) {
                 2 => punch(&site, place),
                 3 => sync(&site, chain),
                 4..20 => write(&site, place),
-                _ => read(&site, place, &map),
+                _ => read(&site, (chain, site.dice.below(CHUNKS), cell), &map),
             }
         }
     };
