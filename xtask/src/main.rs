@@ -4,6 +4,7 @@
 //! program of `crates/torture` or a well-known one on the mount, and ends with the line `N passed, N failed`.
 
 mod gates;
+mod mutants;
 mod repository;
 mod setup;
 mod shell;
@@ -66,6 +67,8 @@ enum Task {
     Failures,
     /// The whole system in one thread, simulated under many seeds.
     Simulate(suite::simulate::Arguments),
+    /// Break protocols on purpose, one after the other: simulations must notice each.
+    Mutants(suite::mutants::Arguments),
     /// Every order of events of the replication state machines, within wide bounds.
     Model(suite::model::Arguments),
     /// Ceiling, local file system and Ashlar side by side.
@@ -95,6 +98,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Etcd(arguments) => suite::etcd::run(&repository, arguments),
         Task::Failures => test_binaries::run_long(&repository),
         Task::Simulate(arguments) => suite::simulate::run(&repository, arguments),
+        Task::Mutants(arguments) => suite::mutants::run(&repository, arguments),
         Task::Model(arguments) => suite::model::run(&repository, arguments),
         Task::Bench(arguments) => suite::bench::run(&repository, arguments),
     }

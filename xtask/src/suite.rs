@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod etcd;
 pub mod masked_kernel;
 pub mod model;
+pub mod mutants;
 pub mod posix;
 pub mod real_work;
 pub mod simulate;

@@ -9,6 +9,7 @@
 //! | layer 3 names no file, socket or clock | `determinism.rs` |
 //! | no path of a particular machine | `machine_paths.rs` |
 //! | every third-party dependency says why it is there | `dependencies.rs` |
+//! | every deliberate breakage for simulations can still be made | `mutants.rs` |
 
 mod dependencies;
 mod determinism;
@@ -16,6 +17,7 @@ mod headers;
 mod layers;
 mod lengths;
 mod machine_paths;
+mod mutants;
 mod names;
 pub mod tree;
 
@@ -48,4 +50,5 @@ pub const RULES: &[Rule] = &[
     ("determinism", determinism::check),
     ("machine paths", machine_paths::check),
     ("dependencies", dependencies::check),
+    ("mutants", mutants::check),
 ];

@@ -1,14 +1,18 @@
 //! Runs seeds, and shows those that fail.
 
-use ashlar_sim::run::Plan;
-use ashlar_sim::runner::{Runner, SEED_MAX};
+use ashlar_sim::copies::tell;
+use ashlar_sim::runner::{Batch, SEED_MAX};
+use ashlar_sim::simulation::Simulation;
 use clap::Parser;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Simulates the whole file system under many seeds.
+/// Simulates the whole file system, or copies alone, under many seeds.
 #[derive(Parser)]
 struct Args {
+    /// What to simulate.
+    #[arg(long, value_enum, default_value_t = Simulation::System)]
+    what: Simulation,
     /// How many seeds.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
@@ -18,9 +22,15 @@ struct Args {
     /// This seed only.
     #[arg(long)]
     seed: Option<u64>,
+    /// Run each seed twice: both runs must be the same.
+    #[arg(long)]
+    twice: bool,
     /// Show what happens.
     #[arg(long)]
     trace: bool,
+    /// Seeds that are run at the same time; as many as there are processors if nothing is said, but one with `--trace`.
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Stop after so many seeds that fail.
     #[arg(long, default_value_t = 10)]
     failures_max: u64,
@@ -33,31 +43,27 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let (from, to) =
         args.seed.map_or((args.start, args.start.saturating_add(args.seeds)), |seed| (seed, seed + 1));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let batch = Batch {
+        simulation: args.what,
+        seeds: from..to,
+        is_twice: args.twice,
+        is_traced: args.trace,
+        jobs: args.jobs.unwrap_or(if args.trace { 1 } else { processors }),
+        failures_max: args.failures_max,
+        seed_max: Duration::from_secs(args.seed_max_s),
+    };
     let begin = Instant::now();
-    let mut runner = Runner::new(Duration::from_secs(args.seed_max_s));
-    let (mut passed, mut failed, mut answers, mut crashes, mut moves) = (0, 0, 0, 0, 0);
-    for seed in from..to {
-        if args.trace {
-            eprintln!("{:#?}", Plan::of(seed));
-        }
-        let report = runner.run(seed, args.trace);
-        (answers, crashes) = (answers + report.answers, crashes + report.crashes);
-        moves += report.moves;
-        if report.failures.is_empty() {
-            passed += 1;
-            continue;
-        }
-        failed += 1;
+    let what = args.what.name();
+    let summary = batch.run(&|seed, failures| {
         println!("seed {seed} fails:");
-        report.failures.iter().for_each(|what| println!("  {what}"));
-        println!("  replay: cargo xtask simulate --seed {seed} --trace");
-        if failed >= args.failures_max {
-            break;
-        }
-    }
-    println!(
-        "{answers} answers checked, {crashes} crashes survived, {moves} chains moved, {:.1} s\n{passed} passed, {failed} failed",
-        begin.elapsed().as_secs_f64()
-    );
+        failures.iter().for_each(|what| println!("  {what}"));
+        println!("  replay: cargo xtask simulate --what {what} --seed {seed} --trace");
+    });
+    let (took, failed) = (begin.elapsed().as_secs_f64(), summary.failed.len());
+    let rate = (summary.passed + failed as u64) as f64 / took.max(0.001);
+    println!("{}", tell(&summary.counts));
+    println!("{took:.1} s, {rate:.2} seeds a second{}", if args.twice { ", each run twice" } else { "" });
+    println!("{} passed, {failed} failed", summary.passed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

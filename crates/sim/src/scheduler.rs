@@ -53,6 +53,8 @@ impl Slot {
 #[derive(Default)]
 struct State {
     slots: Vec<Slot>,
+    /// Places of tasks that have not ended, ascending: of many that there ever were, few.
+    live: Vec<usize>,
     /// Places of detached tasks that have ended.
     free: Vec<usize>,
     current: Option<usize>,
@@ -92,7 +94,8 @@ impl State {
     fn runnable(&mut self, now: Duration) -> Vec<usize> {
         let is_killing = self.is_killing;
         let mut found = Vec::new();
-        for (at, slot) in self.slots.iter_mut().enumerate() {
+        for &at in &self.live {
+            let slot = &mut self.slots[at];
             if slot.status == Status::Ended || slot.coroutine.is_none() {
                 continue;
             }
@@ -113,7 +116,8 @@ impl State {
 
     /// When the next task could run by the passing of time alone.
     fn next_time(&self, now: Duration) -> Option<Duration> {
-        let times = self.slots.iter().filter(|slot| slot.coroutine.is_some()).filter_map(|slot| {
+        let live = self.live.iter().map(|at| &self.slots[*at]);
+        let times = live.filter(|slot| slot.coroutine.is_some()).filter_map(|slot| {
             let due = match slot.status {
                 Status::Ended => return None,
                 Status::Ready => now,
@@ -160,6 +164,11 @@ impl Scheduler {
     /// What panicked so far.
     pub fn panics(&self) -> Vec<String> {
         self.state.lock().panics.clone()
+    }
+
+    /// Whether something panicked so far.
+    pub fn has_panicked(&self) -> bool {
+        !self.state.lock().panics.is_empty()
     }
 
     /// Turns taken so far.
@@ -242,6 +251,8 @@ impl Scheduler {
             Some(at) => state.slots[at] = slot,
             None => state.slots.push(slot),
         }
+        let place = state.live.partition_point(|live| *live < at);
+        state.live.insert(place, at);
         at
     }
 
@@ -279,6 +290,8 @@ impl Scheduler {
         state.current = None;
         if is_done {
             state.slots[at].status = Status::Ended;
+            let place = state.live.partition_point(|live| *live < at);
+            state.live.remove(place);
             let ended = state.slots[at].ended;
             Self::wake(&mut state, ended);
             if state.slots[at].is_detached {
@@ -296,7 +309,7 @@ impl Scheduler {
             let next = {
                 let mut state = self.state.lock();
                 let of_process = |slot: &Slot| slot.coroutine.is_some() && slot.name.starts_with(prefix);
-                let next = state.slots.iter().position(of_process);
+                let next = state.live.iter().copied().find(|at| of_process(&state.slots[*at]));
                 if let Some(at) = next {
                     state.slots[at].is_killed = true;
                     state.slots[at].status = Status::Ready;
@@ -318,6 +331,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.is_killing = false;
         state.slots.clear();
+        state.live.clear();
         state.free.clear();
     }
 
@@ -373,7 +387,8 @@ impl Scheduler {
     }
 
     fn wake(state: &mut State, signal: u64) {
-        for slot in &mut state.slots {
+        for at in &state.live {
+            let slot = &mut state.slots[*at];
             if matches!(slot.status, Status::Waiting { signal: waits, .. } if waits == signal) {
                 slot.status = Status::Ready;
                 slot.is_timed_out = false;

@@ -1,4 +1,4 @@
-//! Many seeds of the simulation of the whole system (`crates/sim`).
+//! Many seeds of the simulations of the whole system, and of copies alone (`crates/sim`).
 
 use clap::Args;
 
@@ -8,6 +8,9 @@ use crate::shell;
 /// What is handed on to the runner.
 #[derive(Args, Debug)]
 pub struct Arguments {
+    /// What to simulate: system, chunk-copies or metadata-copies.
+    #[arg(long, default_value = "system")]
+    what: String,
     /// How many seeds.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -17,6 +20,12 @@ pub struct Arguments {
     /// This seed only.
     #[arg(long)]
     seed: Option<u64>,
+    /// Run each seed twice: both runs must be the same.
+    #[arg(long)]
+    twice: bool,
+    /// Seeds that are run at the same time; as many as there are processors if nothing is said.
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Show what happens.
     #[arg(long)]
     trace: bool,
@@ -29,13 +38,16 @@ pub struct Arguments {
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
     let (seeds, start) = (arguments.seeds.to_string(), arguments.start.to_string());
     let seed = arguments.seed.map(|seed| seed.to_string());
-    let mut words = vec!["run", "--quiet", "--release", "-p", "ashlar-sim", "--"];
+    let jobs = arguments.jobs.map(|jobs| jobs.to_string());
+    let mut words = vec!["run", "--quiet", "--release", "-p", "ashlar-sim", "--", "--what", &arguments.what];
     match &seed {
         Some(seed) => words.extend(["--seed", seed]),
         None => words.extend(["--seeds", &seeds, "--start", &start]),
     }
-    if arguments.trace {
-        words.push("--trace");
+    if let Some(jobs) = &jobs {
+        words.extend(["--jobs", jobs]);
     }
+    words.extend(arguments.twice.then_some("--twice"));
+    words.extend(arguments.trace.then_some("--trace"));
     shell::run(&mut repository.cargo(&words))
 }

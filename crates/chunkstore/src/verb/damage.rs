@@ -4,7 +4,7 @@ use crate::alloc::Purpose;
 use crate::cache::{Chunk, State};
 use crate::checksum::{BLOCK, BLOCK_BYTES, SUM_HOLE, ZEROS, has_data, seal, sum_of};
 use crate::error::ChunkError;
-use crate::header::SlotContent;
+use crate::header::{SlotContent, SlotHeader};
 use crate::key::Placement;
 use crate::shape::Shape;
 use crate::store::ChunkStore;
@@ -253,8 +253,15 @@ impl ChunkStore {
         };
         let State::Present(chunk) = &*state else { return Ok(false) };
         let is_sound = |content: &SlotContent| matches!(content, SlotContent::Used(header) if header.identity == chunk.identity && header.sums == chunk.sums && header.len == chunk.len);
-        match self.read_header(&chunk.slab, chunk.slot) {
-            Ok(content) if is_sound(&content) => return Ok(false),
+        let mut bytes = vec![0; chunk.slot.slab.class.header_bytes() as usize];
+        match self.slabs.read(&chunk.slab, chunk.slot.offset(), &mut bytes) {
+            // Also what means nothing in it: a scrub finds it damaged, too.
+            Ok(())
+                if is_sound(&SlotHeader::decode(&bytes, self.owner, chunk.slot))
+                    && SlotHeader::is_padding_blank(&bytes, chunk.slot) =>
+            {
+                return Ok(false);
+            }
             Ok(_) | Err(ChunkError::Io { .. } | ChunkError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,0 +1,224 @@
+//! What callers know of contents, and what may be read because of that.
+//!
+//! Each cell of a chunk is a register: who writes it takes the next number, and one caller at a time changes a chunk, as the leases of metadata would have it.
+
+use super::BLOCK;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Offset and length of what is written and read as a whole: blocks, parts of one, and what is on both sides of a border.
+pub(super) const CELLS: [(u32, u32); 6] = [
+    (0, BLOCK),
+    (5 * BLOCK, 1000),
+    (5 * BLOCK + 1000, BLOCK - 1000),
+    (9 * BLOCK - 504, 1008),
+    (15 * BLOCK, 2048),
+    (15 * BLOCK + 2048, 2048),
+];
+
+/// A cell: chain, chunk of its file, number of the cell.
+pub(super) type Place = (u32, u64, usize);
+
+/// A chunk: chain, number in its file.
+pub(super) type ChunkPlace = (u32, u64);
+
+/// What callers know of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Register {
+    /// The greatest that somebody wrote, or tries to.
+    issued: u64,
+    /// What was acknowledged or read last; 0 once it may have been deleted.
+    known: u64,
+    /// What was deleted: nothing up to this is read any more.
+    deleted: u64,
+    /// Of the two before, what was synced.
+    durable: (u64, u64),
+    /// All have lost their power in the middle of what was written: there may be something of several writes.
+    is_torn: bool,
+}
+
+/// What was there when a sync began.
+pub(super) struct Synced {
+    cuts: u64,
+    registers: Vec<(Place, u64, u64)>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Ledger {
+    registers: BTreeMap<Place, Register>,
+    /// Chunks that somebody changes.
+    writers: BTreeSet<ChunkPlace>,
+    /// Chunks of which the only copy was damaged, and more than one thing has failed: they may be errors.
+    lost: BTreeSet<ChunkPlace>,
+    /// How often all have lost their power.
+    cuts: u64,
+}
+
+impl Ledger {
+    pub fn get(&self, place: Place) -> Register {
+        self.registers.get(&place).copied().unwrap_or_default()
+    }
+
+    fn at(&mut self, place: Place) -> &mut Register {
+        self.registers.entry(place).or_default()
+    }
+
+    /// Begins a change of chunks, unless somebody changes one of them.
+    pub fn begin(&mut self, chunks: &[ChunkPlace]) -> bool {
+        if chunks.iter().any(|chunk| self.writers.contains(chunk)) {
+            return false;
+        }
+        self.writers.extend(chunks);
+        true
+    }
+
+    /// Ends what [`Ledger::begin`] has begun.
+    pub fn end(&mut self, chunks: &[ChunkPlace]) {
+        self.writers.retain(|writer| !chunks.contains(writer));
+    }
+
+    /// The number that is written next.
+    pub fn issue(&mut self, place: Place) -> u64 {
+        let register = self.at(place);
+        register.issued += 1;
+        register.issued
+    }
+
+    /// A write was acknowledged.
+    pub fn written(&mut self, place: Place, value: u64, cuts: u64) {
+        let is_same = cuts == self.cuts;
+        let register = self.at(place);
+        // What was written before all lost their power may be lost, and its acknowledgement came late.
+        if is_same {
+            register.known = register.known.max(value);
+            register.is_torn = false;
+        }
+    }
+
+    /// Cells are about to be deleted: from here on either may be read.
+    pub fn clear(&mut self, places: &[Place]) {
+        for &place in places {
+            let register = self.at(place);
+            register.known = 0;
+            register.durable.0 = 0;
+        }
+    }
+
+    /// They were.
+    pub fn cleared(&mut self, places: &[Place], cuts: u64) {
+        let is_same = cuts == self.cuts;
+        for &place in places.iter().filter(|_| is_same) {
+            let register = self.at(place);
+            (register.known, register.deleted, register.is_torn) = (0, register.issued, false);
+        }
+    }
+
+    pub fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// A sync of what is in a chain begins.
+    pub fn begin_sync(&self, chain: u32) -> Synced {
+        let of_chain = self.registers.iter().filter(|(place, _)| place.0 == chain);
+        let registers = of_chain.map(|(place, register)| (*place, register.known, register.deleted));
+        Synced { cuts: self.cuts, registers: registers.collect() }
+    }
+
+    /// It was answered.
+    pub fn synced(&mut self, synced: Synced) {
+        if synced.cuts != self.cuts {
+            return;
+        }
+        for (place, known, deleted) in synced.registers {
+            let register = self.at(place);
+            // Not of what may have been deleted since.
+            if register.known >= known {
+                register.durable.0 = register.durable.0.max(known);
+            }
+            register.durable.1 = register.durable.1.max(deleted);
+        }
+    }
+
+    /// All have lost their power: what was synced is there, and of the rest something.
+    pub fn cut(&mut self) {
+        self.cuts += 1;
+        for register in self.registers.values_mut() {
+            register.is_torn |= register.issued > register.durable.0;
+            (register.known, register.deleted) = register.durable;
+        }
+    }
+
+    /// A chunk may be an error from here on.
+    pub fn lose(&mut self, chunk: ChunkPlace) {
+        self.lost.insert(chunk);
+    }
+
+    pub fn is_lost(&self, chunk: ChunkPlace) -> bool {
+        self.lost.contains(&chunk)
+    }
+
+    pub fn is_changing(&self, chunk: ChunkPlace) -> bool {
+        self.writers.contains(&chunk)
+    }
+
+    /// A cell was read; `before` and `was_changing` are from before that was begun.
+    ///
+    /// # Errors
+    /// When it is not what may be there.
+    pub fn see(
+        &mut self,
+        place: Place,
+        (before, was_changing): (Register, bool),
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let values = values_of(bytes);
+        let register = self.at(place);
+        if values.len() != 1 && !(register.is_torn || before.is_torn) {
+            return Err(format!("{place:?}: some of one write and some of another: {values:?}"));
+        }
+        // Also one that has begun, and may have been made at this target and not at others.
+        let is_deleted_since = register.deleted != before.deleted
+            || register.known < before.known
+            || (was_changing && before.known == 0);
+        for &value in &values {
+            let is_old = value < before.known || (value != 0 && value <= before.deleted);
+            if !is_deleted_since && is_old || value > register.issued {
+                return Err(format!("{place:?} is {value}, with {before:?} before and {register:?} now"));
+            }
+        }
+        let is_one = values.len() == 1 && !is_deleted_since && register.known > 0;
+        register.known = register.known.max(if is_one { values[0] } else { 0 });
+        Ok(())
+    }
+
+    /// What is at rest in a cell.
+    ///
+    /// # Errors
+    /// When it is not what must be there.
+    pub fn check(&self, place: Place, bytes: &[u8]) -> Result<(), String> {
+        let (values, register) = (values_of(bytes), self.get(place));
+        let is_right = |value: &u64| {
+            *value >= register.known
+                && *value <= register.issued
+                && (*value == 0 || *value > register.deleted)
+        };
+        if values.iter().all(is_right) && (values.len() == 1 || register.is_torn) {
+            return Ok(());
+        }
+        Err(format!("{place:?} is {values:?}, not {register:?}"))
+    }
+}
+
+/// What a cell is filled with for a number.
+pub(super) fn content(value: u64, cell: usize) -> Vec<u8> {
+    value.to_le_bytes().repeat(CELLS[cell].1 as usize / 8)
+}
+
+/// The numbers that a cell is filled with.
+fn values_of(bytes: &[u8]) -> Vec<u64> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut values: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
