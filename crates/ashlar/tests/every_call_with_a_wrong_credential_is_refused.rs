@@ -256,8 +256,7 @@ fn meta_samples() -> Vec<MetaCall<'static>> {
     vec![
         MetaCall::Open(None),
         MetaCall::Open(Some(session)),
-        MetaCall::OpenSync(None),
-        MetaCall::OpenSync(Some(session)),
+        MetaCall::OpenSync(session),
         MetaCall::Close(session),
         call(MetaRequest::Getattr { inode: InodeId::ROOT }),
         call(MetaRequest::MakeRoom),
