@@ -5,6 +5,7 @@
 //! what: a change is answered although the target behind has not made it
 //! where: crates/replication/src/chain/replica.rs
 //! simulations: chunk-copies
+//! survives: why nothing notices it, if that is so
 //! --- find
 //! the text, which is there exactly once
 //! --- put
@@ -33,6 +34,8 @@ pub struct Mutant {
     pub path: String,
     /// The simulations that are to notice it, the one that does so first in front.
     pub simulations: Vec<String>,
+    /// Why no simulation notices it, if that is known.
+    pub survives: Option<String>,
     find: String,
     put: String,
 }
@@ -52,10 +55,11 @@ impl Mutant {
         let name = path.strip_prefix(DIRECTORY).and_then(|name| name.strip_suffix(ENDING));
         let (head, rest) = text.split_once(&format!("{FIND}\n")).context("has no text to find")?;
         let (find, put) = rest.split_once(&format!("{PUT}\n")).context("has no text to put")?;
-        let field = |name: &str| {
+        let optional = |name: &str| {
             let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-            line.map(str::to_owned).with_context(|| format!("does not say `{name}`"))
+            line.map(str::to_owned)
         };
+        let field = |name: &str| optional(name).with_context(|| format!("does not say `{name}`"));
         let simulations: Vec<String> = field("simulations")?.split(", ").map(str::to_owned).collect();
         if let Some(unknown) = simulations.iter().find(|name| !SIMULATIONS.contains(&name.as_str())) {
             bail!("names a simulation that there is not: {unknown}");
@@ -65,6 +69,7 @@ impl Mutant {
             what: field("what")?,
             path: field("where")?,
             simulations,
+            survives: optional("survives"),
             find: find.to_owned(),
             put: put.to_owned(),
         })
@@ -95,6 +100,9 @@ mod tests {
         let mutant = Mutant::parse(PATH, TEXT).unwrap();
         assert_eq!((mutant.name.as_str(), mutant.path.as_str()), ("early-answer", "a.rs"));
         assert_eq!(mutant.simulations, ["chunk-copies", "system"]);
+        assert_eq!(mutant.survives, None);
+        let known = TEXT.replace("--- find", "survives: nobody looks\n--- find");
+        assert_eq!(Mutant::parse(PATH, &known).unwrap().survives.as_deref(), Some("nobody looks"));
         assert_eq!(mutant.apply("x\n    a\ny\n").unwrap(), "x\n    b\n    c\ny\n");
         assert!(mutant.apply("x\n").unwrap_err().to_string().contains("0 times"));
         assert!(mutant.apply("    a\n    a\n").unwrap_err().to_string().contains("2 times"));

@@ -70,7 +70,11 @@ struct Caught {
 pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()> {
     let tree = Tree::read(repository)?;
     let is_named = |mutant: &Mutant| arguments.only.iter().any(|only| mutant.name.contains(only.as_str()));
-    let is_wanted = |mutant: &Mutant| arguments.only.is_empty() || is_named(mutant);
+    // Those that are known to survive are tried when they are named.
+    let is_wanted = |mutant: &Mutant| match arguments.only.is_empty() {
+        true => mutant.survives.is_none() || arguments.check,
+        false => is_named(mutant),
+    };
     let mut mutants = Vec::new();
     for file in tree.files.iter().filter(|file| is_mutant(&file.path)) {
         let mutant =
