@@ -1,7 +1,7 @@
 //! Copies of chunks: the production storage services over simulated disks, with callers that write, read and delete blocks of chunks, and a map that is changed by compare-and-set.
 //!
 //! What was acknowledged is read at any target that may answer, whichever storage servers are killed, lose their power, hang, or cannot hear each other; and once nothing fails any more, all
-//! copies are in sync and equal. Bits that flip on one disk are found, and brought back from another one. When all lose their power at once, what was synced is there. [`ledger`] has what may be read.
+//! copies are in sync and equal. Bits that flip on one disk are found, and brought back from another one. When all lose their power at once, what was synced is there. `ledger` has what may be read.
 
 mod callers;
 mod check;
