@@ -14,6 +14,8 @@
 
 use anyhow::{Context, bail};
 
+use crate::tidy::tree::{SourceFile, Tree};
+
 /// Where the files are.
 pub const DIRECTORY: &str = "crates/sim/mutants/";
 const ENDING: &str = ".mutant";
@@ -41,8 +43,7 @@ pub struct Mutant {
 }
 
 /// Whether a file of the repository is one of a breakage.
-#[must_use]
-pub fn is_mutant(path: &str) -> bool {
+fn is_mutant(path: &str) -> bool {
     path.starts_with(DIRECTORY) && path.ends_with(ENDING)
 }
 
@@ -86,6 +87,18 @@ impl Mutant {
             found => bail!("its text is {found} times in {}, not once", self.path),
         }
     }
+}
+
+/// All of a repository, each with the file that has it; an error says why one cannot be made.
+pub fn all(tree: &Tree) -> impl Iterator<Item = (&SourceFile, anyhow::Result<Mutant>)> {
+    let files = tree.files.iter().filter(|file| is_mutant(&file.path));
+    files.map(|file| {
+        let mutant = Mutant::parse(&file.path, &file.text).and_then(|mutant| {
+            mutant.apply(tree.text(&mutant.path))?;
+            Ok(mutant)
+        });
+        (file, mutant)
+    })
 }
 
 #[cfg(test)]

@@ -7,18 +7,16 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use support::cluster::{Lab, Role};
+use support::disk::cut_power;
 use support::{PATIENCE, can_mount, is_mounted, load, soon};
 
 const FILE_BYTES: usize = 300_000;
-/// `_IOR('X', 125, u32)`: ends a mounted ext4 or XFS where it stands.
-const FS_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
 const SERVERS: [&str; 2] = ["oss8", "oss9"];
 const DISKS: [&str; 2] = ["left", "right"];
 
@@ -109,10 +107,7 @@ impl Fence {
         for disk in DISKS {
             let point = point(lab, server, disk);
             if is_mounted(&point) {
-                let dir = File::open(&point).unwrap();
-                let without_log: u32 = 2;
-                // SAFETY: the call reads four bytes at the address, which are there, and the descriptor is open.
-                unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_SHUTDOWN, &raw const without_log) };
+                cut_power(&point);
             }
         }
         // SAFETY: kill takes no pointer; its parent has not waited for it.

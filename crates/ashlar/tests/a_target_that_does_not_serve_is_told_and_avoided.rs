@@ -7,15 +7,12 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use support::disk::cut_power;
 use support::user_world::UserWorld;
 use support::{can_start, has_package};
-
-/// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, __u32)` of `linux/fs.h`.
-const FS_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
 
 /// Figures of time after which metadata asks the targets anew.
 const ASKED_ANEW: Duration = Duration::from_millis(2500);
@@ -55,13 +52,6 @@ fn disk_that_can_fail(world: &UserWorld) -> Option<PathBuf> {
     Some(disk)
 }
 
-fn fail(disk: &Path) {
-    let root = fs::File::open(disk).unwrap();
-    let without_log_flush: u32 = 2;
-    // SAFETY: the descriptor is open, and the argument is a u32 that is read.
-    assert_eq!(unsafe { libc::ioctl(root.as_raw_fd(), FS_IOC_SHUTDOWN, &without_log_flush) }, 0);
-}
-
 #[test]
 fn a_target_that_stopped_after_an_error_gets_no_new_files() {
     UserWorld::enter("a disk that fails", "", |world| {
@@ -74,7 +64,7 @@ fn a_target_that_stopped_after_an_error_gets_no_new_files() {
         }
         assert_eq!(states(&status(world)), ["online", "online"]);
 
-        fail(&disk);
+        cut_power(&disk);
         let failed =
             (0..4).filter(|number| write_and_sync(world, &format!("during{number}")).is_err()).count();
         assert!(failed > 0, "the disk has failed");
@@ -124,7 +114,7 @@ fn metadata_that_stopped_after_an_error_is_told() {
         let Some(disk) = disk_that_can_fail(world) else { return };
         let server = world.site.up("up @mnt --meta @disk/b/meta --data @d1");
         assert_eq!(status(world)["meta_stopped"], serde_json::Value::Null);
-        fail(&disk);
+        cut_power(&disk);
         assert!(write_and_sync(world, "during").is_err());
         assert!(status(world)["meta_stopped"].as_str().is_some_and(|why| !why.is_empty()));
         let text = world.site.run("status @mnt").expect(0).stdout;

@@ -9,21 +9,9 @@ use ashlar_coord::etcd::{EtcdCoord, EtcdIdentity, EtcdSettings, EtcdTls};
 use ashlar_env::Env;
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use support::can_mount;
 use support::cluster::{Lab, Role};
-
-/// An address of the loopback whose port and the next one are free.
-fn free_pair() -> String {
-    loop {
-        let held = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = held.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return format!("127.0.0.1:{port}");
-        }
-    }
-}
 
 /// The argument that names the etcd to test with, where it is not the installed one.
 fn program() -> String {
@@ -71,7 +59,7 @@ fn further(lab: &Lab, name: &str) -> (Role, Role) {
         &format!("manager --listen {} --identity @{name} --state @s{name}", Lab::free_address()),
         "serves",
     );
-    let own = format!("etcd join --listen {} --identity @{name} --state @s{name}", free_pair());
+    let own = format!("etcd join --listen {} --identity @{name} --state @s{name}", Lab::free_pair());
     lab.ashlar(&own).expect(0);
     // Once more is no more.
     lab.ashlar(&own).refused(&["already"]);
@@ -90,7 +78,8 @@ fn one_member_becomes_three_while_it_serves_and_any_of_them_may_go() {
     let mut lab = Lab::start(1, 1);
     let mount = lab.path("m0");
     fs::write(mount.join("file"), "one").unwrap();
-    let init = format!("etcd init --listen {} {} --state @state --identity @first", free_pair(), program());
+    let init =
+        format!("etcd init --listen {} {} --state @state --identity @first", Lab::free_pair(), program());
     lab.ashlar(&init).refused(&["stop the manager first"]);
     lab.ashlar("etcd join --listen 127.0.0.1 --state @state --identity @first").refused(&["etcd init"]);
     lab.manager.stop();
@@ -129,7 +118,7 @@ fn one_member_becomes_three_while_it_serves_and_any_of_them_may_go() {
     lab.ashlar("node remove first --identity @second").refused(&words);
     lab.ashlar("etcd remove nobody --state @ssecond").refused(&["no member"]);
     lab.ashlar("etcd remove first --state @ssecond").expect(0);
-    let rejoin = format!("etcd join --listen {} --state @state --identity @first", free_pair());
+    let rejoin = format!("etcd join --listen {} --state @state --identity @first", Lab::free_pair());
     lab.ashlar(&rejoin).refused(&["a member already"]);
     fs::remove_file(lab.path("state/etcd/etcd.conf.yml")).unwrap();
     lab.ashlar(&rejoin).refused(&["data", "remove"]);
@@ -151,7 +140,7 @@ fn one_member_becomes_three_while_it_serves_and_any_of_them_may_go() {
 fn a_file_system_begins_with_an_etcd_that_only_managers_can_speak_with() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (listen, etcd) = (Lab::free_address(), free_pair());
+    let (listen, etcd) = (Lab::free_address(), Lab::free_pair());
     let init = |program: &str| {
         let (state, own) = (path("state"), path("own"));
         let mut args =

@@ -3,7 +3,7 @@
 use crate::call::{Who, unexpected};
 use crate::client::Client;
 use ashlar_types::message::{MetaReply, MetaRequest, SplitDirectory};
-use ashlar_types::{ChainId, ClusterMap, Durability, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
+use ashlar_types::{ChainId, ClusterMap, Errno, InodeId, LayoutPolicy, NameHash, TargetChoice};
 use std::fmt::Write as _;
 
 /// Name of the attribute.
@@ -27,7 +27,7 @@ impl Client {
             "pool={pool} chunk_bytes={chunk_bytes} stripe_count={stripe_count} inline_bytes={} choice={} durability={}",
             policy.inline_bytes.unwrap_or(0),
             choice_name(policy.choice.unwrap_or_default()),
-            if policy.durability == Some(Durability::Sync) { "sync" } else { "async" },
+            policy.durability.unwrap_or_default(),
         );
         let copies_of = |chain: &ChainId| map.chain(*chain).map(|chain| chain.copies_wanted());
         let copies = layout.as_ref().and_then(|layout| layout.chains.first()).and_then(copies_of);
@@ -104,11 +104,7 @@ impl Client {
                     Some(all.into_iter().find(|&choice| choice_name(choice) == value).ok_or(Errno::EINVAL)?);
             }
             "durability" => {
-                policy.durability = Some(match value {
-                    "async" => Durability::Async,
-                    "sync" => Durability::Sync,
-                    _ => return Err(Errno::EINVAL),
-                });
+                policy.durability = Some(value.parse().map_err(|_| Errno::EINVAL)?);
             }
             "directories" => policy.directories = Some(value.parse()?),
             _ => return Err(Errno::EINVAL),

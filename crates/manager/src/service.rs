@@ -73,6 +73,11 @@ fn refused(what: impl Into<String>) -> ManagerError {
     ManagerError::Invalid(what.into())
 }
 
+/// What a node is called, for people.
+fn name(map: &ClusterMap, node: NodeId) -> String {
+    map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
+}
+
 impl ManagerService {
     /// The service over `manager`, whose state is where `store` says (JSON, `docs/formats/cluster-state.md`), if other managers can use it.
     ///

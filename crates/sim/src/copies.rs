@@ -10,6 +10,7 @@ pub mod chunks;
 pub mod metadata;
 
 use crate::scheduler::Scheduler;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -38,6 +39,21 @@ pub fn add(counts: &mut Counts, more: &Counts) {
 pub fn tell(counts: &Counts) -> String {
     let each: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
     each.join(", ")
+}
+
+/// What became of a run that has `ended`; its tasks are gone afterwards.
+fn finish(
+    scheduler: &Scheduler,
+    failures: &Mutex<Vec<String>>,
+    ended: Result<(), String>,
+    counts: Counts,
+) -> Outcome {
+    let mut failures = std::mem::take(&mut *failures.lock());
+    failures.extend(scheduler.panics());
+    failures.extend(ended.err());
+    let trace = scheduler.trace_hash();
+    scheduler.kill_all();
+    Outcome { failures, trace, counts }
 }
 
 /// Lets tasks run while `goes_on`.

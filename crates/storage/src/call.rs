@@ -1,8 +1,8 @@
 //! Carries out a storage request on its target.
 
-use crate::StorageService;
 use crate::answer::answer;
 use crate::copies::{ComparePlace, Copies, Mended};
+use crate::{InUse, StorageService};
 use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, ScrubCursor};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::BLOCK_BYTES;
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 impl StorageCalls for StorageService {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let id = request.target();
-        let (store, _in_use) = self.target_for_call(id).ok_or_else(|| self.why_not_here(request))?;
+        let InUse { store, is_durable, _call } =
+            self.target_for_call(id).ok_or_else(|| self.why_not_here(request))?;
         let run = |payload: Payload<'_>, is_here: &IsHere<'_>| {
             carry_out(self, &store, request, payload, is_here).map_err(|error| {
                 self.report(id, &error);
                 answer(id, &error)
             })
         };
-        let is_durable = self.durable.read().contains(&id);
         let reply = match &self.moves {
             None => run(payload, &|_| true),
             Some(moves) => moves.guard(request, payload, run),

@@ -28,6 +28,15 @@ struct Served {
     file_system: Option<u64>,
     /// Cloned by whoever uses the store for a call.
     calls: Arc<()>,
+    /// Changes are answered when they are durable.
+    is_durable: bool,
+}
+
+/// A target that a call uses, for as long as this lives.
+struct InUse {
+    store: Arc<ChunkStore>,
+    is_durable: bool,
+    _call: Arc<()>,
 }
 
 /// A target that was taken out of service.
@@ -104,16 +113,12 @@ impl StorageService {
     pub fn add_target(&self, id: TargetId, store: Arc<ChunkStore>) {
         // A disk that does not answer now is counted as one of its own; its errors show with the first request.
         let file_system = store.space().ok().and_then(|space| space.file_system);
-        self.targets.write().insert(id, Served { store, file_system, calls: Arc::default() });
+        let is_durable = self.durable.read().contains(&id);
+        let served = Served { store, file_system, calls: Arc::default(), is_durable };
+        self.targets.write().insert(id, served);
     }
 
-    /// Takes a target out of service, if it is there: who asks for it from now on hears that it is not here. Calls under way go on.
-    pub fn remove_target(&self, id: TargetId) -> Option<Arc<ChunkStore>> {
-        let served = self.targets.write().remove(&id);
-        served.map(|served| served.store)
-    }
-
-    /// As [`StorageService::remove_target`]; what is returned tells whether calls use it yet.
+    /// Takes a target out of service, if it is there: who asks for it from now on hears that it is not here. Calls under way go on; what is returned tells whether there are any.
     pub fn retire_target(&self, id: TargetId) -> Option<Retired> {
         let Served { store, calls, .. } = self.targets.write().remove(&id)?;
         Some(Retired { store, calls })
@@ -124,14 +129,17 @@ impl StorageService {
         *self.awaited.write() = Awaited { are_unknown, targets };
     }
 
-    /// Has each change of the target `id` be durable before it is answered: another server may go on with its disk at any moment, and not with the memory of this one.
+    /// Has each change of the target `id` be durable before it is answered, from when it is taken into service the next time: another server may go on with its disk at any moment, and not with
+    /// the memory of this one.
     pub fn answer_when_durable(&self, id: TargetId) {
         self.durable.write().insert(id);
     }
 
-    /// The target `id` for a call, in use for as long as the second lives.
-    fn target_for_call(&self, id: TargetId) -> Option<(Arc<ChunkStore>, Arc<()>)> {
-        self.targets.read().get(&id).map(|served| (served.store.clone(), served.calls.clone()))
+    /// The target `id` for a call.
+    fn target_for_call(&self, id: TargetId) -> Option<InUse> {
+        let targets = self.targets.read();
+        let Served { store, calls, is_durable, .. } = targets.get(&id)?;
+        Some(InUse { store: store.clone(), is_durable: *is_durable, _call: calls.clone() })
     }
 
     /// The target `id`, if it is in service here.

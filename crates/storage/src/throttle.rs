@@ -32,11 +32,22 @@ impl Throttle {
         !called.is_zero() && now < called + BUSY_FOR
     }
 
-    /// `bytes` are to be sent at `now`, at `rate_mib_s` (0: giving way to clients): how long to wait first.
-    pub(crate) fn wait_for(&self, bytes: u64, rate_mib_s: u32, now: Duration) -> Duration {
-        if rate_mib_s == 0 {
-            return self.paid_until.lock().saturating_sub(now);
-        }
+    /// Something is to be sent at `now`, at `rate_mib_s` (0: giving way to clients): when it may be. How many `bytes` it has is asked only where that is paid for.
+    pub(crate) fn due<E>(
+        &self,
+        bytes: impl FnOnce() -> Result<u64, E>,
+        rate_mib_s: u32,
+        now: Duration,
+    ) -> Result<Duration, E> {
+        let wait = match rate_mib_s {
+            0 => self.paid_until.lock().saturating_sub(now),
+            rate => self.wait_for(bytes()?, rate, now),
+        };
+        Ok(now + wait)
+    }
+
+    /// `bytes` are to be sent at `now`, at a rate: how long to wait first.
+    fn wait_for(&self, bytes: u64, rate_mib_s: u32, now: Duration) -> Duration {
         let cost = Duration::from_secs_f64(bytes as f64 / (f64::from(rate_mib_s) * 1_048_576.0));
         let mut paid_until = self.paid_until.lock();
         let begin = (*paid_until).max(now);
@@ -77,6 +88,8 @@ mod tests {
             Duration::ZERO,
             "what was not used is lost"
         );
+        assert_eq!(throttle.due(|| Ok::<_, ()>(1 << 20), 2, now).map(|due| due > now), Ok(true));
+        assert_eq!(throttle.due(|| Err("no map"), 2, now), Err("no map"));
     }
 
     #[test]
@@ -84,17 +97,17 @@ mod tests {
         let throttle = Throttle::default();
         let at = |ms: u64| Duration::from_secs(100) + Duration::from_millis(ms);
         throttle.sent(at(0), 0, at(10));
-        assert_eq!(throttle.wait_for(1 << 30, 0, at(10)), Duration::ZERO, "nobody else is served");
+        let due = |now| throttle.due(|| Err("nobody pays for bytes"), 0, now).unwrap();
+        assert_eq!(due(at(10)), at(10), "nobody else is served");
         throttle.note_call(at(10));
         throttle.sent(at(10), 0, at(20));
         throttle.sent(at(10), 0, at(20));
-        let wait = throttle.wait_for(1 << 20, 0, at(20));
-        assert_eq!(wait, Duration::from_millis(140), "two at a time pay for both");
+        assert_eq!(due(at(20)), at(160), "two at a time pay for both");
         assert!(!throttle.is_over(at(160), 0, at(159)) && throttle.is_over(at(160), 0, at(160)));
         assert!(throttle.is_over(at(10_000), 0, at(300)), "clients have gone");
         assert!(!throttle.is_over(at(10_000), 5, at(300)), "a rate is a rate");
         throttle.note_call(at(1000));
         throttle.sent(at(0), 0, at(60_000).min(at(1100)));
-        assert!(throttle.wait_for(1, 0, at(1100)) <= TOOK_MAX * GIVES_WAY, "bounded");
+        assert!(due(at(1100)) <= at(1100) + TOOK_MAX * GIVES_WAY, "bounded");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::mutants::{Mutant, is_mutant};
+use crate::mutants::{self, Mutant};
 use crate::repository::{self, Repository, Work};
 use crate::shell;
 use crate::tidy::tree::{SourceFile, Tree};
@@ -75,31 +75,25 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> anyhow::Result<()>
         true => mutant.survives.is_none() || arguments.check,
         false => is_named(mutant),
     };
-    let mut mutants = Vec::new();
-    for file in tree.files.iter().filter(|file| is_mutant(&file.path)) {
-        let mutant =
-            Mutant::parse(&file.path, &file.text).with_context(|| format!("{} cannot be read", file.path))?;
-        mutant.apply(text_of(&tree, &mutant.path)).with_context(|| mutant.name.clone())?;
-        mutants.extend(is_wanted(&mutant).then_some(mutant));
+    let mut wanted = Vec::new();
+    for (file, mutant) in mutants::all(&tree) {
+        let mutant = mutant.with_context(|| format!("{} cannot be made", file.path))?;
+        wanted.extend(is_wanted(&mutant).then_some(mutant));
     }
     if arguments.check {
-        println!("{} mutants can be made", mutants.len());
+        println!("{} mutants can be made", wanted.len());
         return Ok(());
     }
-    if mutants.is_empty() {
+    if wanted.is_empty() {
         bail!("no mutant has that in its name");
     }
     let work = Work::create("mutants")?;
     let scratch =
         Scratch { tree: work.path().join("tree"), target: repository::cache()?.join("mutants-target") };
     // A failure is told in full, and the copy has nothing more to tell.
-    let tried = scratch.copy(&tree.files).and_then(|()| try_all(&scratch, &tree, &mutants, arguments));
+    let tried = scratch.copy(&tree.files).and_then(|()| try_all(&scratch, &tree, &wanted, arguments));
     work.finish(anyhow::Ok(()))?;
     show(&tried?)
-}
-
-fn text_of<'a>(tree: &'a Tree, path: &str) -> &'a str {
-    tree.files.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str())
 }
 
 fn try_all(
@@ -121,7 +115,7 @@ fn try_all(
     let mut verdicts = Vec::new();
     for mutant in mutants {
         println!("\n== {}: {}", mutant.name, mutant.what);
-        let sound = text_of(tree, &mutant.path);
+        let sound = tree.text(&mutant.path);
         let begin = Instant::now();
         scratch.write(&mutant.path, &mutant.apply(sound)?)?;
         scratch.build().with_context(|| format!("{} cannot be built", mutant.name))?;

@@ -1,26 +1,19 @@
 //! Each deliberate breakage of `crates/sim/mutants` can still be made: what it replaces is found exactly once.
 
 use super::Finding;
-use super::tree::Tree;
-use crate::mutants::{Mutant, is_mutant};
+use super::tree::{SourceFile, Tree};
+use crate::mutants;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in tree.files.iter().filter(|file| is_mutant(&file.path)) {
-        let applied = Mutant::parse(&file.path, &file.text).and_then(|mutant| {
-            let broken = tree.files.iter().find(|other| other.path == mutant.path);
-            mutant.apply(broken.map_or("", |broken| broken.text.as_str()))
-        });
-        if let Err(error) = applied {
-            findings.push(Finding::new(&file.path, format!("cannot be made any more: {error:#}")));
-        }
-    }
-    findings
+    let finding = |(file, mutant): (&SourceFile, anyhow::Result<_>)| {
+        let error = mutant.err()?;
+        Some(Finding::new(&file.path, format!("cannot be made any more: {error:#}")))
+    };
+    mutants::all(tree).filter_map(finding).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::SourceFile;
     use super::*;
 
     fn findings(text: &str) -> Vec<Finding> {

@@ -67,6 +67,11 @@ impl Tree {
         Ok(Self { files: files(repository)?, crates: crates(repository)? })
     }
 
+    /// What the file at `path` has; nothing if there is none.
+    pub fn text(&self, path: &str) -> &str {
+        self.files.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str())
+    }
+
     /// The Rust files of the crates of layer `layer`.
     pub fn rust_files_of_layer(&self, layer: u64) -> impl Iterator<Item = &SourceFile> {
         let directories: Vec<String> = self

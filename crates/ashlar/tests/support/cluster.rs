@@ -1,6 +1,6 @@
 //! A file system of many processes on this machine: real roles, real mounts, ports of the loopback.
 
-use super::{Ended, PATIENCE, ashlar, binary};
+use super::{Ended, PATIENCE, args_in, ashlar, binary};
 use ashlar_env::Env;
 use ashlar_rpc::net::{Caller, Epochs, TlsIdentity};
 use parking_lot::RwLock;
@@ -191,11 +191,7 @@ impl Lab {
     }
 
     fn args(&self, line: &str) -> Vec<String> {
-        let place = |word: &str| match word.strip_prefix('@') {
-            Some(name) => self.path(name).display().to_string(),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(place).collect()
+        args_in(self.dir.path(), line)
     }
 
     /// As [`Lab::start`]; the first mount reaches the servers through a link of its own, which can be cut.
@@ -286,6 +282,17 @@ impl Lab {
     /// Where the manager (0), the metadata server (1) and the first storage server (2) listen.
     pub fn address(&self, at: usize) -> std::net::SocketAddr {
         format!("{}:{}", self.host, self.ports[at]).parse().unwrap()
+    }
+
+    /// An address of the loopback whose port and the next one are free.
+    pub fn free_pair() -> String {
+        loop {
+            let held = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = held.local_addr().unwrap().port();
+            if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+                return format!("127.0.0.1:{port}");
+            }
+        }
     }
 
     /// A free port of the loopback, as an address.

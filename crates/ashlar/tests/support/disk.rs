@@ -14,6 +14,16 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Has the ext4 or XFS that is mounted at `point` end where it stands, as if the power of its disk was cut: what was not synced is lost, and nothing can be done with it before it is mounted again.
+#[track_caller]
+pub fn cut_power(point: &Path) {
+    let point = File::open(point).unwrap();
+    let without_log: u32 = 2;
+    // SAFETY: the call reads four bytes at the address, which are there, and the descriptor is open.
+    let outcome = unsafe { libc::ioctl(point.as_raw_fd(), FS_IOC_SHUTDOWN, &raw const without_log) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// A file system in a file, whose changes can be held back, or end.
 pub struct Disk {
     image: PathBuf,
@@ -46,11 +56,7 @@ impl Disk {
     /// Has it fail, as a disk whose power is cut: what was not synced is lost, and nothing can be done with it before [`Disk::repair`].
     #[track_caller]
     pub fn fail(&mut self) {
-        let point = File::open(&self.point).unwrap();
-        let without_log: u32 = 2;
-        // SAFETY: the call reads four bytes at the address, which are there, and the descriptor is open.
-        let outcome = unsafe { libc::ioctl(point.as_raw_fd(), FS_IOC_SHUTDOWN, &raw const without_log) };
-        assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+        cut_power(&self.point);
     }
 
     /// Mounts what is on it again, once nobody uses it any more. As another disk where programs of other tests have this one in name spaces of their own, and would keep it as it is.

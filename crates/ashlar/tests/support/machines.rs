@@ -2,10 +2,9 @@
 
 use super::cluster::{Lab, Role, spawn, start};
 use super::disk::Disk;
-use super::{Ended, PATIENCE, ashlar, binary, soon};
+use super::{Ended, PATIENCE, args_in, ashlar, binary, soon};
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -73,17 +72,6 @@ impl Drop for Machines {
     }
 }
 
-/// An address of the loopback whose port and the next one are free.
-fn free_pair() -> String {
-    loop {
-        let held = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = held.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return format!("127.0.0.1:{port}");
-        }
-    }
-}
-
 impl Machines {
     /// A new file system of which everything runs, with two copies of everything.
     #[track_caller]
@@ -122,11 +110,7 @@ impl Machines {
     }
 
     fn args(&self, line: &str) -> Vec<String> {
-        let place = |word: &str| match word.strip_prefix('@') {
-            Some(name) => self.path(name).display().to_string(),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(place).collect()
+        args_in(self.dir.path(), line)
     }
 
     /// Runs a command; `@name` stands for a path here.
@@ -167,7 +151,7 @@ impl Machines {
             let name = format!("manager{at}");
             self.make_disk(&name);
             let places = format!("--state @{name}/state --identity @{name}/identity");
-            let (listen, etcd) = (Lab::free_address(), free_pair());
+            let (listen, etcd) = (Lab::free_address(), Lab::free_pair());
             let member = format!("etcd run {for_member} --state @{name}/state");
             let member = self.process(format!("etcd{at}"), &member, "serving client");
             let manager =

@@ -173,6 +173,15 @@ pub fn finish_in(patience: Duration, command: &mut Command) -> Ended {
     ended
 }
 
+/// The arguments of a line, with `@name` standing for a path in `dir`.
+pub fn args_in(dir: &Path, line: &str) -> Vec<String> {
+    let place = |word: &str| match word.strip_prefix('@') {
+        Some(name) => dir.join(name).display().to_string(),
+        None => word.to_owned(),
+    };
+    line.split_whitespace().map(place).collect()
+}
+
 /// A directory for one test.
 pub struct Site {
     dir: tempfile::TempDir,
@@ -197,11 +206,7 @@ impl Site {
 
     /// The arguments, with `@name` standing for a path here.
     pub fn args(&self, line: &str) -> Vec<String> {
-        let place = |word: &str| match word.strip_prefix('@') {
-            Some(name) => self.path(name).display().to_string(),
-            None => word.to_owned(),
-        };
-        line.split_whitespace().map(place).collect()
+        args_in(self.dir.path(), line)
     }
 
     /// Runs the binary with [`Site::args`].

@@ -2,7 +2,7 @@
 //!
 //! What a membership becomes says `ashlar_replication::membership::plan`, and nothing else. Here is who may ask for it, and who is invited to.
 
-use super::{ManagerService, refused};
+use super::{ManagerService, name, refused};
 use crate::ManagerError;
 use crate::state::ClusterState;
 use ashlar_replication::membership::{Proposer, plan};
@@ -279,10 +279,6 @@ pub(crate) fn check(notes: &CopyNotes) -> Result<(), &'static str> {
         true => Ok(()),
         false => Err("nobody, or too many, keep copies of a metadata server"),
     }
-}
-
-fn name(map: &ClusterMap, node: NodeId) -> String {
-    map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
 }
 
 fn group_of<'a>(

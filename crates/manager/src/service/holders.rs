@@ -1,7 +1,7 @@
 //! Copies of the directories of targets and metadata are not served: by the rules of [`crate::holders`], and by what was heard of those who serve.
 
 use super::presence::AWAY_AFTER;
-use super::{ManagerService, refused};
+use super::{ManagerService, name, refused};
 use crate::ManagerError;
 use crate::holders::{self, Standing};
 use crate::state::{ClusterState, MetadataRecord, StartRecord};
@@ -131,7 +131,7 @@ impl ManagerService {
             if let Some(other) = other.as_ref().filter(|_| !is_taking_over) {
                 return Ok(Err((false, taken(state, *role, &what, found, other))));
             }
-            let taken_over = other.map(|other| (name(state, other.node), other.path));
+            let taken_over = other.map(|other| (name(&state.map, other.node), other.path));
             let before = known.map(|known| known.last);
             let start = holders::claim(state, found, (node, *tag, self.now_s())).map_err(refused)?;
             let older_than = (standing != Standing::Current).then_some(before).flatten();
@@ -207,7 +207,7 @@ impl ManagerService {
                     "{} at {} is about to be served by {}, at {}, which was given {}, and this server {}",
                     what(),
                     held.path,
-                    name(state, later.node),
+                    name(&state.map, later.node),
                     later.path,
                     later.start,
                     held.start
@@ -218,7 +218,7 @@ impl ManagerService {
                     "{} at {} was taken over by {}, at {}, which serves it in {}, and this server in {}",
                     what(),
                     held.path,
-                    name(state, known.node),
+                    name(&state.map, known.node),
                     known.path,
                     known.last,
                     held.start
@@ -231,7 +231,7 @@ impl ManagerService {
                     "{} at {} is served by {}, at {}, as well: one of the two is a copy",
                     what(),
                     held.path,
-                    name(state, *other),
+                    name(&state.map, *other),
                     found.path
                 )
             })
@@ -291,7 +291,7 @@ impl ManagerService {
         if role == Role::Meta {
             let record = state.metadata.iter().find(|known| known.uuid == uuid);
             return match record {
-                Some(record) => format!("metadata of {}", name(state, record.node)),
+                Some(record) => format!("metadata of {}", name(&state.map, record.node)),
                 None => "metadata".to_owned(),
             };
         }
@@ -326,10 +326,6 @@ fn require(peer: PeerId, role: Role, found: &[Holding]) -> Result<(), ManagerErr
     Ok(())
 }
 
-fn name(state: &ClusterState, node: NodeId) -> String {
-    state.map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
-}
-
 /// Why it is not believed that a server has a directory, or a copy of it, if it is not. A metadata server is believed.
 fn unproven(
     state: &ClusterState,
@@ -348,7 +344,7 @@ fn unproven(
     (role != Role::Meta && !holders::is_proven(known, *start, node)).then(|| {
         format!(
             "{what} at {path} says {start}, and managers do not know that it was ever served in it: serve it where it was last, by {}, at {}; an older copy as well",
-            name(state, known.node),
+            name(&state.map, known.node),
             known.path
         )
     })
@@ -362,7 +358,7 @@ fn older(
     known: &StartRecord,
 ) -> String {
     let since = Timespec { secs: known.since_s.min(i64::MAX as u64) as i64, nanos: 0 }.utc();
-    let (path, last, node) = (&found.path, known.last, name(state, known.node));
+    let (path, last, node) = (&found.path, known.last, name(&state.map, known.node));
     let is = match standing {
         Standing::Parted => "a copy that was served apart from it".to_owned(),
         _ => "an older copy".to_owned(),
@@ -387,7 +383,7 @@ fn taken(state: &ClusterState, role: Role, what: &str, found: &Holding, other: &
         "{what} at {} {serves} by {} ({}) at {}: one of the two is a copy, or its disk is attached to both; stop one of them. If that server is known to be dead, \
          --take-over starts this one",
         found.path,
-        name(state, other.node),
+        name(&state.map, other.node),
         addresses.join(", "),
         other.path
     )

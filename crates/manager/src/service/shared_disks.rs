@@ -2,7 +2,7 @@
 //!
 //! What a disk becomes says `ashlar_replication::shared_disk`, and nothing else. Here is what was heard of servers, and what is wanted.
 
-use super::{ManagerService, refused};
+use super::{ManagerService, name, refused};
 use crate::ManagerError;
 use crate::state::ClusterState;
 use ashlar_replication::shared_disk::{self, Refused};
@@ -399,10 +399,6 @@ pub(crate) fn check(disks: &[SharedDisk]) -> Result<(), &'static str> {
 
 fn subject(disk: &SharedDisk) -> String {
     disk.target.map_or_else(|| SharedDisk::shown(disk.id), |target| target.to_string())
-}
-
-fn name(map: &ClusterMap, node: NodeId) -> String {
-    map.node(node).map_or_else(|| node.to_string(), |known| known.name.clone())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod network;
 mod node;
 mod trouble;
 
-use super::{Counts, Outcome, step_while};
+use super::{Counts, Outcome, finish, step_while};
 use crate::scheduler::{ProcessTasks, Scheduler};
 use ashlar_chunkstore::ChunkStore;
 use ashlar_env::sim::{SimClock, SimDisk, SimEntropy};
@@ -253,16 +253,12 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
     let site = new_site(seed, is_traced);
     note(&site.scheduler);
     let ended = whole(&site);
-    let mut failures = std::mem::take(&mut *site.failures.lock());
-    failures.extend(site.scheduler.panics());
-    failures.extend(ended.err());
     let epochs = site.map().epoch.0;
     let mut counts = std::mem::take(&mut *site.counts.lock());
     counts.insert("epochs", epochs);
-    let trace = site.scheduler.trace_hash();
-    site.scheduler.kill_all();
+    let outcome = finish(&site.scheduler, &site.failures, ended, counts);
     site.nodes.iter().for_each(|node| drop(node.life.lock().take()));
-    Outcome { failures, trace, counts }
+    outcome
 }
 
 fn whole(site: &Arc<Site>) -> Result<(), String> {

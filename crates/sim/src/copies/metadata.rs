@@ -10,7 +10,7 @@ mod node;
 mod store;
 mod trouble;
 
-use super::{Counts, Outcome, step_while};
+use super::{Counts, Outcome, finish, step_while};
 use crate::scheduler::{ProcessTasks, Scheduler};
 use ashlar_env::sim::{SimClock, SimEntropy};
 use ashlar_env::{Clock, Entropy, Env};
@@ -157,9 +157,6 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
     let site = new_site(seed, is_traced);
     note(&site.scheduler);
     let ended = whole(&site);
-    let mut failures = std::mem::take(&mut *site.failures.lock());
-    failures.extend(site.scheduler.panics());
-    failures.extend(ended.err());
     let told = std::mem::take(&mut *site.told.lock());
     let counts: Counts = [
         ("acknowledged", told.acknowledged.len() as u64),
@@ -170,10 +167,9 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
         ("epochs", site.map.lock().0),
     ]
     .into();
-    let trace = site.scheduler.trace_hash();
-    site.scheduler.kill_all();
+    let outcome = finish(&site.scheduler, &site.failures, ended, counts);
     site.nodes.iter().for_each(|node| drop(node.life.lock().replica.lock().take()));
-    Outcome { failures, trace, counts }
+    outcome
 }
 
 fn whole(site: &Arc<Site>) -> Result<(), String> {

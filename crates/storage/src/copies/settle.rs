@@ -214,12 +214,12 @@ impl Copies {
             if !is_required {
                 self.pay_for(at, group, (chunk, epoch))?;
             }
-            let clock = &self.outside.env.clock;
             if self.is_stopping() {
                 return Ok(false);
             }
             let _deletions = self.read_lock(group.file(chunk.inode));
             let _alone = self.write_lock(group.chunk(chunk));
+            let clock = &self.outside.env.clock;
             let begun = clock.monotonic();
             let settled = self.settle_locked((at, group), chunk);
             if !is_required {
@@ -342,14 +342,14 @@ impl Copies {
 
     /// Waits until a chunk may be sent at the rate that is set. Before it is locked: nobody who uses it waits for that.
     fn pay_for(&self, at: &AtTarget, group: &Group, (chunk, epoch): (ChunkId, Epoch)) -> Result<(), Errno> {
-        let policy = self.map().moves.clone();
-        let map = group.store.map(chunk).map_err(|error| answer(at.id, &error))?;
-        let bytes = map.map_or(0, |map| u64::from(map.len));
+        let rate = self.map().moves.rate_mib_s;
+        let bytes = || {
+            let map = group.store.map(chunk).map_err(|error| answer(at.id, &error))?;
+            Ok::<_, Errno>(map.map_or(0, |map| u64::from(map.len)))
+        };
         let clock = &self.outside.env.clock;
-        let now = clock.monotonic();
-        let due = now + self.throttle.wait_for(bytes, policy.rate_mib_s, now);
-        while !self.throttle.is_over(due, policy.rate_mib_s, clock.monotonic()) || self.map().moves.is_paused
-        {
+        let due = self.throttle.due(bytes, rate, clock.monotonic())?;
+        while !self.throttle.is_over(due, rate, clock.monotonic()) || self.map().moves.is_paused {
             self.outside.env.tasks.pause(super::LOOK);
             let is_over = group.state.lock().replica.member().epoch() != epoch;
             if is_over || self.is_stopping() {

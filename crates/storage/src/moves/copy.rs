@@ -97,11 +97,13 @@ impl Moves {
     /// Waits until the next piece of `copy` may be sent at the rate that is set. Before the chunk is locked: nobody who uses it waits for that.
     fn pay_for(&self, outgoing: &Outgoing, copy: &Copy<'_>) -> Result<(), Stop> {
         let rate = self.map().moves.rate_mib_s;
-        let bytes =
-            copy.store.map(copy.chunk)?.and_then(|map| copy.next_piece(&map)).map_or(0, |(_, len)| len);
+        let bytes = || {
+            let map = copy.store.map(copy.chunk)?;
+            let next = map.and_then(|map| copy.next_piece(&map));
+            Ok::<_, ChunkError>(next.map_or(0, |(_, len)| u64::from(len)))
+        };
         let clock = &self.outside.env.clock;
-        let now = clock.monotonic();
-        let due = now + self.throttle.wait_for(bytes.into(), rate, now);
+        let due = self.throttle.due(bytes, rate, clock.monotonic())?;
         while !self.throttle.is_over(due, rate, clock.monotonic()) {
             self.outside.env.tasks.pause(LOOK.min(due.saturating_sub(clock.monotonic())));
             self.go_on(outgoing)?;

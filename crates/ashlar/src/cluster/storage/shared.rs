@@ -319,15 +319,16 @@ impl SharedDisks {
             ManagerReply::DiskGranted(_) => return Ok(()),
             _ => bail!("the manager gave an answer of the wrong kind"),
         }
-        let taken = disk.mounting.mount(id).and_then(|()| self.serve(disk));
-        if let Err(error) = taken {
-            disk.state.lock().has_failed = true;
-            disk.mounting.unmount().context(format!("{error:#}"))?;
-            disk.state.lock().at.let_go();
-            return Err(error);
-        }
+        let target = match disk.mounting.mount(id).and_then(|()| self.serve(disk)) {
+            Ok(target) => Some(target),
+            Err(error) => {
+                disk.state.lock().has_failed = true;
+                disk.mounting.unmount().context(format!("{error:#}"))?;
+                disk.state.lock().at.let_go();
+                return Err(error);
+            }
+        };
         disk.probe.begin();
-        let target = taken.ok();
         {
             let mut state = disk.state.lock();
             (state.has_failed, state.target) = (false, target);

@@ -2,6 +2,7 @@
 
 use super::{FIRST, Site, refused};
 use crate::ClusterState;
+use ashlar_types::map::TargetState;
 use ashlar_types::message::{ManagerReply, ManagerRequest};
 use ashlar_types::{DiskState, DiskWord, NodeId, PeerId, Role, SharedDisk, TargetId};
 use std::time::Duration;
@@ -216,4 +217,28 @@ fn a_node_with_a_shared_disk_stays_and_software_of_before_says_that_the_state_is
     assert_eq!(disk(&site).servers, [B]);
     site.remove(FIRST, B).unwrap();
     assert!(site.0.manager.state().encode().starts_with(b"ASHLSTA6"));
+}
+
+#[test]
+fn a_target_on_a_shared_disk_is_not_missing_while_nobody_has_it() {
+    let (site, mut a, _) = start();
+    let target = TargetId(7);
+    let state = |id: TargetId| site.0.map().read().target(id).unwrap().state;
+    site.add_target(A);
+    let own = TargetId(1);
+    site.0
+        .manager
+        .change(|state| {
+            let mut shared = state.map.targets[0].clone();
+            (shared.id, shared.uuid) = (target, [7; 16]);
+            state.map.targets.push(shared);
+            state.last_target = target;
+            Ok(())
+        })
+        .unwrap();
+    a.say(&site);
+    assert_eq!(disk(&site).target, Some(target));
+    // It was started anew, and has mounted nothing yet.
+    site.ask(A, ManagerRequest::Serve { targets: Vec::new() }).unwrap();
+    assert_eq!((state(own), state(target)), (TargetState::Offline, TargetState::Online));
 }

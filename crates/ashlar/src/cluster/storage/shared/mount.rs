@@ -2,6 +2,7 @@
 
 use crate::program::ended_within;
 use anyhow::{Context, Result, bail};
+use ashlar_fuse::file_system_type_at;
 use ashlar_types::DiskId;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -96,10 +97,8 @@ impl Mounting {
     /// Whether something is mounted there, as the kernel tells.
     pub fn is_mounted(&self) -> bool {
         let dir = std::fs::canonicalize(&self.dir).unwrap_or_else(|_| self.dir.clone());
-        let shown = escaped(&dir);
-        // What cannot be read may be mounted.
-        std::fs::read_to_string("/proc/self/mountinfo")
-            .map_or(true, |text| text.lines().any(|line| line.split(' ').nth(4) == Some(shown.as_str())))
+        // What cannot be told may be mounted.
+        file_system_type_at(&dir).map_or(true, |found| found.is_some())
     }
 
     /// Mounts the disk `id`, if it is not mounted.
@@ -191,21 +190,6 @@ fn uuid_on(device: &Path) -> Result<DiskId> {
     parse(uuid.trim())
 }
 
-/// A path as mountinfo has it (proc_pid_mountinfo(5)).
-fn escaped(path: &Path) -> String {
-    let mut out = String::new();
-    for character in path.display().to_string().chars() {
-        match character {
-            ' ' => out.push_str("\\040"),
-            '\t' => out.push_str("\\011"),
-            '\n' => out.push_str("\\012"),
-            '\\' => out.push_str("\\134"),
-            other => out.push(other),
-        }
-    }
-    out
-}
-
 fn parse(uuid: &str) -> Result<DiskId> {
     let digits: String = uuid.chars().filter(|digit| *digit != '-').collect();
     match u128::from_str_radix(&digits, 16) {
@@ -260,7 +244,6 @@ mod tests {
         let mounting = |dir: &str| Mounting::new(dir.into(), None, Arc::new(tempfile::tempfile().unwrap()));
         assert!(mounting("/proc").is_mounted());
         assert!(!mounting("/no such directory").is_mounted());
-        assert_eq!(escaped(Path::new("/a b\\c")), "/a\\040b\\134c");
     }
 
     #[test]
