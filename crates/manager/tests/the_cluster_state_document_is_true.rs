@@ -189,7 +189,7 @@ fn a_state_that_a_newer_software_has_stored_is_told_as_that() {
     let bytes = dump("Example: cluster-state");
     let (_, value) = local_file::decode(&bytes).unwrap();
     let mut newer = value.to_vec();
-    newer[7] = b'A';
+    newer[7] = b'B';
     LocalFile::new(disk.clone(), "").compare_and_set(0, &newer).unwrap();
     let refused =
         Manager::open(&disk, "", Box::new(LocalFile::new(disk.clone(), ""))).err().unwrap().to_string();
