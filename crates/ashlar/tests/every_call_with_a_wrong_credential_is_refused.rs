@@ -17,7 +17,7 @@ use ashlar_rpc::wire::{
     Attend, BackupStep, CapabilityWanted, MetaAnswer, MetaCall, ProcessCall, StorageCall, TargetPlace, Under,
 };
 use ashlar_types::codec::{decode, encode};
-use ashlar_types::message::{ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
+use ashlar_types::message::{LossMark, ManagerReply, ManagerRequest, MetaRequest, StorageRequest};
 use ashlar_types::testing::schema::samples as every;
 use ashlar_types::{
     ChainId, ChunkId, Credentials, DescriptionId, Epoch, Errno, EventKind, FilesetId, Happening, Holding,
@@ -145,7 +145,8 @@ fn allowed_of_storage(request: &StorageRequest) -> &'static [Role] {
         | StorageRequest::CopyBlocks { .. }
         | StorageRequest::CopyAgain { .. }
         | StorageRequest::CopyLost { .. }
-        | StorageRequest::CopyDigests { .. } => &[Role::Storage],
+        | StorageRequest::CopyDigests { .. }
+        | StorageRequest::TakeLossMark { .. } => &[Role::Storage],
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => &[Role::Admin, Role::Console],
         StorageRequest::Scrub { .. } => &[Role::Admin],
         StorageRequest::Extent { .. } => &[Role::Client, Role::Meta],
@@ -323,6 +324,7 @@ fn storage_samples() -> Vec<StorageRequest> {
             blocks: vec![(0, 1)],
         },
         StorageRequest::CopyDigests { target, chain, from: None, to: None },
+        StorageRequest::TakeLossMark { target, chain, mark: LossMark(1) },
         StorageRequest::Moves { target },
         StorageRequest::MoveRate { target },
         StorageRequest::Scrub { target, from: Vec::new() },

@@ -93,6 +93,33 @@ pub(crate) fn loss() -> Key {
     own_number(b"loss")
 }
 
+/// The key under which it says by which open it was found last that something may be lost.
+pub(crate) fn lost_before() -> Key {
+    own_number(b"lost-before")
+}
+
+/// The key under which it says what is told with changes of a chain that has come from another target.
+pub(crate) fn chain_mark(chain: ChainId) -> Key {
+    let mut key = chain_marks_start();
+    key.extend_from_slice(&chain.0.to_be_bytes());
+    key
+}
+
+fn chain_marks_start() -> Key {
+    own_number(b"chain-mark ")
+}
+
+/// All keys of [`chain_mark`] are from the first one on, and before the second one.
+pub(crate) fn chain_marks() -> (Key, Key) {
+    (chain_marks_start(), own_number(b"chain-mark!"))
+}
+
+/// The chain of a key of [`chain_mark`].
+pub(crate) fn decode_chain_mark(key: &[u8]) -> Result<ChainId, ChunkError> {
+    let chain = key.get(chain_marks_start().len()..).and_then(|raw| <[u8; 4]>::try_from(raw).ok());
+    chain.map(|raw| ChainId(u32::from_be_bytes(raw))).ok_or_else(|| corrupt("m"))
+}
+
 /// Where and when a target was open: a span of time, and the number of the open. Software that knows nothing of it counts opens all the same,
 /// so that the record is seen to be of an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

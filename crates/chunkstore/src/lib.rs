@@ -31,6 +31,7 @@ mod geometry;
 mod header;
 mod index;
 mod key;
+mod loss_marks;
 mod open;
 mod piece;
 mod rebuild;

@@ -11,6 +11,7 @@ use crate::geometry::{Class, Slot};
 use crate::header::{Identity, Owner, SlotContent, SlotHeader};
 use crate::index::Index;
 use crate::key::Placement;
+use crate::loss_marks::LossMarks;
 use crate::slab::{Slab, Slabs};
 use crate::space::Space;
 use crate::stop::StopSwitch;
@@ -39,6 +40,7 @@ pub struct ChunkStore {
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) owner: Owner,
+    pub(crate) loss_marks: LossMarks,
     pub(crate) stop: Arc<StopSwitch>,
     pub(crate) index: Index,
     pub(crate) slabs: Slabs,

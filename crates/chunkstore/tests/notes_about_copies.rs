@@ -5,6 +5,7 @@
 mod support;
 
 use ashlar_chunkstore::{ChunkError, Lack};
+use ashlar_types::message::LossMark;
 use ashlar_types::{ChainId, TargetId};
 use bytes::Bytes;
 use support::{World, chunk, pattern};
@@ -94,6 +95,51 @@ fn a_power_cut_is_told_until_it_was_heard_of_and_nothing_else_is() {
     let store = world.open();
     world.crash(store, 3);
     assert!(world.open().has_lost().unwrap(), "that it was closed once says nothing of later opens");
+}
+
+#[test]
+fn the_mark_of_a_chain_is_another_one_after_a_loss_and_after_nothing_else() {
+    let world = World::new();
+    let store = world.open();
+    let (elsewhere, before) = (LossMark(77), store.loss_mark(CHAIN));
+    assert_ne!(before, LossMark::NONE);
+    store.take_loss_mark(ChainId(3), Some(elsewhere)).unwrap();
+    store.take_loss_mark(ChainId(4), Some(elsewhere)).unwrap();
+    store.take_loss_mark(ChainId(4), None).unwrap();
+    let marks = |store: &ashlar_chunkstore::ChunkStore| [7, 3, 4].map(|chain| store.loss_mark(ChainId(chain)));
+    let unchanged = [before, elsewhere, before];
+    assert_eq!(marks(&store), unchanged);
+    world.kill(store);
+    let store = world.open();
+    assert_eq!(marks(&store), unchanged, "a process that died has lost nothing");
+    store.close().unwrap();
+    world.crash(store, 1);
+    let store = world.open();
+    assert_eq!(marks(&store), unchanged, "it was closed in good order");
+    world.crash(store, 2);
+    let store = world.open();
+    let after = store.loss_mark(CHAIN);
+    assert!(after != before && after != LossMark::NONE);
+    assert_eq!(marks(&store), [after; 3], "what it has of a chain from elsewhere may be lost, too");
+    store.forget_loss().unwrap();
+    world.kill(store);
+    let store = world.open();
+    assert_eq!(marks(&store), [after; 3], "nothing more was lost");
+    world.crash(store, 3);
+    let store = world.open();
+    assert!(![before, after].contains(&store.loss_mark(CHAIN)), "once more");
+}
+
+#[test]
+fn the_mark_of_an_index_that_was_made_anew_is_another_one() {
+    let world = World::new();
+    let store = world.open();
+    store.write(chunk(5, 0), 64 << 10, 0, &pattern(1, 3000), None).unwrap();
+    let before = store.loss_mark(CHAIN);
+    store.close().unwrap();
+    world.kill(store);
+    world.rebuild_index().unwrap();
+    assert_ne!(world.open().loss_mark(CHAIN), before);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::remains::Remains;
 use crate::reports::Reports;
 use crate::split::SplitDirectories;
 use crate::told::AttributesTold;
+use crate::unsynced::Unsynced;
 use crate::untold::Untold;
 use ashlar_env::{Env, Signal, Task};
 use ashlar_rpc::{MetaCalls, SessionGrant, StorageCalls};
@@ -76,6 +77,8 @@ pub struct Client {
     pub(crate) fan: Fan,
     pub(crate) untold: Untold,
     pub(crate) closes: Arc<Closes>,
+    /// What was changed and not synced.
+    pub(crate) unsynced: Unsynced,
     /// Directories of whose listing something waits.
     pub(crate) listed: Arc<AtomicUsize>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCache>>,
@@ -155,6 +158,7 @@ impl Client {
             untold: Untold::new(tasks.signal()),
             listed: Arc::default(),
             closes: Arc::new(Closes::new(config.comes_back, tasks.signal())),
+            unsynced: Unsynced::default(),
             kernel: OnceLock::new(),
             lock_waits: LockWaits::default(),
             lock_starts: LockStarts::default(),

@@ -26,6 +26,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// How a file was opened.
@@ -64,6 +65,8 @@ pub struct Handle {
     pub(crate) lock_owners: Mutex<Vec<(LockOwner, bool)>>,
     /// Of a directory: how far it is listed.
     pub(crate) listed: Mutex<Listed>,
+    /// Of the losses that were found of the file, those that were told through this handle, or were found before it was there.
+    pub(crate) losses_told: AtomicU32,
 }
 
 impl Handle {
@@ -73,7 +76,9 @@ impl Handle {
     }
 
     pub(crate) fn new(number: u64, file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
-        Handle { number, file, flags, is_shared, lock_owners: Mutex::default(), listed: Mutex::default() }
+        let losses_told = AtomicU32::new(file.state.lock().losses);
+        let (lock_owners, listed) = (Mutex::default(), Mutex::default());
+        Handle { number, file, flags, is_shared, lock_owners, listed, losses_told }
     }
 }
 
@@ -199,6 +204,8 @@ pub(crate) struct FileState {
     pub cachers: SmallVec<[DescriptionId; 2]>,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
+    /// How often a sync has found that what was written before it may be lost.
+    pub losses: u32,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
     /// Owners of fcntl locks taken through any handle of the file, and through which.
@@ -255,6 +262,7 @@ impl FileState {
             storers: 0,
             cachers: SmallVec::new(),
             closing: 0,
+            losses: 0,
             durability: Durability::default(),
             lock_owners: FxHashMap::default(),
             lost_locks: SmallVec::new(),

@@ -33,6 +33,7 @@ mod reports;
 mod split;
 mod through;
 mod told;
+mod unsynced;
 mod untold;
 mod xattr;
 

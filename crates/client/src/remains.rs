@@ -5,6 +5,7 @@
 //! |---|---|
 //! | leases, what is open, locks | metadata: the session goes on |
 //! | what was written and not told | nobody: it is told before |
+//! | what was written and not made durable | nobody: it is made durable before, so that no server can lose it unnoticed |
 //! | pages, names and attributes in the kernel | the kernel: they are good for as long as the leases are |
 //! | recalls that are not answered | metadata says them once more |
 //! | which locks there are, to tell them to a server that is started anew | [`Remains`] |
@@ -97,6 +98,7 @@ impl Client {
                 lost_locks: state.lost_locks.to_vec(),
             });
         }
+        self.sync_changes()?;
         self.look_until(bound, || self.are_closes_told())?;
         let told = self.attributes_told.all(&*self.env.clock);
         Ok(Remains {

@@ -108,6 +108,7 @@ kinds! {
     CopyAgain => "copy_again",
     CopyLost => "copy_lost",
     CopyDigests => "copy_digests",
+    TakeLossMark => "take_loss_mark",
 }
 
 kinds! {

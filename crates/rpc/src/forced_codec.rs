@@ -65,6 +65,6 @@ impl<T: StorageCalls + ?Sized> StorageCalls for ForcedCodec<T> {
     fn call(&self, request: &StorageRequest, payload: Payload<'_>) -> Result<StorageReply, Errno> {
         let request = through(request, "storage request")?;
         let reply = self.0.call(&request, payload)?;
-        through(&reply, "storage reply")
+        Ok(through(&reply.sent(true), "storage reply")?.received())
     }
 }

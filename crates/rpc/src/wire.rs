@@ -235,6 +235,9 @@ pub(crate) enum StorageCallOf<'a> {
 pub(crate) const AGAIN: Errno = Errno::EBUSY;
 pub(crate) const AGAIN_SINCE: u16 = 4;
 
+/// The protocol from which on storage servers tell clients and metadata servers what may have been lost ([`ashlar_types::message::LossMark`]).
+pub(crate) const MARKS_SINCE: u16 = 6;
+
 /// What lets the caller of a storage server do what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Under {
@@ -431,6 +434,7 @@ pub fn needed(request: &StorageRequest) -> Option<(InodeId, u32, Rights)> {
         | StorageRequest::CopyAgain { .. }
         | StorageRequest::CopyLost { .. }
         | StorageRequest::CopyDigests { .. }
+        | StorageRequest::TakeLossMark { .. }
         | StorageRequest::MoveRate { .. } => None,
     }
 }

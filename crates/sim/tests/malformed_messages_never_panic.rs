@@ -10,7 +10,7 @@ use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_sim::audit;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
-    ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, MetaReply, MetaRequest,
+    ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LossMark, LockRequest, MetaReply, MetaRequest,
     OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
     StorageRequest, SyncScope, TimeSet, ToldClose,
 };
@@ -503,7 +503,9 @@ fn ten_thousand_malformed_replies_and_events_of_each_kind_are_answered() {
     ];
     assert!(mutate_all(&replies, 3) > ROUNDS / 3);
     let answers = [
-        StorageReply::Written(ChunkWritten { blocks_delta: -8, may_be_second: false }),
+        StorageReply::Written(ChunkWritten { blocks_delta: -8, ..ChunkWritten::default() }),
+        StorageReply::WrittenAt(ChunkWritten::default(), LossMark(7)),
+        StorageReply::Synced([(ChainId(1), LossMark(7))].into_iter().collect()),
         StorageReply::Read { sums: vec![1, 2, 3] },
         StorageReply::Deleted { blocks: 8, is_done: false, may_be_second: false },
         StorageReply::Found(Some(4096)),

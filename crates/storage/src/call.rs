@@ -7,7 +7,7 @@ use ashlar_chunkstore::{ChunkError, ChunkStore, Finding, ScrubCursor};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::BLOCK_BYTES;
 use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
-use ashlar_types::{ChainId, ChunkId, Errno, TargetId};
+use ashlar_types::{ChainId, ChunkId, Errno, OfChains, TargetId};
 use std::collections::BTreeSet;
 
 impl StorageCalls for StorageService {
@@ -31,6 +31,8 @@ impl StorageCalls for StorageService {
             Ok(reply) if is_change && is_durable => {
                 store.sync().map(|()| reply).map_err(|error| answer(id, &error))
             }
+            // What is durable is not lost.
+            Ok(reply) if !is_durable => Ok(marked(reply, request, &store)),
             other => other,
         };
         match reply {
@@ -72,7 +74,20 @@ pub(crate) fn changed_chunk(request: &StorageRequest) -> Option<ChunkId> {
 }
 
 fn changed(blocks_delta: i64) -> StorageReply {
-    StorageReply::Written(ChunkWritten { blocks_delta, may_be_second: false })
+    StorageReply::Written(ChunkWritten { blocks_delta, ..ChunkWritten::default() })
+}
+
+/// The answer to `request`, with what tells its caller later whether it may have been lost.
+fn marked(reply: StorageReply, request: &StorageRequest, store: &ChunkStore) -> StorageReply {
+    match (reply, request, request.chain()) {
+        (StorageReply::Written(written), _, Some(chain)) => {
+            StorageReply::Written(ChunkWritten { mark: store.loss_mark(chain), ..written })
+        }
+        (StorageReply::Done, StorageRequest::Sync { chains: OfChains::Only(chains), .. }, _) => {
+            StorageReply::Synced(chains.iter().map(|chain| (*chain, store.loss_mark(*chain))).collect())
+        }
+        (other, ..) => other,
+    }
 }
 
 /// Leaves the checksums of the blocks that `[offset, offset + len)` covers whole, of those of all blocks it touches: the reader has
@@ -175,7 +190,8 @@ pub(crate) fn carry_out(
             | StorageRequest::CopySettled { .. }
             | StorageRequest::CopyBlocks { .. }
             | StorageRequest::CopyAgain { .. }
-            | StorageRequest::CopyDigests { .. },
+            | StorageRequest::CopyDigests { .. }
+            | StorageRequest::TakeLossMark { .. },
             _,
         ) => Err(ChunkError::BadRequest("that is between storage servers")),
         (StorageRequest::Space { .. }, _) => space(service, store),

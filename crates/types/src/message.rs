@@ -15,4 +15,4 @@ pub use meta::{
     MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,
     SplitDirectory, SyncScope, TimeSet, ToldClose,
 };
-pub use storage::{ChunkWritten, MoveProgress, StorageReply, StorageRequest};
+pub use storage::{ChunkWritten, LossMark, MoveProgress, StorageReply, StorageRequest};

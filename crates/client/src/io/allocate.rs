@@ -207,7 +207,9 @@ impl Client {
         let (chunk, chain, target) = self.locate(inode, layout, index)?;
         let chunk_bytes = layout.chunk_bytes;
         let request = StorageRequest::Punch { target, chunk, chain, chunk_bytes, offset: within, len };
-        grown.add(self.written(session, &request))
+        let outcome = self.written(session, &request);
+        self.note_change(inode, layout, index, outcome);
+        grown.add(outcome)
     }
 
     /// Reserves `[offset, end)`; adds to `grown` what was done, also when the rest fails.
@@ -222,7 +224,9 @@ impl Client {
             let (chunk, chain, target) = self.locate(file.inode, layout, index)?;
             let chunk_bytes = layout.chunk_bytes;
             let request = StorageRequest::Allocate { target, chunk, chain, chunk_bytes, offset: within, len };
-            grown.add(self.written(session, &request))?;
+            let outcome = self.written(session, &request);
+            self.note_change(file.inode, layout, index, outcome);
+            grown.add(outcome)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::fan::Job;
+use crate::unsynced::{self, Marks, Synced};
 use ashlar_rpc::placed::{at_all_places, at_each_place};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
@@ -160,6 +161,7 @@ impl Client {
             for (index, within, len) in pieces {
                 let piece = &data[written.bytes..written.bytes + len as usize];
                 let outcome = self.write_piece(session, (inode, layout, index), within, piece);
+                self.note_change(inode, layout, index, outcome);
                 written.outcome = written.grown.add(outcome);
                 if written.outcome.is_err() {
                     break;
@@ -180,6 +182,7 @@ impl Client {
                 other => other,
             };
             let is_written = outcome.is_ok();
+            self.note_change(inode, layout, index, outcome);
             written.behind.is_unanswered |= matches!(outcome, Err(Errno::ETIMEDOUT));
             let added = written.grown.add(outcome);
             if written.outcome.is_ok() {
@@ -289,39 +292,68 @@ impl Client {
         Ok(())
     }
 
-    /// Makes everything the targets of `layout` have acknowledged durable, all at the same time.
-    pub(crate) fn sync_layout(&self, layout: &FileLayout) -> Result<(), Errno> {
+    /// Makes everything the targets of `layout` have acknowledged durable, all at the same time, and tells whether they have what this client has changed since it did that last.
+    pub(crate) fn sync_layout(&self, inode: InodeId, layout: &FileLayout) -> Result<Synced, Errno> {
+        // ORDER: before anything is synced: what is changed from here on is left to the next one.
+        let changed = self.unsynced.take(inode, layout.generation);
+        match self.sync_places(layout) {
+            Ok(synced) => Ok(unsynced::compare(layout, &changed, &synced)),
+            Err(errno) => {
+                self.unsynced.put_back(inode, layout.generation, changed);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Makes what is on the chains of `layout` durable; their marks, of servers that tell them.
+    pub(super) fn sync_places(&self, layout: &FileLayout) -> Result<Marks, Errno> {
+        let mut marks = Marks::new();
         at_all_places(&self.map, &*self.env.tasks, layout, |places| {
             let job = |(target, chains): (TargetId, OfChains)| {
                 let storage = self.storage.clone();
-                Box::new(move || sync_target(&*storage, target, chains)) as Job<Result<(), Errno>>
+                Box::new(move || sync_target(&*storage, target, chains)) as Job<Result<Marks, Errno>>
             };
             let targets: Vec<TargetId> = places.iter().map(|(target, _)| *target).collect();
             let done = self.fan.run(places.into_iter().map(job).collect(), ends_sync);
-            let told = |(done, target): (Result<(), Errno>, TargetId)| match done {
+            let told = |(done, target): (Result<Marks, Errno>, TargetId)| match done {
                 // A target that was emptied may be gone; the chains that it had were made durable where they went.
                 Err(Errno::ENODEV) if self.map.read().target(target).is_none() => Err(Errno::EREMCHG),
-                other => other,
+                Ok(found) => {
+                    marks.extend(found);
+                    Ok(())
+                }
+                Err(errno) => Err(errno),
             };
             done.into_iter().zip(targets).map(told).collect()
-        })
+        })?;
+        Ok(marks)
     }
 
     /// Makes everything a target has acknowledged of `chains` durable.
     pub(crate) fn sync_target(&self, target: TargetId, chains: OfChains) -> Result<(), Errno> {
-        sync_target(&*self.storage, target, chains)
+        sync_target(&*self.storage, target, chains).map(drop)
+    }
+
+    /// What came of a change of the chunk `index`; remembered until it is made durable, where a server can lose what this client has seen done.
+    pub(super) fn note_change(&self, inode: InodeId, layout: &FileLayout, index: u64, outcome: Result<ChunkWritten, Errno>) {
+        if let Ok(ChunkWritten { mark, .. }) = outcome
+            && self.checks_payload
+        {
+            self.unsynced.note(inode, layout.generation, (layout.chain(index), mark));
+        }
     }
 }
 
 /// Whether a sync is over with what one target answered; chains may have gone to another one.
-fn ends_sync(done: &Result<(), Errno>) -> bool {
-    !matches!(done, Ok(()) | Err(Errno::EREMCHG | Errno::ENODEV))
+fn ends_sync(done: &Result<Marks, Errno>) -> bool {
+    !matches!(done, Ok(_) | Err(Errno::EREMCHG | Errno::ENODEV))
 }
 
-/// Makes everything a target has acknowledged of `chains` durable.
-fn sync_target(storage: &dyn StorageCalls, target: TargetId, chains: OfChains) -> Result<(), Errno> {
+/// Makes everything a target has acknowledged of `chains` durable; their marks, if it tells them.
+fn sync_target(storage: &dyn StorageCalls, target: TargetId, chains: OfChains) -> Result<Marks, Errno> {
     match storage.call(&StorageRequest::Sync { target, chains }, Payload::None)? {
-        StorageReply::Done => Ok(()),
+        StorageReply::Synced(marks) => Ok(marks),
+        StorageReply::Done => Ok(Marks::new()),
         other => Err(unexpected(&other)),
     }
 }

@@ -5,6 +5,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::data::Need;
 use crate::file::{Data, File};
+use crate::unsynced::Synced;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Errno, FileLayout, LayoutPolicy, SessionId};
 use bytes::Bytes;
@@ -81,8 +82,8 @@ impl Client {
         let written = self.write_chunks(session, (file.inode, layout), 0, &body[..used]);
         written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
-        if is_synced {
-            self.sync_layout(layout)?;
+        if is_synced && self.sync_layout(file.inode, layout)? == Synced::Lost {
+            return Err(Errno::EIO);
         }
         // Before the layout is bound: from then on it is the file's.
         file.state.lock().doubt_blocks(written.grown.doubt);

@@ -11,7 +11,7 @@ use ashlar_types::codec::crc32c;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 40;
 /// Newest version of what is said in frames; [`Hello`](super::hello::Hello) agrees on one. When it is to be raised says `docs/formats/wire.md`.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 /// Oldest version that is still spoken: that of the release before, so that servers can be replaced one after the other.
 pub const PROTOCOL_MIN: u16 = 5;
 /// Longest payload, bytes: a chunk.

@@ -202,10 +202,7 @@ impl RemoteStorage {
             }
             out.copy_from_slice(answer.payload());
         }
-        match reply {
-            Ok(reply) => Ok(reply),
-            Err(errno) => Err(NetError::Errno(errno)),
-        }
+        reply.map(StorageReply::received).map_err(NetError::Errno)
     }
 
     /// Whether the target of `request` has, or is given, copies of all chains that it names, by the map.
@@ -378,6 +375,7 @@ fn changes(request: &StorageRequest) -> bool {
             | StorageRequest::CopyEmpty { .. }
             | StorageRequest::CopySettled { .. }
             | StorageRequest::CopyLost { .. }
+            | StorageRequest::TakeLossMark { .. }
     )
 }
 

@@ -12,7 +12,7 @@ pub use access::Access;
 use super::ClientCounts;
 use crate::net::frame::{Frame, PAYLOAD_BYTES_MAX};
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{AGAIN, AGAIN_SINCE, Attend, Attended, StorageCall, TakenTarget, TargetPlace, Under};
+use crate::wire::{AGAIN, AGAIN_SINCE, Attend, Attended, MARKS_SINCE, StorageCall, TakenTarget, TargetPlace, Under};
 use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers, TakesTargets};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};
@@ -188,6 +188,7 @@ fn may_ask(role: Role, request: &StorageRequest) -> bool {
         | StorageRequest::CopyBlocks { .. }
         | StorageRequest::CopyAgain { .. }
         | StorageRequest::CopyLost { .. }
+        | StorageRequest::TakeLossMark { .. }
         | StorageRequest::CopyDigests { .. } => role == Role::Storage,
         StorageRequest::Moves { .. } | StorageRequest::MoveRate { .. } => role.is_of_management(),
         StorageRequest::Scrub { .. } => role == Role::Admin,
@@ -212,6 +213,7 @@ fn is_change(request: &StorageRequest) -> bool {
         | StorageRequest::CopyEmpty { .. }
         | StorageRequest::CopySettled { .. }
         | StorageRequest::CopyLost { .. }
+        | StorageRequest::TakeLossMark { .. }
         | StorageRequest::DeleteGeneration { .. } => true,
         StorageRequest::Read { .. }
         | StorageRequest::Seek { .. }
@@ -314,7 +316,8 @@ impl StorageEndpoint {
         if outcome.is_err() {
             out.clear();
         }
-        let answer: Result<StorageReply, Errno> = outcome;
+        let with_marks = replier.protocol() >= MARKS_SINCE;
+        let answer = outcome.map(|reply| reply.sent(with_marks));
         replier.reply(&encode(&answer), &out);
     }
 

@@ -1,6 +1,7 @@
 //! What other targets of the same chains ask.
 
 use super::change::in_front;
+use super::group::State;
 use super::{AtTarget, Copies, Group, SYNC_HANG_AFTER};
 use crate::StorageService;
 use crate::answer::answer;
@@ -10,6 +11,7 @@ use ashlar_rpc::Payload;
 use ashlar_rpc::wire::CopyUnder;
 use ashlar_types::message::{StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, Epoch, Errno, NodeId, OfChains};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 // LIMIT: of one answer.
@@ -39,6 +41,13 @@ impl Copies {
             }
             StorageRequest::CopyCompare { chain, after, .. } => {
                 self.tell_what_there_is(&*group(*chain)?, under, *after)
+            }
+            StorageRequest::TakeLossMark { chain, mark, .. } => {
+                let group = group(*chain)?;
+                drop(self.require_in_front_now(&group, under)?);
+                at.store.take_loss_mark(*chain, Some(*mark)).map_err(|error| answer(at.id, &error))?;
+                self.pass_loss_mark_on(&at, &group, under)?;
+                Ok(StorageReply::Done)
             }
             StorageRequest::CopyEmpty { chain, from, .. } => self.empty(&at, &*group(*chain)?, under, *from),
             StorageRequest::CopyBlocks { chain, chunk, blocks, .. } => {
@@ -101,6 +110,19 @@ impl Copies {
         Ok(())
     }
 
+    /// The group of a chain, at the epoch at which the target in front asks.
+    fn require_in_front_now<'a>(
+        &self,
+        group: &'a Group,
+        under: CopyUnder,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        let state = group.state.lock();
+        let is_in_front = state.replica.predecessor() == Some(under.from);
+        let member = state.replica.member();
+        let is_now = is_in_front && member.is_active() && member.epoch() == under.epoch;
+        is_now.then_some(state).ok_or(Errno::EREMCHG)
+    }
+
     /// What is here of a chain, for the target in front.
     fn tell_what_there_is(
         &self,
@@ -108,12 +130,7 @@ impl Copies {
         under: CopyUnder,
         after: Option<ChunkId>,
     ) -> Result<StorageReply, Errno> {
-        let state = group.state.lock();
-        let is_in_front = state.replica.predecessor() == Some(under.from);
-        let member = state.replica.member();
-        if !is_in_front || !member.is_active() || member.epoch() != under.epoch {
-            return Err(Errno::EREMCHG);
-        }
+        let state = self.require_in_front_now(group, under)?;
         let mut all = state.replica.uncertain();
         all.extend(&state.noted);
         let mut uncertain: Vec<ChunkId> =

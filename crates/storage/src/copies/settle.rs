@@ -128,6 +128,7 @@ impl Copies {
         group.sent.0.store(0, Relaxed);
         group.sent.1.store(0, Relaxed);
         let mut behind = self.behind(at, group, Whole { to, epoch, turn: 0 });
+        self.tell_loss_mark(group, &behind)?;
         let theirs = ask_what_it_has(&behind)?;
         let mut lacks = theirs.uncertain;
         if !is_in_sync {
@@ -150,6 +151,42 @@ impl Copies {
         group.state.lock().replica.compared(epoch, lacks);
         group.damaged.forget_lost();
         Ok(())
+    }
+
+    /// Has the target behind tell with changes what is told with them here, should it be in front one day. One of an earlier version does not take it, and tells its own mark once it is replaced by this one: a
+    /// client hears that something may be lost that is not.
+    ///
+    /// # Errors
+    /// When that is to be tried again.
+    fn tell_loss_mark(&self, group: &Group, behind: &Behind<'_>) -> Result<(), Errno> {
+        let (target, chain) = (behind.to, group.chain);
+        let request = StorageRequest::TakeLossMark { target, chain, mark: group.store.loss_mark(chain) };
+        match behind.ask(&request) {
+            Ok(_) => Ok(()),
+            Err(Errno::EIO) => {
+                tracing::debug!(%chain, %target, "a copy does not take the mark of a chain");
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Has those further behind take the mark that has come from in front: what they were told before was the one from before that.
+    ///
+    /// # Errors
+    /// As of [`Copies::tell_loss_mark`].
+    pub(super) fn pass_loss_mark_on(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        under: CopyUnder,
+    ) -> Result<(), Errno> {
+        let next = {
+            let state = group.state.lock();
+            state.replica.successor().filter(|_| state.replica.is_behind_required())
+        };
+        let Some(to) = next else { return Ok(()) };
+        self.tell_loss_mark(group, &self.behind(at, group, Whole { to, epoch: under.epoch, turn: 0 }))
     }
 
     /// Has deletions that the target behind has missed made there, and adds the chunks that it lacks to `lacks`.

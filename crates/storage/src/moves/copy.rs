@@ -136,7 +136,7 @@ impl Moves {
     fn bring_over(&self, store: &ChunkStore, outgoing: &Arc<Outgoing>) -> Result<(), Stop> {
         let place = outgoing.place();
         self.require_chains_noted(place.0, store)?;
-        self.begin(outgoing)?;
+        self.begin(store, outgoing)?;
         // ORDER: the other target takes changes by now; from here on it gets those of chunks that were listed.
         let copying = Some(Stage::Copying(outgoing.clone()));
         if !self.set_within(place, copying.clone(), STAGE_MAX) {
@@ -186,13 +186,21 @@ impl Moves {
     }
 
     /// Has the other target get ready.
-    fn begin(&self, outgoing: &Outgoing) -> Result<(), Stop> {
+    fn begin(&self, store: &ChunkStore, outgoing: &Outgoing) -> Result<(), Stop> {
         let (mut from, mut attempts) = (None, 0);
         loop {
             self.go_on(outgoing)?;
             let (target, chain, epoch) = (outgoing.to(), outgoing.chain(), outgoing.moving().since);
             match outgoing.send(StorageRequest::MoveBegin { target, chain, epoch, from }, Payload::None) {
-                Ok(StorageReply::MoveBegun(None)) => return Ok(()),
+                Ok(StorageReply::MoveBegun(None)) => {
+                    let mark = store.loss_mark(chain);
+                    let request = StorageRequest::TakeLossMark { target, chain, mark };
+                    return match outgoing.send(request, Payload::None) {
+                        // An earlier version does not take it: who syncs there later may hear that something is lost that is not.
+                        Ok(_) | Err(Errno::EIO) => Ok(()),
+                        Err(errno) => Err(Stop::Obstacle(format!("{target} does not get ready: {errno}"))),
+                    };
+                }
                 Ok(StorageReply::MoveBegun(next)) => from = next,
                 // It has not got the map yet.
                 Err(Errno::EREMCHG) if attempts < BEGIN_MAX => {

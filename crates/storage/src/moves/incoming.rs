@@ -68,7 +68,12 @@ impl Moves {
             if known.takes(&own) {
                 let at_target = self.at(target);
                 let _alone = at_target.noting.lock();
-                store.note_chain(chain, None).map_err(|error| answer(target, &error))?;
+                let forget = || {
+                    store.note_chain(chain, None)?;
+                    // What was told here of the chain, when it was here before, is not what is told with it where it comes from.
+                    store.take_loss_mark(chain, None)
+                };
+                forget().map_err(|error| answer(target, &error))?;
             }
         }
         let incoming = self.incoming(place).ok_or(Errno::ENOTCONN)?;
@@ -131,7 +136,9 @@ impl Moves {
 /// The chain that a request of a peer is about.
 fn chain_of(request: &StorageRequest) -> Option<ChainId> {
     match request {
-        StorageRequest::MoveBegin { chain, .. } | StorageRequest::MoveSeal { chain, .. } => Some(*chain),
+        StorageRequest::MoveBegin { chain, .. }
+        | StorageRequest::MoveSeal { chain, .. }
+        | StorageRequest::TakeLossMark { chain, .. } => Some(*chain),
         StorageRequest::DeleteGeneration { chains: OfChains::Only(chains), .. } => match chains.as_slice() {
             [one] => Some(*one),
             _ => None,
@@ -180,6 +187,10 @@ impl StoragePeers for StorageService {
         }
         match request {
             StorageRequest::MoveSeal { .. } => moves.seal_incoming(&store, place, known.since()),
+            StorageRequest::TakeLossMark { mark, .. } => {
+                let taken = store.take_loss_mark(chain, Some(*mark));
+                taken.map(|()| StorageReply::Done).map_err(|error| answer(target, &error))
+            }
             _ => carry_out(self, &store, request, payload, &|found| found == Some(chain))
                 .map_err(|error| answer(target, &error)),
         }

@@ -2,6 +2,17 @@
 
 use crate::{ChainId, ChunkId, Epoch, InodeId, OfChains, ShardSet, TargetId};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+/// Another one from each time on when what a target had acknowledged of a chain, and not made durable, may have been lost. Whoever was told one mark when he changed something and hears of another one with
+/// the sync that is to make it durable does not know whether it is there. The verifier of WRITE and COMMIT in RFC 1813, section 3.3.21, is for the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LossMark(pub u64);
+
+impl LossMark {
+    /// There is nothing to lose, or it is not known.
+    pub const NONE: LossMark = LossMark(0);
+}
 
 /// A call to one target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -306,6 +317,15 @@ pub enum StorageRequest {
         /// The first one that is not meant; `None`: up to the end.
         to: Option<ChunkId>,
     },
+    /// What is told with changes of a chain where it comes from, another target, in front of this one or before it: from here on the same is told here.
+    TakeLossMark {
+        /// The target that is told.
+        target: TargetId,
+        /// The chain.
+        chain: ChainId,
+        /// The mark.
+        mark: LossMark,
+    },
 }
 
 /// The target of a request, by reference to whatever the request is a reference to.
@@ -339,6 +359,7 @@ macro_rules! target_of {
             | StorageRequest::CopyAgain { target, .. }
             | StorageRequest::CopyLost { target, .. }
             | StorageRequest::CopyDigests { target, .. }
+            | StorageRequest::TakeLossMark { target, .. }
             | StorageRequest::Confirm { target, .. } => target,
         }
     };
@@ -398,6 +419,9 @@ pub struct ChunkWritten {
     /// server. What it changed then is not in `blocks_delta`. It does not travel: the caller's end of the connection knows.
     #[serde(skip)]
     pub may_be_second: bool,
+    /// What is to be the same when the change is made durable. It travels in [`StorageReply::WrittenAt`].
+    #[serde(skip)]
+    pub mark: LossMark,
 }
 
 /// The answer of a target.
@@ -480,4 +504,32 @@ pub enum StorageReply {
         /// Where to go on; `None` at the end.
         next: Option<ChunkId>,
     },
+    /// As [`StorageReply::Written`], on the way from a server to somebody who knows of marks.
+    WrittenAt(ChunkWritten, LossMark),
+    /// What was acknowledged of these chains is durable, unless it was under another mark than this.
+    // LIMIT: the chains that were asked for.
+    Synced(SmallVec<[(ChainId, LossMark); 4]>),
+}
+
+impl StorageReply {
+    /// As it travels to somebody who knows of marks, or does not.
+    #[must_use]
+    pub fn sent(self, with_marks: bool) -> StorageReply {
+        match self {
+            StorageReply::Written(written) if with_marks => {
+                StorageReply::WrittenAt(ChunkWritten { mark: LossMark::NONE, ..written }, written.mark)
+            }
+            StorageReply::Synced(_) if !with_marks => StorageReply::Done,
+            other => other,
+        }
+    }
+
+    /// What [`StorageReply::sent`] was made of.
+    #[must_use]
+    pub fn received(self) -> StorageReply {
+        match self {
+            StorageReply::WrittenAt(written, mark) => StorageReply::Written(ChunkWritten { mark, ..written }),
+            other => other,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::ledger::{CELLS, ChunkPlace, Place, content};
 use super::{BUSY_CHUNKS, CHUNK_BYTES, CHUNKS, Life, Site, chunk_of};
 use ashlar_rpc::{Payload, StorageCalls};
-use ashlar_types::message::{StorageReply, StorageRequest};
+use ashlar_types::message::{ChunkWritten, StorageReply, StorageRequest};
 use ashlar_types::{ChainId, ChunkId, ClusterMap, Errno, OfChains, TargetId};
 use parking_lot::Mutex;
 use smallvec::smallvec;
@@ -84,7 +84,10 @@ fn write(site: &Arc<Site>, place @ (chain, index, cell): Place) {
     };
     let answer = ask_head(site, &[chunk], chain, (&request, &data));
     let mut ledger = site.ledger.lock();
-    if answer.is_some() {
+    if let Some(answer) = answer {
+        if let StorageReply::Written(ChunkWritten { mark, .. }) = answer {
+            ledger.marked(chain, mark, cuts);
+        }
         places.iter().zip(values).for_each(|(place, value)| ledger.written(*place, value, cuts));
         site.count("written");
     }
@@ -163,13 +166,24 @@ fn punch(site: &Arc<Site>, place @ (chain, index, cell): Place) {
 
 /// Has all of a chain be durable.
 fn sync(site: &Arc<Site>, chain: u32) {
-    let synced = site.ledger.lock().begin_sync(chain);
+    let (synced, marked, cuts) = {
+        let mut ledger = site.ledger.lock();
+        (ledger.begin_sync(chain), ledger.take_mark(chain), ledger.cuts())
+    };
     let request =
         StorageRequest::Sync { target: TargetId(0), chains: OfChains::Only(smallvec![ChainId(chain)]) };
-    if ask_head(site, &[], chain, (&request, &[])).is_some() {
-        site.ledger.lock().synced(synced);
-        site.count("syncs");
+    let Some(answer) = ask_head(site, &[], chain, (&request, &[])) else {
+        return site.ledger.lock().put_mark_back(chain, marked);
+    };
+    let StorageReply::Synced(marks) = answer else { return site.fail(format!("{answer:?} to a sync")) };
+    let checked = marked.map(|marked| site.ledger.lock().check_mark(marked, marks[0].1, cuts));
+    match checked {
+        Some(Err(what)) => site.fail(format!("chain {chain}: {what}")),
+        Some(Ok(what)) => site.count(what),
+        None => {}
     }
+    site.ledger.lock().synced(synced);
+    site.count("syncs");
 }
 
 /// Reads at any of the targets that are in sync by a map that may be old.

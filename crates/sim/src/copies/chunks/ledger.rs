@@ -3,6 +3,7 @@
 //! Each cell of a chunk is a register: who writes it takes the next number, and one caller at a time changes a chunk, as the leases of metadata would have it.
 
 use super::BLOCK;
+use ashlar_types::message::LossMark;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Offset and length of what is written and read as a whole: blocks, parts of one, and what is on both sides of a border.
@@ -52,6 +53,16 @@ pub(super) struct Ledger {
     lost: BTreeSet<ChunkPlace>,
     /// How often all have lost their power.
     cuts: u64,
+    /// Of each chain: what came with the first change that was acknowledged since it was synced.
+    marks: BTreeMap<u32, Marked>,
+}
+
+/// What came with a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marked {
+    mark: LossMark,
+    /// How often all had lost their power when the change began, and when it was acknowledged.
+    cuts: (u64, u64),
 }
 
 impl Ledger {
@@ -122,6 +133,36 @@ impl Ledger {
         let of_chain = self.registers.iter().filter(|(place, _)| place.0 == chain);
         let registers = of_chain.map(|(place, register)| (*place, register.known, register.deleted));
         Synced { cuts: self.cuts, registers: registers.collect() }
+    }
+
+    /// A change of a chain that began after so many `cuts` was acknowledged with `mark`.
+    pub fn marked(&mut self, chain: u32, mark: LossMark, cuts: u64) {
+        let cuts = (cuts, self.cuts);
+        self.marks.entry(chain).or_insert(Marked { mark, cuts });
+    }
+
+    /// Takes what came with the first change since the last sync, for the next one, which begins.
+    pub fn take_mark(&mut self, chain: u32) -> Option<Marked> {
+        self.marks.remove(&chain)
+    }
+
+    /// The sync did not come to its end.
+    pub fn put_mark_back(&mut self, chain: u32, marked: Option<Marked>) {
+        if let Some(marked) = marked {
+            self.marks.insert(chain, marked);
+        }
+    }
+
+    /// Checks what a sync has told that began after so many cuts of the power, of what was changed before.
+    pub fn check_mark(&self, marked: Marked, told: LossMark, cuts_before: u64) -> Result<&'static str, String> {
+        let (is_told, Marked { cuts: (begun, acknowledged), .. }) = (told != marked.mark, marked);
+        if !is_told && cuts_before > acknowledged {
+            return Err(format!("nobody tells that a change may be lost that was acknowledged after {acknowledged} cuts of all, and synced after {cuts_before}"));
+        }
+        if is_told && self.cuts == begun {
+            return Err(format!("{told:?} tells that a change with {marked:?} may be lost, and nothing is"));
+        }
+        Ok(if is_told { "losses told" } else { "syncs of all there is" })
     }
 
     /// It was answered.

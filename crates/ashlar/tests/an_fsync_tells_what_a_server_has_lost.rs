@@ -1,0 +1,100 @@
+//! Goal: where a storage server loses its power, and with it what programs had written and not synced, their next fsync says so, once through each open file, and no other fsync does: not after the death of the process alone, nor of what was synced before. Method: real processes and a
+//! mount that lives on; the target is on a disk of its own that fails without writing its log.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use support::cluster::Lab;
+use support::disk::Disk;
+use support::{can_mount, can_start, has_package};
+
+const LEN: usize = 3 << 20;
+
+fn content(version: u8) -> Vec<u8> {
+    (0..LEN).map(|at| (at as u8).wrapping_mul(31) ^ version.wrapping_mul(101)).collect()
+}
+
+fn make(path: &Path) -> File {
+    File::options().read(true).write(true).create_new(true).open(path).unwrap()
+}
+
+/// A lab with one storage server, whose target is on a disk of its own.
+fn lab_on_a_disk(image: &Path) -> (Lab, Disk) {
+    let mut lab = Lab::start(1, 1);
+    lab.storage[0].stop();
+    let disk = Disk::mount(image, lab.path("disk"));
+    support::finish(std::process::Command::new("cp").arg("-a").arg(lab.path("d0/.")).arg(lab.path("disk"))).expect(0);
+    fs::rename(lab.path("d0"), lab.path("before")).unwrap();
+    symlink(lab.path("disk"), lab.path("d0")).unwrap();
+    lab.start_storage(0);
+    (lab, disk)
+}
+
+#[track_caller]
+fn assert_lost(synced: io::Result<()>) {
+    assert_eq!(synced.unwrap_err().raw_os_error(), Some(libc::EIO));
+}
+
+#[test]
+fn an_fsync_tells_what_a_storage_server_has_lost_with_its_power() {
+    if !can_mount("a server that loses its power")
+        || !has_package("a disk that fails", "e2fsprogs", can_start("mkfs.ext4", "-V"))
+    {
+        return;
+    }
+    let images = tempfile::tempdir().unwrap();
+    let (mut lab, mut disk) = lab_on_a_disk(&images.path().join("image"));
+    let path = |name: &str| lab.path("m0").join(name);
+    let (file, other) = (make(&path("file")), File::options().write(true).open(path("file")).unwrap());
+    let (synced, closed) = (make(&path("synced")), make(&path("closed")));
+    for (file, is_synced) in [(&file, false), (&synced, true), (&closed, false)] {
+        file.write_all_at(&content(1), 0).unwrap();
+        if is_synced {
+            file.sync_all().unwrap();
+        }
+    }
+    drop(closed);
+
+    // The process alone.
+    lab.storage[0].kill();
+    lab.start_storage(0);
+    file.sync_all().unwrap();
+    File::open(lab.path("m0/closed")).unwrap().sync_all().unwrap();
+
+    for name in ["file", "closed"] {
+        File::options().write(true).open(lab.path("m0").join(name)).unwrap().write_all_at(&content(2), 0).unwrap();
+    }
+    disk.fail();
+    lab.storage[0].kill();
+    disk.repair();
+    lab.start_storage(0);
+    assert_lost(file.sync_all());
+    file.sync_all().unwrap();
+    assert_lost(other.sync_all());
+    other.sync_data().unwrap();
+    // Whoever syncs a file that others have written and closed.
+    let closed = File::open(lab.path("m0/closed")).unwrap();
+    assert_lost(closed.sync_all());
+    closed.sync_all().unwrap();
+    synced.sync_all().unwrap();
+    assert_eq!(fs::read(lab.path("m0/synced")).unwrap(), content(1));
+
+    // Written once more, it is durable.
+    file.write_all_at(&content(3), 0).unwrap();
+    file.sync_all().unwrap();
+    disk.fail();
+    lab.storage[0].kill();
+    disk.repair();
+    lab.start_storage(0);
+    other.sync_all().unwrap();
+    let (mut found, file) = (vec![0; LEN], File::open(lab.path("m0/file")).unwrap());
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == content(3), "what was synced after the loss");
+    drop((file, other, synced, closed));
+    lab.stop();
+    drop(disk);
+}
