@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use support::cluster::Lab;
 use support::disk::Disk;
 use support::{can_mount, can_start, has_package};
@@ -27,7 +28,8 @@ fn lab_on_a_disk(image: &Path) -> (Lab, Disk) {
     let mut lab = Lab::start(1, 1);
     lab.storage[0].stop();
     let disk = Disk::mount(image, lab.path("disk"));
-    support::finish(std::process::Command::new("cp").arg("-a").arg(lab.path("d0/.")).arg(lab.path("disk"))).expect(0);
+    support::finish(Command::new("cp").arg("-a").arg(lab.path("d0/.")).arg(lab.path("disk"))).expect(0);
+    support::finish(Command::new("sync").arg("-f").arg(lab.path("disk"))).expect(0);
     fs::rename(lab.path("d0"), lab.path("before")).unwrap();
     symlink(lab.path("disk"), lab.path("d0")).unwrap();
     lab.start_storage(0);
@@ -66,7 +68,12 @@ fn an_fsync_tells_what_a_storage_server_has_lost_with_its_power() {
     File::open(lab.path("m0/closed")).unwrap().sync_all().unwrap();
 
     for name in ["file", "closed"] {
-        File::options().write(true).open(lab.path("m0").join(name)).unwrap().write_all_at(&content(2), 0).unwrap();
+        File::options()
+            .write(true)
+            .open(lab.path("m0").join(name))
+            .unwrap()
+            .write_all_at(&content(2), 0)
+            .unwrap();
     }
     disk.fail();
     lab.storage[0].kill();

@@ -45,7 +45,8 @@ impl LossMarks {
 
 /// The mark of a chain, and that of the target when it was taken.
 fn decode(value: &[u8]) -> Result<Option<(LossMark, LossMark)>, ChunkError> {
-    let corrupt = || ChunkError::Corrupt { file: "index".into(), what: "a mark of a chain is malformed".into() };
+    let corrupt =
+        || ChunkError::Corrupt { file: "index".into(), what: "a mark of a chain is malformed".into() };
     let value: &[u8; 16] = value.try_into().map_err(|_| corrupt())?;
     let (mark, under) = value.split_at(8);
     let number = |raw: &[u8]| raw.try_into().ok().map(u64::from_le_bytes).map(LossMark);

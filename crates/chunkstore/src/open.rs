@@ -212,7 +212,9 @@ impl ChunkStore {
             changes.insert(key::continuity(), last.map(|last| last.encode()));
             // It stays until somebody has heard of it: a later open finds nothing lost.
             changes.extend(has_lost.then(|| (key::loss(), Some(Bytes::new()))));
-            changes.extend(has_lost.then(|| (key::lost_before(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())))));
+            changes.extend(
+                has_lost.then(|| (key::lost_before(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())))),
+            );
         })?;
         // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
         // what the header said before, before it is in the header.

@@ -106,7 +106,8 @@ fn the_mark_of_a_chain_is_another_one_after_a_loss_and_after_nothing_else() {
     store.take_loss_mark(ChainId(3), Some(elsewhere)).unwrap();
     store.take_loss_mark(ChainId(4), Some(elsewhere)).unwrap();
     store.take_loss_mark(ChainId(4), None).unwrap();
-    let marks = |store: &ashlar_chunkstore::ChunkStore| [7, 3, 4].map(|chain| store.loss_mark(ChainId(chain)));
+    let marks =
+        |store: &ashlar_chunkstore::ChunkStore| [7, 3, 4].map(|chain| store.loss_mark(ChainId(chain)));
     let unchanged = [before, elsewhere, before];
     assert_eq!(marks(&store), unchanged);
     world.kill(store);

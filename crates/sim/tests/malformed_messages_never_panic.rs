@@ -10,9 +10,9 @@ use ashlar_rpc::{Caller, MetaCalls, Payload, SessionEvents, StorageCalls};
 use ashlar_sim::audit;
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{
-    ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LossMark, LockRequest, MetaReply, MetaRequest,
-    OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr, StorageReply,
-    StorageRequest, SyncScope, TimeSet, ToldClose,
+    ChunkWritten, DataGrant, DirEntry, LeaseSet, LockKind, LockRange, LockRequest, LossMark, MetaReply,
+    MetaRequest, OpenReply, Recall, Reclaim, Reclaimed, ReclaimedFile, RenameFlags, SessionEvent, SetAttr,
+    StorageReply, StorageRequest, SyncScope, TimeSet, ToldClose,
 };
 use ashlar_types::node::SessionOwner;
 use ashlar_types::testing::mutated;

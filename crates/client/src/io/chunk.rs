@@ -335,7 +335,13 @@ impl Client {
     }
 
     /// What came of a change of the chunk `index`; remembered until it is made durable, where a server can lose what this client has seen done.
-    pub(super) fn note_change(&self, inode: InodeId, layout: &FileLayout, index: u64, outcome: Result<ChunkWritten, Errno>) {
+    pub(super) fn note_change(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        index: u64,
+        outcome: Result<ChunkWritten, Errno>,
+    ) {
         if let Ok(ChunkWritten { mark, .. }) = outcome
             && self.checks_payload
         {

@@ -66,7 +66,8 @@ impl Client {
     /// What storage answers; `EIO` when a server has lost something of a file that is open, which its next sync is to tell.
     pub(crate) fn sync_changes(&self) -> Result<(), Errno> {
         let changed = self.unsynced.all();
-        let mut chains: SmallVec<[ChainId; 4]> = changed.iter().flat_map(|(_, marks)| marks).map(|(chain, _)| *chain).collect();
+        let mut chains: SmallVec<[ChainId; 4]> =
+            changed.iter().flat_map(|(_, marks)| marks).map(|(chain, _)| *chain).collect();
         chains.sort_unstable();
         chains.dedup();
         if chains.is_empty() {

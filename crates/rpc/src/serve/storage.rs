@@ -12,7 +12,9 @@ pub use access::Access;
 use super::ClientCounts;
 use crate::net::frame::{Frame, PAYLOAD_BYTES_MAX};
 use crate::net::{Endpoint, Peer, Replier};
-use crate::wire::{AGAIN, AGAIN_SINCE, Attend, Attended, MARKS_SINCE, StorageCall, TakenTarget, TargetPlace, Under};
+use crate::wire::{
+    AGAIN, AGAIN_SINCE, Attend, Attended, MARKS_SINCE, StorageCall, TakenTarget, TargetPlace, Under,
+};
 use crate::{MoveAttempt, Payload, StorageCalls, StoragePeers, TakesTargets};
 use ashlar_types::codec::{decode, encode};
 use ashlar_types::message::{StorageReply, StorageRequest};

@@ -154,10 +154,17 @@ impl Ledger {
     }
 
     /// Checks what a sync has told that began after so many cuts of the power, of what was changed before.
-    pub fn check_mark(&self, marked: Marked, told: LossMark, cuts_before: u64) -> Result<&'static str, String> {
+    pub fn check_mark(
+        &self,
+        marked: Marked,
+        told: LossMark,
+        cuts_before: u64,
+    ) -> Result<&'static str, String> {
         let (is_told, Marked { cuts: (begun, acknowledged), .. }) = (told != marked.mark, marked);
         if !is_told && cuts_before > acknowledged {
-            return Err(format!("nobody tells that a change may be lost that was acknowledged after {acknowledged} cuts of all, and synced after {cuts_before}"));
+            return Err(format!(
+                "nobody tells that a change may be lost that was acknowledged after {acknowledged} cuts of all, and synced after {cuts_before}"
+            ));
         }
         if is_told && self.cuts == begun {
             return Err(format!("{told:?} tells that a change with {marked:?} may be lost, and nothing is"));
