@@ -114,7 +114,7 @@ fn first_map() -> ClusterMap {
 }
 
 impl Site {
-    fn new() -> Running {
+    fn running() -> Running {
         let site = Arc::new(Site {
             servers: Mutex::default(),
             map: Mutex::new(Arc::new(first_map())),
@@ -299,7 +299,7 @@ fn read_request(target: TargetId) -> StorageRequest {
 
 /// The head has a change of a part of the block that was not answered, and the block is damaged there.
 fn site_with_an_unheard_change(before: &[u8], change: &[u8]) -> Running {
-    let site = Site::new();
+    let site = Site::running();
     site.write(AT, before);
     site.loses_writes.store(true, SeqCst);
     let head = site.in_sync()[0];
@@ -330,7 +330,7 @@ fn whoever_asks_again_for_the_change_gets_it() {
 
 #[test]
 fn what_was_acknowledged_is_an_error_and_never_what_is_older() {
-    let site = Site::new();
+    let site = Site::running();
     site.write(AT, &[1; BLOCK as usize]);
     site.write(AT, &[2; 1000]);
     // As a disk has it that has lost a write and says nothing.
