@@ -337,10 +337,10 @@ fn what_was_acknowledged_is_an_error_and_never_what_is_older() {
     site.server(TargetId(1)).store.write(CHUNK, (CHUNK_BYTES, CHAIN), AT, &[1; 1000], None).unwrap();
     site.flip(0);
     for _ in 0..5 {
-        assert_eq!(site.read().map(drop), Err(Errno::EIO));
-        // Which fails, and makes the chunk unsettled.
+        // It makes the chunk unsettled; and is before the read, which notes for a while that nobody has it.
         let written = site.write_once(TargetId(0), AT + 1000, &[3; 8]);
         assert!(matches!(written, Err(Errno::EIO | Errno::EREMCHG)), "{written:?}");
+        assert_eq!(site.read().map(drop), Err(Errno::EIO));
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(site.in_sync(), [TargetId(0), TargetId(1)], "nobody leaves in favour of it");
