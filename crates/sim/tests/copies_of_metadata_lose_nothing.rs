@@ -12,7 +12,7 @@ const TWICE: std::ops::Range<u64> = 3..5;
 
 #[test]
 fn copies_of_metadata_lose_nothing() {
-    let (count, counts) = pass_all(Simulation::MetadataCopies, 8, TWICE);
+    let (count, counts) = pass_all(Simulation::MetadataCopies, 8, TWICE, &[]);
     if count < 8 {
         return;
     }

@@ -16,6 +16,8 @@ pub(super) struct Link<R> {
     /// Chunks that it may not have as they are here.
     // LIMIT: the chunks of a chain, of one that is caught up with from nothing; else those with changes under way.
     pub unsettled: BTreeSet<ChunkId>,
+    /// Those of them that a change was made of here which may not be there, and which nobody was told of.
+    pub unheard: BTreeSet<ChunkId>,
 }
 
 /// What becomes of a change here.

@@ -221,6 +221,9 @@ impl<R: ReplicaId> ChainReplica<R> {
         }
         // ORDER: also while a new epoch is being stored, which begins with what is known here.
         link.unsettled.insert(chunk);
+        if outcome == Outcome::NotBehind {
+            link.unheard.insert(chunk);
+        }
         let is_waited_for = !is_current || link.is_required || begun.on != Some(link.id);
         outcome == Outcome::NotBehind && !is_waited_for
     }
@@ -346,6 +349,7 @@ impl<R: ReplicaId> ChainReplica<R> {
     pub fn settled(&mut self, chunk: ChunkId, epoch: Epoch) {
         if let Some(link) = self.link.as_mut().filter(|_| self.member.epoch() == epoch) {
             link.unsettled.remove(&chunk);
+            link.unheard.remove(&chunk);
         }
     }
 
@@ -405,7 +409,26 @@ impl<R: ReplicaId> ChainReplica<R> {
     pub fn wanted_again(&mut self, chunk: ChunkId, by: R, epoch: Epoch) -> bool {
         let is_current = self.member.is_active() && self.member.epoch() == epoch;
         let link = self.link.as_mut().filter(|link| is_current && link.is_compared && link.id == by);
-        link.map(|link| link.unsettled.insert(chunk)).is_some()
+        // What is there of it is not to be gone by.
+        link.map(|link| (link.unheard.remove(&chunk), link.unsettled.insert(chunk))).is_some()
+    }
+
+    /// Who has all of `chunk`, which is locked, that anybody was told of, while here there may be more: a change was made here, has not come there, and was neither answered
+    /// nor read. If what is here cannot be read, it may be taken back, as it would be if this replica died. Nobody: what is here counts.
+    ///
+    /// # Errors
+    /// [`Refused::NotNow`]: that will be known.
+    pub fn may_fall_back(&self, chunk: ChunkId) -> Result<Option<R>, Refused> {
+        let Some(link) = self.link.as_ref().filter(|link| link.is_required) else { return Ok(None) };
+        if !link.is_compared || !self.member.is_active() {
+            return Err(Refused::NotNow);
+        }
+        if !link.unheard.contains(&chunk) {
+            return Ok(None);
+        }
+        // One whose promotion was asked for cannot be head before it is there.
+        let is_in_sync = self.member.membership().is_in_sync(link.id);
+        if is_in_sync { Ok(Some(link.id)) } else { Err(Refused::NotNow) }
     }
 
     /// Whether what is here of `chunk` counts for nothing before the target in front has sent it.
@@ -500,9 +523,11 @@ impl<R: ReplicaId> ChainReplica<R> {
     fn enter_epoch(&mut self, out: &mut Vec<Command<R>>) {
         let membership = self.member.membership().clone();
         let own = self.member.id();
-        let mut unsettled: BTreeSet<ChunkId> = self.under_way.union(&self.doubtful).copied().collect();
+        let mut unheard: BTreeSet<ChunkId> = self.under_way.union(&self.doubtful).copied().collect();
+        let mut unsettled = unheard.clone();
         if let Some(link) = self.link.take().filter(|link| link.is_required) {
             unsettled.extend(link.unsettled);
+            unheard.extend(link.unheard);
         }
         self.tell_who_lacks(&membership, &unsettled, out);
         self.keep_count(&membership);
@@ -519,6 +544,7 @@ impl<R: ReplicaId> ChainReplica<R> {
             is_compared: false,
             turn: 0,
             unsettled,
+            unheard,
         });
         if self.member.is_primary() {
             // What is in front counts.

@@ -317,6 +317,56 @@ fn a_head_that_cannot_read_a_chunk_leaves_and_gets_it_when_it_comes_back() {
 }
 
 #[test]
+fn what_nobody_was_told_of_may_be_taken_back_and_nothing_else() {
+    let (mut head, mut tail) = two();
+    assert_eq!(head.may_fall_back(CHUNK), Ok(None), "both have it");
+    unanswered(&mut head);
+    assert_eq!((head.may_fall_back(CHUNK), head.may_fall_back(chunk(1))), (Ok(Some(B)), Ok(None)));
+    // What is there cannot be read either.
+    assert!(head.wanted_again(CHUNK, B, Epoch(1)));
+    assert_eq!((head.may_fall_back(CHUNK), head.is_unsettled(CHUNK)), (Ok(None), true));
+    let whole = head.settles(CHUNK).unwrap();
+    head.settled(CHUNK, whole.epoch);
+    let begun = begin(&mut head, CHUNK).unwrap();
+    assert!(!head.end(CHUNK, begun, Outcome::Failed));
+    assert_eq!(
+        head.may_fall_back(CHUNK),
+        Ok(None),
+        "it did not go on, and was damaged before that, it may be"
+    );
+    assert_eq!(tail.may_fall_back(CHUNK), Ok(None), "nobody is behind");
+    enter(&mut tail, &group(2, &[B], &[A]));
+    assert_eq!(tail.may_fall_back(CHUNK), Ok(None), "who is brought up to date has nothing that counts");
+}
+
+#[test]
+fn what_nobody_was_told_of_is_known_at_the_next_epoch_and_after_a_start() {
+    let (mut head, _) = two();
+    unanswered(&mut head);
+    enter(&mut head, &group(2, &[A, B], &[]));
+    assert_eq!(
+        head.may_fall_back(CHUNK),
+        Err(Refused::NotNow),
+        "what the other one lacks is to be asked first"
+    );
+    head.compared(Epoch(2), [chunk(1)]);
+    assert_eq!((head.may_fall_back(CHUNK), head.may_fall_back(chunk(1))), (Ok(Some(B)), Ok(None)));
+    let mut again = restarted(A, &group(2, &[A, B], &[]), &[CHUNK]);
+    enter(&mut again, &group(3, &[A, B], &[]));
+    again.compared(Epoch(3), []);
+    assert_eq!(again.may_fall_back(CHUNK), Ok(Some(B)));
+}
+
+#[test]
+fn who_is_about_to_be_promoted_is_waited_for() {
+    let mut head = at(A, &group(1, &[A], &[B]));
+    head.compared(Epoch(1), []);
+    head.promote(B, &mut Vec::new());
+    unanswered(&mut head);
+    assert_eq!(head.may_fall_back(CHUNK), Err(Refused::NotNow), "it cannot be head yet");
+}
+
+#[test]
 fn the_only_copy_has_nobody_to_bring_back_what_is_damaged() {
     let alone = group(1, &[A], &[]);
     let mut one = at(A, &alone);

@@ -28,8 +28,14 @@ fn run(simulation: Simulation, seeds: Range<u64>, is_twice: bool) -> Counts {
     summary.counts
 }
 
-/// Runs seeds from 0 on, `usual` many if the environment asks for no others, and those of `twice` twice. Tells how many there were, and what has happened in them.
-pub fn pass_all(simulation: Simulation, usual: u64, twice: Range<u64>) -> (u64, Counts) {
+/// Runs seeds from 0 on, `usual` many if the environment asks for no others, those of `twice` twice, and those that `found` something once. Tells how many of the first ones there were, and what has
+/// happened in them.
+pub fn pass_all(
+    simulation: Simulation,
+    usual: u64,
+    twice: Range<u64>,
+    found: &[(u64, &str)],
+) -> (u64, Counts) {
     let (first, count) = (number("ASHLAR_SEED"), number("ASHLAR_SEEDS"));
     let count = count.unwrap_or(if first.is_some() { 1 } else { usual });
     let first_seed = first.unwrap_or(0);
@@ -37,6 +43,10 @@ pub fn pass_all(simulation: Simulation, usual: u64, twice: Range<u64>) -> (u64, 
     eprintln!("{count} seeds: {}", tell(&counts));
     if first.is_none() {
         run(simulation, twice, true);
+        for &(seed, what) in found {
+            eprintln!("seed {seed}, by which it was found once that {what}");
+            run(simulation, seed..seed + 1, false);
+        }
     }
     (count, counts)
 }

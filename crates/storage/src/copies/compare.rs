@@ -98,14 +98,7 @@ impl Copies {
         (from, to): (Option<ChunkId>, Option<ChunkId>),
         wait: Duration,
     ) -> Option<BTreeMap<ChunkId, Option<u64>>> {
-        let (target, under) = {
-            let state = group.state.lock();
-            if !state.replica.is_behind_required() || !state.replica.member().is_primary() {
-                return None;
-            }
-            let epoch = state.replica.member().epoch();
-            (state.replica.successor()?, CopyUnder { epoch, ..CopyUnder::between_servers(at.id, 1) })
-        };
+        let (target, under) = required_behind(at, group)?;
         let mut all = BTreeMap::new();
         let mut next = from;
         loop {
@@ -127,6 +120,29 @@ impl Copies {
         }
     }
 
+    /// Whether the target behind, which takes part at this epoch, has something else of a chunk than this one, and has it in a form that can be used; or has none.
+    /// The caller has the chunk locked.
+    ///
+    /// # Errors
+    /// `EREMCHG` when it does not tell, and those of the disk here.
+    pub(super) fn has_another_behind(
+        &self,
+        at: &AtTarget,
+        group: &Group,
+        chunk: ChunkId,
+    ) -> Result<bool, Errno> {
+        let (from, to) = range_of(chunk);
+        let (ours, _) = at.store.digests(group.chain, from, to).map_err(|error| answer(at.id, &error))?;
+        let theirs = self.digests_behind(at, group, (from, to), PASS_ON_MAX).ok_or(Errno::EREMCHG)?;
+        let (target, under) = required_behind(at, group).ok_or(Errno::EREMCHG)?;
+        // ORDER: afterwards. Who was started anew, and may have lost what was there, answers this at another epoch alone.
+        let request = StorageRequest::CopyCompare { target, chain: group.chain, after: Some(chunk) };
+        self.outside.peers.call_of_copy(under, &request, Payload::None, PASS_ON_MAX)?;
+        let own = ours.first().map(|digest| digest.sum);
+        let found = theirs.get(&chunk).copied();
+        Ok(found != Some(None) && found != own)
+    }
+
     /// Looks at a chunk once more while nobody changes it, and sends it whole if it is not the same behind. Tells what it found.
     fn bring_into_line(
         &self,
@@ -139,8 +155,7 @@ impl Copies {
         if group.state.lock().replica.is_unsettled(chunk) {
             return Ok(None);
         }
-        let behind = ChunkId { index: chunk.index.saturating_add(1), ..chunk };
-        let range = (Some(chunk), Some(behind));
+        let range = range_of(chunk);
         let failed = |error| answer(at.id, &error);
         let (ours, _) = at.store.digests(group.chain, range.0, range.1).map_err(failed)?;
         let Some(theirs) = self.digests_behind(at, group, range, PASS_ON_MAX) else { return Ok(None) };
@@ -167,6 +182,21 @@ impl Copies {
             at.id
         )))
     }
+}
+
+/// The target behind of a head, if it is required, and how it is asked.
+fn required_behind(at: &AtTarget, group: &Group) -> Option<(TargetId, CopyUnder)> {
+    let state = group.state.lock();
+    if !state.replica.is_behind_required() || !state.replica.member().is_primary() {
+        return None;
+    }
+    let epoch = state.replica.member().epoch();
+    Some((state.replica.successor()?, CopyUnder { epoch, ..CopyUnder::between_servers(at.id, 1) }))
+}
+
+/// One chunk alone.
+fn range_of(chunk: ChunkId) -> (Option<ChunkId>, Option<ChunkId>) {
+    (Some(chunk), Some(ChunkId { index: chunk.index.saturating_add(1), ..chunk }))
 }
 
 /// Chunks that are not the same, or at one of both alone. Of those that cannot be read the checksums tell.

@@ -5,10 +5,22 @@
 //! | blocks | anywhere | those that have the same checksum behind are written here again |
 //! | blocks that nobody behind has, a header | behind somebody | who is in front sends the chunk whole |
 //! | a header | at the head | the target leaves the chain, and gets the chunk when it comes back |
+//! | blocks that nobody behind has, of a change that nobody was told of | at the head | the same: those behind have what is older and counts |
 //! | what nobody has | everywhere | stays as it is: reads fail |
 //!
 //! Nothing damaged is ever copied as if it were sound: a block is taken by its checksum alone, and one that is lost is lost in every copy that is made from then on
 //! ([`ashlar_chunkstore::ChunkStore::lose_blocks`]).
+//!
+//! # When the head goes by what is older
+//!
+//! A change of a part of a block that was made at the head, and has not come behind, leaves a block there whose checksum nobody else has. If it is damaged before the chunk is sent behind, what is
+//! behind is older and whole, and is what counts: the change was not acknowledged, and the chunk was not read here since (`ChainReplica::may_read`). It is not taken block by block,
+//! which would need a word for what is there, and would mix two states of the chunk. The head leaves, and the next one goes on with the chunk as it is there, as if this one had died, which may happen at any
+//! time and loses nothing that somebody was told of (`crates/model` removes anybody at any time). Whoever waits for the change asks the next head for it.
+//!
+//! That is so where the machine says it ([`ashlar_replication::chain::ChainReplica::may_fall_back`]): the target behind is in sync, has been asked what it lacks, and a change of this chunk was passed on and not answered. Not where the chunk is
+//! unsettled because the target behind cannot read it, or a scrub has found it to be another one: what was settled is what counts, and is an error. It also has to answer, at this epoch, that its header of the chunk can be used and is not
+//! the one that is here. Until that is known, and until the head has left, such a chunk does not count as sent.
 
 use super::{AtTarget, BEACON_MAX, Copies, Group, PASS_ON_MAX};
 use crate::answer::answer;
@@ -174,7 +186,8 @@ impl Copies {
             return Err(Errno::EREMCHG);
         }
         let is_head = group.state.lock().replica.predecessor().is_none();
-        let mender = if is_head && !is_header { None } else { self.ask_others(at, group, chunk)? };
+        let is_for_others = !is_head || is_header || self.may_fall_back(at, group, chunk)?;
+        let mender = if is_for_others { self.ask_others(at, group, chunk)? } else { None };
         match mender {
             Some(Mender::InFront(_)) => {
                 // Asked with the next turn.
@@ -188,6 +201,20 @@ impl Copies {
                 Ok(Mended::Lost)
             }
         }
+    }
+
+    /// Whether a head that cannot read blocks of `chunk`, which nobody behind has as they were here, does no harm when it leaves in favour of the target behind; see the module.
+    ///
+    /// # Errors
+    /// `EREMCHG` when that is not known yet.
+    fn may_fall_back(&self, at: &AtTarget, group: &Group, chunk: ChunkId) -> Result<bool, Errno> {
+        let behind = group.state.lock().replica.may_fall_back(chunk).map_err(|_| Errno::EREMCHG)?;
+        let Some(behind) = behind else { return Ok(false) };
+        let may = self.has_another_behind(at, group, chunk)?;
+        if may {
+            tracing::warn!(target = %at.id, chain = %group.chain, %chunk, %behind, "what is damaged here was never acknowledged: the target behind is to go on with what it has");
+        }
+        Ok(may)
     }
 
     fn ask_others(

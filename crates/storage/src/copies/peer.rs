@@ -173,6 +173,10 @@ impl Copies {
         let is_settled =
             || group.state.lock().replica.settled_in_front(chunk, in_front(under), &mut Vec::new());
         if !is_settled() {
+            if !group.state.lock().replica.is_doubtful(chunk) {
+                // What has not come is nowhere in front, and does not hold up the rest.
+                self.was_sent_again(at, group, chunk);
+            }
             // Who is further behind may lack it still.
             self.settle_locked((at, group), chunk)?;
             if !is_settled() {

@@ -1,6 +1,6 @@
 //! The target behind is brought up to date: what it may lack is found out, and sent whole.
 
-use super::{AtTarget, COMPARE_MAX, Copies, Group, PASS_ON_MAX, SYNC_MAX};
+use super::{AtTarget, COMPARE_MAX, Copies, Group, Mended, PASS_ON_MAX, SYNC_MAX};
 use crate::answer::answer;
 use crate::piece::{Copy, Destination, NotSent};
 use ashlar_chunkstore::{ChunkError, Damage, Lack};
@@ -331,7 +331,15 @@ impl Copies {
                 (chunk_bytes, chunk_bytes, Damage::all_blocks(chunk_bytes))
             }
             Some(Damage::Blocks { chunk_bytes, len, blocks }) => {
-                let left = self.bring_back(at, group, chunk, &blocks)?;
+                let mut left = self.bring_back(at, group, chunk, &blocks)?;
+                if is_required && !left.is_empty() {
+                    // ORDER: before it counts as sent. What is behind may be older, and what counts.
+                    match self.mend_locked(at, group, chunk)? {
+                        Mended::Whole => left.clear(),
+                        Mended::ByOthers => return Err(Errno::EREMCHG),
+                        Mended::Lost => {}
+                    }
+                }
                 copy.begin_without(left.clone());
                 self.send_or_make_way(group, behind, &mut copy).map_err(of_copy)?;
                 (chunk_bytes, len, left)
@@ -357,6 +365,8 @@ impl Copies {
         let sent = self.send_whole(group, copy);
         let Err(NotSent::Refused(Errno::EIO)) = sent else { return sent };
         let chunk = copy.chunk;
+        // What is there is no content to go by, should this one be damaged, too.
+        group.state.lock().replica.wanted_again(chunk, behind.to, behind.under.epoch);
         let Some((chunk_bytes, len, blocks)) = group.store.sums(chunk)? else { return sent };
         let (target, chain) = (behind.to, group.chain);
         let request = StorageRequest::CopyLost { target, chunk, chain, chunk_bytes, len, blocks };
