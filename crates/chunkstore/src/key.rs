@@ -93,9 +93,9 @@ pub(crate) fn loss() -> Key {
     own_number(b"loss")
 }
 
-/// The key under which it says by which open it was found last that something may be lost.
-pub(crate) fn lost_before() -> Key {
-    own_number(b"lost-before")
+/// The key under which it keeps its mark of losses, and by which open.
+pub(crate) fn loss_mark() -> Key {
+    own_number(b"loss-mark")
 }
 
 /// The key under which it says what is told with changes of a chain that has come from another target.

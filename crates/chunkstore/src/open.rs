@@ -11,7 +11,7 @@ use crate::geometry::{Class, SlabId};
 use crate::header::Owner;
 use crate::index::{Index, Verb};
 use crate::key::{self, Mark, OpenedIn};
-use crate::loss_marks::LossMarks;
+use crate::loss_marks::{LossMarks, OwnMark};
 use crate::recover::RecoveryReport;
 use crate::slab::Slabs;
 use crate::space::Space;
@@ -95,14 +95,9 @@ fn opening_error(error: KvError) -> ChunkError {
 
 /// The number of opens so far, as the index has it.
 pub(crate) fn stored_opens(index: &Index) -> Result<u64, ChunkError> {
-    stored_open(index, &key::opens())
-}
-
-/// The number of an open, as the index has it under `key`; 0 where it has none.
-pub(crate) fn stored_open(index: &Index, key: &[u8]) -> Result<u64, ChunkError> {
-    let Some(value) = index.get(key)? else { return Ok(0) };
+    let Some(value) = index.get(&key::opens())? else { return Ok(0) };
     let corrupt =
-        |_| ChunkError::Corrupt { file: "index".into(), what: "the number of an open is malformed".into() };
+        |_| ChunkError::Corrupt { file: "index".into(), what: "the number of opens is malformed".into() };
     Ok(u64::from_le_bytes(<[u8; 8]>::try_from(&*value).map_err(corrupt)?))
 }
 
@@ -205,6 +200,9 @@ impl ChunkStore {
         let now = disk.continuity().map(|span| OpenedIn { span, opens });
         let was_closed = index.get(&key::closed())?.is_some_and(|value| *value == (opens - 1).to_le_bytes());
         let has_lost = opens > 1 && !was_closed && (now.is_none() || now != last);
+        let loss_mark = OwnMark::of_open(&index, opens, has_lost, || {
+            OwnMark::drawn((expected.uuid, env.clock.now()), opens)
+        })?;
         let mark = config.start.map(|start| Mark { uuid: expected.uuid, start, before: header.start });
         let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
             changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
@@ -212,9 +210,7 @@ impl ChunkStore {
             changes.insert(key::continuity(), last.map(|last| last.encode()));
             // It stays until somebody has heard of it: a later open finds nothing lost.
             changes.extend(has_lost.then(|| (key::loss(), Some(Bytes::new()))));
-            changes.extend(
-                has_lost.then(|| (key::lost_before(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())))),
-            );
+            changes.insert(key::loss_mark(), Some(OwnMark { mark: loss_mark, opens }.encode()));
         })?;
         // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
         // what the header said before, before it is in the header.
@@ -224,7 +220,7 @@ impl ChunkStore {
         }
         let space = Space::new(Arc::clone(&disk), Arc::clone(&env.clock), |total| config.reserve(total))?;
         let store = ChunkStore {
-            loss_marks: LossMarks::load(&index, expected.uuid)?,
+            loss_marks: LossMarks::load(&index, loss_mark)?,
             owner: Owner { cluster: expected.cluster, target: expected.target },
             slabs: Slabs::new(Arc::clone(&disk), Arc::clone(&stop), config.open_slabs_max),
             alloc: Allocator::new(),

@@ -202,8 +202,6 @@ impl Rebuild {
             changes.insert(key::mark(), Some(self.mark.encode()));
             // What was damaged is missing, and what was deleted may be back: no copy of anything can be told by it.
             changes.insert(key::loss(), Some(Bytes::new()));
-            // Of the next open, which finds that this one was not ended.
-            changes.insert(key::lost_before(), Some(Bytes::copy_from_slice(&(opens + 1).to_le_bytes())));
         })?;
         self.index.close()?;
         tracing::info!(report = ?self.report, "index rebuilt");

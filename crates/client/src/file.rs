@@ -26,7 +26,6 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// How a file was opened.
@@ -65,8 +64,6 @@ pub struct Handle {
     pub(crate) lock_owners: Mutex<Vec<(LockOwner, bool)>>,
     /// Of a directory: how far it is listed.
     pub(crate) listed: Mutex<Listed>,
-    /// Of the losses that were found of the file, those that were told through this handle, or were found before it was there.
-    pub(crate) losses_told: AtomicU32,
 }
 
 impl Handle {
@@ -76,9 +73,7 @@ impl Handle {
     }
 
     pub(crate) fn new(number: u64, file: Arc<File>, flags: OpenFlags, is_shared: bool) -> Handle {
-        let losses_told = AtomicU32::new(file.state.lock().losses);
-        let (lock_owners, listed) = (Mutex::default(), Mutex::default());
-        Handle { number, file, flags, is_shared, lock_owners, listed, losses_told }
+        Handle { number, file, flags, is_shared, lock_owners: Mutex::default(), listed: Mutex::default() }
     }
 }
 
@@ -204,8 +199,9 @@ pub(crate) struct FileState {
     pub cachers: SmallVec<[DescriptionId; 2]>,
     /// Last closes under way: the file is known until they have told metadata what there was to be told.
     pub closing: u32,
-    /// How often a sync has found that what was written before it may be lost.
-    pub losses: u32,
+    /// Descriptions through which it was not told yet that what was written may be lost.
+    // LIMIT: as handles.
+    pub untold_losses: SmallVec<[DescriptionId; 1]>,
     /// How durable an acknowledged write is to be.
     pub durability: Durability,
     /// Owners of fcntl locks taken through any handle of the file, and through which.
@@ -220,6 +216,21 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
+    /// A server has lost something of the file: each description of it is to hear of that with its next sync.
+    pub(crate) fn note_loss(&mut self) {
+        self.untold_losses = self.handles.iter().map(|(description, _)| *description).collect();
+    }
+
+    /// Tells whoever has synced the file through `description` what was lost, once.
+    ///
+    /// # Errors
+    /// `EIO` for that.
+    pub(crate) fn tell_loss(&mut self, description: DescriptionId) -> Result<(), Errno> {
+        let before = self.untold_losses.len();
+        self.untold_losses.retain(|untold| *untold != description);
+        if self.untold_losses.len() == before { Ok(()) } else { Err(Errno::EIO) }
+    }
+
     /// Of a file of which nothing is known yet: no lease is held, so it is asked about before it is used.
     pub(crate) fn unknown() -> FileState {
         let never = Timespec { secs: 0, nanos: 0 };
@@ -262,7 +273,7 @@ impl FileState {
             storers: 0,
             cachers: SmallVec::new(),
             closing: 0,
-            losses: 0,
+            untold_losses: SmallVec::new(),
             durability: Durability::default(),
             lock_owners: FxHashMap::default(),
             lost_locks: SmallVec::new(),

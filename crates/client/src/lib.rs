@@ -47,5 +47,5 @@ pub use file::{Handle, OpenFlags};
 pub use io::{AllocateMode, Left, Seek, Taken, WriteFlags, Written};
 pub use layout_text::LAYOUT_ATTRIBUTE;
 pub use names::{Found, Opened};
-pub use remains::Remains;
+pub use remains::{Remains, UnsyncedLeft};
 pub use through::{ThroughPages, ToDrop};

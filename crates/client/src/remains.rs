@@ -5,7 +5,7 @@
 //! |---|---|
 //! | leases, what is open, locks | metadata: the session goes on |
 //! | what was written and not told | nobody: it is told before |
-//! | what was written and not made durable | nobody: it is made durable before, so that no server can lose it unnoticed |
+//! | under which marks chunks were changed and not synced | [`Remains::unsynced`] |
 //! | pages, names and attributes in the kernel | the kernel: they are good for as long as the leases are |
 //! | recalls that are not answered | metadata says them once more |
 //! | which locks there are, to tell them to a server that is started anew | [`Remains`] |
@@ -17,6 +17,7 @@ use crate::client::Client;
 use crate::file::{FileState, Handle};
 use crate::io::BlockDoubt;
 use crate::locks::note_lock;
+use crate::unsynced::UnsyncedFile;
 use ashlar_types::message::{LockRequest, MetaRequest};
 use ashlar_types::{DescriptionId, Durability, Errno, InodeId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,25 @@ pub struct Remains {
     told: (Vec<InodeId>, bool),
     /// Directories that are split, of whose parts it may have some.
     split: Vec<InodeId>,
+    /// A part by itself, of which earlier programs know nothing.
+    #[serde(skip)]
+    pub unsynced: UnsyncedLeft,
+}
+
+/// What an fsync has to know of what was changed before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsyncedLeft {
+    /// Files and the generations of their chunks, each with the mark that came with the first change of each chain since the last sync.
+    files: Vec<UnsyncedFile>,
+    /// Files of which something is lost, and descriptions that have not heard of it.
+    untold: Vec<(InodeId, Vec<DescriptionId>)>,
+}
+
+impl UnsyncedLeft {
+    /// Whether there is nothing to know.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.untold.is_empty()
+    }
 }
 
 /// What is known here of a file that is open, and would have to be asked for.
@@ -80,7 +100,7 @@ impl Client {
         if !self.untold.is_empty() {
             return Err(Errno::EAGAIN);
         }
-        let mut files = Vec::new();
+        let (mut files, mut untold) = (Vec::new(), Vec::new());
         for file in self.files.all() {
             {
                 let state = file.state.lock();
@@ -90,6 +110,9 @@ impl Client {
             }
             self.report(&file, false)?;
             let state = file.state.lock();
+            if !state.untold_losses.is_empty() {
+                untold.push((file.inode, state.untold_losses.to_vec()));
+            }
             files.push(OpenFile {
                 inode: file.inode,
                 inline_bytes: state.inline_bytes,
@@ -98,7 +121,6 @@ impl Client {
                 lost_locks: state.lost_locks.to_vec(),
             });
         }
-        self.sync_changes()?;
         self.look_until(bound, || self.are_closes_told())?;
         let told = self.attributes_told.all(&*self.env.clock);
         Ok(Remains {
@@ -116,6 +138,7 @@ impl Client {
                 .map(|(_, shown)| shown)
                 .collect(),
             told,
+            unsynced: UnsyncedLeft { files: self.unsynced.all(), untold },
         })
     }
 
@@ -169,6 +192,12 @@ impl Client {
                 Err(errno) => return Err(errno),
             }
             find(through).into_iter().for_each(|handle| note_lock(handle, request));
+        }
+        self.unsynced.take_up(&remains.unsynced.files);
+        for (inode, untold) in &remains.unsynced.untold {
+            if let Some(file) = self.files.find(*inode) {
+                file.state.lock().untold_losses.extend(untold.iter().copied());
+            }
         }
         for known in &remains.files {
             let Some(file) = self.files.find(known.inode) else { continue };

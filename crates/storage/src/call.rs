@@ -31,10 +31,9 @@ impl StorageCalls for StorageService {
             Ok(reply) if is_change && is_durable => {
                 store.sync().map(|()| reply).map_err(|error| answer(id, &error))
             }
-            // What is durable is not lost.
-            Ok(reply) if !is_durable => Ok(marked(reply, request, &store)),
             other => other,
         };
+        let reply = reply.map(|reply| marked(reply, request, &store, is_durable));
         match reply {
             // Another server may reach the disk that fails here, and has it in a moment.
             Err(Errno::EIO) if is_durable && (store.stopped().is_some() || self.target(id).is_none()) => {
@@ -78,9 +77,15 @@ fn changed(blocks_delta: i64) -> StorageReply {
 }
 
 /// The answer to `request`, with what tells its caller later whether it may have been lost.
-fn marked(reply: StorageReply, request: &StorageRequest, store: &ChunkStore) -> StorageReply {
+fn marked(
+    reply: StorageReply,
+    request: &StorageRequest,
+    store: &ChunkStore,
+    is_durable: bool,
+) -> StorageReply {
     match (reply, request, request.chain()) {
-        (StorageReply::Written(written), _, Some(chain)) => {
+        // What is durable is not lost; but what was changed elsewhere, before the chain came here, may be.
+        (StorageReply::Written(written), _, Some(chain)) if !is_durable => {
             StorageReply::Written(ChunkWritten { mark: store.loss_mark(chain), ..written })
         }
         (StorageReply::Done, StorageRequest::Sync { chains: OfChains::Only(chains), .. }, _) => {

@@ -31,6 +31,8 @@ use std::time::Duration;
 const VARIABLE: &str = "ASHLAR_MOUNT_LEFT";
 /// The form of it.
 const MAGIC: &[u8; 8] = b"ASHLGO01";
+/// The form with what an fsync has to know behind the rest, whose length stands before it. It is used where there is something to know: earlier programs do not take it.
+const MAGIC_2: &[u8; 8] = b"ASHLGO02";
 // LIMIT: half a million descriptors, and as many locks, take less.
 const BYTES_MAX: u64 = 256 << 20;
 /// Channels that other threads may make before the program is replaced.
@@ -71,19 +73,40 @@ impl Left {
         let mut bytes = Vec::new();
         memory.seek(SeekFrom::Start(0))?;
         memory.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        Left::from_bytes(&bytes).map(Some)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Left> {
+        let what = "what the process before has left";
         let (magic, rest) = bytes.split_at_checked(MAGIC.len()).unwrap_or_default();
-        if magic != MAGIC {
-            bail!("what the process before has left is of another version");
+        if magic == MAGIC {
+            return decode(rest, what).map_err(Error::new);
         }
-        decode(rest, "what the process before has left").map(Some).map_err(Error::new)
+        if magic != MAGIC_2 {
+            bail!("{what} is of another version");
+        }
+        let (len, rest) = rest.split_first_chunk::<8>().with_context(|| format!("{what} is cut off"))?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let (left, unsynced) = rest.split_at_checked(len).with_context(|| format!("{what} is cut off"))?;
+        let mut left: Left = decode(left, what).map_err(Error::new)?;
+        left.remains.unsynced = decode(unsynced, what).map_err(Error::new)?;
+        Ok(left)
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let (left, unsynced) = (encode(self), &self.remains.unsynced);
+        if unsynced.is_empty() {
+            return [MAGIC.as_slice(), &left].concat();
+        }
+        let len = (left.len() as u64).to_le_bytes();
+        [MAGIC_2.as_slice(), &len, &left, &encode(unsynced)].concat()
     }
 
     /// Has `program` take the place of this process, with the same arguments. Returns if that does not work.
     fn exec(&self, program: &Path, is_told: &AtomicBool) -> Error {
         let memory = (|| {
             let mut memory = File::from(memfd_create("ashlar-left", MemfdFlags::CLOEXEC)?);
-            memory.write_all(MAGIC)?;
-            memory.write_all(&encode(self))?;
+            memory.write_all(&self.to_bytes())?;
             // For the next program alone.
             fcntl_setfd(&memory, FdFlags::empty())?;
             Ok::<File, std::io::Error>(memory)

@@ -3,7 +3,8 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::fan::Job;
-use crate::unsynced::{self, Marks, Synced};
+use crate::file::File;
+use crate::unsynced::{Marks, Synced};
 use ashlar_rpc::placed::{at_all_places, at_each_place};
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::block_sum::{BLOCK_BYTES, seal};
@@ -292,21 +293,30 @@ impl Client {
         Ok(())
     }
 
-    /// Makes everything the targets of `layout` have acknowledged durable, all at the same time, and tells whether they have what this client has changed since it did that last.
-    pub(crate) fn sync_layout(&self, inode: InodeId, layout: &FileLayout) -> Result<Synced, Errno> {
+    /// Makes everything the targets of `layout` have acknowledged durable, all at the same time, and tells whether they have what this client has changed since it did that last; each open
+    /// file description is to hear of what they have not.
+    pub(crate) fn sync_layout(&self, file: &File, layout: &FileLayout) -> Result<Synced, Errno> {
+        self.sync_noted(file.inode, layout, || {
+            tracing::error!(inode = %file.inode, "a storage server has lost what was written and not synced");
+            file.state.lock().note_loss();
+        })
+    }
+
+    /// The same; `lost` is called instead where something is lost.
+    pub(super) fn sync_noted(
+        &self,
+        inode: InodeId,
+        layout: &FileLayout,
+        lost: impl FnOnce(),
+    ) -> Result<Synced, Errno> {
         // ORDER: before anything is synced: what is changed from here on is left to the next one.
-        let changed = self.unsynced.take(inode, layout.generation);
-        match self.sync_places(layout) {
-            Ok(synced) => Ok(unsynced::compare(layout, &changed, &synced)),
-            Err(errno) => {
-                self.unsynced.put_back(inode, layout.generation, changed);
-                Err(errno)
-            }
-        }
+        let noted = self.unsynced.noted(inode, layout.generation);
+        let synced = self.sync_places(layout)?;
+        Ok(self.unsynced.synced(inode, &noted, &synced, lost))
     }
 
     /// Makes what is on the chains of `layout` durable; their marks, of servers that tell them.
-    pub(super) fn sync_places(&self, layout: &FileLayout) -> Result<Marks, Errno> {
+    fn sync_places(&self, layout: &FileLayout) -> Result<Marks, Errno> {
         let mut marks = Marks::new();
         at_all_places(&self.map, &*self.env.tasks, layout, |places| {
             let job = |(target, chains): (TargetId, OfChains)| {

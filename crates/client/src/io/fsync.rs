@@ -3,12 +3,9 @@
 use crate::call::Who;
 use crate::client::Client;
 use crate::file::{Data, Handle};
-use crate::unsynced::{self, Synced};
 use ashlar_types::message::{LeaseSet, SyncScope};
-use ashlar_types::{ChainId, Errno, FileLayout, InodeId};
-use smallvec::SmallVec;
+use ashlar_types::{Errno, FileLayout, InodeId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Client {
     /// Makes content and attributes of a file durable.
@@ -28,64 +25,23 @@ impl Client {
         let inode = handle.file.inode;
         // Without a lease somebody else may have moved the file to chunks, or to others, and what was written there counts too.
         let mut layout = if has_lease { known } else { self.layout_now(inode)? };
-        let mut is_lost = false;
         // LIMIT: each turn more is one move of the content more, to chunks or by a truncation, while this call was under way.
         for _ in 0..8 {
             // ORDER: chunks first, then size and layout, then the log that holds them: a durable size never covers bytes that are not.
             if let Some(layout) = &layout {
-                is_lost |= self.sync_layout(inode, layout)? == Synced::Lost;
+                // Told at the end, and by the next one if this one does not come to it.
+                let _ = self.sync_layout(&handle.file, layout)?;
             }
             self.count_if_unsure(&handle.file);
             self.report(&handle.file, false)?;
             let generation = layout.as_ref().map(|layout| layout.generation);
             match self.sync_meta(SyncScope::File { inode, generation }) {
                 Err(Errno::EAGAIN) => layout = self.layout_now(inode)?,
-                done => return done.and(self.tell_loss(handle, is_lost)),
+                Ok(()) => return handle.file.state.lock().tell_loss(handle.description()),
+                Err(errno) => return Err(errno),
             }
         }
         Err(Errno::EIO)
-    }
-
-    /// Tells whoever has synced a file through `handle` what a server has lost of it, that is found now, or was found through another handle since this one was asked last: each hears of it once.
-    fn tell_loss(&self, handle: &Handle, is_found: bool) -> Result<(), Errno> {
-        let losses = {
-            let mut state = handle.file.state.lock();
-            state.losses += u32::from(is_found);
-            state.losses
-        };
-        if is_found {
-            tracing::error!(inode = %handle.file.inode, "a storage server has lost what was written and not synced");
-        }
-        let told = handle.losses_told.swap(losses, Ordering::Relaxed);
-        if told == losses { Ok(()) } else { Err(Errno::EIO) }
-    }
-
-    /// Makes all durable that this client remembers to have changed in chunks.
-    ///
-    /// # Errors
-    /// What storage answers; `EIO` when a server has lost something of a file that is open, which its next sync is to tell.
-    pub(crate) fn sync_changes(&self) -> Result<(), Errno> {
-        let changed = self.unsynced.all();
-        let mut chains: SmallVec<[ChainId; 4]> =
-            changed.iter().flat_map(|(_, marks)| marks).map(|(chain, _)| *chain).collect();
-        chains.sort_unstable();
-        chains.dedup();
-        if chains.is_empty() {
-            return Ok(());
-        }
-        // All of them at once, as if they were of one file.
-        let all = FileLayout { chunk_bytes: 0, generation: 0, chains };
-        let synced = self.sync_places(&all)?;
-        let mut outcome = Ok(());
-        for ((inode, generation), changed) in changed {
-            let is_lost = unsynced::compare(&all, &changed, &synced) == Synced::Lost;
-            if is_lost && self.files.all().iter().any(|file| file.inode == inode) {
-                outcome = Err(Errno::EIO);
-            } else {
-                drop(self.unsynced.take(inode, generation));
-            }
-        }
-        outcome
     }
 
     /// Where the chunks of a file are at this moment, if it has any.

@@ -11,6 +11,9 @@ use ashlar_types::{Errno, FileLayout, LayoutPolicy, SessionId};
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// Further attempts to have content durable in chunks.
+const SPILLS_MAX: u32 = 3;
+
 impl Client {
     /// Moves the content of an inline file to chunks, for a write with these `flags`. Does nothing when it has chunks already.
     ///
@@ -79,15 +82,25 @@ impl Client {
         let used = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         // ORDER: the bytes are in the chunks before the layout that points to them is bound; durably so if somebody may have been
         // promised that they are, because the binding drops the inline copy and may become durable on its own.
-        let written = self.write_chunks(session, (file.inode, layout), 0, &body[..used]);
-        written.outcome?;
         let is_synced = !file.state.lock().is_unpromised;
-        if is_synced && self.sync_layout(file.inode, layout)? == Synced::Lost {
-            return Err(Errno::EIO);
+        // LIMIT: a turn more for each server that has just lost it: what is with the inode is still there.
+        let mut turns = 0..SPILLS_MAX;
+        let mut grown = Growth::default();
+        loop {
+            let written = self.write_chunks(session, (file.inode, layout), 0, &body[..used]);
+            written.outcome?;
+            grown.blocks_delta += written.grown.blocks_delta;
+            grown.doubt = grown.doubt.max(written.grown.doubt);
+            if !is_synced || self.sync_noted(file.inode, layout, || {})? == Synced::Whole {
+                break;
+            }
+            turns.next().ok_or(Errno::EIO)?;
+            // What the first one has added may be lost.
+            grown.doubt = grown.doubt.max(BlockDoubt::MadeAgain);
         }
         // Before the layout is bound: from then on it is the file's.
-        file.state.lock().doubt_blocks(written.grown.doubt);
-        let blocks = u64::try_from(written.grown.blocks_delta).unwrap_or(0);
+        file.state.lock().doubt_blocks(grown.doubt);
+        let blocks = u64::try_from(grown.blocks_delta).unwrap_or(0);
         let request = MetaRequest::SetLayout { inode: file.inode, layout: layout.clone(), blocks, is_synced };
         self.call_done(&Who::system(), request)
     }

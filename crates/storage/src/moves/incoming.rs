@@ -68,12 +68,7 @@ impl Moves {
             if known.takes(&own) {
                 let at_target = self.at(target);
                 let _alone = at_target.noting.lock();
-                let forget = || {
-                    store.note_chain(chain, None)?;
-                    // What was told here of the chain, when it was here before, is not what is told with it where it comes from.
-                    store.take_loss_mark(chain, None)
-                };
-                forget().map_err(|error| answer(target, &error))?;
+                store.note_chain(chain, None).map_err(|error| answer(target, &error))?;
             }
         }
         let incoming = self.incoming(place).ok_or(Errno::ENOTCONN)?;
@@ -83,6 +78,10 @@ impl Moves {
         }
         // ORDER: once more: nothing is deleted of a chain that is this target's by now.
         self.require_coming(from, place, epoch)?;
+        if at.is_none() {
+            // What was told here of the chain, when it was here before, is not what is told with it where it comes from.
+            store.take_loss_mark(chain, None).map_err(|error| answer(target, &error))?;
+        }
         let deleted =
             store.delete_of_chain(at, &|found| found == chain).map_err(|error| answer(target, &error))?;
         Ok(StorageReply::MoveBegun(deleted.next))
