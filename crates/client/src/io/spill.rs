@@ -5,6 +5,7 @@ use crate::call::{Who, unexpected};
 use crate::client::Client;
 use crate::data::Need;
 use crate::file::{Data, File};
+use crate::io::{BlockDoubt, Growth};
 use crate::unsynced::Synced;
 use ashlar_types::message::{LeaseSet, MetaReply, MetaRequest};
 use ashlar_types::{Errno, FileLayout, LayoutPolicy, SessionId};
