@@ -202,6 +202,8 @@ impl Rebuild {
             changes.insert(key::mark(), Some(self.mark.encode()));
             // What was damaged is missing, and what was deleted may be back: no copy of anything can be told by it.
             changes.insert(key::loss(), Some(Bytes::new()));
+            // The next open draws another one.
+            changes.insert(key::loss_mark(), None);
         })?;
         self.index.close()?;
         tracing::info!(report = ?self.report, "index rebuilt");
