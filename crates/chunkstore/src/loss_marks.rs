@@ -24,25 +24,24 @@ pub(crate) struct OwnMark {
 }
 
 impl OwnMark {
-    /// Another one than all before: also than those of an index that is lost, or of a copy of the target.
-    pub fn drawn((uuid, now): (TargetUuid, Timespec), opens: u64) -> LossMark {
-        let mut hasher = DefaultHasher::new();
-        (uuid.0, opens, now.secs, now.nanos).hash(&mut hasher);
-        LossMark(hasher.finish().max(1))
-    }
-
-    /// The mark from the open with this number on: that of the open before, if nothing is lost and that is known.
+    /// The mark from the open with this number on: that of the open before, if nothing is lost and that is known. Else another one than all before: also than those of an index that is
+    /// lost, or of a copy of the target.
     pub fn of_open(
         index: &Index,
         opens: u64,
         has_lost: bool,
-        drawn: impl FnOnce() -> LossMark,
-    ) -> Result<LossMark, ChunkError> {
+        (uuid, now): (TargetUuid, Timespec),
+    ) -> Result<OwnMark, ChunkError> {
         let before = index.get(&key::loss_mark())?.map(|value| decode(&value)).transpose()?;
-        match before {
-            Some((mark, LossMark(at))) if !has_lost && at + 1 == opens => Ok(mark),
-            _ => Ok(drawn()),
-        }
+        let mark = match before {
+            Some((mark, at)) if !has_lost && at + 1 == opens => mark,
+            _ => {
+                let mut hasher = DefaultHasher::new();
+                (uuid.0, opens, now.secs, now.nanos).hash(&mut hasher);
+                LossMark(hasher.finish().max(1))
+            }
+        };
+        Ok(OwnMark { mark, opens })
     }
 
     pub fn encode(&self) -> Bytes {
@@ -67,7 +66,7 @@ impl LossMarks {
         index.for_each(&from, &to, |key, value| {
             let (mark, under) = decode(value)?;
             // What was taken under another mark of the target may be lost with the rest.
-            if under == own {
+            if under == own.0 {
                 of_chains.insert(key::decode_chain_mark(key)?, mark);
             }
             Ok(())
@@ -81,12 +80,12 @@ fn encode(mark: LossMark, by: u64) -> Bytes {
     [mark.0.to_le_bytes(), by.to_le_bytes()].concat().into()
 }
 
-fn decode(value: &[u8]) -> Result<(LossMark, LossMark), ChunkError> {
+fn decode(value: &[u8]) -> Result<(LossMark, u64), ChunkError> {
     let corrupt =
         || ChunkError::Corrupt { file: "index".into(), what: "a mark of losses is malformed".into() };
     let (mark, by) = value.split_first_chunk::<8>().ok_or_else(corrupt)?;
     let by: &[u8; 8] = by.try_into().map_err(|_| corrupt())?;
-    Ok((LossMark(u64::from_le_bytes(*mark)), LossMark(u64::from_le_bytes(*by))))
+    Ok((LossMark(u64::from_le_bytes(*mark)), u64::from_le_bytes(*by)))
 }
 
 impl ChunkStore {

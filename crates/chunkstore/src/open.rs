@@ -200,9 +200,7 @@ impl ChunkStore {
         let now = disk.continuity().map(|span| OpenedIn { span, opens });
         let was_closed = index.get(&key::closed())?.is_some_and(|value| *value == (opens - 1).to_le_bytes());
         let has_lost = opens > 1 && !was_closed && (now.is_none() || now != last);
-        let loss_mark = OwnMark::of_open(&index, opens, has_lost, || {
-            OwnMark::drawn((expected.uuid, env.clock.now()), opens)
-        })?;
+        let loss_mark = OwnMark::of_open(&index, opens, has_lost, (expected.uuid, env.clock.now()))?;
         let mark = config.start.map(|start| Mark { uuid: expected.uuid, start, before: header.start });
         let position = index.commit(Verb::Open, Urgency::FreesSpace, |changes| {
             changes.insert(key::opens(), Some(Bytes::copy_from_slice(&opens.to_le_bytes())));
@@ -210,7 +208,7 @@ impl ChunkStore {
             changes.insert(key::continuity(), last.map(|last| last.encode()));
             // It stays until somebody has heard of it: a later open finds nothing lost.
             changes.extend(has_lost.then(|| (key::loss(), Some(Bytes::new()))));
-            changes.insert(key::loss_mark(), Some(OwnMark { mark: loss_mark, opens }.encode()));
+            changes.insert(key::loss_mark(), Some(loss_mark.encode()));
         })?;
         // ORDER: durable before the first slot of this open, so that no generation is ever given twice; and in the index, which knows
         // what the header said before, before it is in the header.
@@ -220,7 +218,7 @@ impl ChunkStore {
         }
         let space = Space::new(Arc::clone(&disk), Arc::clone(&env.clock), |total| config.reserve(total))?;
         let store = ChunkStore {
-            loss_marks: LossMarks::load(&index, loss_mark)?,
+            loss_marks: LossMarks::load(&index, loss_mark.mark)?,
             owner: Owner { cluster: expected.cluster, target: expected.target },
             slabs: Slabs::new(Arc::clone(&disk), Arc::clone(&stop), config.open_slabs_max),
             alloc: Allocator::new(),
