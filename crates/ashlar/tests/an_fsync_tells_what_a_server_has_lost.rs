@@ -1,5 +1,6 @@
-//! Goal: where a storage server loses its power, and with it what programs had written and not synced, their next fsync says so, once through each open file, and no other fsync does: not after the death of the process alone, nor of what was synced before. Method: real processes and a
-//! mount that lives on; the target is on a disk of its own that fails without writing its log.
+//! Goal: where a storage server loses its power, and with it what programs had written and not synced, their next fsync says so, once through each open file, and no other fsync does: not after the death of the process alone, nor of what was synced before. The same where its disk
+//! fails for a moment: a target stops then, and whoever starts it again finds the same machine and the same mount. Method: real processes and a
+//! mount that lives on; the target is on a disk of its own that fails without writing its log, or has no room for a while.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -7,10 +8,10 @@ mod support;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::cluster::Lab;
-use support::disk::Disk;
+use support::disk::{Disk, RefusingDisk};
 use support::{can_mount, can_start, has_package};
 
 const LEN: usize = 3 << 20;
@@ -23,11 +24,11 @@ fn make(path: &Path) -> File {
     File::options().read(true).write(true).create_new(true).open(path).unwrap()
 }
 
-/// A lab with one storage server, whose target is on a disk of its own.
-fn lab_on_a_disk(image: &Path) -> (Lab, Disk) {
+/// A lab with one storage server, whose target is on a disk of its own, which `mount` mounts at a path.
+fn lab_on_a_disk<D>(mount: impl FnOnce(PathBuf) -> D) -> (Lab, D) {
     let mut lab = Lab::start(1, 1);
     lab.storage[0].stop();
-    let disk = Disk::mount(image, lab.path("disk"));
+    let disk = mount(lab.path("disk"));
     support::finish(Command::new("cp").arg("-a").arg(lab.path("d0/.")).arg(lab.path("disk"))).expect(0);
     support::finish(Command::new("sync").arg("-f").arg(lab.path("disk"))).expect(0);
     fs::rename(lab.path("d0"), lab.path("before")).unwrap();
@@ -41,15 +42,17 @@ fn assert_lost(synced: io::Result<()>) {
     assert_eq!(synced.unwrap_err().raw_os_error(), Some(libc::EIO));
 }
 
+fn can_run(what: &str) -> bool {
+    can_mount(what) && has_package("a disk that fails", "e2fsprogs", can_start("mkfs.ext4", "-V"))
+}
+
 #[test]
 fn an_fsync_tells_what_a_storage_server_has_lost_with_its_power() {
-    if !can_mount("a server that loses its power")
-        || !has_package("a disk that fails", "e2fsprogs", can_start("mkfs.ext4", "-V"))
-    {
+    if !can_run("a server that loses its power") {
         return;
     }
     let images = tempfile::tempdir().unwrap();
-    let (mut lab, mut disk) = lab_on_a_disk(&images.path().join("image"));
+    let (mut lab, mut disk) = lab_on_a_disk(|point| Disk::mount(&images.path().join("image"), point));
     let path = |name: &str| lab.path("m0").join(name);
     let (file, other) = (make(&path("file")), File::options().write(true).open(path("file")).unwrap());
     let (synced, closed) = (make(&path("synced")), make(&path("closed")));
@@ -102,6 +105,48 @@ fn an_fsync_tells_what_a_storage_server_has_lost_with_its_power() {
     file.read_exact_at(&mut found, 0).unwrap();
     assert!(found == content(3), "what was synced after the loss");
     drop((file, other, synced, closed));
+    lab.stop();
+    drop(disk);
+}
+
+#[test]
+fn an_fsync_tells_what_a_disk_has_lost_that_failed_for_a_moment() {
+    if !can_run("a disk that fails for a moment") {
+        return;
+    }
+    let images = tempfile::tempdir().unwrap();
+    let mount = |point| RefusingDisk::mount(images.path().join("memory"), point);
+    let (mut lab, disk) = lab_on_a_disk(mount);
+    let path = |name: &str| lab.path("m0").join(name);
+    let synced = make(&path("synced"));
+    synced.write_all_at(&content(1), 0).unwrap();
+    synced.sync_all().unwrap();
+
+    let (file, other) = (make(&path("file")), make(&path("other")));
+    disk.refuse();
+    file.write_all_at(&content(2), 0).unwrap();
+    other.write_all_at(&content(2), 0).unwrap();
+    // What the server has told nobody is lost: it says so to whoever asks now, and stops.
+    assert_lost(other.sync_all());
+    disk.take();
+    lab.storage[0].kill();
+    lab.start_storage(0);
+
+    // To whoever asks later it is told by the next process, which has found the same machine and the same mount.
+    assert_lost(file.sync_all());
+    file.sync_all().unwrap();
+    synced.sync_all().unwrap();
+    assert_eq!(fs::read(lab.path("m0/synced")).unwrap(), content(1));
+
+    file.write_all_at(&content(3), 0).unwrap();
+    file.sync_all().unwrap();
+    lab.storage[0].kill();
+    lab.start_storage(0);
+    file.sync_all().unwrap();
+    let mut found = vec![0; LEN];
+    File::open(lab.path("m0/file")).unwrap().read_exact_at(&mut found, 0).unwrap();
+    assert!(found == content(3), "what was synced after the loss");
+    drop((file, other, synced));
     lab.stop();
     drop(disk);
 }

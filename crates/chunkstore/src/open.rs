@@ -71,7 +71,14 @@ impl Opening {
         config: &Config,
     ) -> Result<Opening, ChunkError> {
         let header = target::require_identity(&**disk, expected)?;
-        let stop = Arc::new(StopSwitch::default());
+        let stop = Arc::new(StopSwitch::new(Arc::clone(disk)));
+        // ORDER: before anything is read that a failed sync may have left in memory alone.
+        let is_after_loss = disk.end_loss();
+        let is_after_loss = is_after_loss
+            .map_err(|error| ChunkError::io(format!("read {} anew", disk.describe("")), error))?;
+        if is_after_loss {
+            tracing::warn!(target = %expected.target, "the target has stopped after an error of its disk: what was not durable then may be lost");
+        }
         let engine = engine().map_err(opening_error)?;
         let lane =
             Lane::open(Arc::clone(disk), INDEX_DIR, engine, env, expected.cluster, config.index.clone())
@@ -253,6 +260,7 @@ impl ChunkStore {
     /// As [`ChunkStore::sync`]; the target is closed all the same.
     pub fn close(&self) -> Result<(), ChunkError> {
         let synced = self.sync();
+        self.stop.note_again();
         let cleared = synced.and_then(|()| {
             while self.clear(Some(self.clock.monotonic()))? > 0 {}
             let opens = self.next_generation.load(Ordering::Relaxed) >> GENERATION_BITS;

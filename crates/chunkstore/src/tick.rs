@@ -56,7 +56,7 @@ impl ChunkStore {
     /// # Errors
     /// As [`ChunkStore::sync`].
     pub fn background_tick(&self, slots_max: usize) -> Result<TickReport, ChunkError> {
-        self.check()?;
+        self.check().inspect_err(|_| self.stop.note_again())?;
         let mut report = TickReport::default();
         if self.config.index.background == Background::Manual {
             self.index.tick()?;

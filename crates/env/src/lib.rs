@@ -65,13 +65,20 @@ pub struct DiskSpace {
 }
 
 /// Names a span of time in which a [`Disk`] shows everything that was ever written to it, synced or not, to whichever process. It ends
-/// with a power cut, a kernel crash, and when the local file system is unmounted.
+/// with a power cut, a kernel crash, when the local file system is unmounted, and when that has failed to write something ([`Disk::note_loss`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Continuity {
     /// Drawn at random when the machine started.
     pub boot: [u8; 16],
-    /// The mount of the local file system; no other one of this boot has the number.
+    /// The mount of the local file system; no other one of this boot has the number. Above bit 48: the losses that were noted in the directory, also in earlier mounts.
     pub mount: u64,
+}
+
+impl Continuity {
+    /// The span of time that is there after so many losses.
+    fn after(self, losses: u64) -> Continuity {
+        Continuity { mount: self.mount ^ (losses << 48), ..self }
+    }
 }
 
 /// One directory tree on a local file system. Paths are relative, `/`-separated, without `..`.
@@ -113,6 +120,18 @@ pub trait Disk: Send + Sync {
     fn space(&self) -> io::Result<DiskSpace>;
     /// The span of time it is in, for the file system of the root; `None` where the operating system does not tell.
     fn continuity(&self) -> Option<Continuity>;
+    /// Notes that what was written and not synced may be lost, though machine and mount live on: a write or a sync has failed. Until [`Disk::end_loss`] the disk is in no span of
+    /// time ([`Disk::continuity`]). It outlives the process; after a power cut nobody needs it. `what` is for people.
+    ///
+    /// # Errors
+    /// As `open(2)`: it is not noted.
+    fn note_loss(&self, what: &str) -> io::Result<()>;
+    /// Begins a new span of time if a loss was noted, and tells whether one was. What is read from then on is what the device has, and not what the operating system has kept in memory of
+    /// what it could not write. To be called by whoever opens what is there, before he reads it, and while nobody else uses it.
+    ///
+    /// # Errors
+    /// Those of reading, writing and syncing; `ResourceBusy` when somebody keeps a file in memory. The note stays.
+    fn end_loss(&self) -> io::Result<bool>;
     /// The absolute path of `path`, for messages and for libraries that open files themselves.
     fn describe(&self, path: &str) -> String;
 }

@@ -8,6 +8,7 @@ mod continuity;
 mod disk;
 mod entropy;
 mod file;
+mod loss;
 mod tasks;
 mod view;
 

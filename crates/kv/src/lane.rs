@@ -121,6 +121,8 @@ impl Lane {
     /// [`KvError::Corrupt`] when durable records of the log are damaged or missing, [`KvError::Foreign`] when log or
     /// engine are of another file system, lane or newer format, [`KvError::Io`] for the rest, among them a lane that is
     /// open already (`WouldBlock`).
+    ///
+    /// Whoever opens the engine has called [`Disk::end_loss`] before.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -346,7 +348,7 @@ impl Shared {
     /// Remembers the first error that makes the lane unusable, and hands it on.
     fn stop_on(&self, error: KvError) -> KvError {
         if matches!(error, KvError::Io { .. } | KvError::Corrupt { .. } | KvError::NoSpace { .. }) {
-            self.health.stop(&error.to_string());
+            self.health.stop_after("", &error);
         }
         error
     }

@@ -146,6 +146,14 @@ impl Disk for SlowSync {
     fn continuity(&self) -> Option<Continuity> {
         self.inner.continuity()
     }
+
+    fn note_loss(&self, what: &str) -> io::Result<()> {
+        self.inner.note_loss(what)
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        self.inner.end_loss()
+    }
     fn describe(&self, path: &str) -> String {
         self.inner.describe(path)
     }

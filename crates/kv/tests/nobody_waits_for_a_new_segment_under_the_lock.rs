@@ -75,6 +75,14 @@ impl Disk for WatchedDisk {
     fn continuity(&self) -> Option<Continuity> {
         self.0.continuity()
     }
+
+    fn note_loss(&self, what: &str) -> io::Result<()> {
+        self.0.note_loss(what)
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        self.0.end_loss()
+    }
     fn describe(&self, path: &str) -> String {
         self.0.describe(path)
     }

@@ -208,6 +208,7 @@ impl Machine {
 
     fn open_lane(&self, env: &Env, manager: &Manager) -> Result<Lane, String> {
         let disk: Arc<dyn Disk> = Arc::new(self.meta_disk.clone());
+        disk.end_loss().map_err(|error| text("read the metadata anew")(&error))?;
         let engine = Box::new(self.meta_engine.clone());
         let cluster = manager.identity().cluster;
         Lane::open(disk, "lane", engine, env, cluster, self.lane_config())
@@ -314,12 +315,12 @@ impl Machine {
         Ok(client)
     }
 
-    /// The machine stops: every task ends where it stands, and the disks keep what they keep. Power comes back at once.
-    pub fn crash(&mut self, is_power_cut: bool) {
+    /// The machine stops: every task ends where it stands, and the disks keep what they keep. Power comes back at once. `is_loss`: what was not synced may be lost all the same.
+    pub fn crash(&mut self, is_power_cut: bool, is_loss: bool) {
         self.shared.is_off.store(true, Relaxed);
         self.shared.scheduler.kill_all();
         self.running = None;
-        self.has_lost_power |= is_power_cut;
+        self.has_lost_power |= is_power_cut || is_loss;
         for disk in self.disks() {
             let seed = self.entropy.next_u64();
             if is_power_cut { disk.crash(seed) } else { disk.kill_process() }

@@ -317,12 +317,10 @@ impl Run {
         self.machine.set_missing(missing);
         if is_off || is_broken || hung.is_some() || is_other || self.random.below(4) == 0 {
             drop(clients);
-            // After a failed sync nobody knows what is on the disk and what only in memory: the machine must go down, not the process alone.
-            let has_lost_sync = matches!(fault, Fault::DiskError { op: FaultOp::Sync, .. });
-            let is_power_cut = matches!(fault, Fault::PowerCut(_))
-                || has_lost_sync
-                || is_broken && self.random.below(2) == 0;
-            return self.recover(is_power_cut, number);
+            // After a failed sync some is on the disk, and some in memory only.
+            let is_loss = matches!(fault, Fault::DiskError { op: FaultOp::Sync, .. });
+            let is_power_cut = matches!(fault, Fault::PowerCut(_)) || is_broken && self.random.below(2) == 0;
+            return self.recover(is_power_cut, is_loss, number);
         }
         self.shared.stop_in.store(-1, Relaxed);
         self.shared.oracle.lock().check_orphans();
@@ -365,11 +363,11 @@ impl Run {
     }
 
     /// Crashes, starts again, perhaps several times, and compares.
-    fn recover(&mut self, mut is_power_cut: bool, number: usize) -> Result<(), String> {
+    fn recover(&mut self, mut is_power_cut: bool, is_loss: bool, number: usize) -> Result<(), String> {
         let mut stops_left = self.random.below(3);
         loop {
             self.shared.scheduler.note(&|| format!("CRASH in phase {number}, power cut {is_power_cut}"));
-            self.machine.crash(is_power_cut);
+            self.machine.crash(is_power_cut, is_loss);
             self.crashes += 1;
             if stops_left > 0 {
                 // Recovery itself is cut short.
@@ -378,7 +376,7 @@ impl Run {
             }
             let shared = self.shared.clone();
             let started = self.machine.start(|pairs, hidden| {
-                shared.oracle.lock().recovered(pairs, is_power_cut, hidden);
+                shared.oracle.lock().recovered(pairs, is_power_cut || is_loss, hidden);
             });
             if self.has_failed() {
                 return Ok(());
@@ -388,7 +386,7 @@ impl Run {
                 let found = self.read_back()?;
                 if let Some(found) = found {
                     self.shared.stop_in.store(-1, Relaxed);
-                    self.shared.oracle.lock().verify(found, is_power_cut);
+                    self.shared.oracle.lock().verify(found, is_power_cut || is_loss);
                     return Ok(());
                 }
                 if self.has_failed() {

@@ -471,11 +471,16 @@ impl Copies {
             return Err(self.of_target_out(&at, chain));
         }
         let group = at.group(chain).ok_or(Errno::EREMCHG)?;
-        match request {
+        let reply = match request {
             StorageRequest::Read { chunk, .. } | StorageRequest::Seek { chunk, .. } => {
                 self.read((&at, &group), *chunk, payload, run)
             }
             _ => self.change((&at, &group), (request, payload), None, run),
+        };
+        match reply {
+            // Its disk has failed meanwhile.
+            Err(Errno::EIO) if at.store.stopped().is_some() => Err(self.of_target_out(&at, chain)),
+            reply => reply,
         }
     }
 
@@ -509,14 +514,25 @@ impl Copies {
         // In the order of chains.
         let alone: Vec<_> = groups.iter().map(|group| self.write_lock(group.file(inode))).collect();
         let first = ChunkId { inode, generation, index: from_index };
-        let begun = self.begin_deletions(&at, groups.clone(), first, None)?;
-        let deleted = {
-            let _at_disk = self.at_disk(&at);
-            run(&|chain| meant.contains(&chain))
+        let delete = || {
+            let begun = self.begin_deletions(&at, groups.clone(), first, None)?;
+            let deleted = {
+                let _at_disk = self.at_disk(&at);
+                run(&|chain| meant.contains(&chain))
+            };
+            self.end_deletions(&at, begun, (inode, generation, from_index))?;
+            deleted
         };
-        self.end_deletions(&at, begun, (inode, generation, from_index))?;
+        let deleted = delete();
         drop(alone);
-        deleted
+        let is_elsewhere = |chain: &ChainId| self.of_target_out(&at, *chain) == Errno::EREMCHG;
+        match deleted {
+            // Its disk has failed meanwhile, and whoever is head next has what is to be deleted.
+            Err(Errno::EIO) if at.store.stopped().is_some() && copied.iter().all(is_elsewhere) => {
+                Err(Errno::EREMCHG)
+            }
+            deleted => deleted,
+        }
     }
 
     /// Carries out a sync with `run`, also behind.

@@ -287,6 +287,10 @@ pub fn open_lane(
             meta.display()
         );
     }
+    // ORDER: before anything is read that a failed sync may have left in memory alone.
+    if disk.end_loss().with_context(|| format!("cannot read {} anew", meta.display()))? {
+        tracing::warn!(path = %meta.display(), "the metadata log has stopped after an error of its disk: what was not durable then may be lost");
+    }
     let path = meta.join(ENGINE_DIR);
     let engine = FjallEngine::open(&path, engine_options()).map_err(|error| {
         let way_out = engine_way_out(&path, &error);

@@ -112,3 +112,72 @@ impl Drop for Disk {
         let _ = Command::new("umount").arg("-l").arg(&self.point).status();
     }
 }
+
+/// A file system in a file in memory that has no room for what is written where nothing was before, for as long as [`RefusingDisk::refuse`] says so: a disk that fails for a moment, while its file system stays mounted.
+pub struct RefusingDisk {
+    memory: PathBuf,
+    point: PathBuf,
+}
+
+impl RefusingDisk {
+    /// Mounts one at `point`; `memory` is where its file is.
+    #[track_caller]
+    pub fn mount(memory: PathBuf, point: PathBuf) -> RefusingDisk {
+        fs::create_dir(&memory).unwrap();
+        fs::create_dir(&point).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=560m", "tmpfs"]).arg(&memory));
+        let disk = RefusingDisk { memory, point };
+        let image = disk.image();
+        // Whole, so that there is room for whatever the file system keeps for itself.
+        run(Command::new("dd").args(["if=/dev/zero", "bs=1M", "count=512", "status=none"]).arg(of(&image)));
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0"]).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk.point));
+        disk
+    }
+
+    fn image(&self) -> PathBuf {
+        self.memory.join("image")
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.memory.join("filler")
+    }
+
+    /// From now on nothing can be written where nothing was before.
+    #[track_caller]
+    pub fn refuse(&self) {
+        run(Command::new("sync").arg("-f").arg(&self.point));
+        let told = Command::new("dumpe2fs").arg(self.image()).output().unwrap();
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        for ranges in told.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")) {
+            for range in ranges.split(", ").filter(|range| !range.is_empty()) {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
+                let (offset, len) = (first * 4096, (last + 1 - first) * 4096);
+                let mut punch = Command::new("fallocate");
+                punch.args(["-p", "-o", &offset.to_string(), "-l", &len.to_string()]);
+                run(punch.arg(self.image()));
+            }
+        }
+        let filled = Command::new("dd").args(["if=/dev/zero", "bs=4k"]).arg(of(&self.filler())).output();
+        assert!(!filled.unwrap().status.success(), "the memory is not full");
+    }
+
+    /// It works again; what it was to write meanwhile is lost.
+    #[track_caller]
+    pub fn take(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+fn of(path: &Path) -> String {
+    format!("of={}", path.display())
+}
+
+impl Drop for RefusingDisk {
+    fn drop(&mut self) {
+        for point in [&self.point, &self.memory] {
+            let _ = Command::new("umount").arg("-l").arg(point).status();
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::OsFile;
 use super::continuity::continuity_of;
+use super::loss;
 use crate::{Continuity, Disk, DiskFile, DiskSpace, OpenMode};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -100,7 +101,18 @@ impl Disk for OsDisk {
     }
 
     fn continuity(&self) -> Option<Continuity> {
-        continuity_of(&self.root)
+        let found = continuity_of(&self.root)?;
+        let is_whole = loss::is_noted(&self.root).is_ok_and(|is_noted| !is_noted);
+        let losses = loss::count(&self.root).ok().filter(|_| is_whole)?;
+        Some(found.after(losses))
+    }
+
+    fn note_loss(&self, what: &str) -> io::Result<()> {
+        loss::note(&self.root, what)
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        loss::end(self, &self.root)
     }
 
     fn describe(&self, path: &str) -> String {

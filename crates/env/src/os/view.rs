@@ -155,6 +155,14 @@ impl Disk for ViewDisk {
         self.below.continuity()
     }
 
+    fn note_loss(&self, _what: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn describe(&self, path: &str) -> String {
         self.below.describe(path)
     }

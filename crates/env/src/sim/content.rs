@@ -43,8 +43,10 @@ impl Image {
 pub(super) struct Content {
     live: Image,
     durable: Image,
-    /// Blocks written since the last sync. A failed sync empties this without making them durable, as Linux does.
+    /// Blocks written since the last sync.
     dirty: BTreeSet<u64>,
+    /// Blocks that a failed sync has had for clean without making them durable, as Linux does.
+    doomed: BTreeSet<u64>,
     /// Blocks that hold space, written or reserved.
     reserved: BTreeSet<u64>,
 }
@@ -149,6 +151,7 @@ impl Content {
     pub(super) fn sync(&mut self) {
         for index in std::mem::take(&mut self.dirty) {
             self.durable.set_block(index, self.live.blocks.get(&index).cloned());
+            self.doomed.remove(&index);
         }
         self.durable.len = self.live.len;
         self.durable.trim();
@@ -156,7 +159,26 @@ impl Content {
 
     /// A failed sync: the blocks count as clean from now on and are not on the disk.
     pub(super) fn fail_sync(&mut self) {
-        self.dirty.clear();
+        self.doomed.append(&mut self.dirty);
+    }
+
+    /// Memory is let go of: blocks that count as clean are read from the disk again, those that `is_kept` excepted.
+    pub(super) fn reread(&mut self, mut is_kept: impl FnMut() -> bool) {
+        for index in std::mem::take(&mut self.doomed) {
+            if self.dirty.contains(&index) {
+                // Written again since, as a whole.
+                continue;
+            }
+            if is_kept() {
+                self.doomed.insert(index);
+                continue;
+            }
+            // What is behind the length is not read.
+            let durable = self.durable.blocks.get(&index).cloned();
+            self.reserved.extend(durable.is_some().then_some(index));
+            self.live.set_block(index, durable);
+        }
+        self.live.trim();
     }
 
     /// A power cut: every dirty block is kept, lost or torn; a new length is kept or lost.
@@ -173,6 +195,7 @@ impl Content {
             self.durable.len = self.live.len;
         }
         self.durable.trim();
+        self.doomed.clear();
         self.live = self.durable.clone();
         let _lost = self.reserved.split_off(&self.live.len.div_ceil(BLOCK));
         self.reserved.extend(self.live.blocks.keys());

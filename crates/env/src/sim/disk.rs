@@ -1,6 +1,7 @@
 //! A disk in memory that can lose power, fail, fill up and stand still.
 
 use super::content::Content;
+use super::entropy::split_mix;
 use super::faults::{DiskCounts, FaultOp, Plan, Verdict};
 use super::tree::{Node, Tree};
 use super::{BLOCK_BYTES, SECTOR_BYTES};
@@ -35,6 +36,10 @@ struct State {
     life: u64,
     /// Power cuts so far.
     crashes: u64,
+    /// [`Disk::note_loss`] was called, and nobody has gone on since.
+    is_loss_noted: bool,
+    /// Losses that were noted and ended.
+    losses: u64,
 }
 
 #[derive(Debug, Default)]
@@ -159,10 +164,15 @@ impl SimDisk {
         self.shared.thawed.notify_all();
     }
 
-    /// The process that used the disk is gone, but not the machine: handles are dead, locks free, nothing is lost.
+    /// The process that used the disk is gone, but not the machine: handles are dead, locks free. Nothing is lost but what a failed sync has lost: of that some may not be in memory any
+    /// more.
     pub fn kill_process(&self) {
         let mut state = self.shared.state.lock();
         state.life += 1;
+        let mut random = state.plan.counts.writes;
+        for inode in state.inodes.values_mut() {
+            inode.content.reread(|| split_mix(&mut random).is_multiple_of(2));
+        }
         for inode in state.inodes.values_mut() {
             inode.handles = 0;
             inode.locked_by = None;
@@ -292,7 +302,28 @@ impl Disk for SimDisk {
     }
 
     fn continuity(&self) -> Option<Continuity> {
-        Some(Continuity { boot: *b"simulated memory", mount: self.shared.state.lock().crashes })
+        let state = self.shared.state.lock();
+        let found = Continuity { boot: *b"simulated memory", mount: state.crashes };
+        (!state.is_loss_noted).then(|| found.after(state.losses))
+    }
+
+    fn note_loss(&self, _what: &str) -> io::Result<()> {
+        let mut state = self.shared.enter();
+        state.admit(FaultOp::Name)?;
+        state.is_loss_noted = true;
+        Ok(())
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        let mut state = self.shared.enter();
+        if !state.is_loss_noted {
+            return Ok(false);
+        }
+        state.admit(FaultOp::Name)?;
+        state.inodes.values_mut().for_each(|inode| inode.content.reread(|| false));
+        state.is_loss_noted = false;
+        state.losses += 1;
+        Ok(true)
     }
 
     fn describe(&self, path: &str) -> String {

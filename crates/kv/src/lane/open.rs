@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoints;
 use super::flush::Flusher;
-use super::health::Health;
+use super::health::{Health, note_loss};
 use super::kept::LogRuns;
 use super::note::Note;
 use super::segments::Segments;
@@ -43,7 +43,22 @@ pub(super) fn open(
     let identity = LogIdentity { cluster, lane: config.lane };
     let log_dir = LogDir { disk: Arc::clone(&disk), path: format!("{dir}/log"), identity };
     let lock = prepare_directories(&log_dir, dir)?;
-    let space = Space::new(Arc::clone(&disk), dir, &config, &*env.tasks);
+    let opened = open_locked((&disk, log_dir, lock), dir, engine, env, config);
+    if let Err(error @ KvError::Io { .. }) = &opened {
+        // What the engine was given meanwhile may be lost.
+        note_loss(&*disk, &format!("open a lane: {error}"));
+    }
+    opened
+}
+
+fn open_locked(
+    (disk, log_dir, lock): (&Arc<dyn Disk>, LogDir, Arc<dyn DiskFile>),
+    dir: &str,
+    engine: Box<dyn Engine>,
+    env: &Env,
+    config: LaneConfig,
+) -> Result<Lane, KvError> {
+    let space = Space::new(Arc::clone(disk), dir, &config, &*env.tasks);
 
     let files = log_dir.list()?;
     let mut recovery = Recovery::new(engine.as_ref(), &space, &config, (&log_dir, &files))?;
@@ -68,7 +83,7 @@ pub(super) fn open(
         checkpoints: Checkpoints::new(&*env.tasks),
         segments: Segments::new(&*env.tasks),
         space,
-        health: Health::default(),
+        health: Health::new(Arc::clone(disk)),
         counters: Counters::default(),
         log_dir,
         config,

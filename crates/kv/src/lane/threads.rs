@@ -46,7 +46,7 @@ impl StopSignal {
 fn run_turn(shared: &Shared, what: &str, turn: impl FnOnce() -> Result<(), KvError>) {
     match catch_unwind(AssertUnwindSafe(turn)) {
         Ok(Ok(()) | Err(KvError::Stopped { .. })) => {}
-        Ok(Err(error)) => shared.health.stop(&format!("{what}: {error}")),
+        Ok(Err(error)) => shared.health.stop_after(&format!("{what}: "), &error),
         Err(_) => shared.health.stop(&format!("{what} panicked")),
     }
     if shared.health.is_stopped() {

@@ -112,6 +112,8 @@ pub struct Member<R> {
     /// Those of them whose promotion was asked for.
     promoting: Replicas<R>,
     is_leaving: bool,
+    /// Its disk does not work.
+    is_out: bool,
     content: Content,
     next_beacon_at: Duration,
 }
@@ -158,6 +160,7 @@ impl<R: ReplicaId> Member<R> {
             awaited: SmallVec::new(),
             promoting: SmallVec::new(),
             is_leaving: false,
+            is_out: false,
             content: if has_forgotten { content } else { Content::Whole },
             next_beacon_at: now,
         };
@@ -216,9 +219,9 @@ impl<R: ReplicaId> Member<R> {
         }
         for i in 0..self.peers.len() {
             let peer = &mut self.peers[i];
-            peer.is_refused |= now >= peer.answered_at + self.terms.grace;
+            peer.is_refused |= !self.is_out && now >= peer.answered_at + self.terms.grace;
             let (to, is_refused, has_returned) = (peer.id, peer.is_refused, peer.has_returned);
-            if is_refused {
+            if is_refused && (has_returned || !self.is_out) {
                 // What was asked for before is void at a new epoch, whichever comes first.
                 self.propose(if has_returned { Change::Renew } else { Change::Remove(to) }, out);
             }
@@ -308,6 +311,11 @@ impl<R: ReplicaId> Member<R> {
             self.promoting.push(replica);
             self.propose(Change::Promote(replica), out);
         }
+    }
+
+    /// Its disk does not work, or does again. While it does not it has nobody removed: whoever would be left has less than those who are gone.
+    pub fn set_out(&mut self, is_out: bool) {
+        self.is_out = is_out;
     }
 
     /// Goes by itself: it stops answering at once, so nobody has to wait for its leases.

@@ -62,6 +62,7 @@ struct Told {
     newest: u64,
     /// How often all lost their power at once.
     cuts_of_all: u64,
+    disks_failed: u64,
     reads: u64,
     by_node: BTreeMap<usize, u64>,
     everything_sent: u64,
@@ -164,6 +165,7 @@ pub fn run(seed: u64, is_traced: bool, note: &dyn Fn(&Arc<Scheduler>)) -> Outcom
         ("runs with take-overs", u64::from(told.by_node.len() > 1)),
         ("copies sent whole", told.everything_sent),
         ("cuts of all", told.cuts_of_all),
+        ("failures of a disk", told.disks_failed),
         ("epochs", site.map.lock().0),
     ]
     .into();

@@ -122,6 +122,14 @@ impl Disk for ServerDisk {
         self.inner.continuity()
     }
 
+    fn note_loss(&self, what: &str) -> io::Result<()> {
+        self.change(|| self.inner.note_loss(what))
+    }
+
+    fn end_loss(&self) -> io::Result<bool> {
+        self.change(|| self.inner.end_loss())
+    }
+
     fn describe(&self, path: &str) -> String {
         self.inner.describe(path)
     }

@@ -198,6 +198,7 @@ impl Server {
         };
         let config = LaneConfig { reserve_bytes: 0, segment_bytes: 256 << 10, ..LaneConfig::default() };
         let disk: Arc<dyn Disk> = Arc::new(disk);
+        disk.end_loss().map_err(|error| format!("server {} cannot read anew: {error}", self.at))?;
         Lane::open(disk, "lane", Box::new(self.engine.clone()), &site.env(prefix), CLUSTER, config)
             .map_err(|error| format!("the store of server {} cannot be opened: {error}", self.at))
     }

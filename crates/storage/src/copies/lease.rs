@@ -23,11 +23,13 @@ impl Copies {
     /// Has time pass for all groups of a target: they ask for leases, and managers for changes.
     pub(super) fn pass_time(self: &Arc<Self>, at: &Arc<AtTarget>) {
         let now = self.outside.env.clock.monotonic();
+        let is_out = self.is_out(at);
         let mut asked: BTreeMap<TargetId, Chains> = BTreeMap::new();
         let mut proposals: Vec<ChainChange> = Vec::new();
         for group in at.groups() {
             let mut state = group.state.lock();
             let mut out = Vec::new();
+            state.replica.member_mut().set_out(is_out);
             state.replica.member_mut().tick(now, &mut out);
             if let Err(error) = group.carry_out(&mut state, out) {
                 tracing::error!(%error, chain = %group.chain, target = %at.id, "notes about a copy cannot be made");

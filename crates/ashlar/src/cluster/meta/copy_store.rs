@@ -313,6 +313,8 @@ impl CopyStore for DirectoryStore {
     }
 
     fn continuity(&self) -> Option<Continuity> {
-        self.disk.continuity()
+        // What is lost is lost of the log and the engine, and noted there. Before there are any, nothing is.
+        let place = self.path.join(lane_dir(self.number_in(CURRENT_FILE).ok()?.unwrap_or(0)));
+        if place.exists() { OsDisk::new(place).continuity() } else { self.disk.continuity() }
     }
 }

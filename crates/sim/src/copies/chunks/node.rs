@@ -9,6 +9,7 @@ use ashlar_replication::membership::Proposer;
 use ashlar_storage::StorageService;
 use ashlar_storage::moves::{Moves, Outside, Told};
 use ashlar_types::TargetId;
+use ashlar_types::membership::Change;
 use ashlar_types::message::ChainChange;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -36,8 +37,12 @@ pub(super) fn start(site: &Arc<Site>, at: usize) {
     let change_chains = move |by: TargetId, changes: Vec<ChainChange>| {
         theirs.sleep(theirs.dice.below(40_000));
         let is_lost = theirs.chance(5) || theirs.is_cut(at, MANAGERS) || over.load(SeqCst);
+        // A removal that was asked for before the disk of the asker failed: two have failed then, and what is left may be nothing.
+        let has_failed = theirs.cut_at.lock()[at] == u64::MAX;
+        let is_void = |change: &ChainChange| matches!(change.change, Change::Remove(target) if has_failed && target != by);
         if !is_lost {
-            changes.into_iter().for_each(|change| theirs.change(Proposer::Replica(by), change));
+            let changes = changes.into_iter().filter(|change| !is_void(change));
+            changes.for_each(|change| theirs.change(Proposer::Replica(by), change));
         }
     };
     let moves = Arc::new(Moves::new(Outside {

@@ -3,6 +3,7 @@
 use super::ledger::{CELLS, ChunkPlace};
 use super::{BLOCK, CHUNK_BYTES, Life, NODES, Site, node, target_of};
 use ashlar_chunkstore::Finding;
+use ashlar_env::sim::FaultOp;
 use ashlar_replication::membership::Proposer;
 use ashlar_rpc::{Payload, StorageCalls};
 use ashlar_types::TargetId;
@@ -32,15 +33,41 @@ fn may_cut_power(site: &Site, at: usize) -> bool {
     })
 }
 
-/// All lose their power at once: what was not synced may be lost.
+/// All lose their power at once, or the disks of all refuse a sync: what was not synced may be lost.
 fn cut_all(site: &Arc<Site>) {
+    let is_power_cut = site.dice.below(3) > 0;
     site.ledger.lock().cut();
-    site.count("cuts of all");
+    site.count(if is_power_cut { "cuts of all" } else { "failures of all disks" });
     let epoch = site.map().epoch.0;
     for at in 0..NODES {
         site.cut_at.lock()[at] = epoch + 1;
-        node::kill(site, at, true);
+        // Where nothing is to be synced nothing is refused.
+        let is_refused = !is_power_cut && refuse_sync(site, at);
+        node::kill(site, at, !is_refused);
     }
+}
+
+/// The disk of a node refuses a sync, and has lost what was not synced: its target stops. Tells whether that has come already; else it comes with what is synced next.
+fn refuse_sync(site: &Site, at: usize) -> bool {
+    let Some(life) = site.life(at) else { return false };
+    site.nodes[at].disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
+    let synced = life.store.sync();
+    site.scheduler.note(&|| format!("a sync of node {at} is refused: {synced:?}"));
+    synced.is_err()
+}
+
+/// The disk of a node refuses a sync. Its process lives on for a while, and another one goes on with the same disk, which works again.
+fn fail_disk(site: &Arc<Site>, at: usize) {
+    // Whatever it has counts for nothing until it is started again, and in sync at a later epoch than that.
+    site.cut_at.lock()[at] = u64::MAX;
+    site.count("failures of a disk");
+    refuse_sync(site, at);
+    note_lost(site);
+    if let Err(error) = site.step_until(site.now() + Duration::from_millis(site.dice.below(10_000))) {
+        return site.fail(error);
+    }
+    site.cut_at.lock()[at] = site.map().epoch.0 + 1;
+    node::kill(site, at, false);
 }
 
 /// Notes which chunks may be lost: they are damaged, and nobody else is in sync whose power was not cut.
@@ -206,6 +233,7 @@ pub(super) fn next(site: &Arc<Site>) {
         3 if may_cut_power(site, at) => cut_power(site, at),
         // After a power cut nobody can tell what has rotted of what was not synced from what was torn.
         15 if site.dice.below(3) == 0 && is_blameless(site) => cut_all(site),
+        16 if may_cut_power(site, at) => fail_disk(site, at),
         4..=5 => {
             let until = site.now() + Duration::from_millis(site.dice.below(15_000));
             site.scheduler.note(&|| format!("node {at} hangs until {until:?}"));

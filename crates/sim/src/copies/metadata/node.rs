@@ -86,6 +86,8 @@ fn serve_while_primary(site: &Arc<Site>, at: usize, replica: &Arc<Replica>, tenu
     while replica.standing().is_serving {
         match serve_one(site, at, tenure) {
             Ok(()) | Err(KvError::NotPrimary { .. } | KvError::Stalled { .. }) => {}
+            // Its disk has failed.
+            Err(KvError::Stopped { .. }) => {}
             Err(error) => return site.fail(format!("node {at}: {error}")),
         }
         site.sleep(site.dice.below(15_000));

@@ -76,6 +76,7 @@ impl Store {
             ..LaneConfig::default()
         };
         let disk = Arc::new(self.disk().disk.clone());
+        disk.end_loss().map_err(|source| KvError::Io { what: "read anew".into(), source })?;
         Lane::open(
             disk,
             &format!("lane-{number}"),

@@ -1,6 +1,7 @@
 //! What goes wrong.
 
 use super::{NODES, Site, node, node_of};
+use ashlar_env::sim::FaultOp;
 use ashlar_replication::membership::{Change, Proposer};
 use ashlar_types::NodeId;
 use std::sync::Arc;
@@ -19,6 +20,25 @@ fn cut_all(site: &Arc<Site>, cut_at: &mut [u64]) {
         cut_at[at] = epoch + 1;
         node::kill(site, at, true);
     });
+}
+
+/// The disk of a node refuses a sync, and has lost what was not flushed. Its process lives on for a while, and another one goes on with the same disk, which works again.
+fn fail_disk(site: &Arc<Site>, at: usize, cut_at: &mut [u64]) {
+    let Some(replica) = site.nodes[at].life.lock().replica.lock().clone() else { return };
+    // Whatever it has counts for nothing until it is started again, and in sync at a later epoch than that.
+    cut_at[at] = u64::MAX;
+    site.nodes[at].disk.disk.fail_nth(FaultOp::Sync, 1, libc::EIO);
+    let flushed = replica.lane().flush_here();
+    drop(replica);
+    site.scheduler.note(&|| format!("a flush of node {at} is refused: {flushed:?}"));
+    if flushed.is_err() {
+        site.told.lock().disks_failed += 1;
+        if let Err(error) = site.step_until(site.now() + Duration::from_millis(site.dice.below(10_000))) {
+            return site.fail(error);
+        }
+    }
+    cut_at[at] = site.map.lock().1.epoch.0 + 1;
+    node::kill(site, at, false);
 }
 
 /// Whether a power cut of `at` may take nothing that is promised: others in sync run, have all they had, and this one's loss will be found out by its own start.
@@ -40,6 +60,7 @@ pub(super) fn next(site: &Arc<Site>, cut_at: &mut [u64]) {
             cut_at[at] = site.map.lock().1.epoch.0 + 1;
             node::kill(site, at, true);
         }
+        15 if may_cut_power(site, at, cut_at) => fail_disk(site, at, cut_at),
         3..=4 => {
             let until = site.now() + Duration::from_millis(site.dice.below(15_000));
             site.scheduler.note(&|| format!("node {at} hangs until {until:?}"));
